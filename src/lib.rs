@@ -1,1 +1,6 @@
-//! x
+//! `orchestrate`: a fleet of coding agents over plain files.
+pub mod engine;
+pub mod ids;
+pub mod template;
+pub mod time;
+pub mod workflow;

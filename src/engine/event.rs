@@ -1,0 +1,43 @@
+//! Everything that can happen to a run. The journal holds these, one to a line.
+
+use serde::{Deserialize, Serialize};
+
+use super::record::Record;
+use super::run::{ItemResult, Origin, Policy};
+use crate::ids::Attempt;
+
+/// Something that happened. Paths are in their text form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The run began.
+    Started { origin: Origin },
+    /// An attempt went out.
+    Launched { step: String, attempt: Attempt },
+    /// An attempt ended, or was refused before it went out.
+    Ended { step: String, attempt: Attempt, record: Box<Record> },
+    /// A step's condition did not hold.
+    Skipped { step: String },
+    /// A loop was entered.
+    Opened { step: String },
+    /// An item's file is about to be moved.
+    Moving { step: String, index: usize, result: ItemResult, from: String, to: String },
+    /// It was, or could not be.
+    Moved { step: String, index: usize, error: Option<String> },
+    /// The file of an item that is tried again was put back, or could not be.
+    MovedBack { step: String, index: usize, error: Option<String> },
+    /// The time came that a step waited for.
+    Woke,
+    /// A person said what follows a failure.
+    Decided { step: String, choice: Choice },
+    /// Somebody took the run up again.
+    Resumed { policy: Policy },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Choice {
+    Retry,
+    Continue,
+    Stop,
+}

@@ -1,0 +1,140 @@
+//! The engine: what a run does next, decided without touching the world.
+//!
+//! [`apply`] folds one event into a run; [`owed`] reads off the effects that the run now waits
+//! for. Effects are owed, not sent: they follow from the state alone, so whoever takes a run up
+//! after a crash asks `owed` again and goes on. Recovery is not a second code path.
+//!
+//! **Invariant:** nothing here reads a clock, a file, the environment or a random number, and
+//! nothing here fails. What the world looked like arrives in the event.
+
+pub mod effect;
+pub mod event;
+mod iterate;
+pub mod record;
+pub mod run;
+pub mod scope;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+pub use effect::Effect;
+pub use event::{Choice, Event};
+pub use record::{Fault, Record, StepStatus};
+pub use run::{OnError, Origin, Policy, Run, RunStatus};
+pub use scope::RunScope;
+
+use run::{Address, Slot, StepState};
+
+use crate::ids::StepPath;
+use crate::time::Time;
+use crate::workflow::Plan;
+use crate::workflow::plan::Action;
+
+/// Folds one event into a run.
+///
+/// Total and deterministic. An event that no longer fits (a late end of a fenced attempt, a
+/// wake-up of a settled step) changes nothing.
+pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
+    run.updated_at = at;
+    if let Event::Resumed { policy } = event {
+        return sequence::resume(plan, run, policy);
+    }
+    if run.status != RunStatus::Running {
+        return;
+    }
+    match event {
+        Event::Started { .. } => sequence::enter(plan, run, &[], 0, at),
+        Event::Launched { step, attempt } => {
+            with(plan, run, step, |run, here| sequence::launch(run, here, *attempt, at));
+        }
+        Event::Ended { step, attempt, record } => {
+            with(plan, run, step, |run, here| {
+                sequence::end(plan, run, here, *attempt, record, at);
+            });
+        }
+        Event::Skipped { step } => {
+            with(plan, run, step, |run, here| sequence::skip(plan, run, here, at));
+        }
+        Event::Opened { step } => {
+            with(plan, run, step, |run, here| iterate::open(plan, run, here, at));
+        }
+        Event::Moving { step, index, result, from, to } => with(plan, run, step, |run, here| {
+            iterate::moving(run, here, *index, *result, from, to);
+        }),
+        Event::Moved { step, index, error } => {
+            with(plan, run, step, |run, here| iterate::moved(plan, run, here, *index, error, at));
+        }
+        Event::MovedBack { step, index, error } => {
+            with(plan, run, step, |run, here| iterate::moved_back(run, here, *index, error));
+        }
+        Event::Woke => sequence::wake(run, at),
+        Event::Decided { step, choice } => {
+            with(plan, run, step, |run, here| sequence::decide(plan, run, here, *choice, at));
+        }
+        Event::Resumed { .. } => {}
+    }
+}
+
+/// Does something at the step that a path names, where the plan has it.
+fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Address)) {
+    let address = StepPath::parse(path).and_then(|path| Address::of(plan, &path));
+    if let Some(address) = address
+        && run.slot(&address).is_some()
+    {
+        act(run, &address);
+    }
+}
+
+/// Reads off every effect that `run` waits for.
+pub fn owed(plan: &Plan, run: &Run) -> Vec<Effect> {
+    if run.status != RunStatus::Running {
+        return Vec::new();
+    }
+    // The files of items come first: an item that is left or tried again waits for its own.
+    let here = run.position();
+    for depth in 0..here.loops.len() {
+        let (step, index) = here.loops[depth];
+        let at = Address { loops: here.loops[..depth].to_vec(), step };
+        if let Some(effect) = iterate::owed(plan, run, &at, index) {
+            return vec![effect];
+        }
+    }
+    run.slot(&here).map_or_else(Vec::new, |slot| owed_by(plan, &here, slot))
+}
+
+fn owed_by(plan: &Plan, here: &Address, slot: &Slot) -> Vec<Effect> {
+    let step = here.path(plan);
+    match slot.state {
+        StepState::Ready if matches!(here.step_of(plan).action, Action::Each(_)) => {
+            vec![Effect::Open { step }]
+        }
+        StepState::Ready => vec![Effect::Execute { step, attempt: slot.attempts + 1 }],
+        StepState::Resting { until } => vec![Effect::Wake { at: until }],
+        StepState::Asking => vec![Effect::Ask { step }],
+        StepState::Running | StepState::Pending | StepState::Settled => Vec::new(),
+    }
+}
+
+/// How far a run has come, for people: the loop items and the step at the cursor.
+pub fn whereabouts(plan: &Plan, run: &Run) -> Vec<(usize, usize, String)> {
+    let here = run.position();
+    let mut found = vec![];
+    let mut loops = Vec::new();
+    for (step, item) in &here.loops {
+        let at = Address { loops: loops.clone(), step: *step };
+        let total = at.block(plan).steps.len();
+        found.push((*step + 1, total, at.step_of(plan).name.clone()));
+        let items = run.slot(&at).and_then(|slot| Some(slot.each.as_ref()?.items.len()));
+        let shown = run
+            .slot(&at)
+            .and_then(|slot| slot.each.as_ref()?.items.get(*item))
+            .map(|item| crate::template::display(item).into_owned());
+        found.push((*item + 1, items.unwrap_or(0), shown.unwrap_or_default()));
+        loops.push((*step, *item));
+    }
+    let block = here.block(plan);
+    if let Some(step) = block.steps.get(here.step) {
+        found.push((here.step + 1, block.steps.len(), step.name.clone()));
+    }
+    found
+}

@@ -1,0 +1,304 @@
+//! The state of one run: everything the engine knows, and nothing it does not.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::record::{Record, StepStatus};
+use crate::ids::{Attempt, RunId, StepPath};
+use crate::time::Time;
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Block, Each, Step, Target};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunStatus {
+    Running,
+    Completed,
+    Failed,
+}
+
+/// What the person who started the run decided about failures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Policy {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
+    #[serde(default)]
+    pub max_retries: u32,
+    #[serde(default)]
+    pub retry_delay_ms: u64,
+    /// How often one step may be visited before a `goto` cycle is taken to be endless.
+    #[serde(default = "default_max_visits")]
+    pub max_visits: u32,
+}
+
+fn default_max_visits() -> u32 {
+    10_000
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy { on_error: None, max_retries: 0, retry_delay_ms: 0, max_visits: default_max_visits() }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    Stop,
+    Continue,
+    Interactive,
+}
+
+/// What a run is made of before its first event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Origin {
+    pub run_id: String,
+    pub workflow_file: String,
+    pub workflow_checksum: String,
+    /// RUN_ROOT as `${run.root}` gives it: relative to the workspace where it lies inside.
+    pub run_root: String,
+    pub context: Map<String, Value>,
+    pub policy: Policy,
+}
+
+/// One execution of a plan.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub id: RunId,
+    pub origin: Origin,
+    pub started_at: Time,
+    pub updated_at: Time,
+    pub status: RunStatus,
+    /// Failures that nothing handled.
+    pub failed_steps: Vec<StepPath>,
+    /// Why the run failed, where no step's record says it.
+    pub error: Option<String>,
+    pub body: Sequence,
+}
+
+/// The state of a block: its cursor, and a slot for each of its steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sequence {
+    pub cursor: usize,
+    pub slots: Vec<Slot>,
+}
+
+/// Where one step stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Slot {
+    pub state: StepState,
+    pub attempts: Attempt,
+    pub visits: u32,
+    /// Executions in this visit: what retries are counted by.
+    pub tries: u32,
+    pub record: Option<Box<Record>>,
+    pub each: Option<Box<EachRun>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StepState {
+    /// Its turn has not come.
+    #[default]
+    Pending,
+    /// Its turn has come; an execution is owed.
+    Ready,
+    /// An attempt is out (the slot's newest, the only one whose end counts), or a loop is open.
+    Running,
+    /// An attempt failed; the next one waits.
+    Resting { until: Time },
+    /// It failed, and a person is to say what follows.
+    Asking,
+    /// This visit has an outcome.
+    Settled,
+}
+
+/// An open or finished loop.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EachRun {
+    pub items: Vec<Value>,
+    pub index: usize,
+    /// One for each item begun so far.
+    pub iterations: Vec<Iteration>,
+    /// How control leaves the current item, once its lifecycle is applied.
+    pub leaving: Option<Exit>,
+    /// Attempts of nested steps in earlier visits of the loop; later ones count on from here.
+    pub attempts_before: Attempt,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Iteration {
+    pub body: Sequence,
+    /// A failure that nothing handled happened in it.
+    pub failed: bool,
+    pub result: Option<ItemResult>,
+    pub lifecycle: Option<Lifecycle>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ItemResult {
+    Success,
+    Failure,
+}
+
+/// What became of an item's file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lifecycle {
+    pub result: ItemResult,
+    pub action: String,
+    pub from: String,
+    pub to: String,
+    pub action_applied: bool,
+    pub error: Option<String>,
+    /// A resumed item wants its file back where it was.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub undo: bool,
+}
+
+/// How control leaves an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Next,
+    Jump(Target),
+    Halt,
+}
+
+impl Sequence {
+    pub fn new(block: &Block, attempts: Attempt) -> Self {
+        let slot = Slot { attempts, ..Slot::default() };
+        Sequence { cursor: 0, slots: vec![slot; block.steps.len()] }
+    }
+
+    pub fn current(&self) -> Option<&Slot> {
+        self.slots.get(self.cursor)
+    }
+}
+
+impl Run {
+    /// A run before its first step.
+    pub fn new(plan: &Plan, id: RunId, origin: Origin, at: Time) -> Self {
+        Run {
+            id,
+            origin,
+            started_at: at,
+            updated_at: at,
+            status: RunStatus::Running,
+            failed_steps: Vec::new(),
+            error: None,
+            body: Sequence::new(&plan.root, 0),
+        }
+    }
+
+    pub fn sequence(&self, loops: &[(usize, usize)]) -> Option<&Sequence> {
+        loops.iter().try_fold(&self.body, |sequence, (step, item)| {
+            Some(&sequence.slots.get(*step)?.each.as_ref()?.iterations.get(*item)?.body)
+        })
+    }
+
+    pub fn sequence_mut(&mut self, loops: &[(usize, usize)]) -> Option<&mut Sequence> {
+        loops.iter().try_fold(&mut self.body, |sequence, (step, item)| {
+            Some(&mut sequence.slots.get_mut(*step)?.each.as_mut()?.iterations.get_mut(*item)?.body)
+        })
+    }
+
+    pub fn slot(&self, at: &Address) -> Option<&Slot> {
+        self.sequence(&at.loops)?.slots.get(at.step)
+    }
+
+    pub fn slot_mut(&mut self, at: &Address) -> Option<&mut Slot> {
+        self.sequence_mut(&at.loops)?.slots.get_mut(at.step)
+    }
+
+    /// The open loop at an address.
+    pub fn each_mut(&mut self, at: &Address) -> Option<&mut EachRun> {
+        self.slot_mut(at)?.each.as_deref_mut()
+    }
+
+    /// Where control is: the innermost step at a cursor.
+    pub fn position(&self) -> Address {
+        let mut at = Address { loops: Vec::new(), step: self.body.cursor };
+        let mut sequence = &self.body;
+        while let Some(slot) = sequence.current()
+            && slot.state == StepState::Running
+            && let Some(each) = &slot.each
+            && let Some(iteration) = each.iterations.get(each.index)
+        {
+            at.loops.push((sequence.cursor, each.index));
+            sequence = &iteration.body;
+            at.step = sequence.cursor;
+        }
+        at
+    }
+}
+
+/// A step's place as numbers: for each loop the step and the item, then the step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub loops: Vec<(usize, usize)>,
+    pub step: usize,
+}
+
+impl Address {
+    /// The address that a path's names have in a plan.
+    pub fn of(plan: &Plan, path: &StepPath) -> Option<Address> {
+        let mut block = &plan.root;
+        let mut loops = Vec::new();
+        for (name, item) in &path.loops {
+            let (index, step) = block.find(name)?;
+            let Action::Each(each) = &step.action else { return None };
+            loops.push((index, *item));
+            block = &each.block;
+        }
+        Some(Address { loops, step: block.find(&path.step)?.0 })
+    }
+
+    pub fn block<'a>(&self, plan: &'a Plan) -> &'a Block {
+        block_of(plan, &self.loops)
+    }
+
+    pub fn step_of<'a>(&self, plan: &'a Plan) -> &'a Step {
+        &self.block(plan).steps[self.step]
+    }
+
+    pub fn path(&self, plan: &Plan) -> StepPath {
+        let mut block = &plan.root;
+        let mut loops = Vec::new();
+        for (step, item) in &self.loops {
+            loops.push((block.steps[*step].name.clone(), *item));
+            block = &each_of(&block.steps[*step]).block;
+        }
+        StepPath { loops, step: block.steps[self.step].name.clone() }
+    }
+
+    /// The loop this step is in.
+    pub fn parent(&self) -> Option<Address> {
+        let (last, outer) = self.loops.split_last()?;
+        Some(Address { loops: outer.to_vec(), step: last.0 })
+    }
+}
+
+/// The block that the steps inside `loops` belong to.
+pub fn block_of<'a>(plan: &'a Plan, loops: &[(usize, usize)]) -> &'a Block {
+    loops.iter().fold(&plan.root, |block, (step, _)| &each_of(&block.steps[*step]).block)
+}
+
+/// The loop of a step that is one; addresses only ever lead through loops.
+pub fn each_of(step: &Step) -> &Each {
+    match &step.action {
+        Action::Each(each) => each,
+        _ => unreachable!("an address leads through loops only"),
+    }
+}
+
+impl Slot {
+    /// What the world is told of this slot.
+    pub fn status(&self) -> StepStatus {
+        match self.state {
+            StepState::Pending | StepState::Ready | StepState::Resting { .. } => StepStatus::Pending,
+            StepState::Running => StepStatus::Running,
+            StepState::Asking | StepState::Settled => {
+                self.record.as_ref().map_or(StepStatus::Pending, |record| record.status)
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Blocks in sequence: the cursor, attempts and retries, and where control goes after a step.
+
+use super::event::Choice;
+use super::iterate;
+use super::record::{Record, StepStatus};
+use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, StepState, block_of};
+use crate::ids::Attempt;
+use crate::time::Time;
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Target};
+
+/// Moves the cursor of the block inside `loops` to a step, or past its last one.
+pub fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
+    let most = run.origin.policy.max_visits;
+    let block = block_of(plan, loops);
+    let Some(sequence) = run.sequence_mut(loops) else { return };
+    sequence.cursor = step;
+    let Some(slot) = sequence.slots.get_mut(step) else {
+        return past_the_end(plan, run, loops, at);
+    };
+    slot.state = StepState::Ready;
+    slot.visits += 1;
+    slot.tries = 0;
+    if slot.visits > most {
+        let name = &block.steps[step].name;
+        run.error = Some(format!(
+            "step `{name}` was visited {most} times: a `goto` cycle does not end"
+        ));
+        run.status = RunStatus::Failed;
+    }
+}
+
+fn past_the_end(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], at: Time) {
+    if loops.is_empty() {
+        finish(plan, run);
+    } else {
+        iterate::finish_item(plan, run, loops, Exit::Next, at);
+    }
+}
+
+/// Ends the run. Failures that were passed over on the author's word do not count; those passed
+/// over because whoever started the run asked to keep going do.
+pub fn finish(plan: &Plan, run: &mut Run) {
+    let kept_going = plan.strict_flow && !run.failed_steps.is_empty();
+    run.status = if kept_going { RunStatus::Failed } else { RunStatus::Completed };
+}
+
+pub fn launch(run: &mut Run, here: &Address, attempt: Attempt, at: Time) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    if slot.state != StepState::Ready || attempt != slot.attempts + 1 {
+        return;
+    }
+    slot.state = StepState::Running;
+    slot.attempts = attempt;
+    slot.tries += 1;
+    slot.record = Some(Box::new(Record {
+        status: StepStatus::Running,
+        started_at: Some(at),
+        attempt,
+        ..Record::default()
+    }));
+}
+
+pub fn end(
+    plan: &Plan,
+    run: &mut Run,
+    here: &Address,
+    attempt: Attempt,
+    record: &Record,
+    at: Time,
+) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    let refused = slot.state == StepState::Ready && attempt == slot.attempts + 1;
+    let ran = slot.state == StepState::Running && attempt == slot.attempts && slot.attempts > 0;
+    if !refused && !ran {
+        return;
+    }
+    if refused {
+        slot.attempts = attempt;
+        slot.tries += 1;
+    }
+    let started = slot.record.as_ref().filter(|_| ran).and_then(|old| old.started_at).unwrap_or(at);
+    let mut record = record.clone();
+    record.attempt = attempt;
+    record.started_at = Some(started);
+    record.completed_at = Some(at);
+    record.duration_ms.get_or_insert(at.ms_since(started));
+    let code = record.exit_code.unwrap_or(1);
+    slot.record = Some(Box::new(record));
+    if let Some(delay_ms) = retry_delay(plan, run, here, code) {
+        let Some(slot) = run.slot_mut(here) else { return };
+        slot.state = match delay_ms {
+            0 => StepState::Ready,
+            _ => StepState::Resting { until: at.plus_ms(delay_ms) },
+        };
+        return;
+    }
+    settle(plan, run, here, code == 0, at);
+}
+
+/// How long to wait before the next try of a failed step, where it has one left.
+///
+/// A provider's exit 1 (an API error) and 124 (a timeout) are worth another try; so are those of
+/// a command whose author asked for it. Anything else would fail again.
+fn retry_delay(plan: &Plan, run: &Run, here: &Address, code: i32) -> Option<u64> {
+    let step = here.step_of(plan);
+    let policy = &run.origin.policy;
+    let most = match (&step.action, step.retries) {
+        (Action::Exec { .. } | Action::Ask { .. }, Some(retries)) => retries.max,
+        (Action::Ask { .. }, None) => policy.max_retries,
+        _ => 0,
+    };
+    let delay_ms = step.retries.and_then(|r| r.delay_ms).unwrap_or(policy.retry_delay_ms);
+    let left = run.slot(here)?.tries <= most;
+    (left && matches!(code, 1 | 124)).then_some(delay_ms)
+}
+
+pub fn skip(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    if slot.state != StepState::Ready {
+        return;
+    }
+    slot.record = Some(Box::new(Record::skipped(at)));
+    slot.each = None;
+    slot.state = StepState::Settled;
+    enter(plan, run, &here.loops, here.step + 1, at);
+}
+
+/// Gives a visit its outcome and moves on.
+pub fn settle(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    slot.state = StepState::Settled;
+    if success {
+        forget_failure(plan, run, here);
+    }
+    let on = here.step_of(plan).on;
+    let target = on.always.or(if success { on.success } else { on.failure });
+    match target {
+        Some(target) => jump(plan, run, &here.loops, target, at),
+        None if success => enter(plan, run, &here.loops, here.step + 1, at),
+        None => unhandled(plan, run, here, at),
+    }
+}
+
+fn jump(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], target: Target, at: Time) {
+    match target {
+        Target::Step { out: 0, step } => enter(plan, run, loops, step, at),
+        Target::End if loops.is_empty() => finish(plan, run),
+        _ => iterate::finish_item(plan, run, loops, Exit::Jump(target), at),
+    }
+}
+
+fn unhandled(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+    if run.slot(here).is_some_and(|slot| slot.each.is_some()) {
+        // A loop fails by its items, and about those it is decided already.
+        return enter(plan, run, &here.loops, here.step + 1, at);
+    }
+    let on_error = run.origin.policy.on_error;
+    let lenient = !plan.strict_flow && on_error != Some(OnError::Stop);
+    match on_error {
+        Some(OnError::Interactive) => {
+            let Some(slot) = run.slot_mut(here) else { return };
+            slot.state = StepState::Asking;
+        }
+        Some(OnError::Continue) => pass_over(plan, run, here, at),
+        _ if lenient => pass_over(plan, run, here, at),
+        _ => halt(plan, run, here, at),
+    }
+}
+
+/// Keeps the failure on record and goes on with the next step.
+fn pass_over(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+    note_failure(plan, run, here);
+    enter(plan, run, &here.loops, here.step + 1, at);
+}
+
+fn note_failure(plan: &Plan, run: &mut Run, here: &Address) {
+    let path = here.path(plan);
+    if !run.failed_steps.contains(&path) {
+        run.failed_steps.push(path);
+    }
+    iterate::mark_failed(run, here);
+}
+
+/// A step that was passed over and then went well on a later visit is no failure of the run.
+fn forget_failure(plan: &Plan, run: &mut Run, here: &Address) {
+    if !run.failed_steps.is_empty() {
+        let path = here.path(plan);
+        run.failed_steps.retain(|failed| *failed != path);
+    }
+}
+
+fn halt(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+    note_failure(plan, run, here);
+    if here.loops.is_empty() {
+        run.status = RunStatus::Failed;
+    } else {
+        iterate::finish_item(plan, run, &here.loops, Exit::Halt, at);
+    }
+}
+
+pub fn wake(run: &mut Run, at: Time) {
+    let here = run.position();
+    let Some(slot) = run.slot_mut(&here) else { return };
+    if matches!(slot.state, StepState::Resting { until } if until <= at) {
+        slot.state = StepState::Ready;
+    }
+}
+
+pub fn decide(plan: &Plan, run: &mut Run, here: &Address, choice: Choice, at: Time) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    if slot.state != StepState::Asking {
+        return;
+    }
+    slot.state = StepState::Settled;
+    match choice {
+        Choice::Retry => {
+            slot.state = StepState::Ready;
+            slot.tries = 0;
+        }
+        Choice::Continue => pass_over(plan, run, here, at),
+        Choice::Stop => halt(plan, run, here, at),
+    }
+}
+
+/// Takes a run up where it stands: an attempt that was open, or the step that failed, is owed
+/// again.
+pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy) {
+    let halted = match run.status {
+        RunStatus::Completed => return,
+        RunStatus::Failed => true,
+        RunStatus::Running => false,
+    };
+    run.origin.policy = policy.clone();
+    run.status = RunStatus::Running;
+    run.error = None;
+    let here = run.position();
+    if halted {
+        iterate::reopen(run, &here);
+    }
+    let Some(slot) = run.slot_mut(&here) else {
+        if here.loops.is_empty() {
+            // Nothing is left to do; what the run came to still stands.
+            finish(plan, run);
+        }
+        return;
+    };
+    let open = slot.state == StepState::Running && slot.each.is_none();
+    if open || (halted && slot.state == StepState::Settled) {
+        slot.state = StepState::Ready;
+        slot.tries = 0;
+        slot.visits = slot.visits.min(policy.max_visits);
+        forget_failure(plan, run, &here);
+    }
+}

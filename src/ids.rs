@@ -1,0 +1,167 @@
+//! Names with a meaning: what a run, a step in a run and an attempt are called.
+//!
+//! **Invariant:** a value of one of these types can be a file name; nothing in it leaves a
+//! directory.
+
+use std::fmt;
+
+/// The longest name a person may give to a step, an agent or a run.
+pub const NAME_MAX: usize = 128;
+
+/// Says why `name` cannot be a name, or nothing when it can.
+pub fn name_fault(name: &str) -> Option<&'static str> {
+    let mut bytes = name.bytes();
+    match bytes.next() {
+        None => return Some("it is empty"),
+        Some(first) if !first.is_ascii_alphanumeric() => {
+            return Some("it must begin with a letter or a digit");
+        }
+        Some(_) => {}
+    }
+    if name.len() > NAME_MAX {
+        return Some("it is longer than 128 characters");
+    }
+    if !bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')) {
+        return Some("only letters, digits, `.`, `_` and `-` may be in it");
+    }
+    if name.contains("..") {
+        return Some("it contains `..`");
+    }
+    None
+}
+
+/// A run's identity: when it began, to the second, and six random characters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunId(String);
+
+impl RunId {
+    /// Builds an id from the stamp `YYYYMMDDTHHMMSSZ` and a random number.
+    pub fn new(stamp: &str, mut random: u64) -> Self {
+        const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+        let mut id = format!("{stamp}-");
+        for _ in 0..6 {
+            id.push(ALPHABET[(random % 36) as usize] as char);
+            random /= 36;
+        }
+        RunId(id)
+    }
+
+    /// Reads an id, refusing anything not of the form `YYYYMMDDTHHMMSSZ-xxxxxx`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (stamp, tail) = text.split_once('-')?;
+        let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+        let stamp_ok = stamp.is_ascii()
+            && stamp.len() == 16
+            && &stamp[8..9] == "T"
+            && stamp.ends_with('Z')
+            && digits(&stamp[..8])
+            && digits(&stamp[9..15]);
+        let tail_ok = tail.len() == 6
+            && tail.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        (stamp_ok && tail_ok).then(|| RunId(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The start of the run as `YYYYMMDDTHHMMSSZ`.
+    pub fn stamp(&self) -> &str {
+        &self.0[..16]
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Counts the executions of one step over all its visits; a higher one fences the lower.
+pub type Attempt = u32;
+
+/// Where a step stands in a run: loops from the outside in, each with the index of an item, then
+/// the step.
+///
+/// Written `Loop.3.Step`. A dot inside a name is written `%2E`, so the text form is injective and
+/// serves as the stem of log files too.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StepPath {
+    pub loops: Vec<(String, usize)>,
+    pub step: String,
+}
+
+impl StepPath {
+    pub fn top(step: &str) -> Self {
+        StepPath { loops: Vec::new(), step: step.to_owned() }
+    }
+
+    /// Reads the text form. Gives nothing when it is not one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts: Vec<String> = text.split('.').map(unescape).collect::<Option<_>>()?;
+        let step = parts.pop()?;
+        if parts.len() % 2 != 0 || name_fault(&step).is_some() {
+            return None;
+        }
+        let loops = parts
+            .chunks(2)
+            .map(|pair| {
+                let well = name_fault(&pair[0]).is_none();
+                well.then(|| pair[1].parse().ok().map(|index| (pair[0].clone(), index)))?
+            })
+            .collect::<Option<_>>()?;
+        Some(StepPath { loops, step })
+    }
+}
+
+fn unescape(part: &str) -> Option<String> {
+    let plain = part.replace("%2E", ".");
+    (!plain.contains('%')).then_some(plain)
+}
+
+impl fmt::Display for StepPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, index) in &self.loops {
+            write!(f, "{}.{index}.", name.replace('.', "%2E"))?;
+        }
+        f.write_str(&self.step.replace('.', "%2E"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_id_has_one_form() {
+        let id = RunId::new("20250115T143022Z", 987_654_321);
+        assert_eq!(RunId::parse(id.as_str()), Some(id.clone()));
+        assert_eq!(id.stamp(), "20250115T143022Z");
+        for bad in ["latest", "20250115T143022Z", "20250115T143022Z-ABCDEF", "../../etc-abcdef"] {
+            assert_eq!(RunId::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_step_path_survives_its_text_form() {
+        let path = StepPath {
+            loops: vec![("A.b".into(), 3), ("Inner".into(), 0)],
+            step: "v1.2".into(),
+        };
+        assert_eq!(path.to_string(), "A%2Eb.3.Inner.0.v1%2E2");
+        assert_eq!(StepPath::parse(&path.to_string()), Some(path));
+        for bad in ["", "a.b", "a.x.b", "../x", "a%2Fb"] {
+            assert_eq!(StepPath::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_that_could_leave_a_directory_are_no_names() {
+        for bad in ["", "_end", "../../evil", "a/b", "a b", "a..b", ".hidden", "-x", "é"] {
+            assert!(name_fault(bad).is_some(), "{bad}");
+        }
+        for good in ["Build", "a.b", "step-1", "X_9"] {
+            assert_eq!(name_fault(good), None, "{good}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Text with holes, parsed once when a workflow is loaded and filled when a step runs.
+//!
+//! A [`Template`] is read from left to right in one pass: `$$` is a dollar, `${a.b}` a hole, any
+//! other dollar is itself. What fills a hole is never read again, so a value cannot become a
+//! reference.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+/// Text with holes. No unparsed hole survives to execution.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Text(String),
+    Hole(Hole),
+}
+
+/// A reference such as `${steps.List.lines}`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hole {
+    /// What stands between the braces.
+    pub raw: String,
+    /// Its parts between the dots.
+    pub path: Vec<String>,
+}
+
+impl Hole {
+    pub fn new(raw: &str) -> Self {
+        Hole { raw: raw.to_owned(), path: raw.split('.').map(str::to_owned).collect() }
+    }
+
+    /// The first part, which says whose variable it is.
+    pub fn root(&self) -> &str {
+        &self.path[0]
+    }
+}
+
+/// Why a text is no template.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TemplateError {
+    #[error("`${{` is opened here but never closed")]
+    Unclosed,
+    #[error("`${{}}` names no variable")]
+    Empty,
+}
+
+/// Where the values come from.
+pub trait Scope {
+    fn look_up(&self, hole: &Hole) -> Result<Cow<'_, Value>, Missing>;
+}
+
+/// A hole that nothing fills, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Missing {
+    pub raw: String,
+    pub reason: String,
+}
+
+impl Template {
+    pub fn parse(text: &str) -> Result<Template, TemplateError> {
+        let mut parts = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(dollar) = rest.find('$') {
+            plain.push_str(&rest[..dollar]);
+            let after = &rest[dollar + 1..];
+            if let Some(tail) = after.strip_prefix('$') {
+                plain.push('$');
+                rest = tail;
+            } else if let Some(inner) = after.strip_prefix('{') {
+                let end = inner.find('}').ok_or(TemplateError::Unclosed)?;
+                if inner[..end].trim().is_empty() {
+                    return Err(TemplateError::Empty);
+                }
+                if !plain.is_empty() {
+                    parts.push(Part::Text(std::mem::take(&mut plain)));
+                }
+                parts.push(Part::Hole(Hole::new(inner[..end].trim())));
+                rest = &inner[end + 1..];
+            } else {
+                plain.push('$');
+                rest = after;
+            }
+        }
+        plain.push_str(rest);
+        if !plain.is_empty() {
+            parts.push(Part::Text(plain));
+        }
+        Ok(Template { parts })
+    }
+
+    pub fn holes(&self) -> impl Iterator<Item = &Hole> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Hole(hole) => Some(hole),
+            Part::Text(_) => None,
+        })
+    }
+
+    /// The text, where there is no hole in it.
+    pub fn literal(&self) -> Option<&str> {
+        match self.parts.as_slice() {
+            [] => Some(""),
+            [Part::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The text with every hole replaced by `filler`: enough to check the fixed parts of a path.
+    pub fn with_holes_as(&self, filler: &str) -> String {
+        self.parts
+            .iter()
+            .map(|part| match part {
+                Part::Text(text) => text.as_str(),
+                Part::Hole(_) => filler,
+            })
+            .collect()
+    }
+
+    /// Fills the holes, or names every one that cannot be filled.
+    pub fn render(&self, scope: &dyn Scope) -> Result<String, Vec<Missing>> {
+        let mut out = String::new();
+        let mut missing = Vec::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.push_str(text),
+                Part::Hole(hole) => match scope.look_up(hole) {
+                    Ok(value) => out.push_str(&display(&value)),
+                    Err(fault) => missing.push(fault),
+                },
+            }
+        }
+        if missing.is_empty() { Ok(out) } else { Err(missing) }
+    }
+}
+
+/// How a value reads inside text: strings as they are, everything else as compact JSON.
+pub fn display(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::String(text) => Cow::Borrowed(text),
+        other => Cow::Owned(other.to_string()),
+    }
+}
+
+/// Walks from `value` along keys and, through arrays, numbers.
+pub fn descend<'a>(value: &'a Value, path: &[String]) -> Option<&'a Value> {
+    path.iter().try_fold(value, |value, key| match value {
+        Value::Object(map) => map.get(key),
+        Value::Array(items) => items.get(key.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    struct Fixed(Value);
+
+    impl Scope for Fixed {
+        fn look_up(&self, hole: &Hole) -> Result<Cow<'_, Value>, Missing> {
+            descend(&self.0, &hole.path)
+                .map(Cow::Borrowed)
+                .ok_or_else(|| Missing { raw: hole.raw.clone(), reason: "absent".into() })
+        }
+    }
+
+    fn render(text: &str) -> Result<String, Vec<Missing>> {
+        let scope = Fixed(json!({
+            "k": "v", "again": "${k}", "n": 1, "b": true, "z": null,
+            "list": ["a", {"x": 1.5}], "o": {"p": "q"}
+        }));
+        Template::parse(text).unwrap().render(&scope)
+    }
+
+    #[test]
+    fn one_pass_from_left_to_right() {
+        for (text, wanted) in [
+            ("plain", "plain"),
+            ("${k}", "v"),
+            ("$k $1 $(date) $", "$k $1 $(date) $"),
+            ("$$", "$"),
+            ("$${k}", "${k}"),
+            ("$$${k}", "$v"),
+            ("$$$$", "$$"),
+            ("${again}", "${k}"),
+            ("${n} ${b} ${z}", "1 true null"),
+            ("${list}", r#"["a",{"x":1.5}]"#),
+            ("${list.1.x} ${o.p}", "1.5 q"),
+        ] {
+            assert_eq!(render(text).as_deref(), Ok(wanted), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_missing_hole_is_named() {
+        let missing = render("${a} ${k} ${o.zz}").unwrap_err();
+        let raw: Vec<_> = missing.iter().map(|m| m.raw.as_str()).collect();
+        assert_eq!(raw, ["a", "o.zz"]);
+    }
+
+    #[test]
+    fn a_hole_must_be_closed_and_named() {
+        assert_eq!(Template::parse("a ${b"), Err(TemplateError::Unclosed));
+        assert_eq!(Template::parse("a ${ }"), Err(TemplateError::Empty));
+        assert!(Template::parse("a $${b").is_ok());
+    }
+}

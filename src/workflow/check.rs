@@ -1,0 +1,257 @@
+//! Checks that need more than one field: names, paths, references, and flow that runs but is
+//! surely not meant.
+
+use std::collections::{HashMap, HashSet};
+
+use super::fields::{Fields, Report, suggest};
+use super::plan::{Action, Block, Items, Param, Step, Target};
+use super::problem::{Place, Problem};
+use super::steps::{Reading, Visible};
+use super::yaml::{Node, Value};
+use crate::ids::name_fault;
+use crate::template::{Hole, Template};
+
+/// The names of one block, and those of the loops inside it.
+#[derive(Default)]
+pub struct Names {
+    pub by_name: HashMap<String, usize>,
+    pub nested: HashSet<String>,
+}
+
+/// Collects the names of a block's steps; reports those that are no names or stand twice.
+pub fn names(report: &Report, nodes: &[Node]) -> Names {
+    let mut names = Names::default();
+    let mut folded: HashMap<String, String> = HashMap::new();
+    for (index, node) in nodes.iter().enumerate() {
+        collect_nested(node, &mut names.nested);
+        let Some(name_node) = node.get("name") else {
+            if matches!(node.value, Value::Map(_)) {
+                report.error(node.place, "this step has no `name`");
+            }
+            continue;
+        };
+        let Some(name) = name_node.text() else { continue };
+        let place = name_node.place;
+        if name == "_end" {
+            report.error(place, "`_end` cannot name a step: a `goto` uses it to end the run");
+        } else if let Some(fault) = name_fault(name) {
+            report.error(place, format!("`{name}` cannot name a step: {fault}"));
+        }
+        match folded.insert(name.to_lowercase(), name.to_owned()) {
+            Some(other) if other == name => {
+                report.error(place, format!("two steps of this block are named `{name}`"));
+            }
+            // Log files of both would be one file where names fold case.
+            Some(other) => report.error(
+                place,
+                format!("`{name}` and `{other}` differ only in upper and lower case"),
+            ),
+            None => {}
+        }
+        names.by_name.entry(name.to_owned()).or_insert(index);
+    }
+    names
+}
+
+fn collect_nested(node: &Node, into: &mut HashSet<String>) {
+    let Some(steps) = node.get("for_each").and_then(|each| each.get("steps")) else { return };
+    let Value::List(steps) = &steps.value else { return };
+    for step in steps {
+        into.extend(step.get("name").and_then(Node::text).map(str::to_owned));
+        collect_nested(step, into);
+    }
+}
+
+/// Why a path may not be used, judging by its text alone.
+pub fn path_fault(path: &str) -> Option<&'static str> {
+    if path.is_empty() {
+        Some("it is empty")
+    } else if path.starts_with('/') {
+        Some("it is absolute")
+    } else if path.split('/').any(|part| part == "..") {
+        Some("it climbs with `..`")
+    } else if path.contains('\0') {
+        Some("it holds a NUL byte")
+    } else {
+        None
+    }
+}
+
+/// Checks a path without variables and keeps it, so that its symlinks can be checked too.
+pub fn fixed_path(reading: &Reading, path: &str, place: Place, what: &str) {
+    match path_fault(path) {
+        Some(fault) => reading.report.add(
+            Problem::error(format!("{what} is `{path}`, which is refused: {fault}"))
+                .at(place)
+                .hint("paths are relative to the workspace and stay inside it"),
+        ),
+        None => reading.paths.borrow_mut().push((path.to_owned(), place)),
+    }
+}
+
+/// Checks what can be known of a path before its variables are.
+pub fn path(reading: &Reading, template: &Template, place: Place, what: &str) {
+    match template.literal() {
+        Some(text) => fixed_path(reading, text, place, what),
+        None => {
+            let sketch = template.with_holes_as("x");
+            if let Some(fault) = path_fault(&sketch) {
+                let message = format!("{what} is refused: {fault}");
+                reading.report.error(place, message);
+            }
+        }
+    }
+}
+
+/// Checks a glob pattern: a path, with wildcards that we know.
+pub fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
+    path(reading, template, place, what);
+    let sketch = template.with_holes_as("x");
+    if sketch.contains("**") {
+        reading.report.add(
+            Problem::error(format!("{what} has `**`, which is not supported"))
+                .at(place)
+                .hint("list files with a `find` step and `output_capture: lines`"),
+        );
+    } else if let Err(error) = glob::Pattern::new(&sketch) {
+        reading.report.error(place, format!("{what} is no pattern: {error}"));
+    }
+}
+
+/// A step's templates and its own results share one object with `lifecycle`.
+pub fn no_step_named_lifecycle(each: &Fields, block: &Block) {
+    if block.by_name.contains_key("lifecycle") {
+        let message = "a step cannot be named `lifecycle` in a loop with `on_item_complete`";
+        each.report.error(each.node.place, message);
+    }
+}
+
+/// Warns of references that no run can resolve.
+pub fn holes(report: &Report, fields: &Fields, step: &Step, visible: &Visible) {
+    let mut templates: Vec<(&str, &Template)> = Vec::new();
+    templates.extend(step.input_file.iter().map(|t| ("input_file", t)));
+    templates.extend(step.output.file.iter().map(|t| ("output_file", t)));
+    templates.extend(step.output.schema.iter().map(|t| ("output_schema", t)));
+    templates.extend(step.depends.required.iter().map(|t| ("depends_on", t)));
+    templates.extend(step.depends.optional.iter().map(|t| ("depends_on", t)));
+    if let Some(when) = &step.when {
+        templates.extend(when.equals.iter().flat_map(|(l, r)| [("when", l), ("when", r)]));
+        templates.extend(when.exists.iter().chain(&when.not_exists).map(|t| ("when", t)));
+    }
+    match &step.action {
+        Action::Exec { argv } => templates.extend(argv.iter().map(|t| ("command", t))),
+        Action::Ask { params, .. } => {
+            for param in params.values() {
+                collect_params(param, "provider_params", &mut templates);
+            }
+        }
+        Action::Wait(wait) => templates.push(("wait_for", &wait.glob)),
+        Action::Each(each) => {
+            if let Items::Literal(items) = &each.items {
+                for item in items {
+                    collect_params(item, "for_each", &mut templates);
+                }
+            }
+        }
+    }
+    for (key, template) in templates {
+        for hole in template.holes() {
+            if let Some(problem) = unknown(hole, visible) {
+                report.add(problem.at(fields.get(key).map_or(fields.node.place, |n| n.place)));
+            }
+        }
+    }
+}
+
+fn collect_params<'a>(param: &'a Param, key: &'a str, into: &mut Vec<(&'a str, &'a Template)>) {
+    match param {
+        Param::Text(template) => into.push((key, template)),
+        Param::List(items) => items.iter().for_each(|item| collect_params(item, key, into)),
+        Param::Map(pairs) => pairs.iter().for_each(|(_, value)| collect_params(value, key, into)),
+        Param::Fixed(_) => {}
+    }
+}
+
+fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
+    let raw = &hole.raw;
+    let in_loop = !visible.aliases.is_empty();
+    let warn = |message: String| Some(Problem::warning(message));
+    match hole.root() {
+        // Refused where it was parsed.
+        "env" | "context" => None,
+        "run" => {
+            let known = ["run.id", "run.root", "run.timestamp_utc"];
+            let problem = || Problem::warning(format!("`${{{raw}}}` is not defined"));
+            (!known.contains(&raw.as_str())).then(|| suggest(problem(), raw, known))
+        }
+        "loop" if in_loop => None,
+        "item" if in_loop => None,
+        "loop" | "item" => warn(format!("`${{{raw}}}` is defined only inside a `for_each`")),
+        "steps" => {
+            let rest = hole.path[1..].join(".");
+            let known = || visible.blocks.iter().flat_map(|names| names.by_name.keys());
+            let found = known().any(|name| {
+                rest.strip_prefix(name.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('.'))
+            });
+            let name = hole.path.get(1).map(String::as_str).unwrap_or_default();
+            let problem = || {
+                Problem::warning(format!("`${{{raw}}}` is not defined: no step `{name}` is in reach"))
+            };
+            (!found).then(|| suggest(problem(), name, known().map(String::as_str)))
+        }
+        root if visible.aliases.iter().any(|alias| alias == root) => None,
+        _ => Some(
+            Problem::warning(format!("`${{{raw}}}` is not defined"))
+                .hint(format!("if the shell is meant to expand it, write `$${{{raw}}}`")),
+        ),
+    }
+}
+
+/// Warns where control falls into a step that exists to handle a failure.
+pub fn fall_through(report: &Report, block: &Block, node: &Node) {
+    let Value::List(nodes) = &node.value else { return };
+    let mut on_failure = HashSet::new();
+    let mut otherwise = HashSet::new();
+    collect_targets(block, 0, &mut on_failure, &mut otherwise);
+    for index in 1..block.steps.len() {
+        let handler = on_failure.contains(&index) && !otherwise.contains(&index);
+        let before = &block.steps[index - 1];
+        let falls = before.on.success.is_none() && before.on.always.is_none();
+        let chained = on_failure.contains(&(index - 1));
+        if handler && falls && !chained {
+            let place = nodes[index].get("name").map_or(nodes[index].place, |name| name.place);
+            report.add(
+                Problem::warning(format!(
+                    "step `{}` handles a failure, but also runs after `{}` succeeds",
+                    block.steps[index].name, before.name
+                ))
+                .at(place)
+                .hint(format!("give `{}` an `on: {{ success: {{ goto: … }} }}`", before.name)),
+            );
+        }
+    }
+}
+
+/// Collects which steps of the block at `level` are gone to, on failure and otherwise.
+fn collect_targets(
+    block: &Block,
+    level: usize,
+    on_failure: &mut HashSet<usize>,
+    otherwise: &mut HashSet<usize>,
+) {
+    for step in &block.steps {
+        let note = |target: Option<Target>, set: &mut HashSet<usize>| {
+            if let Some(Target::Step { out, step }) = target
+                && out == level
+            {
+                set.insert(step);
+            }
+        };
+        note(step.on.failure, on_failure);
+        note(step.on.success, otherwise);
+        note(step.on.always, otherwise);
+        if let Action::Each(each) = &step.action {
+            collect_targets(&each.block, level + 1, on_failure, otherwise);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Reading maps that authors write: every key known, every type checked, every fault in place.
+
+use std::cell::RefCell;
+
+use super::plan::Version;
+use super::problem::{Place, Problem, nearest};
+use super::yaml::{Node, Value};
+use crate::template::{Template, TemplateError};
+
+/// Collects problems while a workflow is read, so that all of them can be told at once.
+#[derive(Default)]
+pub struct Report {
+    problems: RefCell<Vec<Problem>>,
+}
+
+impl Report {
+    pub fn add(&self, problem: Problem) {
+        self.problems.borrow_mut().push(problem);
+    }
+
+    pub fn error(&self, place: Place, message: impl Into<String>) {
+        self.add(Problem::error(message).at(place));
+    }
+
+    pub fn warn(&self, place: Place, message: impl Into<String>) {
+        self.add(Problem::warning(message).at(place));
+    }
+
+    /// All problems in the order of the text.
+    pub fn into_problems(self) -> Vec<Problem> {
+        let mut problems = self.problems.into_inner();
+        problems.sort_by_key(|problem| problem.place);
+        problems
+    }
+}
+
+/// A key an author may write, and the version that brought it.
+pub type Key = (&'static str, Version);
+
+/// Keys that every version knows.
+pub const fn since_1_1<const N: usize>(names: [&'static str; N]) -> [Key; N] {
+    let mut keys = [("", Version::V1_1); N];
+    let mut i = 0;
+    while i < N {
+        keys[i].0 = names[i];
+        i += 1;
+    }
+    keys
+}
+
+/// One map with known keys.
+pub struct Fields<'a> {
+    pub report: &'a Report,
+    pub node: &'a Node,
+    /// What the map is, for messages: "step `Build`", "`retries`".
+    pub what: String,
+}
+
+impl<'a> Fields<'a> {
+    /// Opens a map and reports each key that does not belong in it.
+    pub fn open(
+        report: &'a Report,
+        node: &'a Node,
+        what: impl Into<String>,
+        keys: &[Key],
+        version: Version,
+    ) -> Option<Self> {
+        let what = what.into();
+        let Value::Map(pairs) = &node.value else {
+            report.error(node.place, format!("{what} must be a map, not {}", node.kind()));
+            return None;
+        };
+        for (key, _) in pairs {
+            check_key(report, key, &what, keys, version);
+        }
+        Some(Fields { report, node, what })
+    }
+
+    pub fn get(&self, key: &str) -> Option<&'a Node> {
+        self.node.get(key)
+    }
+
+    pub fn place_of_key(&self, key: &str) -> Place {
+        let Value::Map(pairs) = &self.node.value else { return self.node.place };
+        pairs.iter().find(|(k, _)| k.text() == Some(key)).map_or(self.node.place, |(k, _)| k.place)
+    }
+
+    fn wrong_type(&self, node: &Node, key: &str, wanted: &str) {
+        let problem =
+            Problem::error(format!("`{key}` of {} must be {wanted}, not {}", self.what, node.kind()))
+                .at(node.place);
+        let quotable = matches!(node.value, Value::Number(_) | Value::Bool(_));
+        self.report.add(if quotable && wanted.contains("text") {
+            problem.hint(format!("put it in quotes: \"{}\"", node.to_json()))
+        } else {
+            problem
+        });
+    }
+
+    pub fn text(&self, key: &str) -> Option<&'a str> {
+        let node = self.get(key)?;
+        let text = node.text();
+        if text.is_none() {
+            self.wrong_type(node, key, "text");
+        }
+        text
+    }
+
+    pub fn boolean(&self, key: &str) -> Option<bool> {
+        let node = self.get(key)?;
+        match node.value {
+            Value::Bool(value) => Some(value),
+            _ => {
+                self.wrong_type(node, key, "true or false");
+                None
+            }
+        }
+    }
+
+    /// A whole number within bounds.
+    pub fn integer(&self, key: &str, least: u64, most: u64) -> Option<u64> {
+        let node = self.get(key)?;
+        let number = match &node.value {
+            Value::Number(number) => number.as_u64(),
+            _ => None,
+        };
+        match number {
+            Some(n) if (least..=most).contains(&n) => Some(n),
+            _ => {
+                let wanted = format!("a whole number from {least} to {most}");
+                self.out_of_range(node, key, &wanted);
+                None
+            }
+        }
+    }
+
+    /// Seconds, also with a fraction.
+    pub fn seconds(&self, key: &str, zero_allowed: bool) -> Option<std::time::Duration> {
+        let node = self.get(key)?;
+        let seconds = match &node.value {
+            Value::Number(number) => number.as_f64(),
+            _ => None,
+        };
+        match seconds {
+            Some(s) if (s > 0.0 || (zero_allowed && s == 0.0)) && s <= 3.2e9 => {
+                Some(std::time::Duration::from_secs_f64(s))
+            }
+            _ => {
+                let bound = if zero_allowed { "of 0 or more" } else { "greater than 0" };
+                self.out_of_range(node, key, &format!("a number of seconds {bound}"));
+                None
+            }
+        }
+    }
+
+    fn out_of_range(&self, node: &Node, key: &str, wanted: &str) {
+        match &node.value {
+            Value::Number(number) => self.report.error(
+                node.place,
+                format!("`{key}` of {} must be {wanted}, not {number}", self.what),
+            ),
+            _ => self.wrong_type(node, key, wanted),
+        }
+    }
+
+    /// One of a few words.
+    pub fn choice<T: Copy>(&self, key: &str, choices: &[(&'static str, T)]) -> Option<T> {
+        let text = self.text(key)?;
+        if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text) {
+            return Some(*value);
+        }
+        let names: Vec<_> = choices.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let problem = Problem::error(format!(
+            "`{key}` of {} is `{text}`, but must be {}",
+            self.what,
+            names.join(" or ")
+        ))
+        .at(self.get(key).map_or(self.node.place, |node| node.place));
+        self.report.add(suggest(problem, text, choices.iter().map(|(name, _)| *name)));
+        None
+    }
+
+    pub fn list(&self, key: &str) -> Option<&'a [Node]> {
+        let node = self.get(key)?;
+        match &node.value {
+            Value::List(items) => Some(items),
+            _ => {
+                self.wrong_type(node, key, "a list");
+                None
+            }
+        }
+    }
+
+    /// A list of text.
+    pub fn texts(&self, key: &str) -> Option<Vec<(&'a str, Place)>> {
+        let items = self.list(key)?;
+        let mut texts = Vec::new();
+        for item in items {
+            match item.text() {
+                Some(text) => texts.push((text, item.place)),
+                None => self.wrong_type(item, key, "a list of text"),
+            }
+        }
+        Some(texts)
+    }
+
+    pub fn template(&self, key: &str) -> Option<Template> {
+        let text = self.text(key)?;
+        parse_template(self.report, text, self.get(key)?.place)
+    }
+
+    pub fn templates(&self, key: &str) -> Vec<(Template, Place)> {
+        let texts = self.texts(key).unwrap_or_default();
+        texts
+            .into_iter()
+            .filter_map(|(text, place)| Some((parse_template(self.report, text, place)?, place)))
+            .collect()
+    }
+}
+
+/// Parses text with holes; `${env.*}` is refused here, wherever templates may stand.
+pub fn parse_template(report: &Report, text: &str, place: Place) -> Option<Template> {
+    match Template::parse(text) {
+        Ok(template) => {
+            if let Some(hole) = template.holes().find(|hole| hole.root() == "env") {
+                report.add(
+                    Problem::error(format!(
+                        "`${{{}}}` is refused: workflows cannot read the environment",
+                        hole.raw
+                    ))
+                    .at(place)
+                    .hint("pass it with `--context`, or let the child read its own environment"),
+                );
+            }
+            Some(template)
+        }
+        Err(error) => {
+            let problem = Problem::error(error.to_string()).at(place);
+            report.add(match error {
+                TemplateError::Unclosed => problem.hint("for a literal `${` write `$${`"),
+                TemplateError::Empty => problem,
+            });
+            None
+        }
+    }
+}
+
+pub fn suggest<'a>(
+    problem: Problem,
+    word: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Problem {
+    match nearest(word, candidates) {
+        Some(near) => problem.hint(format!("did you mean `{near}`?")),
+        None => problem,
+    }
+}
+
+fn check_key(report: &Report, key: &Node, what: &str, keys: &[Key], version: Version) {
+    let Some(name) = key.text() else {
+        report.error(key.place, format!("a key of {what} must be text, not {}", key.kind()));
+        return;
+    };
+    match keys.iter().find(|(known, _)| *known == name) {
+        Some((_, since)) if *since <= version => {}
+        Some((_, since)) => report.add(
+            Problem::error(format!(
+                "`{name}` needs version \"{}\", but this workflow says \"{}\"",
+                since.name(),
+                version.name()
+            ))
+            .at(key.place)
+            .hint(format!("write `version: \"{}\"`", since.name())),
+        ),
+        None if name == "command_override" => report.add(
+            Problem::error(format!("{what} has `command_override`, which is not supported"))
+                .at(key.place)
+                .hint("write the whole argv as `command`"),
+        ),
+        None => {
+            let known = keys.iter().filter(|(_, since)| *since <= version).map(|(name, _)| *name);
+            let problem =
+                Problem::error(format!("{what} has no field `{name}`")).at(key.place);
+            report.add(suggest(problem, name, known));
+        }
+    }
+}

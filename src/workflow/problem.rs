@@ -1,0 +1,147 @@
+//! What is wrong with a workflow, as data, and how it is shown in place.
+
+use std::fmt::Write as _;
+
+/// A place in the author's text; lines and columns count from one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub line: usize,
+    pub column: usize,
+    pub len: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    Error,
+    Warning,
+}
+
+/// One fault, worded as a fragment that follows `error: `.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    pub severity: Severity,
+    pub message: String,
+    pub place: Option<Place>,
+    pub hint: Option<String>,
+}
+
+impl Problem {
+    pub fn error(message: impl Into<String>) -> Self {
+        Problem { severity: Severity::Error, message: message.into(), place: None, hint: None }
+    }
+
+    pub fn warning(message: impl Into<String>) -> Self {
+        Problem { severity: Severity::Warning, ..Problem::error(message) }
+    }
+
+    pub fn at(self, place: Place) -> Self {
+        Problem { place: Some(place), ..self }
+    }
+
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Problem { hint: Some(hint.into()), ..self }
+    }
+
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
+    /// Draws the problem with the line it is about.
+    pub fn show(&self, file: &str, text: &str) -> String {
+        let label = match self.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        let mut out = format!("{label}: {}\n", self.message);
+        let width = self.place.map_or(1, |place| place.line.to_string().len());
+        let gutter = " ".repeat(width);
+        match self.place {
+            Some(place) => draw(&mut out, place, file, text, &gutter),
+            None => _ = writeln!(out, "{gutter}--> {file}"),
+        }
+        if let Some(hint) = &self.hint {
+            _ = writeln!(out, "{gutter} = hint: {hint}");
+        }
+        out
+    }
+}
+
+fn draw(out: &mut String, place: Place, file: &str, text: &str, gutter: &str) {
+    _ = writeln!(out, "{gutter}--> {file}:{}:{}", place.line, place.column);
+    let Some(line) = text.lines().nth(place.line.saturating_sub(1)) else { return };
+    // A line of a megabyte would bury the message; the head of it is enough to find the place.
+    let shown: String = line.chars().take(240).map(|c| if c == '\t' { ' ' } else { c }).collect();
+    let start = place.column.saturating_sub(1);
+    let room = shown.chars().count().saturating_sub(start).max(1);
+    let carets = "^".repeat(place.len.clamp(1, room));
+    _ = writeln!(out, "{gutter} |");
+    _ = writeln!(out, "{} | {shown}", place.line);
+    _ = writeln!(out, "{gutter} | {}{carets}", " ".repeat(start.min(240)));
+}
+
+/// The candidate nearest to `word`, when one is near enough to have been meant.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (word.chars().count() / 3).clamp(1, 3);
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// How many single-character edits, or swaps of neighbours, lie between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.to_lowercase().chars().collect();
+    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            rows[i][j] = if i == 0 || j == 0 {
+                i + j
+            } else {
+                let change = usize::from(a[i - 1] != b[j - 1]);
+                let mut best =
+                    (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + change);
+                if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                    best = best.min(rows[i - 2][j - 2] + 1);
+                }
+                best
+            };
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_shown_in_place() {
+        let text = "steps:\n  - name: Build\n    on: { failure: { goto: Diagnoze } }\n";
+        let problem = Problem::error("step `Build` goes to `Diagnoze`, but no step has that name")
+            .at(Place { line: 3, column: 28, len: 8 })
+            .hint("did you mean `Diagnose`?");
+        assert_eq!(
+            problem.show("w.yaml", text),
+            "\
+error: step `Build` goes to `Diagnoze`, but no step has that name
+ --> w.yaml:3:28
+  |
+3 |     on: { failure: { goto: Diagnoze } }
+  |                            ^^^^^^^^
+  = hint: did you mean `Diagnose`?
+"
+        );
+    }
+
+    #[test]
+    fn a_suggestion_is_near_or_absent() {
+        let words = ["timeout_sec", "retries", "command"];
+        assert_eq!(nearest("timeout_secs", words), Some("timeout_sec"));
+        assert_eq!(nearest("comand", words), Some("command"));
+        assert_eq!(nearest("reteirs", words), Some("retries"));
+        assert_eq!(nearest("zebra", words), None);
+    }
+}

@@ -1,0 +1,563 @@
+//! The `steps:` dialect, versions 1.1 to 1.3: from YAML to a plan.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json};
+
+use super::check::{self, Names};
+use super::fields::{Fields, Key, Report, parse_template, since_1_1, suggest};
+use super::plan::{
+    Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Provider, Step,
+    Target, Version,
+};
+use super::problem::{Place, Problem};
+use super::steps_parts as parts;
+use super::yaml::{Node, Value};
+use super::Compiled;
+use crate::ids::name_fault;
+use crate::template::Hole;
+
+const TOP: [Key; 10] = since_1_1([
+    "version",
+    "name",
+    "strict_flow",
+    "context",
+    "providers",
+    "inbox_dir",
+    "processed_dir",
+    "failed_dir",
+    "task_extension",
+    "steps",
+]);
+
+const STEP: [Key; 20] = [
+    ("name", Version::V1_1),
+    ("agent", Version::V1_1),
+    ("provider", Version::V1_1),
+    ("provider_params", Version::V1_1),
+    ("command", Version::V1_1),
+    ("input_file", Version::V1_1),
+    ("output_file", Version::V1_1),
+    ("output_capture", Version::V1_1),
+    ("allow_parse_error", Version::V1_1),
+    ("output_schema", Version::V1_3),
+    ("output_require", Version::V1_3),
+    ("env", Version::V1_1),
+    ("secrets", Version::V1_1),
+    ("depends_on", Version::V1_1),
+    ("wait_for", Version::V1_1),
+    ("timeout_sec", Version::V1_1),
+    ("retries", Version::V1_1),
+    ("when", Version::V1_1),
+    ("on", Version::V1_1),
+    ("for_each", Version::V1_1),
+];
+
+const EACH: [Key; 5] = [
+    ("items_from", Version::V1_1),
+    ("items", Version::V1_1),
+    ("as", Version::V1_1),
+    ("steps", Version::V1_1),
+    ("on_item_complete", Version::V1_2),
+];
+
+/// What reading one workflow needs everywhere.
+pub(super) struct Reading<'a> {
+    pub report: &'a Report,
+    pub version: Version,
+    pub providers: &'a BTreeMap<String, Provider>,
+    pub paths: std::cell::RefCell<Vec<(String, Place)>>,
+}
+
+/// The names visible at one point of the text, from the outside in.
+#[derive(Clone, Default)]
+pub(super) struct Visible<'a> {
+    pub blocks: Vec<&'a Names>,
+    pub aliases: Vec<String>,
+}
+
+pub fn compile(
+    document: &Node,
+    configured: &BTreeMap<String, Provider>,
+) -> Result<Compiled, Vec<Problem>> {
+    let report = Report::default();
+    let version = read_version(&report, document);
+    let compiled = Fields::open(&report, document, "the workflow", &TOP, version)
+        .and_then(|top| read_top(&top, version, configured));
+    let problems = report.into_problems();
+    let (errors, warnings): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_error);
+    match compiled {
+        Some((plan, paths)) if errors.is_empty() => Ok(Compiled { plan, warnings, paths }),
+        _ => Err(errors.into_iter().chain(warnings).collect()),
+    }
+}
+
+/// The declared version; where it is missing or wrong, the newest, so that the rest of the file
+/// is still checked without complaints about gates.
+fn read_version(report: &Report, document: &Node) -> Version {
+    const NEWEST: Version = Version::V1_3;
+    if !matches!(document.value, Value::Map(_)) {
+        return NEWEST;
+    }
+    let Some(node) = document.get("version") else {
+        report.add(
+            Problem::error("the workflow has no `version`")
+                .at(document.place)
+                .hint("begin with `version: \"1.1\"`"),
+        );
+        return NEWEST;
+    };
+    let known = Version::ALL.iter().map(|(name, _)| format!("\"{name}\"")).collect::<Vec<_>>();
+    let Some(text) = node.text() else {
+        report.add(
+            Problem::error(format!("`version` must be text, not {}", node.kind()))
+                .at(node.place)
+                .hint(format!("put it in quotes: \"{}\"", node.to_json())),
+        );
+        return NEWEST;
+    };
+    match Version::ALL.iter().find(|(name, _)| *name == text) {
+        Some((_, version)) => *version,
+        None => {
+            report.error(
+                node.place,
+                format!("`version` is \"{text}\", but must be one of {}", known.join(", ")),
+            );
+            NEWEST
+        }
+    }
+}
+
+type Paths = Vec<(String, Place)>;
+
+fn read_top(
+    top: &Fields,
+    version: Version,
+    configured: &BTreeMap<String, Provider>,
+) -> Option<(Plan, Paths)> {
+    let mut known = configured.clone();
+    if let Some(node) = top.get("providers") {
+        known.extend(providers(top.report, node, version));
+    }
+    let reading = Reading {
+        report: top.report,
+        version,
+        providers: &known,
+        paths: Default::default(),
+    };
+    let context = match top.get("context").map(|node| (node, node.to_json())) {
+        Some((_, Json::Object(map))) => map,
+        Some((node, _)) if !matches!(node.value, Value::Null) => {
+            top.report.error(node.place, format!("`context` must be a map, not {}", node.kind()));
+            Map::new()
+        }
+        _ => Map::new(),
+    };
+    let dirs = read_dirs(top, &reading);
+    let strict_flow = top.boolean("strict_flow").unwrap_or(true);
+    let name = top.text("name").map(str::to_owned);
+    let Some(steps) = top.get("steps") else {
+        top.report.error(top.node.place, "the workflow has no `steps`");
+        return None;
+    };
+    let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
+    check::fall_through(top.report, &root, steps);
+    let plan = Plan { version, name, strict_flow, context, providers: known.clone(), dirs, root };
+    Some((plan, reading.paths.into_inner()))
+}
+
+fn read_dirs(top: &Fields, reading: &Reading) -> Dirs {
+    let dir = |key: &str, default: &str| match top.text(key) {
+        Some(text) => {
+            let place = top.get(key).map_or(top.node.place, |node| node.place);
+            check::fixed_path(reading, text, place, &format!("`{key}`"));
+            text.to_owned()
+        }
+        None => default.to_owned(),
+    };
+    let task_extension = top.text("task_extension").unwrap_or(".task").to_owned();
+    if !task_extension.starts_with('.') || task_extension.contains('/') {
+        let place = top.get("task_extension").map_or(top.node.place, |node| node.place);
+        top.report.error(place, "`task_extension` must begin with a dot and hold no slash");
+    }
+    Dirs {
+        inbox: dir("inbox_dir", "inbox"),
+        processed: dir("processed_dir", "processed"),
+        failed: dir("failed_dir", "failed"),
+        task_extension,
+    }
+}
+
+/// Reads a map of provider templates.
+pub fn providers(report: &Report, node: &Node, version: Version) -> BTreeMap<String, Provider> {
+    let Value::Map(pairs) = &node.value else {
+        if !matches!(node.value, Value::Null) {
+            report.error(node.place, format!("`providers` must be a map, not {}", node.kind()));
+        }
+        return BTreeMap::new();
+    };
+    let mut found = BTreeMap::new();
+    for (key, body) in pairs {
+        let Some(name) = key.text() else {
+            report.error(key.place, "a provider's name must be text");
+            continue;
+        };
+        if let Some(fault) = name_fault(name) {
+            report.error(key.place, format!("`{name}` cannot name a provider: {fault}"));
+        }
+        if let Some(provider) = read_provider(report, name, body, version) {
+            found.insert(name.to_owned(), provider);
+        }
+    }
+    found
+}
+
+fn read_provider(report: &Report, name: &str, node: &Node, version: Version) -> Option<Provider> {
+    const KEYS: [Key; 3] = since_1_1(["command", "input_mode", "defaults"]);
+    let fields = Fields::open(report, node, format!("provider `{name}`"), &KEYS, version)?;
+    let input = fields
+        .choice("input_mode", &[("argv", InputMode::Argv), ("stdin", InputMode::Stdin)])
+        .unwrap_or_default();
+    if fields.get("command").is_none() {
+        report.error(node.place, format!("provider `{name}` has no `command`"));
+    }
+    let command = fields.templates("command");
+    if fields.list("command").is_some_and(<[_]>::is_empty) {
+        report.error(node.place, format!("`command` of provider `{name}` is empty"));
+    }
+    for (template, place) in &command {
+        if input == InputMode::Stdin && template.holes().any(|hole| hole.raw == "PROMPT") {
+            report.add(
+                Problem::error(format!(
+                    "provider `{name}` takes its prompt on stdin, so `${{PROMPT}}` may not be in \
+                     its command (invalid_prompt_placeholder)"
+                ))
+                .at(*place)
+                .hint("drop `${PROMPT}`, or write `input_mode: argv`"),
+            );
+        }
+    }
+    let defaults = match fields.get("defaults").map(|node| (node, node.to_json())) {
+        Some((_, Json::Object(map))) => map.into_iter().collect(),
+        Some((node, _)) if !matches!(node.value, Value::Null) => {
+            report.error(node.place, format!("`defaults` must be a map, not {}", node.kind()));
+            BTreeMap::new()
+        }
+        _ => BTreeMap::new(),
+    };
+    Some(Provider { command: command.into_iter().map(|(t, _)| t).collect(), input, defaults })
+}
+
+fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Option<Block> {
+    let report = reading.report;
+    let Value::List(nodes) = &node.value else {
+        report.error(node.place, format!("{what} must be a list of steps, not {}", node.kind()));
+        return None;
+    };
+    if nodes.is_empty() {
+        report.error(node.place, format!("{what} has no step in it"));
+    }
+    let names = check::names(report, nodes);
+    let mut visible = outer.clone();
+    visible.blocks.push(&names);
+    let steps = nodes.iter().filter_map(|node| read_step(reading, node, &visible)).collect();
+    Some(Block { steps, by_name: names.by_name.clone() })
+}
+
+fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> {
+    let report = reading.report;
+    let label = match node.get("name").and_then(Node::text) {
+        Some(name) => format!("step `{name}`"),
+        None => "this step".to_owned(),
+    };
+    let fields = Fields::open(report, node, label, &STEP, reading.version)?;
+    let name = fields.text("name").unwrap_or_default().to_owned();
+    let action = read_action(reading, &fields, visible);
+    let depends = parts::depends(reading, &fields).unwrap_or_default();
+    let input_file = parts::path(reading, &fields, "input_file");
+    let step = Step {
+        name,
+        agent: fields.text("agent").map(str::to_owned),
+        when: parts::when(reading, &fields),
+        input_file,
+        output: parts::output(reading, &fields),
+        env: parts::env(&fields),
+        secrets: parts::secrets(&fields),
+        timeout: fields.seconds("timeout_sec", false),
+        retries: parts::retries(reading, &fields),
+        on: read_handlers(reading, &fields, visible),
+        depends,
+        action: action?,
+    };
+    check_agent(&fields);
+    check_idle_fields(&fields, &step);
+    check::holes(report, &fields, &step, visible);
+    Some(step)
+}
+
+fn check_agent(fields: &Fields) {
+    let Some(agent) = fields.text("agent") else { return };
+    if let Some(fault) = name_fault(agent) {
+        let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
+        fields.report.error(place, format!("`{agent}` cannot name an agent: {fault}"));
+    }
+}
+
+/// Warns of fields that are known, but do nothing on this kind of step.
+fn check_idle_fields(fields: &Fields, step: &Step) {
+    let (kind, idle): (&str, &[&str]) = match step.action {
+        Action::Ask { .. } => return,
+        Action::Exec { .. } => ("command", &["input_file", "provider_params"]),
+        Action::Wait(_) | Action::Each(_) => (
+            if matches!(step.action, Action::Wait(_)) { "wait_for" } else { "for_each" },
+            &[
+                "input_file", "provider_params", "output_file", "output_capture", "env",
+                "allow_parse_error", "output_schema", "output_require", "timeout_sec", "retries",
+            ],
+        ),
+    };
+    for key in idle.iter().filter(|key| fields.get(key).is_some()) {
+        let place = fields.place_of_key(key);
+        let message = format!("`{key}` of {} has no effect on a `{kind}` step", fields.what);
+        fields.report.warn(place, message);
+    }
+    if step.depends.inject.is_some() {
+        let place = fields.place_of_key("depends_on");
+        let message =
+            format!("`inject` of {} has no effect: only a provider has a prompt", fields.what);
+        fields.report.warn(place, message);
+    }
+}
+
+fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Action> {
+    const FORMS: [&str; 4] = ["command", "provider", "wait_for", "for_each"];
+    let report = reading.report;
+    let given: Vec<_> = FORMS.iter().filter(|key| fields.get(key).is_some()).collect();
+    match given.as_slice() {
+        [] => {
+            report.add(
+                Problem::error(format!("{} does nothing", fields.what)).at(fields.node.place).hint(
+                    "give it one of `command`, `provider`, `wait_for` or `for_each`",
+                ),
+            );
+            return None;
+        }
+        [_] => {}
+        several => {
+            let list: Vec<_> = several.iter().map(|key| format!("`{key}`")).collect();
+            report.add(
+                Problem::error(format!(
+                    "{} has {}, but a step does one thing",
+                    fields.what,
+                    list.join(" and ")
+                ))
+                .at(fields.place_of_key(several[1]))
+                .hint("make a step of each"),
+            );
+        }
+    }
+    match *given[0] {
+        "command" => read_command(fields),
+        "provider" => read_ask(reading, fields),
+        "wait_for" => parts::wait_for(reading, fields).map(Action::Wait),
+        _ => read_each(reading, fields, visible).map(Action::Each),
+    }
+}
+
+fn read_command(fields: &Fields) -> Option<Action> {
+    let node = fields.get("command")?;
+    if let Some(text) = node.text() {
+        fields.report.add(
+            Problem::error(format!("`command` of {} must be a list of text", fields.what))
+                .at(node.place)
+                .hint(format!("for a shell write [\"bash\", \"-c\", {}]", Json::from(text))),
+        );
+        return None;
+    }
+    let list = fields.list("command")?;
+    if list.is_empty() {
+        fields.report.error(node.place, format!("`command` of {} is empty", fields.what));
+    }
+    Some(Action::Exec { argv: fields.templates("command").into_iter().map(|(t, _)| t).collect() })
+}
+
+fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
+    let report = reading.report;
+    let provider = fields.text("provider")?.to_owned();
+    if !reading.providers.contains_key(&provider) {
+        let place = fields.get("provider")?.place;
+        let problem = Problem::error(format!(
+            "{} asks the provider `{provider}`, but there is none of that name",
+            fields.what
+        ))
+        .at(place);
+        let known = reading.providers.keys().map(String::as_str);
+        let problem = suggest(problem, &provider, known);
+        report.add(if problem.hint.is_none() {
+            problem.hint("define it under `providers:`")
+        } else {
+            problem
+        });
+    }
+    let params = match fields.get("provider_params").map(|node| (node, &node.value)) {
+        None | Some((_, Value::Null)) => BTreeMap::new(),
+        Some((_, Value::Map(pairs))) => pairs
+            .iter()
+            .filter_map(|(key, value)| Some((key.text()?.to_owned(), param(report, value))))
+            .collect(),
+        Some((node, _)) => {
+            let message = format!("`provider_params` must be a map, not {}", node.kind());
+            report.error(node.place, message);
+            BTreeMap::new()
+        }
+    };
+    Some(Action::Ask { provider, params })
+}
+
+/// Makes templates of all strings in a value.
+fn param(report: &Report, node: &Node) -> Param {
+    match &node.value {
+        Value::Text(text) => {
+            Param::Text(parse_template(report, text, node.place).unwrap_or_default())
+        }
+        Value::List(items) => Param::List(items.iter().map(|item| param(report, item)).collect()),
+        Value::Map(pairs) => Param::Map(
+            pairs
+                .iter()
+                .filter_map(|(key, value)| Some((key.text()?.to_owned(), param(report, value))))
+                .collect(),
+        ),
+        _ => Param::Fixed(node.to_json()),
+    }
+}
+
+fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Each> {
+    let report = reading.report;
+    let what = format!("`for_each` of {}", fields.what);
+    let each = Fields::open(report, fields.get("for_each")?, what, &EACH, reading.version)?;
+    let items = match (each.get("items_from"), each.get("items")) {
+        (Some(_), Some(node)) => {
+            let message = format!("{} has both `items` and `items_from`", each.what);
+            report.error(node.place, message);
+            None
+        }
+        (None, None) => {
+            let message = format!("{} has neither `items` nor `items_from`", each.what);
+            report.error(each.node.place, message);
+            None
+        }
+        (Some(node), None) => each.text("items_from").and_then(|text| {
+            let hole = pointer(text, visible);
+            if hole.is_none() {
+                report.add(
+                    Problem::error(format!("`items_from` of {} is `{text}`", each.what))
+                        .at(node.place)
+                        .hint("write `steps.<Name>.lines` or `steps.<Name>.json[.<path>]`"),
+                );
+            }
+            hole.map(Items::From)
+        }),
+        (None, Some(_)) => each.list("items").map(|items| {
+            Items::Literal(items.iter().map(|item| param(report, item)).collect())
+        }),
+    };
+    let alias = read_alias(&each);
+    let (on_success, on_failure) = parts::on_item_complete(reading, &each);
+    let mut inner = visible.clone();
+    inner.aliases.push(alias.clone());
+    let block = match each.get("steps") {
+        Some(node) => read_block(reading, node, &format!("`steps` of {}", fields.what), &inner),
+        None => {
+            report.error(each.node.place, format!("{} has no `steps`", each.what));
+            None
+        }
+    }?;
+    if on_success.is_some() || on_failure.is_some() {
+        check::no_step_named_lifecycle(&each, &block);
+    }
+    Some(Each { items: items?, alias, block, on_success, on_failure })
+}
+
+fn read_alias(each: &Fields) -> String {
+    const TAKEN: [&str; 6] = ["run", "loop", "steps", "context", "env", "PROMPT"];
+    let alias = each.text("as").unwrap_or("item");
+    let word = alias.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && alias.bytes().next().is_some_and(|b| !b.is_ascii_digit());
+    let place = each.get("as").map_or(each.node.place, |node| node.place);
+    if !word {
+        let message = "`as` must be a word of letters, digits and `_`";
+        each.report.error(place, format!("{message}, not `{alias}`"));
+    } else if TAKEN.contains(&alias) {
+        each.report.error(place, format!("`as` cannot be `{alias}`: that name is taken"));
+    }
+    alias.to_owned()
+}
+
+/// Reads `steps.<Name>.lines` or `steps.<Name>.json[.path]`.
+fn pointer(text: &str, visible: &Visible) -> Option<Hole> {
+    let rest = text.strip_prefix("steps.")?;
+    let known = visible.blocks.iter().flat_map(|names| names.by_name.keys());
+    let name = known
+        .filter(|name| rest.strip_prefix(name.as_str()).is_some_and(|r| r.starts_with('.')))
+        .max_by_key(|name| name.len())
+        .map_or_else(|| rest.split('.').next().unwrap_or_default(), String::as_str);
+    let field = rest.strip_prefix(name)?.strip_prefix('.')?;
+    let shaped = field == "lines" || field == "json" || field.starts_with("json.");
+    let plain = !text.contains(['$', '{', '*', '[', ' ']) && !field.split('.').any(str::is_empty);
+    (shaped && plain && !name.is_empty()).then(|| Hole::new(text))
+}
+
+fn read_handlers(reading: &Reading, fields: &Fields, visible: &Visible) -> Handlers {
+    const KEYS: [Key; 3] = since_1_1(["success", "failure", "always"]);
+    let Some(node) = fields.get("on") else { return Handlers::default() };
+    let what = format!("`on` of {}", fields.what);
+    let Some(on) = Fields::open(reading.report, node, what, &KEYS, reading.version) else {
+        return Handlers::default();
+    };
+    let target = |key: &str| {
+        const GOTO: [Key; 1] = since_1_1(["goto"]);
+        let what = format!("`on.{key}` of {}", fields.what);
+        let node = on.get(key)?;
+        let handler = Fields::open(reading.report, node, what, &GOTO, reading.version)?;
+        if handler.get("goto").is_none() {
+            reading.report.error(node.place, format!("{} has no `goto`", handler.what));
+        }
+        let name = handler.text("goto")?;
+        resolve_goto(reading.report, fields, name, handler.get("goto")?.place, visible)
+    };
+    Handlers { success: target("success"), failure: target("failure"), always: target("always") }
+}
+
+fn resolve_goto(
+    report: &Report,
+    fields: &Fields,
+    name: &str,
+    place: Place,
+    visible: &Visible,
+) -> Option<Target> {
+    if name == "_end" {
+        return Some(Target::End);
+    }
+    let found = visible
+        .blocks
+        .iter()
+        .rev()
+        .enumerate()
+        .find_map(|(out, names)| Some(Target::Step { out, step: *names.by_name.get(name)? }));
+    if found.is_none() {
+        let inside = visible.blocks.iter().any(|names| names.nested.contains(name));
+        let problem = Problem::error(format!(
+            "{} goes to `{name}`, but {}",
+            fields.what,
+            if inside { "that step is inside a loop" } else { "no step has that name" }
+        ))
+        .at(place);
+        let known = visible.blocks.iter().flat_map(|names| names.by_name.keys());
+        report.add(if inside {
+            problem.hint("go to the loop itself")
+        } else {
+            suggest(problem, name, known.map(String::as_str).chain(["_end"]))
+        });
+    }
+    found
+}

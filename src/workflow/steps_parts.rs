@@ -1,0 +1,301 @@
+//! The parts of a step that are maps of their own: waiting, dependencies, conditions, output,
+//! environment, retries, lifecycle.
+
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use super::check;
+use super::fields::{Fields, Key, since_1_1};
+use super::plan::{
+    CaptureMode, Depends, Inject, InjectMode, Output, Position, Require, Retries, Version,
+    WaitFor, When,
+};
+use super::problem::{Place, Problem};
+use super::steps::Reading;
+use super::yaml::{Node, Value};
+use crate::template::Template;
+
+/// A path field of a step.
+pub fn path(reading: &Reading, fields: &Fields, key: &str) -> Option<Template> {
+    let template = fields.template(key)?;
+    let place = fields.get(key)?.place;
+    check::path(reading, &template, place, &format!("`{key}` of {}", fields.what));
+    Some(template)
+}
+
+fn globs(reading: &Reading, fields: &Fields, key: &str) -> Vec<Template> {
+    let found = fields.templates(key);
+    for (template, place) in &found {
+        check::glob(reading, template, *place, &format!("`{key}` of {}", fields.what));
+    }
+    found.into_iter().map(|(template, _)| template).collect()
+}
+
+fn glob(reading: &Reading, fields: &Fields, key: &str) -> Option<Template> {
+    let template = fields.template(key)?;
+    let place = fields.get(key)?.place;
+    check::glob(reading, &template, place, &format!("`{key}` of {}", fields.what));
+    Some(template)
+}
+
+/// Opens a map inside a step, named `key`.
+fn inner<'a>(
+    reading: &Reading<'a>,
+    fields: &Fields<'a>,
+    key: &str,
+    keys: &[Key],
+) -> Option<Fields<'a>> {
+    let what = format!("`{key}` of {}", fields.what);
+    Fields::open(fields.report, fields.get(key)?, what, keys, reading.version)
+}
+
+pub fn wait_for<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<WaitFor> {
+    const KEYS: [Key; 4] = since_1_1(["glob", "timeout_sec", "poll_ms", "min_count"]);
+    let wait = inner(reading, fields, "wait_for", &KEYS)?;
+    if wait.get("glob").is_none() {
+        wait.report.error(wait.node.place, format!("{} has no `glob`", wait.what));
+    }
+    Some(WaitFor {
+        timeout: wait.seconds("timeout_sec", true).unwrap_or(Duration::from_secs(300)),
+        poll: Duration::from_millis(wait.integer("poll_ms", 1, 86_400_000).unwrap_or(500)),
+        min_count: wait.integer("min_count", 1, 1_000_000).unwrap_or(1) as usize,
+        glob: glob(reading, &wait, "glob")?,
+    })
+}
+
+pub fn depends<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Depends> {
+    const KEYS: [Key; 3] = [
+        ("required", Version::V1_1),
+        ("optional", Version::V1_1),
+        ("inject", Version::V1_1_1),
+    ];
+    let depends = inner(reading, fields, "depends_on", &KEYS)?;
+    Some(Depends {
+        required: globs(reading, &depends, "required"),
+        optional: globs(reading, &depends, "optional"),
+        inject: inject(reading, &depends),
+    })
+}
+
+fn inject<'a>(reading: &Reading<'a>, depends: &Fields<'a>) -> Option<Inject> {
+    const KEYS: [Key; 3] = since_1_1(["mode", "instruction", "position"]);
+    let node = depends.get("inject")?;
+    if let Value::Bool(on) = node.value {
+        let plain =
+            Inject { mode: InjectMode::List, instruction: None, position: Position::Prepend };
+        return on.then_some(plain);
+    }
+    if !matches!(node.value, Value::Map(_)) {
+        let message =
+            format!("`inject` of {} must be true, false or a map, not {}", depends.what, node.kind());
+        depends.report.error(node.place, message);
+        return None;
+    }
+    let inject = inner(reading, depends, "inject", &KEYS)?;
+    let mode = inject
+        .choice(
+            "mode",
+            &[
+                ("list", Some(InjectMode::List)),
+                ("content", Some(InjectMode::Content)),
+                ("none", None),
+            ],
+        )
+        .flatten();
+    let position = inject
+        .choice("position", &[("prepend", Position::Prepend), ("append", Position::Append)])
+        .unwrap_or(Position::Prepend);
+    if inject.get("mode").is_none() {
+        let message = format!("{} has no `mode`, so nothing is injected", inject.what);
+        inject.report.warn(node.place, message);
+    }
+    let instruction = inject.text("instruction").map(str::to_owned);
+    Some(Inject { mode: mode?, instruction, position })
+}
+
+pub fn when<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<When> {
+    const KEYS: [Key; 3] = since_1_1(["equals", "exists", "not_exists"]);
+    let when = inner(reading, fields, "when", &KEYS)?;
+    if matches!(&when.node.value, Value::Map(pairs) if pairs.is_empty()) {
+        when.report.error(when.node.place, format!("{} has no condition", when.what));
+    }
+    Some(When {
+        equals: equals(reading, &when),
+        exists: glob(reading, &when, "exists"),
+        not_exists: glob(reading, &when, "not_exists"),
+    })
+}
+
+fn equals<'a>(reading: &Reading<'a>, when: &Fields<'a>) -> Option<(Template, Template)> {
+    const KEYS: [Key; 2] = since_1_1(["left", "right"]);
+    let equals = inner(reading, when, "equals", &KEYS)?;
+    let side = |key: &str| {
+        let Some(node) = equals.get(key) else {
+            equals.report.error(equals.node.place, format!("{} has no `{key}`", equals.what));
+            return None;
+        };
+        match &node.value {
+            // Values are compared as text, so a number or boolean is its text.
+            Value::Number(_) | Value::Bool(_) => Template::parse(&node.to_json().to_string()).ok(),
+            _ => equals.template(key),
+        }
+    };
+    let (left, right) = (side("left"), side("right"));
+    Some((left?, right?))
+}
+
+pub fn output<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Output {
+    let modes =
+        [("text", CaptureMode::Text), ("lines", CaptureMode::Lines), ("json", CaptureMode::Json)];
+    let capture = fields.choice("output_capture", &modes).unwrap_or_default();
+    let allow_parse_error = fields.boolean("allow_parse_error").unwrap_or(false);
+    let schema = path(reading, fields, "output_schema");
+    let require = require(reading, fields);
+    for key in ["output_schema", "output_require"] {
+        let Some(node) = fields.get(key) else { continue };
+        let place = fields.place_of_key(key);
+        if capture != CaptureMode::Json {
+            fields.report.add(
+                Problem::error(format!("`{key}` of {} needs `output_capture: json`", fields.what))
+                    .at(place),
+            );
+        }
+        if allow_parse_error {
+            let message = format!(
+                "{} has `{key}` and `allow_parse_error: true`, which exclude each other",
+                fields.what
+            );
+            fields.report.error(node.place, message);
+        }
+    }
+    if allow_parse_error && capture != CaptureMode::Json {
+        let message = format!(
+            "`allow_parse_error` of {} has no effect without `output_capture: json`",
+            fields.what
+        );
+        fields.report.warn(fields.place_of_key("allow_parse_error"), message);
+    }
+    Output { file: path(reading, fields, "output_file"), capture, allow_parse_error, schema, require }
+}
+
+const JSON_TYPES: [&str; 6] = ["string", "number", "boolean", "array", "object", "null"];
+
+fn require<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Vec<Require> {
+    const KEYS: [Key; 4] = since_1_1(["pointer", "exists", "equals", "type"]);
+    let Some(items) = fields.list("output_require") else { return Vec::new() };
+    let mut found = Vec::new();
+    for node in items {
+        let what = format!("`output_require` of {}", fields.what);
+        let Some(item) = Fields::open(fields.report, node, what, &KEYS, reading.version) else {
+            continue;
+        };
+        let Some(pointer) = item.text("pointer") else {
+            if item.get("pointer").is_none() {
+                item.report.error(node.place, format!("{} has no `pointer`", item.what));
+            }
+            continue;
+        };
+        if !pointer.is_empty() && !pointer.starts_with('/') {
+            item.report.add(
+                Problem::error(format!("`{pointer}` is no JSON Pointer"))
+                    .at(item.get("pointer").map_or(node.place, |n| n.place))
+                    .hint(format!("begin it with a slash: `/{pointer}`")),
+            );
+        }
+        let kinds = JSON_TYPES.map(|kind| (kind, kind));
+        found.push(Require {
+            pointer: pointer.to_owned(),
+            exists: item.boolean("exists").unwrap_or(true),
+            equals: item.get("equals").and_then(|node| scalar(&item, node)),
+            kind: item.choice("type", &kinds).map(str::to_owned),
+        });
+    }
+    found
+}
+
+fn scalar(item: &Fields, node: &Node) -> Option<Json> {
+    if matches!(node.value, Value::List(_) | Value::Map(_)) {
+        let message =
+            format!("`equals` of {} must be a single value, not {}", item.what, node.kind());
+        item.report.error(node.place, message);
+        return None;
+    }
+    Some(node.to_json())
+}
+
+pub fn env(fields: &Fields) -> Vec<(String, String)> {
+    let Some(node) = fields.get("env") else { return Vec::new() };
+    let Value::Map(pairs) = &node.value else {
+        if !matches!(node.value, Value::Null) {
+            let message = format!("`env` of {} must be a map, not {}", fields.what, node.kind());
+            fields.report.error(node.place, message);
+        }
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for (key, value) in pairs {
+        let Some(name) = key.text() else {
+            fields.report.error(key.place, "the name of a variable must be text");
+            continue;
+        };
+        variable_name(fields, name, key.place);
+        match value.text() {
+            Some(text) if !text.contains('\0') => found.push((name.to_owned(), text.to_owned())),
+            Some(_) => fields.report.error(value.place, format!("`{name}` holds a NUL byte")),
+            None => fields.report.add(
+                Problem::error(format!("`{name}` in `env` must be text, not {}", value.kind()))
+                    .at(value.place)
+                    .hint(format!("put it in quotes: \"{}\"", value.to_json())),
+            ),
+        }
+    }
+    found
+}
+
+fn variable_name(fields: &Fields, name: &str, place: Place) {
+    if name.is_empty() || name.contains(['=', '\0']) {
+        fields.report.error(place, format!("`{name}` cannot name an environment variable"));
+    }
+}
+
+pub fn secrets(fields: &Fields) -> Vec<String> {
+    let texts = fields.texts("secrets").unwrap_or_default();
+    for (name, place) in &texts {
+        variable_name(fields, name, *place);
+    }
+    texts.into_iter().map(|(name, _)| name.to_owned()).collect()
+}
+
+pub fn retries<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Retries> {
+    const KEYS: [Key; 2] = since_1_1(["max", "delay_ms"]);
+    let node = fields.get("retries")?;
+    if let Value::Number(number) = &node.value {
+        fields.report.add(
+            Problem::error(format!("`retries` of {} must be a map, not a number", fields.what))
+                .at(node.place)
+                .hint(format!("write `retries: {{ max: {number} }}`")),
+        );
+        return None;
+    }
+    let retries = inner(reading, fields, "retries", &KEYS)?;
+    Some(Retries {
+        max: retries.integer("max", 0, 1_000).unwrap_or(0) as u32,
+        delay_ms: retries.integer("delay_ms", 0, 86_400_000),
+    })
+}
+
+/// The directories an item goes to after success and after failure.
+pub fn on_item_complete<'a>(
+    reading: &Reading<'a>,
+    each: &Fields<'a>,
+) -> (Option<Template>, Option<Template>) {
+    const KEYS: [Key; 2] = since_1_1(["success", "failure"]);
+    const MOVE: [Key; 1] = since_1_1(["move_to"]);
+    let Some(on) = inner(reading, each, "on_item_complete", &KEYS) else { return (None, None) };
+    let move_to = |key: &str| {
+        let end = inner(reading, &on, key, &MOVE)?;
+        path(reading, &end, "move_to")
+    };
+    (move_to("success"), move_to("failure"))
+}
