@@ -1,6 +1,8 @@
 //! `orchestrate`: a fleet of coding agents over plain files.
+pub mod disk;
 pub mod engine;
 pub mod ids;
+pub mod store;
 pub mod template;
 pub mod time;
 pub mod workflow;

@@ -1,0 +1,315 @@
+//! What happened: a run's journal and its snapshot, kept so that a crash loses nothing that was
+//! acknowledged.
+//!
+//! An event is appended to `journal.jsonl` before it is acted on; `state.json` is replaced when
+//! somebody may be looking, and names the last event it contains. To load a run is to read the
+//! snapshot and apply the rest of the journal. Cost stays linear in the run's length: the journal
+//! is only ever appended to, and a large snapshot waits until the journal has grown as much again.
+
+pub mod journal;
+pub mod lock;
+pub mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::disk::{self, Disk};
+use crate::engine::{self, Event, Run};
+use crate::time::Time;
+use crate::workflow::Plan;
+use journal::Entry;
+
+pub const STATE: &str = "state.json";
+pub const JOURNAL: &str = "journal.jsonl";
+/// The workflow as it was when the run began; what a resumed run goes by.
+pub const DEFINITION: &str = "workflow.yaml";
+const BACKUPS_KEPT: usize = 3;
+
+/// A snapshot is replaced at most this often, and the journal synced at least this often.
+pub const QUIET_MS: u64 = 100;
+/// Above this size a snapshot waits until the journal has grown by the snapshot's own size.
+const SMALL_SNAPSHOT: u64 = 64 * 1024;
+
+/// A failure of the disk under a run.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {doing} `{}`: {source}", path.display())]
+pub struct StoreError {
+    pub doing: &'static str,
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+/// Why a run cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("`{}` is damaged: {reason}", path.display())]
+    Damaged { path: PathBuf, reason: String },
+    #[error(transparent)]
+    Disk(#[from] StoreError),
+}
+
+/// The files of one run.
+pub struct Store {
+    disk: Arc<dyn Disk>,
+    root: PathBuf,
+    seq: u64,
+    /// Journal bytes since the last snapshot, and that snapshot's size.
+    grown: u64,
+    snapshot_len: u64,
+    snapshot_at: Time,
+    synced_at: Time,
+    unsynced: bool,
+    stale: bool,
+}
+
+impl Store {
+    /// Makes a run's directory and first files; what it returns exists on the medium.
+    pub fn create(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        definition: &[u8],
+        plan: &Plan,
+        run: &mut Run,
+        at: Time,
+    ) -> Result<Store, StoreError> {
+        for dir in [root.to_path_buf(), root.join("logs"), root.join("artifacts")] {
+            disk.make_dirs(&dir).map_err(failed("make", &dir))?;
+        }
+        let definition_path = root.join(DEFINITION);
+        disk::replace(&*disk, &definition_path, definition)
+            .map_err(failed("write", &definition_path))?;
+        let mut store = Store::at(disk, root);
+        let event = Event::Started { origin: run.origin.clone() };
+        store.record(at, &event)?;
+        engine::apply(plan, run, at, &event);
+        store.save(plan, run, at)?;
+        Ok(store)
+    }
+
+    fn at(disk: Arc<dyn Disk>, root: &Path) -> Store {
+        Store {
+            disk,
+            root: root.to_owned(),
+            seq: 0,
+            grown: 0,
+            snapshot_len: 0,
+            snapshot_at: Time(0),
+            synced_at: Time(0),
+            unsynced: false,
+            stale: false,
+        }
+    }
+
+    /// Loads a run: its snapshot, then what the journal has beyond it.
+    pub fn load(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<(Store, Run), LoadError> {
+        let mut store = Store::at(disk, root);
+        let bytes = store.read(STATE)?;
+        let loaded = snapshot::decode(plan, &bytes)
+            .map_err(|reason| LoadError::Damaged { path: root.join(STATE), reason })?;
+        let mut run = loaded.run;
+        let entries = store.read_journal()?;
+        store.snapshot_len = bytes.len() as u64;
+        store.replay(plan, &mut run, loaded.journal_seq, &entries)?;
+        Ok((store, run))
+    }
+
+    /// Reads the journal and cuts off what a crash left half-written.
+    fn read_journal(&self) -> Result<Vec<Entry>, LoadError> {
+        let path = self.root.join(JOURNAL);
+        let bytes = match self.disk.read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(failed("read", &path))?,
+        };
+        let journal = journal::read(&bytes);
+        if let Some(line) = journal.damaged_line {
+            let reason = format!("line {line} is not as it was written");
+            return Err(LoadError::Damaged { path, reason });
+        }
+        if journal.good_len < bytes.len() as u64 {
+            self.disk.truncate(&path, journal.good_len).map_err(failed("cut", &path))?;
+            self.disk.sync(&path).map_err(failed("sync", &path))?;
+        }
+        Ok(journal.entries)
+    }
+
+    fn replay(
+        &mut self,
+        plan: &Plan,
+        run: &mut Run,
+        contained: u64,
+        entries: &[Entry],
+    ) -> Result<(), LoadError> {
+        let newer: Vec<_> = entries.iter().filter(|entry| entry.seq > contained).collect();
+        if newer.first().is_some_and(|first| first.seq != contained + 1) {
+            let reason = format!("events after number {contained} are missing");
+            return Err(LoadError::Damaged { path: self.root.join(JOURNAL), reason });
+        }
+        for entry in &newer {
+            engine::apply(plan, run, entry.at, &entry.event);
+        }
+        self.seq = entries.last().map_or(contained, |last| last.seq.max(contained));
+        self.stale = !newer.is_empty();
+        Ok(())
+    }
+
+    /// Rebuilds a run whose snapshot cannot be read: from the journal alone, or from the newest
+    /// backup that is whole and the journal after it. Says what it went by.
+    pub fn repair(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        plan: &Plan,
+    ) -> Result<(Store, Run, String), LoadError> {
+        let mut store = Store::at(disk, root);
+        store.set_damaged_journal_aside()?;
+        let entries = store.read_journal()?;
+        if let Some(Entry { seq: 1, at, event: Event::Started { origin } }) = entries.first()
+            && let Some(id) = crate::ids::RunId::parse(&origin.run_id)
+        {
+            let mut run = Run::new(plan, id, origin.clone(), *at);
+            store.replay(plan, &mut run, 0, &entries)?;
+            let by = format!("the journal's {} events", entries.len());
+            return Ok((store, run, by));
+        }
+        for name in store.backups()?.iter().rev() {
+            let Ok(bytes) = store.read(name) else { continue };
+            let Ok(loaded) = snapshot::decode(plan, &bytes) else { continue };
+            let mut run = loaded.run;
+            if store.replay(plan, &mut run, loaded.journal_seq, &entries).is_ok() {
+                return Ok((store, run, format!("the backup `{name}`")));
+            }
+        }
+        let reason = "neither the journal nor a backup can be read".to_owned();
+        Err(LoadError::Damaged { path: root.join(STATE), reason })
+    }
+
+    /// Keeps the good beginning of a damaged journal, and the whole of it beside.
+    fn set_damaged_journal_aside(&self) -> Result<(), StoreError> {
+        let path = self.root.join(JOURNAL);
+        let Ok(bytes) = self.disk.read(&path) else { return Ok(()) };
+        let journal = journal::read(&bytes);
+        if journal.damaged_line.is_none() {
+            return Ok(());
+        }
+        let aside = self.root.join(format!("{JOURNAL}.damaged"));
+        disk::replace(&*self.disk, &aside, &bytes).map_err(failed("write", &aside))?;
+        let good = &bytes[..journal.good_len as usize];
+        disk::replace(&*self.disk, &path, good).map_err(failed("write", &path))
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>, LoadError> {
+        let path = self.root.join(name);
+        match self.disk.read(&path) {
+            Ok(bytes) => Ok(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(LoadError::Damaged { path, reason: "it is missing".into() })
+            }
+            Err(error) => Err(failed("read", &path)(error).into()),
+        }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Appends an event. It survives the end of this process from now on, and a power cut once
+    /// the journal is synced (at the latest [`QUIET_MS`] later, or with the next snapshot).
+    pub fn record(&mut self, at: Time, event: &Event) -> Result<(), StoreError> {
+        let path = self.root.join(JOURNAL);
+        let line = journal::encode(&Entry { seq: self.seq + 1, at, event: event.clone() });
+        self.disk.append(&path, &line).map_err(failed("write", &path))?;
+        self.seq += 1;
+        self.grown += line.len() as u64;
+        self.unsynced = true;
+        self.stale = true;
+        Ok(())
+    }
+
+    /// Does what keeping up needs: a sync of the journal, a new snapshot. Cheap when called often.
+    pub fn keep_up(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
+        if self.stale && self.may_snapshot(now) {
+            return self.save(plan, run, now);
+        }
+        if self.unsynced && now.ms_since(self.synced_at) >= QUIET_MS {
+            self.sync(now)?;
+        }
+        Ok(())
+    }
+
+    fn may_snapshot(&self, now: Time) -> bool {
+        let rested = now.ms_since(self.snapshot_at) >= QUIET_MS;
+        rested && (self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len)
+    }
+
+    /// When [`Store::keep_up`] should be called again, if nothing else happens.
+    pub fn next_due(&self) -> Option<Time> {
+        let snapshot = self.stale
+            && (self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len);
+        let by_snapshot = snapshot.then(|| self.snapshot_at.plus_ms(QUIET_MS));
+        let by_sync = self.unsynced.then(|| self.synced_at.plus_ms(QUIET_MS));
+        by_snapshot.into_iter().chain(by_sync).min()
+    }
+
+    fn sync(&mut self, now: Time) -> Result<(), StoreError> {
+        let path = self.root.join(JOURNAL);
+        self.disk.sync(&path).map_err(failed("sync", &path))?;
+        self.synced_at = now;
+        self.unsynced = false;
+        Ok(())
+    }
+
+    /// Replaces the snapshot now. The journal is synced first, so that a snapshot on the medium
+    /// never names events that are not there.
+    pub fn save(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
+        if self.unsynced {
+            self.sync(now)?;
+        }
+        let bytes = snapshot::encode(plan, run, self.seq);
+        let path = self.root.join(STATE);
+        disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;
+        self.snapshot_len = bytes.len() as u64;
+        self.snapshot_at = now;
+        self.grown = 0;
+        self.stale = false;
+        Ok(())
+    }
+
+    /// Copies the snapshot aside before a step, keeping the last three copies.
+    pub fn back_up(&mut self, plan: &Plan, run: &Run, step: &str, now: Time) -> Result<(), StoreError> {
+        let bytes = snapshot::encode(plan, run, self.seq);
+        let path = self.root.join(format!("{STATE}.step_{step}.bak"));
+        disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;
+        self.save(plan, run, now)?;
+        let backups = self.backups().map_err(|error| match error {
+            LoadError::Disk(error) => error,
+            LoadError::Damaged { path, .. } => failed("list", &path)(io::Error::other("damaged")),
+        })?;
+        for name in &backups[..backups.len().saturating_sub(BACKUPS_KEPT)] {
+            let path = self.root.join(name);
+            self.disk.remove(&path).map_err(failed("remove", &path))?;
+        }
+        Ok(())
+    }
+
+    /// The backups by age, oldest first, as the event number in each tells.
+    fn backups(&self) -> Result<Vec<String>, LoadError> {
+        let names = self.disk.list(&self.root).map_err(failed("list", &self.root))?;
+        let mut found = Vec::new();
+        for name in names {
+            if name.starts_with(&format!("{STATE}.step_")) && name.ends_with(".bak") {
+                let bytes = self.disk.read(&self.root.join(&name)).unwrap_or_default();
+                let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
+                found.push((value["journal_seq"].as_u64().unwrap_or(0), name));
+            }
+        }
+        found.sort();
+        Ok(found.into_iter().map(|(_, name)| name).collect())
+    }
+}
+
+/// Names what was being done when the disk failed.
+fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
+    move |source| StoreError { doing, path: path.to_owned(), source }
+}

@@ -1,0 +1,493 @@
+//! `state.json`: a run as one document, for people, for `jq`, and to resume from.
+//!
+//! Writing goes straight from the run's state to text. Reading checks every name against the
+//! plan, because a person may have edited the file while the run was stopped.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+use crate::engine::record::{Record, StepStatus};
+use crate::engine::run::{
+    EachRun, Exit, ItemResult, Iteration, Lifecycle, Origin, Policy, Run, RunStatus, Sequence,
+    Slot, StepState,
+};
+use crate::ids::{Attempt, RunId, StepPath};
+use crate::time::Time;
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Block, Each, Target};
+
+pub const SCHEMA_VERSION: &str = "1.1.1";
+
+/// Writes the document; `journal_seq` is the last event it contains.
+pub fn encode(plan: &Plan, run: &Run, journal_seq: u64) -> Vec<u8> {
+    let mut text = serde_json::to_vec_pretty(&Document { plan, run, journal_seq })
+        .expect("a run is always JSON");
+    text.push(b'\n');
+    text
+}
+
+struct Document<'a> {
+    plan: &'a Plan,
+    run: &'a Run,
+    journal_seq: u64,
+}
+
+impl Serialize for Document<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Document { plan, run, journal_seq } = self;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("schema_version", SCHEMA_VERSION)?;
+        map.serialize_entry("run_id", run.id.as_str())?;
+        map.serialize_entry("workflow_file", &run.origin.workflow_file)?;
+        map.serialize_entry("workflow_checksum", &run.origin.workflow_checksum)?;
+        map.serialize_entry("started_at", &run.started_at.to_second())?;
+        map.serialize_entry("updated_at", &run.updated_at.to_second())?;
+        map.serialize_entry("status", &run.status)?;
+        if let Some(error) = &run.error {
+            map.serialize_entry("error", error)?;
+        }
+        let failed: Vec<_> = run.failed_steps.iter().map(StepPath::to_string).collect();
+        map.serialize_entry("failed_steps", &failed)?;
+        map.serialize_entry("context", &run.origin.context)?;
+        map.serialize_entry("cursor", &cursor_name(&plan.root, &run.body))?;
+        map.serialize_entry("steps", &Steps { block: &plan.root, body: &run.body, of: None })?;
+        map.serialize_entry("for_each", &Loops { plan, run })?;
+        map.serialize_entry("run_root", &run.origin.run_root)?;
+        map.serialize_entry("policy", &run.origin.policy)?;
+        map.serialize_entry("journal_seq", journal_seq)?;
+        map.end()
+    }
+}
+
+fn cursor_name<'a>(block: &'a Block, body: &Sequence) -> Option<&'a str> {
+    block.steps.get(body.cursor).map(|step| step.name.as_str())
+}
+
+/// The steps of a block that were reached, by name.
+struct Steps<'a> {
+    block: &'a Block,
+    body: &'a Sequence,
+    of: Option<&'a Iteration>,
+}
+
+impl Serialize for Steps<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (step, slot) in self.block.steps.iter().zip(&self.body.slots) {
+            match (&step.action, &slot.each) {
+                (Action::Each(each), Some(run)) => {
+                    map.serialize_entry(&step.name, &Items { each, run })?;
+                }
+                _ if reached(slot) => map.serialize_entry(&step.name, &SlotDoc::of(slot))?,
+                _ => {}
+            }
+        }
+        if let Some(lifecycle) = self.of.and_then(|iteration| iteration.lifecycle.as_ref()) {
+            map.serialize_entry("lifecycle", lifecycle)?;
+        }
+        map.end()
+    }
+}
+
+fn reached(slot: &Slot) -> bool {
+    slot.record.is_some() || slot.state != StepState::Pending
+}
+
+struct Items<'a> {
+    each: &'a Each,
+    run: &'a EachRun,
+}
+
+impl Serialize for Items<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.run.iterations.len()))?;
+        for iteration in &self.run.iterations {
+            let steps =
+                Steps { block: &self.each.block, body: &iteration.body, of: Some(iteration) };
+            list.serialize_element(&steps)?;
+        }
+        list.end()
+    }
+}
+
+/// A record, and what a slot knows beside it.
+#[derive(Serialize)]
+struct SlotDoc<'a> {
+    #[serde(flatten)]
+    record: Cow<'a, Record>,
+    #[serde(flatten)]
+    extra: SlotExtra,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct SlotExtra {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "is_small")]
+    tries: u32,
+    #[serde(default, skip_serializing_if = "is_small")]
+    visits: u32,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    asking: bool,
+}
+
+/// One try and one visit go without saying.
+fn is_small(number: &u32) -> bool {
+    *number <= 1
+}
+
+impl<'a> SlotDoc<'a> {
+    fn of(slot: &'a Slot) -> Self {
+        let status = slot.status();
+        let record = match slot.record.as_deref() {
+            Some(record) if record.status == status => Cow::Borrowed(record),
+            Some(record) => Cow::Owned(Record { status, ..record.clone() }),
+            None => Cow::Owned(Record { status, attempt: slot.attempts, ..Record::default() }),
+        };
+        let retry_at = match slot.state {
+            StepState::Resting { until } => Some(until),
+            _ => None,
+        };
+        let asking = slot.state == StepState::Asking;
+        let extra = SlotExtra { retry_at, tries: slot.tries, visits: slot.visits, asking };
+        SlotDoc { record, extra }
+    }
+}
+
+/// All loops of a run, by path.
+struct Loops<'a> {
+    plan: &'a Plan,
+    run: &'a Run,
+}
+
+impl Serialize for Loops<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        write_loops(&mut map, &self.plan.root, &self.run.body, "")?;
+        map.end()
+    }
+}
+
+fn write_loops<M: SerializeMap>(
+    map: &mut M,
+    block: &Block,
+    body: &Sequence,
+    prefix: &str,
+) -> Result<(), M::Error> {
+    for (step, slot) in block.steps.iter().zip(&body.slots) {
+        let (Action::Each(each), Some(run)) = (&step.action, &slot.each) else { continue };
+        let path = format!("{prefix}{}", StepPath::top(&step.name));
+        map.serialize_entry(&path, &LoopDoc::of(each, slot, run))?;
+        for (index, iteration) in run.iterations.iter().enumerate() {
+            write_loops(map, &each.block, &iteration.body, &format!("{path}.{index}."))?;
+        }
+    }
+    Ok(())
+}
+
+#[derive(Serialize, Deserialize)]
+struct LoopDoc<'a> {
+    items: Cow<'a, [Value]>,
+    completed_indices: Vec<usize>,
+    #[serde(default)]
+    failed_indices: Vec<usize>,
+    current_index: usize,
+    status: StepStatus,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    started_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    completed_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(default)]
+    attempt: Attempt,
+    /// Which step of the current item control is at.
+    #[serde(default)]
+    cursor: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    current_failed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    leaving: Option<ExitDoc>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    attempts_before: Attempt,
+    #[serde(default, skip_serializing_if = "is_small")]
+    visits: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ExitDoc {
+    Next,
+    End,
+    Halt,
+    Goto { out: usize, step: usize },
+}
+
+impl<'a> LoopDoc<'a> {
+    fn of(each: &'a Each, slot: &Slot, run: &'a EachRun) -> Self {
+        let with = |wanted: ItemResult| {
+            let ended = run.iterations.iter().enumerate();
+            ended.filter(|(_, item)| item.result == Some(wanted)).map(|(index, _)| index).collect()
+        };
+        let record = slot.record.as_deref().cloned().unwrap_or_default();
+        let current = run.iterations.get(run.index);
+        LoopDoc {
+            items: Cow::Borrowed(&run.items),
+            completed_indices: with(ItemResult::Success),
+            failed_indices: with(ItemResult::Failure),
+            current_index: run.index,
+            status: slot.status(),
+            exit_code: record.exit_code,
+            started_at: record.started_at,
+            completed_at: record.completed_at,
+            duration_ms: record.duration_ms,
+            attempt: slot.attempts,
+            cursor: current
+                .and_then(|item| cursor_name(&each.block, &item.body))
+                .map(Cow::Borrowed),
+            current_failed: current.is_some_and(|item| item.failed),
+            leaving: run.leaving.map(|exit| match exit {
+                Exit::Next => ExitDoc::Next,
+                Exit::Halt => ExitDoc::Halt,
+                Exit::Jump(Target::End) => ExitDoc::End,
+                Exit::Jump(Target::Step { out, step }) => ExitDoc::Goto { out, step },
+            }),
+            attempts_before: run.attempts_before,
+            visits: slot.visits,
+        }
+    }
+}
+
+/// A run read back, and the last event it contains.
+pub struct Loaded {
+    pub run: Run,
+    pub journal_seq: u64,
+}
+
+/// Reads the document. The error says what is wrong with it.
+pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema_version: String,
+        run_id: String,
+        workflow_file: String,
+        workflow_checksum: String,
+        started_at: Time,
+        updated_at: Time,
+        status: RunStatus,
+        #[serde(default)]
+        error: Option<String>,
+        #[serde(default)]
+        failed_steps: Vec<String>,
+        #[serde(default)]
+        context: Map<String, Value>,
+        cursor: Option<String>,
+        #[serde(default)]
+        steps: Map<String, Value>,
+        #[serde(default)]
+        for_each: Map<String, Value>,
+        run_root: String,
+        #[serde(default)]
+        policy: Policy,
+        journal_seq: u64,
+    }
+    let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if head.schema_version != SCHEMA_VERSION {
+        return Err(format!("its schema_version is `{}`, not `{SCHEMA_VERSION}`", head.schema_version));
+    }
+    let id = RunId::parse(&head.run_id).ok_or(format!("`{}` is no run id", head.run_id))?;
+    let origin = Origin {
+        run_id: head.run_id,
+        workflow_file: head.workflow_file,
+        workflow_checksum: head.workflow_checksum,
+        run_root: head.run_root,
+        context: head.context,
+        policy: head.policy,
+    };
+    let mut run = Run::new(plan, id, origin, head.started_at);
+    run.updated_at = head.updated_at;
+    run.status = head.status;
+    run.error = head.error;
+    for failed in &head.failed_steps {
+        let path = StepPath::parse(failed).ok_or(format!("`{failed}` is no step"))?;
+        run.failed_steps.push(path);
+    }
+    let reader = Reader { loops: &head.for_each };
+    run.body = reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", 0)?;
+    if run.status == RunStatus::Running {
+        make_ready(&mut run.body);
+    }
+    Ok(Loaded { run, journal_seq: head.journal_seq })
+}
+
+/// Between two events the step at a cursor is never settled while a run goes on; what looks so
+/// is a step about to be visited again.
+fn make_ready(body: &mut Sequence) {
+    let cursor = body.cursor;
+    let Some(slot) = body.slots.get_mut(cursor) else { return };
+    match (&mut slot.state, slot.each.as_deref_mut()) {
+        (StepState::Running, Some(each)) if each.leaving.is_none() => {
+            if let Some(item) = each.iterations.get_mut(each.index) {
+                make_ready(&mut item.body);
+            }
+        }
+        (state @ (StepState::Settled | StepState::Pending), _) => *state = StepState::Ready,
+        _ => {}
+    }
+}
+
+struct Reader<'a> {
+    loops: &'a Map<String, Value>,
+}
+
+impl Reader<'_> {
+    fn sequence(
+        &self,
+        block: &Block,
+        steps: &Map<String, Value>,
+        cursor: Option<&str>,
+        prefix: &str,
+        attempts: Attempt,
+    ) -> Result<Sequence, String> {
+        let mut body = Sequence::new(block, attempts);
+        body.cursor = match cursor {
+            None => block.steps.len(),
+            Some(name) => block.find(name).ok_or(format!("the workflow has no step `{name}`"))?.0,
+        };
+        for (name, value) in steps {
+            if name == "lifecycle" && !prefix.is_empty() && !block.by_name.contains_key(name) {
+                continue;
+            }
+            let (index, step) =
+                block.find(name).ok_or(format!("the workflow has no step `{name}`"))?;
+            let path = format!("{prefix}{}", StepPath::top(name));
+            body.slots[index] = match (&step.action, value) {
+                (Action::Each(each), Value::Array(items)) => self.open_loop(each, items, &path)?,
+                _ => read_slot(value).map_err(|error| format!("step `{path}`: {error}"))?,
+            };
+        }
+        Ok(body)
+    }
+
+    fn open_loop(&self, each: &Each, items: &[Value], path: &str) -> Result<Slot, String> {
+        let doc = self.loops.get(path).ok_or(format!("`for_each` has no `{path}`"))?;
+        let doc = LoopDoc::deserialize(doc).map_err(|error| format!("loop `{path}`: {error}"))?;
+        let completed: HashSet<_> = doc.completed_indices.iter().copied().collect();
+        let failed_items: HashSet<_> = doc.failed_indices.iter().copied().collect();
+        let mut iterations = Vec::with_capacity(items.len());
+        for (index, value) in items.iter().enumerate() {
+            let steps = value.as_object().ok_or(format!("`{path}.{index}` is no object"))?;
+            let current = index == doc.current_index;
+            let cursor = if current { doc.cursor.as_deref() } else { None };
+            let prefix = format!("{path}.{index}.");
+            let body = self.sequence(&each.block, steps, cursor, &prefix, doc.attempts_before)?;
+            let lifecycle = steps
+                .get("lifecycle")
+                .filter(|_| !each.block.by_name.contains_key("lifecycle"))
+                .map(Lifecycle::deserialize)
+                .transpose()
+                .map_err(|error| format!("lifecycle of `{path}.{index}`: {error}"))?;
+            let result = if completed.contains(&index) {
+                Some(ItemResult::Success)
+            } else if failed_items.contains(&index) {
+                Some(ItemResult::Failure)
+            } else {
+                None
+            };
+            let failed = result == Some(ItemResult::Failure) || (current && doc.current_failed);
+            iterations.push(Iteration { body, failed, result, lifecycle });
+        }
+        Ok(loop_slot(doc, iterations))
+    }
+}
+
+fn loop_slot(doc: LoopDoc, iterations: Vec<Iteration>) -> Slot {
+    let record = Record {
+        status: doc.status,
+        exit_code: doc.exit_code,
+        started_at: doc.started_at,
+        completed_at: doc.completed_at,
+        duration_ms: doc.duration_ms,
+        attempt: doc.attempt,
+        ..Record::default()
+    };
+    let leaving = doc.leaving.map(|exit| match exit {
+        ExitDoc::Next => Exit::Next,
+        ExitDoc::Halt => Exit::Halt,
+        ExitDoc::End => Exit::Jump(Target::End),
+        ExitDoc::Goto { out, step } => Exit::Jump(Target::Step { out, step }),
+    });
+    let each = EachRun {
+        items: doc.items.into_owned(),
+        index: doc.current_index,
+        iterations,
+        leaving,
+        attempts_before: doc.attempts_before,
+    };
+    Slot {
+        state: match doc.status {
+            StepStatus::Running => StepState::Running,
+            StepStatus::Pending => StepState::Ready,
+            _ => StepState::Settled,
+        },
+        attempts: doc.attempt,
+        visits: doc.visits.max(1),
+        tries: 0,
+        record: Some(Box::new(record)),
+        each: Some(Box::new(each)),
+    }
+}
+
+fn read_slot(value: &Value) -> Result<Slot, String> {
+    let record = Record::deserialize(value).map_err(|error| error.to_string())?;
+    let extra = SlotExtra::deserialize(value).map_err(|error| error.to_string())?;
+    let state = match (record.status, extra.retry_at) {
+        (StepStatus::Pending, Some(until)) => StepState::Resting { until },
+        (StepStatus::Pending, None) => StepState::Pending,
+        (StepStatus::Running, _) => StepState::Running,
+        (StepStatus::Failed, _) if extra.asking => StepState::Asking,
+        _ => StepState::Settled,
+    };
+    let ran = state != StepState::Pending;
+    Ok(Slot {
+        state,
+        attempts: record.attempt,
+        visits: extra.visits.max(u32::from(ran)),
+        tries: extra.tries.max(u32::from(ran)),
+        record: Some(Box::new(record)),
+        each: None,
+    })
+}
+
+/// A summary of a state file that needs no plan: for listings and cleaning.
+pub fn peek(bytes: &[u8]) -> Option<(RunStatus, Time)> {
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let status = RunStatus::deserialize(value.get("status")?).ok()?;
+    Some((status, Time::parse(value.get("updated_at")?.as_str()?)?))
+}
+
+/// What `run --json` and others tell of a run.
+pub fn summary(plan: &Plan, run: &Run) -> Value {
+    json!({
+        "schema": "run/v1",
+        "run_id": run.id.as_str(),
+        "run_root": run.origin.run_root,
+        "workflow": plan.name,
+        "workflow_file": run.origin.workflow_file,
+        "status": run.status,
+        "started_at": run.started_at,
+        "updated_at": run.updated_at,
+        "failed_steps": run.failed_steps.iter().map(StepPath::to_string).collect::<Vec<_>>(),
+        "error": run.error,
+    })
+}
