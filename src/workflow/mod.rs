@@ -14,6 +14,7 @@ pub mod yaml;
 
 use std::collections::BTreeMap;
 
+pub use check::path_fault;
 pub use plan::Plan;
 pub use problem::{Place, Problem, Severity};
 

@@ -1,0 +1,368 @@
+//! The workspace: the one way from a path in a workflow to a file.
+//!
+//! **Invariant:** nothing outside the workspace is read, made or moved. A path is checked by its
+//! text, then with its symlinks resolved, and is then opened through a directory handle with
+//! symlinks forbidden, so that a link swapped in after the check is not followed.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
+
+use crate::workflow::path_fault;
+
+/// What is wrong with a path.
+#[derive(Debug, thiserror::Error)]
+pub enum PathError {
+    #[error("`{path}` is refused: {reason}")]
+    Refused { path: String, reason: String },
+    #[error("`{path}` does not exist")]
+    Missing { path: String },
+    #[error("cannot {doing} `{path}`: {source}")]
+    Io { doing: &'static str, path: String, source: io::Error },
+}
+
+/// A directory, resolved, and a handle on it.
+pub struct Workspace {
+    root: PathBuf,
+    handle: File,
+}
+
+const LEAVES: &str = "it leads out of the workspace through a symlink";
+
+impl Workspace {
+    pub fn open(dir: &Path) -> io::Result<Workspace> {
+        let root = dir.canonicalize()?;
+        let handle = File::open(&root)?;
+        Ok(Workspace { root, handle })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Checks a path as far as it exists now.
+    pub fn check(&self, path: &str) -> Result<(), PathError> {
+        self.resolve(path).map(drop)
+    }
+
+    /// The path without symlinks, relative to the root. What does not exist yet is kept as
+    /// written.
+    fn resolve(&self, path: &str) -> Result<PathBuf, PathError> {
+        if let Some(reason) = path_fault(path) {
+            return Err(refused(path, reason));
+        }
+        let mut known = self.root.join(path);
+        let mut rest = Vec::new();
+        loop {
+            match known.canonicalize() {
+                Ok(real) => {
+                    let inside = real.strip_prefix(&self.root).map_err(|_| refused(path, LEAVES))?;
+                    return Ok(rest.iter().rev().fold(inside.to_owned(), |p, name| p.join(name)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    // A link to nothing: whatever is made through it would be made elsewhere.
+                    if known.symlink_metadata().is_ok() {
+                        return Err(refused(path, "a symlink on the way leads to nothing"));
+                    }
+                    let Some(name) = known.file_name() else {
+                        return Err(refused(path, "it has no name"));
+                    };
+                    rest.push(name.to_owned());
+                    known.pop();
+                }
+                Err(source) => return Err(failed("resolve", path, source)),
+            }
+        }
+    }
+
+    /// Opens a resolved path beneath the root, following no symlink at all.
+    fn open_beneath(&self, resolved: &Path, flags: OFlag) -> io::Result<File> {
+        let name = if resolved.as_os_str().is_empty() { Path::new(".") } else { resolved };
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+            .mode(Mode::from_bits_truncate(if flags.contains(OFlag::O_CREAT) { 0o666 } else { 0 }))
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        match openat2(self.handle.as_fd(), name, how) {
+            Ok(fd) => Ok(File::from(fd)),
+            // A kernel or sandbox without openat2: the check above is all there is.
+            Err(Errno::ENOSYS) => {
+                let mode = Mode::from_bits_truncate(0o666);
+                let fd = nix::fcntl::open(&self.root.join(name), flags | OFlag::O_NOFOLLOW, mode)?;
+                Ok(File::from(fd))
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Opens a regular file for reading.
+    pub fn open_file(&self, path: &str) -> Result<File, PathError> {
+        let resolved = self.resolve(path)?;
+        let file = self.open_beneath(&resolved, OFlag::O_RDONLY).map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                PathError::Missing { path: path.to_owned() }
+            } else {
+                failed("open", path, error)
+            }
+        })?;
+        let data = file.metadata().map_err(|error| failed("open", path, error))?;
+        if !data.is_file() {
+            return Err(refused(path, "it is not a regular file"));
+        }
+        Ok(file)
+    }
+
+    /// Reads a file of at most `limit` bytes.
+    pub fn read(&self, path: &str, limit: u64) -> Result<Vec<u8>, PathError> {
+        let file = self.open_file(path)?;
+        let mut bytes = Vec::new();
+        file.take(limit + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| failed("read", path, error))?;
+        if bytes.len() as u64 > limit {
+            return Err(refused(path, &format!("it is larger than {limit} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    /// The first `limit` bytes of a file, and its whole size.
+    pub fn read_head(&self, path: &str, limit: u64) -> Result<(Vec<u8>, u64), PathError> {
+        let file = self.open_file(path)?;
+        let size = file.metadata().map_err(|error| failed("read", path, error))?.len();
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes).map_err(|error| failed("read", path, error))?;
+        Ok((bytes, size))
+    }
+
+    /// Makes a file, or empties it, along with the directories it is in.
+    pub fn create(&self, path: &str) -> Result<File, PathError> {
+        let resolved = self.resolve(path)?;
+        if let Some(parent) = resolved.parent() {
+            self.make_dirs_resolved(parent).map_err(|error| failed("make", path, error))?;
+        }
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC;
+        let file =
+            self.open_beneath(&resolved, flags).map_err(|error| failed("write", path, error))?;
+        let data = file.metadata().map_err(|error| failed("write", path, error))?;
+        if !data.is_file() {
+            return Err(refused(path, "it is not a regular file"));
+        }
+        Ok(file)
+    }
+
+    fn make_dirs_resolved(&self, dir: &Path) -> io::Result<()> {
+        let mut here = PathBuf::new();
+        for part in dir.components() {
+            here.push(part);
+            match std::fs::create_dir(self.root.join(&here)) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        // What was there already could be a link put there since: the handle would refuse it.
+        self.open_beneath(dir, OFlag::O_DIRECTORY).map(drop)
+    }
+
+    /// Moves a file into a directory, never over another one. Gives the new path.
+    pub fn move_file(&self, from: &str, to: &str) -> Result<(), PathError> {
+        let source = self.resolve_name(from)?;
+        let target = self.resolve(to)?;
+        if let Some(parent) = target.parent() {
+            self.make_dirs_resolved(parent).map_err(|error| failed("make", to, error))?;
+        }
+        let flags = nix::fcntl::RenameFlags::RENAME_NOREPLACE;
+        let handle = self.handle.as_fd();
+        match nix::fcntl::renameat2(handle, &source, handle, &target, flags) {
+            Ok(()) => {}
+            Err(Errno::ENOENT) => return Err(PathError::Missing { path: from.to_owned() }),
+            // Some file systems cannot promise it; then what is there is looked at first.
+            Err(Errno::EINVAL | Errno::ENOSYS) if !self.root.join(&target).exists() => {
+                nix::fcntl::renameat(handle, &source, handle, &target)
+                    .map_err(|errno| failed("move", from, errno.into()))?;
+            }
+            Err(Errno::EINVAL | Errno::ENOSYS) => {
+                return Err(failed("move", from, Errno::EEXIST.into()));
+            }
+            Err(errno) => return Err(failed("move", from, errno.into())),
+        }
+        for dir in [target.parent(), source.parent()].into_iter().flatten() {
+            let synced = self.open_beneath(dir, OFlag::O_RDONLY).and_then(|dir| dir.sync_all());
+            synced.map_err(|error| failed("sync", to, error))?;
+        }
+        Ok(())
+    }
+
+    /// Resolves the directory of a path but not its last name: what is moved is the link itself.
+    fn resolve_name(&self, path: &str) -> Result<PathBuf, PathError> {
+        let (dir, name) = match path.trim_end_matches('/').rsplit_once('/') {
+            Some((dir, name)) => (dir, name),
+            None => (".", path),
+        };
+        let dir = self.resolve(dir)?;
+        if let Some(reason) = path_fault(path) {
+            return Err(refused(path, reason));
+        }
+        Ok(dir.join(name))
+    }
+
+    pub fn exists(&self, path: &str) -> bool {
+        self.resolve_name(path).is_ok_and(|p| self.root.join(p).symlink_metadata().is_ok())
+    }
+
+    /// Paths that match a pattern, sorted by their bytes. A match outside is an error, not a
+    /// silent omission.
+    pub fn glob(&self, pattern: &str) -> Result<Vec<String>, PathError> {
+        if let Some(reason) = path_fault(pattern) {
+            return Err(refused(pattern, reason));
+        }
+        if pattern.contains("**") {
+            return Err(refused(pattern, "`**` is not supported"));
+        }
+        let pattern_text = tidy(pattern);
+        let mut found = vec![String::new()];
+        for part in pattern_text.split('/') {
+            found = self.matches_in(found, part, pattern)?;
+        }
+        for path in &found {
+            self.resolve(path)?;
+        }
+        // A name that holds wildcards of its own, such as `a[1].csv`, matches itself.
+        if found.is_empty() && self.exists(&pattern_text) {
+            self.resolve(&pattern_text)?;
+            found.push(pattern_text);
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+impl Workspace {
+    /// One step of a walk along a pattern: the names in each directory that match `part`.
+    ///
+    /// The crate's own walk never matches a leading dot, even one that the pattern spells out.
+    fn matches_in(
+        &self,
+        dirs: Vec<String>,
+        part: &str,
+        whole: &str,
+    ) -> Result<Vec<String>, PathError> {
+        let join = |dir: &str, name: &str| match dir {
+            "" => name.to_owned(),
+            _ => format!("{dir}/{name}"),
+        };
+        if !part.contains(['*', '?', '[']) {
+            let named = dirs.iter().map(|dir| join(dir, part));
+            return Ok(named.filter(|path| self.root.join(path).exists()).collect());
+        }
+        let pattern = glob::Pattern::new(part).map_err(|error| refused(whole, error.msg))?;
+        let mut found = Vec::new();
+        for dir in dirs {
+            let entries = match std::fs::read_dir(self.root.join(&dir)) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(failed("list", &dir, error));
+                }
+                Err(_) => continue,
+            };
+            for entry in entries {
+                let entry = entry.map_err(|error| failed("list", &dir, error))?;
+                let Ok(name) = entry.file_name().into_string() else { continue };
+                let hidden = name.starts_with('.') && !part.starts_with('.');
+                if !hidden && pattern.matches(&name) {
+                    found.push(join(&dir, &name));
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The path without `./` and doubled slashes, as matches are written.
+pub fn tidy(path: &str) -> String {
+    let parts = Path::new(path).components().filter(|part| *part != Component::CurDir);
+    parts.collect::<PathBuf>().to_string_lossy().into_owned()
+}
+
+fn refused(path: &str, reason: &str) -> PathError {
+    PathError::Refused { path: path.to_owned(), reason: reason.to_owned() }
+}
+
+fn failed(doing: &'static str, path: &str, source: io::Error) -> PathError {
+    PathError::Io { doing, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn workspace() -> (tempfile::TempDir, Workspace) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("ws/sub")).unwrap();
+        fs::create_dir_all(dir.path().join("outside")).unwrap();
+        fs::write(dir.path().join("outside/secret"), "s").unwrap();
+        fs::write(dir.path().join("ws/sub/a.txt"), "a").unwrap();
+        let workspace = Workspace::open(&dir.path().join("ws")).unwrap();
+        (dir, workspace)
+    }
+
+    #[test]
+    fn links_may_lead_around_inside_but_not_out() {
+        let (dir, ws) = workspace();
+        symlink(dir.path().join("ws/sub"), ws.root().join("absolute")).unwrap();
+        symlink("sub", ws.root().join("relative")).unwrap();
+        symlink("../outside", ws.root().join("out")).unwrap();
+        symlink("nowhere", ws.root().join("dangling")).unwrap();
+        assert_eq!(ws.read("absolute/a.txt", 10).unwrap(), b"a");
+        assert_eq!(ws.read("relative/a.txt", 10).unwrap(), b"a");
+        for path in ["out/secret", "out/new", "dangling", "dangling/x", "../outside/secret", "/etc"] {
+            assert!(matches!(ws.read(path, 10), Err(PathError::Refused { .. })), "{path}");
+            assert!(matches!(ws.create(path), Err(PathError::Refused { .. })), "{path}");
+        }
+        assert!(matches!(ws.glob("out/*"), Err(PathError::Refused { .. })));
+        assert!(!dir.path().join("outside/new").exists());
+    }
+
+    #[test]
+    fn only_regular_files_of_a_bounded_size_are_read() {
+        let (_dir, ws) = workspace();
+        nix::unistd::mkfifo(&ws.root().join("fifo"), Mode::from_bits_truncate(0o600)).unwrap();
+        assert!(matches!(ws.read("fifo", 10), Err(PathError::Refused { .. })));
+        assert!(matches!(ws.read("sub", 10), Err(PathError::Refused { .. })));
+        assert!(matches!(ws.read("none", 10), Err(PathError::Missing { .. })));
+        fs::write(ws.root().join("big"), "0123456789x").unwrap();
+        assert!(matches!(ws.read("big", 10), Err(PathError::Refused { .. })));
+    }
+
+    #[test]
+    fn globs_are_posix_and_sorted() {
+        let (_dir, ws) = workspace();
+        for name in ["b.csv", "a.csv", ".hidden.csv", "a[1].csv"] {
+            fs::write(ws.root().join(name), "").unwrap();
+        }
+        assert_eq!(ws.glob("*.csv").unwrap(), ["a.csv", "a[1].csv", "b.csv"]);
+        assert_eq!(ws.glob(".*.csv").unwrap(), [".hidden.csv"]);
+        assert_eq!(ws.glob("./?.csv").unwrap(), ["a.csv", "b.csv"]);
+        assert_eq!(ws.glob("a[1].csv").unwrap(), ["a[1].csv"]);
+        assert_eq!(ws.glob("*/*.txt").unwrap(), ["sub/a.txt"]);
+        assert_eq!(ws.glob("sub").unwrap(), ["sub"]);
+        assert!(ws.glob("none/*").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_move_never_covers_another_file() {
+        let (_dir, ws) = workspace();
+        ws.move_file("sub/a.txt", "done/deep/a.txt").unwrap();
+        assert_eq!(ws.read("done/deep/a.txt", 10).unwrap(), b"a");
+        fs::write(ws.root().join("sub/a.txt"), "new").unwrap();
+        assert!(ws.move_file("sub/a.txt", "done/deep/a.txt").is_err());
+        assert_eq!(ws.read("done/deep/a.txt", 10).unwrap(), b"a");
+        assert!(matches!(ws.move_file("gone", "x"), Err(PathError::Missing { .. })));
+    }
+}
