@@ -227,6 +227,8 @@ impl Workspace {
         for part in pattern_text.split('/') {
             found = self.matches_in(found, part, pattern)?;
         }
+        // A link to nothing is not there.
+        found.retain(|path| self.root.join(path).exists());
         for path in &found {
             self.resolve(path)?;
         }
