@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::TypedValueParser;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
@@ -28,7 +28,7 @@ pub struct Options {
     /// Rules to answer by; with neither this nor --answer the prompt is echoed
     // An empty value must mean "none", because it is the default in the provider's template;
     // clap's own parser for paths refuses it.
-    #[arg(long, value_name = "FILE", value_parser = clap::builder::OsStringValueParser::new().map(PathBuf::from))]
+    #[arg(long, value_name = "FILE", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub script: Option<PathBuf>,
     /// The answer where no rule matches
     #[arg(long, value_name = "TEXT")]
@@ -783,5 +783,18 @@ mod tests {
             err.starts_with("error: cannot read the script `gone.yaml`: "),
             "{err}"
         );
+    }
+
+    #[test]
+    fn every_script_of_the_examples_is_valid() {
+        let workflows = Path::new(env!("CARGO_MANIFEST_DIR")).join("workflows");
+        let mut scripts = vec![workflows.join("demo/offline.yaml")];
+        for entry in fs::read_dir(workflows.join("offline")).unwrap() {
+            scripts.push(entry.unwrap().path());
+        }
+        for script in scripts {
+            let rules = parse(&script, &fs::read_to_string(&script).unwrap());
+            assert!(!rules.unwrap().is_empty(), "{}", script.display());
+        }
     }
 }
