@@ -1,10 +1,27 @@
 //! `orchestrate`: a fleet of coding agents over plain files.
-pub mod disk;
-pub mod engine;
+//!
+//! The way of a workflow through the house: text becomes a plan ([`workflow`]); a plan and events
+//! become a run, and a run says what it is owed ([`engine`]); what happened is kept ([`store`]);
+//! what is owed is done ([`fleet`], by way of [`prompt`], [`workspace`] and [`exec`]); and all of
+//! it is shown ([`ui`]). Everything up to `prompt` touches nothing outside itself.
+
 pub mod ids;
-pub mod prompt;
-pub mod store;
-pub mod template;
 pub mod time;
+
+pub mod template;
+
 pub mod workflow;
+
+pub mod engine;
+
+pub mod prompt;
+
+pub mod disk;
+pub mod exec;
+pub mod store;
 pub mod workspace;
+
+pub mod offline;
+
+pub mod fleet;
+pub mod ui;
