@@ -1,0 +1,4 @@
+//! x
+pub mod capture;
+pub mod mask;
+mod tail;
