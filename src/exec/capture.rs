@@ -1,0 +1,451 @@
+//! Capture: what a child printed, kept within a limit, with the whole of it in files.
+//!
+//! A stream passes once: raw into the tee, masked into memory up to the mode's limit, and masked
+//! into the log once that limit is passed. Whatever a child prints, memory stays bounded.
+//!
+//! **Invariant:** nothing unmasked reaches the head, the tail or the log; only the tee, which is
+//! the user's own file, gets the bytes as they came.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::mask::{Mask, Masker};
+use super::tail::Tail;
+
+pub const TEXT_BYTES: usize = 8192;
+pub const LINES: usize = 10_000;
+pub const LINES_BYTES: usize = 8 << 20;
+pub const JSON_BYTES: usize = 1 << 20;
+
+/// How much of a stream is kept in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The first 8192 bytes.
+    Text,
+    /// The first 10,000 lines, of at most 8 MiB together.
+    Lines,
+    /// All of it, up to 1 MiB as the child wrote it.
+    Json,
+    /// Only the last lines; all of it is logged.
+    Tail,
+}
+
+/// Takes in one stream.
+pub struct Capture {
+    mode: Mode,
+    masker: Option<Masker>,
+    masked: Vec<u8>,
+    tee: Option<File>,
+    log: Log,
+    head: Vec<u8>,
+    newlines: usize,
+    total_bytes: u64,
+    truncated: bool,
+    tail: Tail,
+    error: Option<io::Error>,
+}
+
+impl Capture {
+    pub fn new(mode: Mode, mask: Mask) -> Capture {
+        Capture {
+            mode,
+            masker: (!mask.is_empty()).then(|| mask.masker()),
+            masked: Vec::new(),
+            tee: None,
+            log: Log::Nowhere,
+            head: Vec::new(),
+            newlines: 0,
+            total_bytes: 0,
+            truncated: false,
+            tail: Tail::default(),
+            error: None,
+        }
+    }
+
+    /// Also writes the whole stream, unmasked, into this file.
+    pub fn tee(mut self, file: File) -> Capture {
+        self.tee = Some(file);
+        self
+    }
+
+    /// Where the whole masked stream goes if memory does not hold it.
+    pub fn log(mut self, path: PathBuf) -> Capture {
+        self.log = Log::Unopened(path);
+        self
+    }
+
+    /// Takes the next bytes. An error of a file is kept for [`Capture::finish`], since the child
+    /// has to be read on in any case.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.total_bytes += bytes.len() as u64;
+        if let Some(file) = &mut self.tee
+            && let Err(error) = file.write_all(bytes)
+        {
+            self.tee = None;
+            self.fail(|| "cannot write the output file".to_owned(), error);
+        }
+        match &mut self.masker {
+            None => self.keep(bytes),
+            Some(masker) => {
+                let mut masked = std::mem::take(&mut self.masked);
+                masked.clear();
+                masker.feed(bytes, &mut masked);
+                self.keep(&masked);
+                self.masked = masked;
+            }
+        }
+    }
+
+    /// Ends the stream. Fails if any file could not be written whole.
+    pub fn finish(mut self) -> io::Result<Captured> {
+        if let Some(mut masker) = self.masker.take() {
+            let mut masked = Vec::new();
+            masker.finish(&mut masked);
+            self.keep(&masked);
+        }
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let lines = if self.mode == Mode::Lines {
+            split_lines(&self.head)
+        } else {
+            Vec::new()
+        };
+        Ok(Captured {
+            head: self.head,
+            lines,
+            truncated: self.truncated,
+            total_bytes: self.total_bytes,
+            tail: self.tail.lines(),
+            logged: matches!(self.log, Log::Open(..)),
+        })
+    }
+
+    fn keep(&mut self, masked: &[u8]) {
+        self.tail.push(masked);
+        if !self.truncated && self.mode != Mode::Tail {
+            self.head.extend_from_slice(masked);
+            let Some(limit) = self.passed_limit(masked) else {
+                return;
+            };
+            self.truncated = true;
+            let head = std::mem::take(&mut self.head);
+            self.write_log(&head);
+            self.head = head;
+            cut(&mut self.head, limit);
+        } else if !masked.is_empty() {
+            self.write_log(masked);
+        }
+    }
+
+    /// Where the head has to be cut, if it has passed its limit with these last bytes.
+    fn passed_limit(&mut self, added: &[u8]) -> Option<usize> {
+        let limit = match self.mode {
+            Mode::Text => TEXT_BYTES,
+            Mode::Json if self.total_bytes > JSON_BYTES as u64 => return Some(JSON_BYTES),
+            // Stars may be longer than what they hide: what the child wrote decides.
+            Mode::Json | Mode::Tail => return None,
+            Mode::Lines => self
+                .end_of_lines(added)
+                .unwrap_or(self.head.len())
+                .min(LINES_BYTES),
+        };
+        (self.head.len() > limit).then_some(limit)
+    }
+
+    /// The place after the last line that is kept, once that many have come.
+    fn end_of_lines(&mut self, added: &[u8]) -> Option<usize> {
+        let before = self.head.len() - added.len();
+        let missing = LINES - self.newlines;
+        if missing == 0 {
+            return Some(before);
+        }
+        let mut ends = added.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+        let mut seen = 0;
+        let end = ends.by_ref().inspect(|_| seen += 1).nth(missing - 1);
+        self.newlines += seen;
+        end.map(|(at, _)| before + at + 1)
+    }
+
+    fn write_log(&mut self, masked: &[u8]) {
+        if let Err(error) = self.log.write(masked) {
+            let path = self.log.path();
+            self.fail(
+                || format!("cannot write the log `{}`", path.display()),
+                error,
+            );
+            self.log = Log::Nowhere;
+        }
+    }
+
+    /// The first error is the cause of the later ones.
+    fn fail(&mut self, what: impl FnOnce() -> String, error: io::Error) {
+        if self.error.is_none() {
+            self.error = Some(io::Error::new(error.kind(), format!("{}: {error}", what())));
+        }
+    }
+}
+
+/// What was taken in.
+#[derive(Clone, Debug, Default)]
+pub struct Captured {
+    /// The beginning, masked, within the limit.
+    pub head: Vec<u8>,
+    /// The head as lines, in mode [`Mode::Lines`] only.
+    pub lines: Vec<String>,
+    /// True if there was more than the limit.
+    pub truncated: bool,
+    /// Length of the stream as it came.
+    pub total_bytes: u64,
+    /// The last lines, masked, each cut.
+    pub tail: Vec<String>,
+    /// True if the whole stream is in the log.
+    pub logged: bool,
+}
+
+impl Captured {
+    /// The head as text; what is not UTF-8 is replaced.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.head).into_owned()
+    }
+
+    /// Keeps the head in a log after all, unless the log already has everything.
+    pub fn write_log(&self, path: &Path) -> io::Result<()> {
+        if self.logged {
+            return Ok(());
+        }
+        create(path)?.write_all(&self.head)
+    }
+}
+
+/// A file that exists only if there is something to write. Not buffered: people follow it.
+enum Log {
+    Nowhere,
+    Unopened(PathBuf),
+    Open(PathBuf, File),
+}
+
+impl Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Log::Unopened(path) = self {
+            let file = create(path)?;
+            *self = Log::Open(std::mem::take(path), file);
+        }
+        match self {
+            Log::Open(_, file) => file.write_all(bytes),
+            _ => Ok(()),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Log::Nowhere => PathBuf::new(),
+            Log::Unopened(path) | Log::Open(path, _) => path.clone(),
+        }
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o644)
+        .open(path)
+}
+
+/// Shortens to at most `limit` bytes without splitting a character.
+pub(super) fn cut(bytes: &mut Vec<u8>, limit: usize) {
+    bytes.truncate(limit);
+    let back = bytes
+        .iter()
+        .rev()
+        .take(4)
+        .position(|byte| byte & 0xc0 != 0x80);
+    let Some(start) = back.map(|back| bytes.len() - 1 - back) else {
+        return;
+    };
+    if std::str::from_utf8(&bytes[start..]).is_err_and(|e| e.error_len().is_none()) {
+        bytes.truncate(start);
+    }
+    bytes.shrink_to_fit();
+}
+
+fn split_lines(head: &[u8]) -> Vec<String> {
+    let text = head.strip_suffix(b"\n").unwrap_or(head);
+    if head.is_empty() {
+        return Vec::new();
+    }
+    text.split(|byte| *byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+        .map(|line| String::from_utf8_lossy(line).into_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn captured(mode: Mode, pieces: &[&[u8]]) -> Captured {
+        let mut capture = Capture::new(mode, Mask::default());
+        pieces.iter().for_each(|piece| capture.push(piece));
+        capture.finish().unwrap()
+    }
+
+    fn mask() -> Mask {
+        Mask::new(["s3cret".to_owned()])
+    }
+
+    #[test]
+    fn text_of_exactly_8192_bytes_is_whole_and_one_more_is_cut() {
+        let whole = captured(Mode::Text, &[&[b'x'; 8192]]);
+        assert_eq!((whole.truncated, whole.text().len()), (false, 8192));
+        let more = captured(Mode::Text, &[&[b'x'; 8192], b"y"]);
+        assert_eq!(
+            (more.truncated, more.text().len(), more.total_bytes),
+            (true, 8192, 8193)
+        );
+    }
+
+    #[test]
+    fn a_cut_never_splits_a_character() {
+        for lead in 0..4 {
+            let bytes = [&b"abc"[..lead], "€".repeat(3000).as_bytes()].concat();
+            let text = captured(Mode::Text, &[&bytes]).text();
+            assert!(text.len() > 8192 - 3 && text.ends_with('€'), "{lead}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_are_replaced_in_text_and_kept_in_the_tee() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mut capture = Capture::new(Mode::Text, mask()).tee(File::create(&path).unwrap());
+        capture.push(b"a\xff s3c");
+        capture.push(b"ret\n");
+        let captured = capture.finish().unwrap();
+        assert_eq!(captured.text(), "a\u{fffd} ***\n");
+        assert_eq!(captured.head, b"a\xff ***\n");
+        assert_eq!(fs::read(&path).unwrap(), b"a\xff s3cret\n");
+    }
+
+    #[test]
+    fn lines_have_no_phantom_last_one_and_keep_inner_blanks() {
+        let lines = |text: &str| captured(Mode::Lines, &[text.as_bytes()]).lines;
+        assert_eq!(lines(""), Vec::<String>::new());
+        assert_eq!(lines("\n"), [""]);
+        assert_eq!(lines("a\r\n\nb"), ["a", "", "b"]);
+        assert_eq!(lines("a\n\n"), ["a", ""]);
+    }
+
+    #[test]
+    fn ten_thousand_lines_are_whole_and_one_byte_more_is_cut() {
+        let text = "l\n".repeat(LINES);
+        let whole = captured(Mode::Lines, &[text.as_bytes()]);
+        assert_eq!((whole.lines.len(), whole.truncated), (LINES, false));
+        for pieces in [
+            [&text[..777], &text[777..], "x"],
+            [&text, "x\ny", ""],
+            [&text[..9], &text[9..], "\n"],
+        ] {
+            let more = captured(Mode::Lines, &pieces.map(str::as_bytes));
+            assert_eq!((more.lines.len(), more.truncated), (LINES, true));
+        }
+    }
+
+    #[test]
+    fn endless_lines_are_cut_by_bytes() {
+        let piece = vec![b'x'; 1 << 20];
+        let captured = captured(Mode::Lines, &[&piece[..]; 9]);
+        assert_eq!(
+            (captured.head.len(), captured.truncated),
+            (LINES_BYTES, true)
+        );
+    }
+
+    #[test]
+    fn json_is_cut_by_what_the_child_wrote_not_by_what_is_shown() {
+        let mut capture = Capture::new(Mode::Json, Mask::new(["a".to_owned()]));
+        capture.push(&vec![b'a'; JSON_BYTES]);
+        let whole = capture.finish().unwrap();
+        assert_eq!((whole.truncated, whole.head.len()), (false, 3 * JSON_BYTES));
+        let more = captured(Mode::Json, &[&vec![b'x'; JSON_BYTES], b"x"]);
+        assert_eq!((more.truncated, more.head.len()), (true, JSON_BYTES));
+    }
+
+    #[test]
+    fn a_log_appears_with_the_whole_masked_stream_once_the_limit_is_passed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut capture = Capture::new(Mode::Text, mask()).log(path.clone());
+        capture.push(b"s3cret ");
+        capture.push(&[b'x'; 8000]);
+        assert!(!path.exists());
+        capture.push(&[b'y'; 8000]);
+        assert_eq!(
+            fs::read(&path).unwrap().len(),
+            16004,
+            "followed while it grows"
+        );
+        capture.push(b"s3c");
+        capture.push(b"ret!");
+        let captured = capture.finish().unwrap();
+        let log = fs::read(&path).unwrap();
+        assert!(captured.logged && log.starts_with(b"*** xxx") && log.ends_with(b"yyy***!"));
+        assert_eq!(captured.total_bytes, 16014);
+    }
+
+    #[test]
+    fn a_secret_across_the_limit_does_not_leave_its_head() {
+        let mut capture = Capture::new(Mode::Text, mask());
+        capture.push(&[b'x'; 8190]);
+        capture.push(b"s3cret");
+        assert!(capture.finish().unwrap().text().ends_with("xx**"));
+    }
+
+    #[test]
+    fn the_tail_mode_logs_from_the_first_byte_and_keeps_no_head() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let silent = Capture::new(Mode::Tail, mask()).log(path.clone());
+        assert!(!silent.finish().unwrap().logged && !path.exists());
+        let mut capture = Capture::new(Mode::Tail, mask()).log(path.clone());
+        capture.push(b"e s3cret\n");
+        assert_eq!(fs::read(&path).unwrap(), b"e ***\n");
+        let captured = capture.finish().unwrap();
+        assert_eq!(captured.tail, ["e ***"]);
+        assert!(captured.logged && captured.head.is_empty() && !captured.truncated);
+    }
+
+    #[test]
+    fn an_error_of_a_file_is_told_at_the_end() {
+        let mut capture = Capture::new(Mode::Tail, mask()).log("/no/such/folder/x".into());
+        capture.push(b"x");
+        capture.push(b"y");
+        let error = capture.finish().unwrap_err().to_string();
+        assert!(
+            error.starts_with("cannot write the log `/no/such/folder/x`: "),
+            "{error}"
+        );
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut capture = Capture::new(Mode::Text, mask()).tee(full);
+        capture.push(b"x");
+        assert_eq!(
+            capture.finish().unwrap_err().kind(),
+            io::ErrorKind::StorageFull
+        );
+    }
+
+    #[test]
+    fn the_head_can_be_logged_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        captured(Mode::Json, &[b"not json"])
+            .write_log(&path)
+            .unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"not json");
+    }
+}

@@ -1,0 +1,108 @@
+//! Our own children, and those that became ours when their parents died.
+//!
+//! Several threads start and reap children. Each reaps its own, by pid. A child that none of
+//! them has started is an orphan: it was adopted, and whoever finds it dead reaps it, so that no
+//! zombies pile up. A child in our own process group was started by other code of this process
+//! and is left alone.
+//!
+//! **Invariant:** while [`GATE`] is held for writing, every child started here is either in
+//! [`OURS`] or already reaped.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+use nix::unistd::getpgrp;
+
+use super::process::{Pid, children_of_main_thread, stat};
+
+/// Shared by those who start and reap, who may do so all at once; alone for the search for
+/// orphans, which must not see a child between its start and its entry.
+static GATE: RwLock<()> = RwLock::new(());
+static OURS: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
+static ADOPTS: AtomicBool = AtomicBool::new(false);
+
+/// Makes this process the parent of its orphaned descendants, so that none escapes to pid 1.
+pub fn become_subreaper() -> io::Result<()> {
+    nix::sys::prctl::set_child_subreaper(true)?;
+    ADOPTS.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+pub(super) fn adopts() -> bool {
+    ADOPTS.load(Ordering::SeqCst)
+}
+
+pub(super) fn spawn(command: &mut Command) -> io::Result<Child> {
+    let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
+    let child = command.spawn()?;
+    ours().insert(child.id() as Pid);
+    Ok(child)
+}
+
+/// Takes the status of a child that has exited, and strikes it off.
+pub(super) fn reap(child: &mut Child) -> io::Result<ExitStatus> {
+    let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
+    // Struck off first: once reaped, the same pid may be entered anew by another thread.
+    ours().remove(&(child.id() as Pid));
+    child.wait()
+}
+
+/// Strikes off a child that cannot be ended; should it ever exit, it is reaped as an orphan.
+pub(super) fn abandon(child: Child) {
+    ours().remove(&(child.id() as Pid));
+}
+
+/// True if no child started here is running.
+pub(super) fn none_running() -> bool {
+    ours().is_empty()
+}
+
+fn ours() -> MutexGuard<'static, BTreeSet<Pid>> {
+    OURS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Orphans {
+    pub(super) alive: Vec<Pid>,
+    /// How many had exited and were reaped: each may have left new orphans behind.
+    pub(super) reaped: usize,
+}
+
+/// Finds the adopted children and reaps the dead ones.
+pub(super) fn orphans() -> Orphans {
+    let mut found = Orphans::default();
+    // Cheap first: one system call if there are no children at all, one small file otherwise.
+    if no_children() || strangers().is_empty() {
+        return found;
+    }
+    let _gate = GATE.write().unwrap_or_else(PoisonError::into_inner);
+    let own_group = getpgrp().as_raw();
+    for pid in strangers() {
+        match stat(pid) {
+            Some(stat) if stat.group == own_group => {}
+            Some(stat) if !stat.ended => found.alive.push(pid),
+            _ => {
+                let _ = waitpid(nix::unistd::Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+                found.reaped += 1;
+            }
+        }
+    }
+    found
+}
+
+fn strangers() -> Vec<Pid> {
+    let mut pids = children_of_main_thread();
+    let ours = ours();
+    pids.retain(|pid| !ours.contains(pid));
+    pids
+}
+
+fn no_children() -> bool {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, look) == Err(Errno::ECHILD)
+}

@@ -1,0 +1,249 @@
+//! Finding and ending the processes that a child has left behind.
+//!
+//! A process belongs to a child if it carries its mark, is in its group, or descends from one
+//! that does. Before they are killed they are frozen, parents first: a frozen process cannot
+//! fork, so what it has started is seen whole, and nothing slips away while its parent dies. The
+//! search is repeated until it finds nothing, because a process may fork in front of it.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signal::Signal;
+
+use super::children::{self, orphans};
+use super::process::{Pid, Process, Stat, children as children_of, mark, own_pid, pids, stat};
+use super::stop::timeout;
+
+/// Time for `git` and its like to remove their locks.
+const GRACE: Duration = Duration::from_millis(500);
+/// After this the machine is not going to let them die.
+const LIMIT: Duration = Duration::from_secs(10);
+/// How many are held at once: each takes a descriptor.
+const BATCH: usize = 256;
+
+/// Ends every process on this machine whose mark starts with `mark_prefix`, and what descends
+/// from it, and returns how many there were. They need not be descendants of this process.
+pub fn sweep(mark_prefix: &str) -> usize {
+    if mark_prefix.is_empty() {
+        return 0;
+    }
+    let hunt = Hunt {
+        mark: mark_prefix,
+        by_prefix: true,
+        group: None,
+        child: None,
+        since: None,
+    };
+    hunt.end(GRACE)
+}
+
+/// Whom to look for.
+pub(super) struct Hunt<'a> {
+    mark: &'a str,
+    /// Everything whose mark begins so, on the whole machine.
+    by_prefix: bool,
+    group: Option<Pid>,
+    /// The child itself, while it has not been reaped.
+    child: Option<Pid>,
+    /// Orphans without any mark that started after this belong to the child too, because nothing
+    /// else that could have left them is running here.
+    since: Option<u64>,
+}
+
+/// What one search has found.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) alive: Vec<(Process, Pid)>,
+    /// True if something moved meanwhile, so that finding nothing proves nothing.
+    restless: bool,
+}
+
+impl Found {
+    /// True if for certain nobody is there.
+    pub(super) fn is_none(&self) -> bool {
+        self.alive.is_empty() && !self.restless
+    }
+}
+
+impl<'a> Hunt<'a> {
+    pub(super) fn of_child(mark: &'a str, child: Pid) -> Hunt<'a> {
+        Hunt {
+            mark,
+            by_prefix: false,
+            group: Some(child),
+            child: Some(child),
+            since: None,
+        }
+    }
+
+    /// The child has been reaped; it started at `started`.
+    pub(super) fn without_child(mut self, started: u64) -> Hunt<'a> {
+        self.child = None;
+        self.since = children::none_running().then_some(started);
+        self
+    }
+
+    /// Asks all to end themselves; the members of the child's group have already been asked.
+    pub(super) fn ask_others(&self) {
+        for (process, group) in self.look(false).alive {
+            if Some(group) != self.group {
+                ask(&process);
+            }
+        }
+    }
+
+    /// Kills what is found now.
+    pub(super) fn strike(&self) -> Found {
+        let found = self.look(true);
+        found
+            .alive
+            .iter()
+            .for_each(|(process, _)| process.signal(Signal::SIGKILL));
+        found
+    }
+
+    /// Asks, waits and kills until nothing is left, and returns how many there were.
+    pub(super) fn end(&self, grace: Duration) -> usize {
+        let mut found = self.look(false);
+        found.alive.iter().for_each(|(process, _)| ask(process));
+        await_end(&found, grace);
+        let mut seen: BTreeSet<Pid> = BTreeSet::new();
+        let limit = Instant::now() + LIMIT;
+        loop {
+            seen.extend(found.alive.iter().map(|(process, _)| process.pid));
+            if found.is_none() || Instant::now() > limit {
+                return seen.len();
+            }
+            found = self.strike();
+            await_end(&found, LIMIT);
+        }
+    }
+
+    /// Finds those who are alive; with `freeze` they are stopped as they are found.
+    pub(super) fn look(&self, freeze: bool) -> Found {
+        let adopted = orphans();
+        let everywhere = self.by_prefix || !children::adopts();
+        let restless = adopted.reaped > 0;
+        if adopted.alive.is_empty() && self.child.is_none() && !everywhere {
+            return Found {
+                restless,
+                ..Found::default()
+            };
+        }
+        let found = Found {
+            restless,
+            ..Found::default()
+        };
+        let mut search = Search {
+            hunt: self,
+            freeze,
+            done: spared(),
+            found,
+        };
+        if everywhere {
+            pids().for_each(|pid| search.visit(pid, false));
+        } else {
+            self.child.iter().for_each(|pid| search.visit(*pid, false));
+            adopted
+                .alive
+                .iter()
+                .for_each(|pid| search.visit(*pid, true));
+        }
+        search.found
+    }
+
+    fn owns(&self, pid: Pid, stat: &Stat, orphan: bool) -> bool {
+        if self.group == Some(stat.group) {
+            return true;
+        }
+        match mark(pid) {
+            // The marks of outer orchestrators follow ours.
+            Some(marks) => marks
+                .split(|byte| *byte == b';')
+                .any(|mark| match self.by_prefix {
+                    true => mark.starts_with(self.mark.as_bytes()),
+                    false => mark == self.mark.as_bytes(),
+                }),
+            None => orphan && self.since.is_some_and(|since| stat.started >= since),
+        }
+    }
+}
+
+struct Search<'a> {
+    hunt: &'a Hunt<'a>,
+    freeze: bool,
+    done: BTreeSet<Pid>,
+    found: Found,
+}
+
+impl Search<'_> {
+    /// Looks at a process and at all that descend from it.
+    fn visit(&mut self, root: Pid, orphan: bool) {
+        let mut open = vec![(root, None)];
+        while let Some((pid, owner)) = open.pop() {
+            if !self.done.insert(pid) {
+                continue;
+            }
+            let owned = self.take(pid, owner, orphan && pid == root);
+            // On the whole machine every process is a root; only descent needs the walk.
+            if owned || !self.hunt.by_prefix {
+                let owner = owned.then_some(pid);
+                open.extend(children_of(pid).into_iter().map(|child| (child, owner)));
+            }
+        }
+    }
+
+    /// True if the process belongs to the hunt.
+    fn take(&mut self, pid: Pid, owner: Option<Pid>, orphan: bool) -> bool {
+        let owned = |stat: &Stat| owner == Some(stat.parent) || self.hunt.owns(pid, stat, orphan);
+        if !stat(pid).is_some_and(|stat| !stat.ended && owned(&stat)) {
+            return false;
+        }
+        if self.found.alive.len() == BATCH {
+            self.found.restless = true;
+            return false;
+        }
+        // Held first and recognised again after: from here on it cannot be mistaken.
+        let held = Process::open(pid).ok();
+        let again = stat(pid).filter(|stat| !stat.ended && owned(stat));
+        let (Some(process), Some(stat)) = (held, again) else {
+            self.found.restless = true;
+            return false;
+        };
+        if self.freeze {
+            process.signal(Signal::SIGSTOP);
+        }
+        self.found.alive.push((process, stat.group));
+        true
+    }
+}
+
+/// Those who are never touched: pid 1, this process, and all above it.
+fn spared() -> BTreeSet<Pid> {
+    let mut spared = BTreeSet::from([0, 1]);
+    let mut pid = own_pid();
+    while spared.insert(pid) {
+        pid = stat(pid).map_or(1, |stat| stat.parent);
+    }
+    spared
+}
+
+/// SIGTERM, and SIGCONT because a stopped process would not notice.
+fn ask(process: &Process) {
+    process.signal(Signal::SIGTERM);
+    process.signal(Signal::SIGCONT);
+}
+
+fn await_end(found: &Found, time: Duration) {
+    let end = Instant::now() + time;
+    let mut left: Vec<&Process> = found.alive.iter().map(|(process, _)| process).collect();
+    while !left.is_empty() && Instant::now() < end {
+        // Each end wakes us, so what has ended must not be watched again.
+        let fds = left.iter().map(|process| process.as_fd());
+        let mut fds: Vec<PollFd> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let _ = poll(&mut fds, timeout(end - Instant::now()));
+        left.retain(|process| !process.is_gone());
+    }
+}

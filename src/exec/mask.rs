@@ -1,0 +1,427 @@
+//! Masking: secrets become `***` before output reaches a state, a log or a status.
+//!
+//! A value is hidden in every form in which a tool is likely to print it: as it is, escaped
+//! inside JSON, and in base64, also where it is only a part of what was encoded.
+//!
+//! The search skips: the two bytes at the end of a window, as long as the shortest form, say how
+//! far the window may move (Wu and Manber). A gigabyte without secrets is therefore mostly not
+//! looked at.
+//!
+//! **Invariant:** no byte leaves a [`Masker`] while it could still be the beginning of a secret.
+
+use std::sync::Arc;
+
+const STARS: &[u8] = b"***";
+/// Shorter values give base64 forms that ordinary words would match.
+const BASE64_VALUE_MIN: usize = 4;
+const BASE64_CORE_MIN: usize = 8;
+
+/// The values to hide. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Mask {
+    search: Option<Arc<Search>>,
+}
+
+impl Mask {
+    /// A mask of these values. Empty values are ignored.
+    pub fn new(secrets: impl IntoIterator<Item = String>) -> Mask {
+        let mut forms = Vec::new();
+        for secret in secrets {
+            add_forms(&secret, &mut forms);
+        }
+        forms.retain(|form: &Vec<u8>| !form.is_empty());
+        if forms.is_empty() {
+            return Mask::default();
+        }
+        Mask {
+            search: Some(Arc::new(Search::new(forms))),
+        }
+    }
+
+    /// True if nothing is hidden: bytes may then pass without being copied.
+    pub fn is_empty(&self) -> bool {
+        self.search.is_none()
+    }
+
+    pub fn bytes(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut masked = Vec::with_capacity(bytes.len());
+        let mut masker = self.masker();
+        masker.feed(bytes, &mut masked);
+        masker.finish(&mut masked);
+        masked
+    }
+
+    pub fn text(&self, text: &str) -> String {
+        // Forms are whole UTF-8 strings, so what is left between them is UTF-8 too.
+        String::from_utf8_lossy(&self.bytes(text.as_bytes())).into_owned()
+    }
+
+    /// A masker for one stream.
+    pub fn masker(&self) -> Masker {
+        Masker {
+            search: self.search.clone(),
+            held: Vec::new(),
+            covered: 0,
+        }
+    }
+}
+
+/// Says how many forms are hidden, never which.
+impl std::fmt::Debug for Mask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let forms = self.search.as_ref().map_or(0, |search| search.forms);
+        write!(f, "Mask({forms} forms)")
+    }
+}
+
+/// Masks one stream that comes in pieces.
+pub struct Masker {
+    search: Option<Arc<Search>>,
+    /// The end of what was fed, if a secret may begin there.
+    held: Vec<u8>,
+    /// How many bytes of `held` belong to a secret whose stars are already out.
+    covered: usize,
+}
+
+impl Masker {
+    /// Takes the next bytes and appends to `out` all that is decided.
+    pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        let Some(search) = self.search.clone() else {
+            return out.extend_from_slice(bytes);
+        };
+        if self.held.is_empty() {
+            let from = search.mask(bytes, &mut self.covered, false, out);
+            self.held.extend_from_slice(&bytes[from..]);
+        } else {
+            self.held.extend_from_slice(bytes);
+            let from = search.mask(&self.held, &mut self.covered, false, out);
+            self.held.drain(..from);
+        }
+    }
+
+    /// Appends what was held back: nothing more comes.
+    pub fn finish(&mut self, out: &mut Vec<u8>) {
+        if let Some(search) = self.search.clone() {
+            search.mask(&self.held, &mut self.covered, true, out);
+            self.held.clear();
+            self.covered = 0;
+        }
+    }
+}
+
+enum Found {
+    No,
+    /// A form of this length begins here.
+    Form(usize),
+    /// The bytes end before it is known.
+    Maybe,
+}
+
+struct Search {
+    /// By first byte, the longest first.
+    by_first: Vec<Vec<Vec<u8>>>,
+    /// By the last two bytes of a window: how far it may move. Unused if `window` is 1.
+    shift: Vec<u8>,
+    /// Length of the shortest form, at most 255.
+    window: usize,
+    forms: usize,
+}
+
+impl Search {
+    fn new(mut forms: Vec<Vec<u8>>) -> Search {
+        forms.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        forms.dedup();
+        let window = forms.iter().map(Vec::len).min().unwrap_or(1).min(255);
+        let mut shift = vec![(window - 1).max(1) as u8; 1 << 16];
+        let mut by_first = vec![Vec::new(); 256];
+        let count = forms.len();
+        for form in forms {
+            for end in 1..window {
+                let slot = &mut shift[pair(form[end - 1], form[end])];
+                *slot = (*slot).min((window - 1 - end) as u8);
+            }
+            by_first[form[0] as usize].push(form);
+        }
+        Search {
+            by_first,
+            shift,
+            window,
+            forms: count,
+        }
+    }
+
+    /// Masks `hay` into `out` and returns where the undecided end begins. `covered` counts the
+    /// bytes at the front of `hay`, and on return of that end, that a secret already hid.
+    fn mask(&self, hay: &[u8], covered: &mut usize, last: bool, out: &mut Vec<u8>) -> usize {
+        let mut hidden = *covered;
+        let mut at = 0;
+        while at < hay.len() {
+            if at >= hidden {
+                let next = self.candidate(hay, at);
+                out.extend_from_slice(&hay[at..next]);
+                at = next;
+                if at == hay.len() {
+                    break;
+                }
+            }
+            match self.found(hay, at, last) {
+                Found::Maybe => break,
+                Found::No if at >= hidden => out.push(hay[at]),
+                Found::No => {}
+                Found::Form(length) => {
+                    if at >= hidden {
+                        out.extend_from_slice(STARS);
+                    }
+                    // Bytes inside are searched too, since another secret may overlap the end.
+                    hidden = hidden.max(at + length);
+                }
+            }
+            at += 1;
+        }
+        *covered = hidden.saturating_sub(at);
+        at
+    }
+
+    /// The first place at or after `from` where a form may begin.
+    fn candidate(&self, hay: &[u8], from: usize) -> usize {
+        let mut at = from;
+        if self.window > 1 {
+            while at + self.window <= hay.len() {
+                let end = at + self.window;
+                match self.shift[pair(hay[end - 2], hay[end - 1])] {
+                    0 => return at,
+                    far => at += far as usize,
+                }
+            }
+            // A window that moved beyond the end has passed no place where a form could begin.
+            at = at.min(hay.len());
+        }
+        let begins = |byte: &u8| !self.by_first[*byte as usize].is_empty();
+        hay[at..]
+            .iter()
+            .position(begins)
+            .map_or(hay.len(), |ahead| at + ahead)
+    }
+
+    fn found(&self, hay: &[u8], at: usize, last: bool) -> Found {
+        let rest = &hay[at..];
+        for form in &self.by_first[rest[0] as usize] {
+            if rest.starts_with(form) {
+                return Found::Form(form.len());
+            }
+            if !last && form.starts_with(rest) {
+                return Found::Maybe;
+            }
+        }
+        Found::No
+    }
+}
+
+fn pair(a: u8, b: u8) -> usize {
+    (a as usize) << 8 | b as usize
+}
+
+fn add_forms(secret: &str, forms: &mut Vec<Vec<u8>>) {
+    // Values read from files end in a newline that nobody prints.
+    let trimmed = secret.trim_end_matches(['\r', '\n']);
+    for value in [secret, trimmed] {
+        forms.push(value.as_bytes().to_vec());
+        forms.push(json_escaped(value, false).into_bytes());
+        forms.push(json_escaped(value, true).into_bytes());
+        if value.len() >= BASE64_VALUE_MIN {
+            add_base64(value.as_bytes(), forms);
+        }
+    }
+}
+
+/// The inside of a JSON string; with `ascii`, as tools write it that escape all else and `/`.
+fn json_escaped(value: &str, ascii: bool) -> String {
+    let quoted = serde_json::Value::from(value).to_string();
+    let inside = &quoted[1..quoted.len() - 1];
+    if !ascii {
+        return inside.to_owned();
+    }
+    let mut escaped = String::new();
+    for unit in inside.encode_utf16() {
+        match unit {
+            0x2f => escaped.push_str("\\/"),
+            0..=0x7e => escaped.push(unit as u8 as char),
+            _ => escaped.push_str(&format!("\\u{unit:04x}")),
+        }
+    }
+    escaped
+}
+
+fn add_base64(value: &[u8], forms: &mut Vec<Vec<u8>>) {
+    for alphabet in [STANDARD, URL_SAFE] {
+        let whole = base64(value, alphabet);
+        let pad = (3 - value.len() % 3) % 3;
+        forms.push([whole.as_slice(), &b"=="[..pad]].concat());
+        forms.push(whole);
+        // Inside a longer text the value begins at one of three places of a group, and the
+        // characters that it shares with its neighbours are not known.
+        for before in 0..3 {
+            let shifted = base64(&[&[0; 2][..before], value].concat(), alphabet);
+            let first = (before * 8).div_ceil(6);
+            let end = (before + value.len()) * 8 / 6;
+            if end >= first + BASE64_CORE_MIN {
+                forms.push(shifted[first..end].to_vec());
+            }
+        }
+    }
+}
+
+const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Base64 without padding.
+fn base64(bytes: &[u8], alphabet: &[u8; 64]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let mut bits = [0; 3];
+        bits[..group.len()].copy_from_slice(group);
+        let bits = u32::from_be_bytes([0, bits[0], bits[1], bits[2]]);
+        for place in 0..=group.len() {
+            text.push(alphabet[(bits >> (18 - 6 * place) & 63) as usize]);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mask(secrets: &[&str]) -> Mask {
+        Mask::new(secrets.iter().map(|s| s.to_string()))
+    }
+
+    #[test]
+    fn a_value_is_hidden_wherever_it_stands() {
+        let m = mask(&["s3cret", "tokén"]);
+        assert_eq!(
+            m.text("s3cret a s3crets3cret tokén s3cre"),
+            "*** a ****** *** s3cre"
+        );
+    }
+
+    #[test]
+    fn no_secrets_or_empty_ones_change_nothing() {
+        assert!(mask(&["", ""]).is_empty());
+        assert_eq!(mask(&[]).text("anything"), "anything");
+    }
+
+    #[test]
+    fn the_longest_secret_wins_and_overlaps_leave_no_rest() {
+        assert_eq!(
+            mask(&["abc", "abcdef"]).text("xabcdefx abcdx"),
+            "x***x ***dx"
+        );
+        assert_eq!(mask(&["abcd", "cdef"]).text("-abcdef-"), "-***-");
+        assert_eq!(mask(&["aa"]).text("aaaaa b"), "*** b");
+        assert_eq!(mask(&["a"]).text("banana"), "b***n***n***");
+    }
+
+    #[test]
+    fn escaped_and_encoded_forms_are_hidden() {
+        let m = mask(&["pa\"ss/wörd\n"]);
+        assert_eq!(m.text(r#"{"k":"pa\"ss/wörd\n"}"#), r#"{"k":"***"}"#);
+        assert_eq!(m.text(r#"{"k":"pa\"ss\/w\u00f6rd\n"}"#), r#"{"k":"***"}"#);
+        assert_eq!(
+            m.text("pa\"ss/wörd, printed without its newline"),
+            "***, printed without its newline"
+        );
+        assert_eq!(
+            mask(&["hunter22"]).text("aHVudGVyMjI= aHVudGVyMjI"),
+            "*** ***"
+        );
+        assert_eq!(
+            mask(&["??>>ÿÿ"]).text("Pz8-PsO_w78 Pz8+PsO/w78="),
+            "*** ***"
+        );
+    }
+
+    #[test]
+    fn a_secret_inside_a_longer_base64_text_is_hidden_at_every_alignment() {
+        let m = mask(&["correct-horse-battery"]);
+        for user in ["", "u", "us", "use"] {
+            let text = format!("{user}correct-horse-battery:rest");
+            let masked = m.bytes(&base64(text.as_bytes(), STANDARD));
+            assert!(masked.windows(3).any(|w| w == b"***"), "{user:?}");
+            assert!(masked.len() < 20, "{}", String::from_utf8_lossy(&masked));
+        }
+    }
+
+    #[test]
+    fn every_split_of_a_text_gives_the_same_result() {
+        let texts: [&[u8]; 5] = [
+            b"abcdef abcabcdefdef \xff\xfeabcdexyzabcd",
+            b"aaaaaaaaabaaaaacaaa",
+            b"cdefcdabcdabcdefabcdcdef",
+            b"YWJjZGVm abc YWJjZGVm",
+            b"abcde",
+        ];
+        for secrets in [
+            &["abcdef", "cdef", "abc"][..],
+            &["aa", "aaab"],
+            &["a", "cd"],
+            &["abcdefgh"],
+        ] {
+            let m = mask(secrets);
+            for text in texts {
+                let whole = m.bytes(text);
+                for a in 0..=text.len() {
+                    for b in a..=text.len() {
+                        let (mut masker, mut out) = (m.masker(), Vec::new());
+                        for piece in [&text[..a], &text[a..b], &text[b..]] {
+                            masker.feed(piece, &mut out);
+                        }
+                        masker.finish(&mut out);
+                        assert_eq!(out, whole, "{secrets:?} {a} {b}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_agrees_with_a_plain_search_on_many_small_texts() {
+        let m = mask(&["abab", "bba", "aab"]);
+        for seed in 0..4096u32 {
+            let text: Vec<u8> = (0..12).map(|bit| b'a' + (seed >> bit & 1) as u8).collect();
+            let mut hidden = vec![false; text.len()];
+            for form in [&b"abab"[..], b"bba", b"aab"] {
+                for at in 0..text.len() {
+                    if text[at..].starts_with(form) {
+                        hidden[at..at + form.len()].fill(true);
+                    }
+                }
+            }
+            let open = |bytes: &[u8]| bytes.iter().filter(|b| **b != b'*').count();
+            let kept = hidden.iter().filter(|h| !**h).count();
+            assert_eq!(
+                open(&m.bytes(&text)),
+                kept,
+                "{}",
+                String::from_utf8_lossy(&text)
+            );
+        }
+    }
+
+    #[test]
+    fn an_endless_overlap_is_not_held_in_memory() {
+        let m = mask(&["aa"]);
+        let (mut masker, mut out) = (m.masker(), Vec::new());
+        for _ in 0..100 {
+            masker.feed(&[b'a'; 1000], &mut out);
+            assert!(masker.held.len() < 2);
+        }
+        masker.finish(&mut out);
+        assert_eq!(out, b"***");
+    }
+
+    #[test]
+    fn a_mask_shown_for_debugging_does_not_show_its_values() {
+        assert!(!format!("{:?}", mask(&["hunter22"])).contains("hunter"));
+    }
+}

@@ -1,0 +1,100 @@
+//! Child processes: the one place where they are started, read, stopped and counted out.
+//!
+//! [`run`] starts one child in a process group of its own and stays with it in one `poll` loop:
+//! its output goes into two [`Capture`]s, its end is seen on a pidfd, and a [`Stop`] or a timeout
+//! ends it with everything it started. Nothing here needs a thread per child.
+//!
+//! A process group is not enough to hold an agent: its tools make sessions of their own, fork
+//! twice and stay behind. So every child carries a mark in its environment, this process adopts
+//! orphans ([`become_subreaper`]), and what is left is found by mark, by group or by descent.
+//!
+//! **Invariant:** a process is signalled only through a handle that was opened before it was
+//! recognised, so a pid that was used again is never hit. Children are reaped by pid only.
+
+pub mod capture;
+mod children;
+mod hunt;
+pub mod mask;
+mod pipes;
+mod process;
+mod run;
+mod start;
+mod stop;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+pub use capture::{Capture, Captured, Mode};
+pub use children::become_subreaper;
+pub use hunt::sweep;
+pub use mask::{Mask, Masker};
+pub use run::run;
+pub use start::StartError;
+pub use stop::Stop;
+
+/// The environment variable by which every descendant of a child is found.
+pub const MARK: &str = "ORCHESTRATE_MARK";
+
+/// One child to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    pub argv: &'a [String],
+    pub cwd: &'a Path,
+    /// Laid over the inherited environment; a later entry wins over an earlier one.
+    pub env: &'a [(String, OsString)],
+    pub env_remove: &'a [String],
+    /// Nothing is `/dev/null`.
+    pub stdin: Option<&'a [u8]>,
+    pub timeout: Option<Duration>,
+    /// How long a child may take to end itself after SIGTERM.
+    pub grace: Duration,
+    /// Unique to this attempt; the value of [`MARK`].
+    pub mark: &'a str,
+    pub sweep: Sweep,
+}
+
+/// When processes that outlive the child are ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// Always: nothing of an agent may go on working after it has answered.
+    Always,
+    /// Only after a stop or a timeout: a plain command may leave a server running.
+    OnStop,
+}
+
+/// How a child went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub how: How,
+    /// Processes that outlived the child: ended here, or left running where that is allowed.
+    pub survivors: usize,
+    /// True if a survivor still held the output open, so that later output is lost.
+    pub cut_off: bool,
+    /// From the start to the end of the child itself.
+    pub took: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Exited(i32),
+    /// Ended by a signal that did not come from here.
+    Killed(i32),
+    TimedOut,
+    Stopped,
+}
+
+impl How {
+    /// The exit code by the customs of shells and of `timeout`.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            How::Exited(code) => *code,
+            How::Killed(signal) => 128 + signal,
+            How::TimedOut => 124,
+            How::Stopped => 128 + 15,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Other processes as `/proc` and pidfds show them.
+//!
+//! Everything read here may be out of date at once; a process that is gone is simply `None`.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::MARK;
+
+pub(super) type Pid = i32;
+
+/// A hold on one process: it never comes to mean another that got the same pid.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    fd: OwnedFd,
+}
+
+impl Process {
+    pub(super) fn open(pid: Pid) -> io::Result<Process> {
+        // SAFETY: takes two integers; a result of 0 or more is a new descriptor, owned by nobody.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: see above.
+        Ok(Process {
+            pid,
+            fd: unsafe { OwnedFd::from_raw_fd(fd as i32) },
+        })
+    }
+
+    /// Sends a signal. That the process is gone is no error.
+    pub(super) fn signal(&self, signal: Signal) {
+        let no_info = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: the descriptor is open; a null siginfo is allowed and means a plain `kill`.
+        unsafe {
+            let fd = self.fd.as_raw_fd();
+            libc::syscall(libc::SYS_pidfd_send_signal, fd, signal as i32, no_info, 0);
+        }
+    }
+
+    /// True once it has exited, reaped or not.
+    pub(super) fn is_gone(&self) -> bool {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What `/proc/<pid>/stat` says.
+#[derive(Debug)]
+pub(super) struct Stat {
+    pub(super) ended: bool,
+    pub(super) parent: Pid,
+    pub(super) group: Pid,
+    /// In clock ticks after boot.
+    pub(super) started: u64,
+}
+
+pub(super) fn stat(pid: Pid) -> Option<Stat> {
+    let bytes = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may itself hold anything, also parentheses.
+    let after_name = bytes.iter().rposition(|byte| *byte == b')')? + 2;
+    let text = std::str::from_utf8(bytes.get(after_name..)?).ok()?;
+    let fields: Vec<&str> = text.split(' ').collect();
+    Some(Stat {
+        ended: matches!(*fields.first()?, "Z" | "X" | "x"),
+        parent: fields.get(1)?.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// The value of [`MARK`] in a process's environment.
+pub(super) fn mark(pid: Pid) -> Option<Vec<u8>> {
+    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = |entry: &[u8]| {
+        Some(
+            entry
+                .strip_prefix(MARK.as_bytes())?
+                .strip_prefix(b"=")?
+                .to_vec(),
+        )
+    };
+    environ.split(|byte| *byte == 0).find_map(value)
+}
+
+/// The children of a process.
+pub(super) fn children(pid: Pid) -> Vec<Pid> {
+    if !lists_children() {
+        return pids()
+            .filter(|child| stat(*child).is_some_and(|s| s.parent == pid))
+            .collect();
+    }
+    let threads = numbers(format!("/proc/{pid}/task").as_ref());
+    threads
+        .flat_map(|thread| thread_children(pid, thread))
+        .collect()
+}
+
+/// The children of this process that its first thread has: all that were adopted are among them,
+/// since the kernel gives orphans to the first living thread.
+pub(super) fn children_of_main_thread() -> Vec<Pid> {
+    let own = own_pid();
+    if lists_children() {
+        thread_children(own, own)
+    } else {
+        children(own)
+    }
+}
+
+fn thread_children(pid: Pid, thread: Pid) -> Vec<Pid> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
+    list.unwrap_or_default()
+        .split_ascii_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+/// False on kernels built without these lists.
+fn lists_children() -> bool {
+    static LISTS: OnceLock<bool> = OnceLock::new();
+    *LISTS.get_or_init(|| Path::new("/proc/thread-self/children").exists())
+}
+
+/// Every process that this one can see.
+pub(super) fn pids() -> impl Iterator<Item = Pid> {
+    numbers("/proc".as_ref())
+}
+
+fn numbers(dir: &Path) -> impl Iterator<Item = Pid> + use<> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+pub(super) fn own_pid() -> Pid {
+    std::process::id() as Pid
+}
+
+/// Clock ticks since boot, on the clock of [`Stat::started`].
+pub(super) fn ticks() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one timespec, which lives on our stack.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
+    // SAFETY: reads a constant of the system.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_can_be_read() {
+        let stat = stat(own_pid()).unwrap();
+        assert_eq!(stat.parent, nix::unistd::getppid().as_raw());
+        assert!(!stat.ended && stat.group > 0 && stat.started <= ticks());
+        assert!(!Process::open(own_pid()).unwrap().is_gone());
+    }
+
+    #[test]
+    fn a_pid_that_is_not_there_is_nothing() {
+        assert!(stat(0).is_none() && mark(0).is_none() && children(0).is_empty());
+        assert!(Process::open(0).is_err());
+    }
+}

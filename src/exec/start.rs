@@ -1,0 +1,251 @@
+//! Starting a child, and saying exactly why one cannot be started.
+//!
+//! Only `posix_spawn` will do: `fork` copies page tables, which takes 45 ms in a parent of a
+//! gigabyte. The standard library falls back to `fork` silently for `pre_exec`, `uid`, `gid`,
+//! `env_clear`, and for a changed PATH with a program to look up; the first are not used here,
+//! and in the last case the program is looked up here.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+
+use super::{MARK, Order, children};
+
+/// Longest argument or environment entry that Linux takes, without its NUL.
+const STRING_BYTES: usize = 131_071;
+/// Where programs are looked up if PATH is removed.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// Why a child was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("there is no program to run: the command is empty")]
+    Empty,
+    #[error("`{program}` was not found{}", found_hint(.program))]
+    NotFound { program: String },
+    #[error("`{program}` needs the interpreter of its first line, which was not found")]
+    NoInterpreter { program: String },
+    #[error("`{program}` cannot be executed: {reason}")]
+    NotExecutable {
+        program: String,
+        reason: &'static str,
+    },
+    #[error(
+        "argument {argument} is {bytes} bytes long, but the system takes at most {limit}; \
+         pass it on standard input or in a file"
+    )]
+    TooLong {
+        argument: usize,
+        bytes: usize,
+        limit: usize,
+    },
+    #[error(
+        "the environment variable `{name}` takes {bytes} bytes, but the system takes at most \
+         {limit}"
+    )]
+    TooLongVariable {
+        name: String,
+        bytes: usize,
+        limit: usize,
+    },
+    #[error(
+        "the arguments take {bytes} bytes, which together with the environment is more than the \
+         system takes"
+    )]
+    TooLongTogether { bytes: usize },
+    #[error("`{cwd}` is not a folder to run in: {source}")]
+    BadCwd { cwd: String, source: io::Error },
+    #[error("{place} has a NUL byte, which the system cannot pass on")]
+    NulByte { place: String },
+    #[error("cannot start a process: {0}")]
+    Other(#[from] io::Error),
+}
+
+fn found_hint(program: &str) -> &'static str {
+    if program.contains('/') {
+        ""
+    } else {
+        " in PATH"
+    }
+}
+
+impl StartError {
+    /// The exit code by the customs of shells; 2 where the order itself is wrong.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            StartError::NotFound { .. } | StartError::NoInterpreter { .. } => 127,
+            StartError::NotExecutable { .. } => 126,
+            StartError::Other(_) => 1,
+            _ => 2,
+        }
+    }
+}
+
+pub(super) fn start(order: &Order) -> Result<Child, StartError> {
+    check(order)?;
+    let program = &order.argv[0];
+    let mut command = match changed_path(order) {
+        Some(path) if !program.contains('/') => {
+            let mut command = Command::new(look_up(program, path, order.cwd)?);
+            command.arg0(program);
+            command
+        }
+        _ => Command::new(program),
+    };
+    command
+        .args(&order.argv[1..])
+        .current_dir(order.cwd)
+        .process_group(0);
+    order
+        .env_remove
+        .iter()
+        .for_each(|name| _ = command.env_remove(name));
+    command.envs(order.env.iter().map(|(name, value)| (name, value)));
+    command.env(MARK, full_mark(order.mark));
+    command.stdin(if order.stdin.is_some() {
+        Stdio::piped()
+    } else {
+        Stdio::null()
+    });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    children::spawn(&mut command).map_err(|error| explain(order, error))
+}
+
+/// The mark, and after it those of the orchestrators that this process itself runs under: they
+/// must find our children too.
+fn full_mark(mark: &str) -> OsString {
+    static OUTER: OnceLock<Option<OsString>> = OnceLock::new();
+    let mut full = OsString::from(mark);
+    if let Some(outer) = OUTER.get_or_init(|| env::var_os(MARK)) {
+        full.push(";");
+        full.push(outer);
+    }
+    full
+}
+
+fn check(order: &Order) -> Result<(), StartError> {
+    if order.argv.first().is_none_or(String::is_empty) {
+        return Err(StartError::Empty);
+    }
+    for (argument, text) in order.argv.iter().enumerate() {
+        if text.contains('\0') {
+            return Err(StartError::NulByte {
+                place: format!("argument {argument}"),
+            });
+        }
+        if text.len() > STRING_BYTES {
+            let (bytes, limit) = (text.len(), STRING_BYTES);
+            return Err(StartError::TooLong {
+                argument,
+                bytes,
+                limit,
+            });
+        }
+    }
+    order
+        .env
+        .iter()
+        .try_for_each(|(name, value)| check_variable(name, value))
+}
+
+fn check_variable(name: &str, value: &OsStr) -> Result<(), StartError> {
+    if name.contains('\0') || value.as_bytes().contains(&0) {
+        let place = format!("the environment variable `{}`", name.replace('\0', "?"));
+        return Err(StartError::NulByte { place });
+    }
+    let bytes = name.len() + 1 + value.len();
+    if bytes > STRING_BYTES {
+        let name = name.to_owned();
+        return Err(StartError::TooLongVariable {
+            name,
+            bytes,
+            limit: STRING_BYTES,
+        });
+    }
+    Ok(())
+}
+
+/// The child's PATH, if it is not simply inherited.
+fn changed_path<'a>(order: &Order<'a>) -> Option<&'a OsStr> {
+    let set = order.env.iter().rev().find(|(name, _)| name == "PATH");
+    let removed = order.env_remove.iter().any(|name| name == "PATH");
+    set.map(|(_, path)| path.as_os_str())
+        .or(removed.then_some(OsStr::new(DEFAULT_PATH)))
+}
+
+fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {
+    let mut seen = None;
+    for folder in env::split_paths(path) {
+        let file = cwd.join(folder).join(program);
+        match unusable(&file) {
+            Some(reason) => seen = seen.or(file.exists().then_some(reason)),
+            // Absolute, because the child looks for it only after it has changed its folder.
+            None => return std::path::absolute(file).map_err(StartError::Other),
+        }
+    }
+    let program = program.to_owned();
+    Err(match seen {
+        Some(reason) => StartError::NotExecutable { program, reason },
+        None => StartError::NotFound { program },
+    })
+}
+
+/// Why this file cannot be executed, as far as it can be told from outside.
+fn unusable(file: &Path) -> Option<&'static str> {
+    if file.is_dir() {
+        return Some("it is a folder");
+    }
+    access(file, AccessFlags::X_OK)
+        .err()
+        .map(|_| "it has no permission for that")
+}
+
+/// The system gives one number for many causes; the order shows which it was.
+fn explain(order: &Order, error: io::Error) -> StartError {
+    if let Some(source) = cwd_error(order.cwd) {
+        let cwd = order.cwd.display().to_string();
+        return StartError::BadCwd { cwd, source };
+    }
+    let program = order.argv[0].clone();
+    let file = program.contains('/').then(|| order.cwd.join(&program));
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ENOENT) if file.as_ref().is_some_and(|file| file.exists()) => {
+            StartError::NoInterpreter { program }
+        }
+        Some(Errno::ENOENT | Errno::ENOTDIR) => StartError::NotFound { program },
+        Some(Errno::EACCES | Errno::EPERM) => {
+            let reason = file.and_then(|file| unusable(&file));
+            let reason = reason.unwrap_or("it has no permission for that");
+            StartError::NotExecutable { program, reason }
+        }
+        Some(Errno::ENOEXEC) => StartError::NotExecutable {
+            program,
+            reason: "it is neither a program nor a script with `#!`",
+        },
+        Some(Errno::ETXTBSY) => StartError::NotExecutable {
+            program,
+            reason: "it is being written",
+        },
+        Some(Errno::E2BIG) => {
+            let bytes = order.argv.iter().map(|argument| argument.len() + 1).sum();
+            StartError::TooLongTogether { bytes }
+        }
+        _ => StartError::Other(error),
+    }
+}
+
+fn cwd_error(cwd: &Path) -> Option<io::Error> {
+    match std::fs::metadata(cwd) {
+        Ok(folder) if folder.is_dir() => access(cwd, AccessFlags::X_OK).err().map(Into::into),
+        Ok(_) => Some(Errno::ENOTDIR.into()),
+        Err(error) => Some(error),
+    }
+}
