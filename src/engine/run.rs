@@ -59,6 +59,9 @@ pub struct Origin {
     pub run_root: String,
     pub context: Map<String, Value>,
     pub policy: Policy,
+    /// The one step to execute, where not the whole workflow is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_step: Option<String>,
 }
 
 /// One execution of a plan.

@@ -78,6 +78,7 @@ pub fn end(
     if refused {
         slot.attempts = attempt;
         slot.tries += 1;
+        slot.each = None;
     }
     let started = slot.record.as_ref().filter(|_| ran).and_then(|old| old.started_at).unwrap_or(at);
     let mut record = record.clone();

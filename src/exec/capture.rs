@@ -40,6 +40,8 @@ pub struct Capture {
     tee: Option<File>,
     log: Log,
     head: Vec<u8>,
+    /// What is parsed as JSON: a mask could break its syntax, so values are masked afterwards.
+    raw: Vec<u8>,
     newlines: usize,
     total_bytes: u64,
     truncated: bool,
@@ -56,6 +58,7 @@ impl Capture {
             tee: None,
             log: Log::Nowhere,
             head: Vec::new(),
+            raw: Vec::new(),
             newlines: 0,
             total_bytes: 0,
             truncated: false,
@@ -89,6 +92,9 @@ impl Capture {
         match &mut self.masker {
             None => self.keep(bytes),
             Some(masker) => {
+                if self.mode == Mode::Json && self.total_bytes <= JSON_BYTES as u64 {
+                    self.raw.extend_from_slice(bytes);
+                }
                 let mut masked = std::mem::take(&mut self.masked);
                 masked.clear();
                 masker.feed(bytes, &mut masked);
@@ -115,6 +121,7 @@ impl Capture {
         };
         Ok(Captured {
             head: self.head,
+            raw: self.raw,
             lines,
             truncated: self.truncated,
             total_bytes: self.total_bytes,
@@ -193,6 +200,8 @@ impl Capture {
 pub struct Captured {
     /// The beginning, masked, within the limit.
     pub head: Vec<u8>,
+    /// The same unmasked, in mode [`Mode::Json`] with secrets about; only [`Captured::json`] sees it.
+    raw: Vec<u8>,
     /// The head as lines, in mode [`Mode::Lines`] only.
     pub lines: Vec<String>,
     /// True if there was more than the limit.
@@ -209,6 +218,11 @@ impl Captured {
     /// The head as text; what is not UTF-8 is replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.head).into_owned()
+    }
+
+    /// The stream as JSON. Its values are not masked.
+    pub fn json(&self) -> serde_json::Result<serde_json::Value> {
+        serde_json::from_slice(if self.raw.is_empty() { &self.head } else { &self.raw })
     }
 
     /// Keeps the head in a log after all, unless the log already has everything.
@@ -256,8 +270,11 @@ fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Shortens to at most `limit` bytes without splitting a character.
-pub(super) fn cut(bytes: &mut Vec<u8>, limit: usize) {
+/// Shortens to at most `limit` bytes without splitting a character. Says whether it had to.
+pub fn cut(bytes: &mut Vec<u8>, limit: usize) -> bool {
+    if bytes.len() <= limit {
+        return false;
+    }
     bytes.truncate(limit);
     let back = bytes
         .iter()
@@ -265,12 +282,13 @@ pub(super) fn cut(bytes: &mut Vec<u8>, limit: usize) {
         .take(4)
         .position(|byte| byte & 0xc0 != 0x80);
     let Some(start) = back.map(|back| bytes.len() - 1 - back) else {
-        return;
+        return true;
     };
     if std::str::from_utf8(&bytes[start..]).is_err_and(|e| e.error_len().is_none()) {
         bytes.truncate(start);
     }
     bytes.shrink_to_fit();
+    true
 }
 
 fn split_lines(head: &[u8]) -> Vec<String> {

@@ -58,6 +58,9 @@ impl Serialize for Document<'_> {
         map.serialize_entry("for_each", &Loops { plan, run })?;
         map.serialize_entry("run_root", &run.origin.run_root)?;
         map.serialize_entry("policy", &run.origin.policy)?;
+        if let Some(step) = &run.origin.only_step {
+            map.serialize_entry("only_step", step)?;
+        }
         map.serialize_entry("journal_seq", journal_seq)?;
         map.end()
     }
@@ -299,6 +302,8 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         run_root: String,
         #[serde(default)]
         policy: Policy,
+        #[serde(default)]
+        only_step: Option<String>,
         journal_seq: u64,
     }
     let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
@@ -313,6 +318,7 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         run_root: head.run_root,
         context: head.context,
         policy: head.policy,
+        only_step: head.only_step,
     };
     let mut run = Run::new(plan, id, origin, head.started_at);
     run.updated_at = head.updated_at;

@@ -35,10 +35,41 @@ pub fn compile(text: &str, providers: &BTreeMap<String, Provider>) -> Result<Com
     steps::compile(&document, providers)
 }
 
-/// Reads the `providers:` section of a configuration file.
-pub fn compile_providers(node: &yaml::Node) -> Result<BTreeMap<String, Provider>, Vec<Problem>> {
+/// What one settings file says.
+#[derive(Debug, Default)]
+pub struct ConfigLayer {
+    pub providers: BTreeMap<String, Provider>,
+    pub max_visits: Option<u32>,
+    pub grace: Option<std::time::Duration>,
+    pub input_bytes: Option<u64>,
+}
+
+/// Reads a settings file, strict as a workflow is.
+pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
+    const TOP: [fields::Key; 2] = fields::since_1_1(["providers", "limits"]);
+    const LIMITS: [fields::Key; 3] =
+        fields::since_1_1(["max_visits", "grace_sec", "input_bytes"]);
+    let document = yaml::parse(text).map_err(|problem| vec![problem])?;
+    let mut layer = ConfigLayer::default();
+    if matches!(document.value, yaml::Value::Null) {
+        return Ok(layer);
+    }
+    let version = plan::Version::V1_1;
     let report = fields::Report::default();
-    let providers = steps::providers(&report, node, plan::Version::V1_1);
+    if let Some(top) = fields::Fields::open(&report, &document, "the file", &TOP, version) {
+        if let Some(node) = top.get("providers") {
+            layer.providers = steps::providers(&report, node, version);
+        }
+        let limits = top.get("limits").and_then(|node| {
+            fields::Fields::open(&report, node, "`limits`", &LIMITS, version)
+        });
+        if let Some(limits) = limits {
+            let visits = limits.integer("max_visits", 1, u64::from(u32::MAX));
+            layer.max_visits = visits.map(|number| number as u32);
+            layer.grace = limits.seconds("grace_sec", true);
+            layer.input_bytes = limits.integer("input_bytes", 1, 1 << 40);
+        }
+    }
     let problems = report.into_problems();
-    if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok(providers) }
+    if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok(layer) }
 }

@@ -24,6 +24,18 @@ pub struct Plan {
     pub root: Block,
 }
 
+impl Plan {
+    /// The plan to execute one of its steps alone: nothing follows it, whatever comes of it.
+    pub fn only(mut self, name: &str) -> Option<Plan> {
+        let (index, _) = self.root.find(name)?;
+        let mut step = self.root.steps.swap_remove(index);
+        step.on = Handlers::default();
+        self.root.by_name = HashMap::from([(step.name.clone(), 0)]);
+        self.root.steps = vec![step];
+        Some(self)
+    }
+}
+
 /// Versions of the `steps:` dialect, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {

@@ -1,0 +1,83 @@
+//! Moving the files of loop items, so that each is moved once whatever crashes in between.
+//!
+//! The target is journalled before the file is moved. Asked again after a crash, a source that is
+//! gone with the target there means that it was done.
+
+use crate::engine::run::{ItemResult, Run, each_of};
+use crate::engine::run::Address;
+use crate::engine::{RunScope, run::Lifecycle};
+use crate::template::display;
+use crate::workflow::Plan;
+use crate::workspace::{PathError, Workspace, tidy};
+
+/// From where to where an item's file goes.
+pub struct Move {
+    pub from: String,
+    pub to: String,
+}
+
+/// Works out the move of an item. The error is what to put on record instead.
+pub fn plan_move(
+    plan: &Plan,
+    run: &Run,
+    here: &Address,
+    index: usize,
+    result: ItemResult,
+    workspace: &Workspace,
+) -> Result<Move, (Move, String)> {
+    let each = each_of(here.step_of(plan));
+    let item = run.slot(here).and_then(|slot| slot.each.as_ref()?.items.get(index));
+    let from = item.map(|item| display(item).into_owned()).unwrap_or_default();
+    let fail = |to: &str, reason: String| (Move { from: from.clone(), to: to.into() }, reason);
+    if let Some(begun) = begun(run, here, index) {
+        return Ok(Move { from: begun.from.clone(), to: begun.to.clone() });
+    }
+    let target = match result {
+        ItemResult::Success => &each.on_success,
+        ItemResult::Failure => &each.on_failure,
+    };
+    let mut loops = here.loops.clone();
+    loops.push((here.step, index));
+    let scope = RunScope { plan, run, loops: &loops };
+    let template = target.clone().unwrap_or_default();
+    let dir = template.render(&scope).map_err(|missing| {
+        let list: Vec<_> = missing.iter().map(|m| format!("${{{}}}", m.raw)).collect();
+        fail("", format!("undefined variable in `move_to`: {}", list.join(", ")))
+    })?;
+    let name = from.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let to = tidy(&format!("{dir}/{name}"));
+    workspace.check(&to).map_err(|error| fail(&to, error.to_string()))?;
+    workspace.check(&from).map_err(|error| fail(&to, error.to_string()))?;
+    Ok(Move { from: from.clone(), to: free_name(workspace, &to) })
+}
+
+/// A move that was journalled and not seen to its end.
+fn begun<'a>(run: &'a Run, here: &Address, index: usize) -> Option<&'a Lifecycle> {
+    let each = run.slot(here)?.each.as_ref()?;
+    let lifecycle = each.iterations.get(index)?.lifecycle.as_ref()?;
+    (!lifecycle.action_applied && lifecycle.error.is_none()).then_some(lifecycle)
+}
+
+/// Two items of one name do not cover each other: the second gets a number.
+fn free_name(workspace: &Workspace, to: &str) -> String {
+    if !workspace.exists(to) {
+        return to.to_owned();
+    }
+    let (stem, ending) = match to.rsplit_once('.') {
+        Some((stem, ending)) if !ending.contains('/') => (stem, format!(".{ending}")),
+        _ => (to, String::new()),
+    };
+    (1..)
+        .map(|number| format!("{stem}.{number}{ending}"))
+        .find(|name| !workspace.exists(name))
+        .unwrap_or_else(|| to.to_owned())
+}
+
+/// Moves the file, or finds that it was moved. The error is what to put on record.
+pub fn carry_out(workspace: &Workspace, from: &str, to: &str) -> Option<String> {
+    match workspace.move_file(from, to) {
+        Ok(()) => None,
+        Err(PathError::Missing { .. }) if workspace.exists(to) => None,
+        Err(error) => Some(error.to_string()),
+    }
+}

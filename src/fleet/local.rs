@@ -1,0 +1,290 @@
+//! A local run: one process that does everything a run is owed.
+//!
+//! One loop takes messages (an execution ended, a signal came, a time is up), records an event
+//! for each, and asks the engine what is owed next. Executions happen on threads of their own, so
+//! the loop is free to keep the files up to date and the person informed.
+//!
+//! **Invariant:** an event is in the journal before anything is done because of it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use super::lifecycle;
+use super::perform::{self, Performed};
+use super::prepare::{Prepared, prepare};
+use super::site::Site;
+use crate::engine::run::Address;
+use crate::engine::{self, Choice, Effect, Event, Run, RunStatus};
+use crate::exec::{self, Stop};
+use crate::ids::{Attempt, StepPath};
+use crate::store::{Store, StoreError};
+use crate::time::{Clock, Time};
+use crate::workflow::Plan;
+
+/// Where a run is told about, and where a person is asked.
+pub trait Report {
+    /// An event was recorded and applied.
+    fn happened(&mut self, plan: &Plan, run: &Run, event: &Event);
+    /// Time passed. Says when to be called again.
+    fn tick(&mut self, _plan: &Plan, _run: &Run, _now: Time) -> Option<Time> {
+        None
+    }
+    /// What is to follow the failure of a step?
+    fn ask(&mut self, run: &Run, step: &StepPath, stop: &Stop) -> Option<Choice>;
+}
+
+/// How driving a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    Ended(RunStatus),
+    /// A signal stopped it; the run can be resumed.
+    Stopped(i32),
+}
+
+/// What the loop hears.
+pub enum Message {
+    Done { step: StepPath, attempt: Attempt, performed: Option<Performed> },
+    Signal(i32),
+}
+
+/// Drives one run.
+pub struct Driver<'a> {
+    pub site: Arc<Site>,
+    pub plan: &'a Plan,
+    pub run: Run,
+    pub store: Store,
+    pub clock: &'a dyn Clock,
+    pub backups: bool,
+    pub report: &'a mut dyn Report,
+    pub stop: Stop,
+    pub messages: (Sender<Message>, Receiver<Message>),
+}
+
+/// The loop's own state.
+#[derive(Default)]
+struct Loop {
+    in_flight: HashSet<String>,
+    left_running: usize,
+    wake: Option<Time>,
+    signal: Option<i32>,
+    warned: bool,
+    worker: Option<Sender<Job>>,
+}
+
+type Job = Box<dyn FnOnce() -> Message + Send>;
+
+impl Driver<'_> {
+    /// Does everything the run is owed until it ends or is stopped.
+    pub fn drive(mut self) -> Result<(Finish, Run), StoreError> {
+        let mut state = Loop::default();
+        loop {
+            if state.signal.is_none() && self.stop.level() == 0 {
+                self.do_what_is_owed(&mut state)?;
+            }
+            let over = self.run.status != RunStatus::Running || state.signal.is_some();
+            if over && state.in_flight.is_empty() {
+                break;
+            }
+            self.hear(&mut state)?;
+        }
+        if state.left_running > 0 {
+            let ended = exec::sweep(&format!("{}/", self.site.run_id));
+            tracing::info!("ended {ended} processes that commands had left running");
+        }
+        let now = self.clock.now();
+        self.store.save(self.plan, &self.run, now)?;
+        let finish = match state.signal {
+            Some(signal) if self.run.status == RunStatus::Running => Finish::Stopped(signal),
+            _ => Finish::Ended(self.run.status),
+        };
+        Ok((finish, self.run))
+    }
+
+    /// Waits for the next message, keeping up with files and people meanwhile.
+    fn hear(&mut self, state: &mut Loop) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        self.keep_up(state, now);
+        let tick = self.report.tick(self.plan, &self.run, now);
+        let dues = [self.store.next_due(), tick, state.wake];
+        let due = dues.into_iter().flatten().min().unwrap_or(now.plus_ms(3_600_000));
+        // A due time that has passed and could not be met (a full disk) is no reason to spin.
+        let nap = due.ms_since(self.clock.now()).max(1);
+        match self.messages.1.recv_timeout(Duration::from_millis(nap)) {
+            Ok(Message::Signal(signal)) => {
+                state.signal.get_or_insert(signal);
+                Ok(())
+            }
+            Ok(Message::Done { step, attempt, performed }) => {
+                state.in_flight.remove(&step.to_string());
+                let Some(Performed { record, left_running }) = performed else { return Ok(()) };
+                state.left_running += left_running;
+                let record = Box::new(record);
+                self.record(Event::Ended { step: step.to_string(), attempt, record })
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
+        }
+    }
+
+    /// Keeps the files fresh. A failure here loses nothing yet: the journal has what counts, and
+    /// if that cannot be written either, [`Driver::record`] says so.
+    fn keep_up(&mut self, state: &mut Loop, now: Time) {
+        if let Err(error) = self.store.keep_up(self.plan, &self.run, now)
+            && !std::mem::replace(&mut state.warned, true)
+        {
+            tracing::warn!("{error}; will be tried again");
+        }
+    }
+
+    fn record(&mut self, event: Event) -> Result<(), StoreError> {
+        let at = self.clock.now();
+        self.store.record(at, &event)?;
+        engine::apply(self.plan, &mut self.run, at, &event);
+        self.report.happened(self.plan, &self.run, &event);
+        Ok(())
+    }
+
+    /// Does what is owed until all that is left is to wait.
+    fn do_what_is_owed(&mut self, state: &mut Loop) -> Result<(), StoreError> {
+        state.wake = None;
+        loop {
+            let mut progressed = false;
+            for effect in engine::owed(self.plan, &self.run) {
+                progressed |= self.perform(effect, state)?;
+            }
+            if !progressed || self.stop.level() > 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Performs or begins one effect. Says whether the run may now be owed something else.
+    fn perform(&mut self, effect: Effect, state: &mut Loop) -> Result<bool, StoreError> {
+        match effect {
+            Effect::Execute { step, attempt } => self.execute(step, attempt, state),
+            Effect::Open { step } => self.open(step),
+            Effect::MoveItem { step, index, result } => self.move_item(&step, index, result),
+            Effect::MoveBack { step, index, from, to } => {
+                let error = lifecycle::carry_out(&self.site.workspace, &from, &to);
+                let step = step.to_string();
+                self.record(Event::MovedBack { step, index, error }).map(|()| true)
+            }
+            Effect::Ask { step } => self.ask(step),
+            Effect::Wake { at } if at <= self.clock.now() => {
+                self.record(Event::Woke).map(|()| true)
+            }
+            Effect::Wake { at } => {
+                state.wake = Some(at);
+                Ok(false)
+            }
+        }
+    }
+
+    fn address(&self, step: &StepPath) -> Address {
+        Address::of(self.plan, step).expect("an effect names a step of the plan")
+    }
+
+    fn execute(
+        &mut self,
+        step: StepPath,
+        attempt: Attempt,
+        state: &mut Loop,
+    ) -> Result<bool, StoreError> {
+        let here = self.address(&step);
+        let prepared = prepare(&self.site, self.plan, &self.run, &here, attempt);
+        let name = step.to_string();
+        let job: Job = match prepared {
+            Prepared::Skip => {
+                return self.record(Event::Skipped { step: name }).map(|()| true);
+            }
+            Prepared::Refuse(record) => {
+                return self.record(Event::Ended { step: name, attempt, record }).map(|()| true);
+            }
+            Prepared::Open => return self.record(Event::Opened { step: name }).map(|()| true),
+            Prepared::Run(work) => {
+                let (site, stop) = (self.site.clone(), self.stop.clone());
+                Box::new(move || {
+                    let performed = perform::run(&site, &work, &stop);
+                    Message::Done { step, attempt, performed }
+                })
+            }
+            Prepared::Wait(waiting) => {
+                let (site, stop) = (self.site.clone(), self.stop.clone());
+                Box::new(move || {
+                    let performed = perform::wait(&site, &waiting, &stop);
+                    Message::Done { step, attempt, performed }
+                })
+            }
+        };
+        if self.backups {
+            let now = self.clock.now();
+            self.store.back_up(self.plan, &self.run, &name, now)?;
+        }
+        self.record(Event::Launched { step: name.clone(), attempt })?;
+        state.in_flight.insert(name);
+        self.hand_over(job, state);
+        Ok(true)
+    }
+
+    /// Gives a job to the executing thread, which is made for the first one.
+    fn hand_over(&self, job: Job, state: &mut Loop) {
+        let worker = state.worker.get_or_insert_with(|| {
+            let (jobs, waiting) = mpsc::channel::<Job>();
+            let done = self.messages.0.clone();
+            std::thread::spawn(move || {
+                while let Ok(job) = waiting.recv() {
+                    if done.send(job()).is_err() {
+                        return;
+                    }
+                }
+            });
+            jobs
+        });
+        worker.send(job).expect("the executing thread lives as long as the loop");
+    }
+
+    fn open(&mut self, step: StepPath) -> Result<bool, StoreError> {
+        let here = self.address(&step);
+        let attempt = self.run.slot(&here).map_or(1, |slot| slot.attempts + 1);
+        let step = step.to_string();
+        let event = match prepare(&self.site, self.plan, &self.run, &here, attempt) {
+            Prepared::Skip => Event::Skipped { step },
+            Prepared::Refuse(record) => Event::Ended { step, attempt, record },
+            _ => Event::Opened { step },
+        };
+        self.record(event).map(|()| true)
+    }
+
+    fn move_item(
+        &mut self,
+        step: &StepPath,
+        index: usize,
+        result: engine::run::ItemResult,
+    ) -> Result<bool, StoreError> {
+        let here = self.address(step);
+        let workspace = &self.site.workspace;
+        let planned = lifecycle::plan_move(self.plan, &self.run, &here, index, result, workspace);
+        let step = step.to_string();
+        let (target, error) = match planned {
+            Ok(target) => (target, None),
+            Err((target, error)) => (target, Some(error)),
+        };
+        let (from, to) = (target.from.clone(), target.to.clone());
+        self.record(Event::Moving { step: step.clone(), index, result, from, to })?;
+        let error =
+            error.or_else(|| lifecycle::carry_out(&self.site.workspace, &target.from, &target.to));
+        self.record(Event::Moved { step, index, error }).map(|()| true)
+    }
+
+    fn ask(&mut self, step: StepPath) -> Result<bool, StoreError> {
+        let now = self.clock.now();
+        self.store.save(self.plan, &self.run, now)?;
+        match self.report.ask(&self.run, &step, &self.stop) {
+            Some(choice) => {
+                self.record(Event::Decided { step: step.to_string(), choice }).map(|()| true)
+            }
+            None => Ok(false),
+        }
+    }
+}

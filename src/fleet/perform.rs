@@ -1,0 +1,392 @@
+//! Doing the work: a child run to its end and its output read, or files waited for.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use super::prepare::{Waiting, Work, mask_json};
+use super::site::Site;
+use crate::engine::record::Metrics;
+use crate::engine::{Fault, Record, StepStatus};
+use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, Stop};
+use crate::workflow::plan::{CaptureMode, Require};
+
+/// What came of an execution.
+pub struct Performed {
+    pub record: Record,
+    /// Processes that were left running, as plain commands may.
+    pub left_running: usize,
+}
+
+/// Runs a child. Nothing comes back when it was stopped: the attempt then stays open.
+pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
+    if site.debug {
+        write_notes(site, work);
+    }
+    keep_earlier_logs(site, work);
+    let began = Instant::now();
+    let (out, err) = match open_captures(site, work) {
+        Ok(captures) => captures,
+        Err(message) => return Some(refused(site, work, 1, message)),
+    };
+    let mark = site.mark(&work.step, work.attempt);
+    let order = Order {
+        argv: &work.argv,
+        cwd: site.cwd(),
+        env: &work.env,
+        env_remove: &[],
+        stdin: work.stdin.as_deref(),
+        timeout: work.timeout,
+        grace: site.grace,
+        mark: &mark,
+        sweep: work.sweep,
+    };
+    let (mut out, mut err) = (out, err);
+    let ended = match exec::run(&order, &mut out, &mut err, stop) {
+        Ok(ended) => ended,
+        Err(error) => return Some(refused(site, work, error.exit_code(), error.to_string())),
+    };
+    if ended.how == How::Stopped {
+        return None;
+    }
+    let mut result = Outcome { site, work, ended: &ended, record: Record::default() };
+    match (out.finish(), err.finish()) {
+        (Ok(out), Ok(err)) => result.read(&out, &err),
+        (Err(error), _) | (_, Err(error)) => result.fail(1, error.to_string(), Map::new()),
+    }
+    let mut record = result.record;
+    record.duration_ms = Some(began.elapsed().as_millis() as u64);
+    let left = if work.sweep == exec::Sweep::OnStop { ended.survivors } else { 0 };
+    Some(Performed { record, left_running: left })
+}
+
+fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), String> {
+    let mode = match work.capture {
+        CaptureMode::Text => Mode::Text,
+        CaptureMode::Lines => Mode::Lines,
+        CaptureMode::Json => Mode::Json,
+    };
+    let mut out = Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout"));
+    if let Some(path) = &work.output_file {
+        out = out.tee(site.workspace.create(path).map_err(|error| error.to_string())?);
+    }
+    let err = Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stderr"));
+    Ok((out, err))
+}
+
+/// Log files are named by step; those of an earlier attempt are kept under its number.
+fn keep_earlier_logs(site: &Site, work: &Work) {
+    if work.attempt <= 1 {
+        return;
+    }
+    for ending in ["stdout", "stderr"] {
+        let path = site.log(&work.step, ending);
+        let kept = site.log(&work.step, &format!("{}.{ending}", work.attempt - 1));
+        // There is often none, and a log that cannot be kept is no reason to fail a step.
+        let _ = std::fs::rename(path, kept);
+    }
+}
+
+fn write_notes(site: &Site, work: &Work) {
+    let mut text = work.notes.join("\n");
+    text.push_str("\nenvironment, values of the step's own only:\n");
+    for name in site.environment.keys() {
+        text.push_str(&format!("  {name}\n"));
+    }
+    for (name, value) in &work.env {
+        text.push_str(&format!("  {name}={}\n", value.to_string_lossy()));
+    }
+    let path = site.log(&work.step, "debug");
+    let file = std::fs::OpenOptions::new().create(true).append(true).mode(0o644).open(&path);
+    let masked = site.mask.text(&text);
+    if let Err(error) = file.and_then(|mut file| file.write_all(masked.as_bytes())) {
+        tracing::warn!("cannot write `{}`: {error}", path.display());
+    }
+}
+
+/// A step that could not be started.
+fn refused(site: &Site, work: &Work, code: i32, message: String) -> Performed {
+    let mut context = Map::new();
+    context.insert("substituted_command".into(), command(site, work));
+    let mut record = Record::refused(code, site.mask.text(&message), context);
+    record.debug = work.debug.clone();
+    Performed { record, left_running: 0 }
+}
+
+/// The argv for people to see: masked, and an argument of kilobytes cut short.
+fn command(site: &Site, work: &Work) -> Value {
+    const SHOWN: usize = 2048;
+    let show = |arg: &String| {
+        let text = site.mask.text(arg);
+        match text.char_indices().nth(SHOWN) {
+            Some((cut, _)) => format!("{}… ({} bytes)", &text[..cut], text.len()),
+            None => text,
+        }
+    };
+    work.argv.iter().map(show).collect::<Vec<_>>().into()
+}
+
+/// A result in the making.
+struct Outcome<'a> {
+    site: &'a Site,
+    work: &'a Work,
+    ended: &'a Ended,
+    record: Record,
+}
+
+impl Outcome<'_> {
+    fn read(&mut self, out: &Captured, err: &Captured) {
+        let code = self.ended.how.exit_code();
+        self.record.exit_code = Some(code);
+        self.record.debug = self.work.debug.clone();
+        self.record.truncated = Some(out.truncated);
+        self.record.metrics = Some(Metrics {
+            exec_ms: self.ended.took.as_millis() as u64,
+            stdout_bytes: out.total_bytes,
+            stderr_bytes: err.total_bytes,
+        });
+        let parsed = self.keep_output(out);
+        self.record.status = StepStatus::Completed;
+        if code != 0 {
+            self.fail(code, self.failure_message(), self.failure_context());
+        } else if let Err(fault) = parsed {
+            self.fail(2, fault.message, fault.context);
+        }
+        if let Some(error) = &mut self.record.error {
+            error.stdout_tail = out.tail.clone();
+            error.stderr_tail = err.tail.clone();
+        }
+    }
+
+    fn failure_message(&self) -> String {
+        match self.ended.how {
+            How::TimedOut => {
+                let limit = self.work.timeout.unwrap_or_default().as_secs_f64();
+                format!("Command timed out after {limit} s")
+            }
+            How::Killed(signal) => format!("Command was killed by signal {signal}"),
+            How::Exited(code) => format!("Command failed with exit code {code}"),
+            How::Stopped => "Command was stopped".into(),
+        }
+    }
+
+    fn failure_context(&self) -> Map<String, Value> {
+        let mut context = Map::new();
+        if self.ended.how == How::TimedOut {
+            let limit = self.work.timeout.unwrap_or_default().as_secs_f64();
+            context.insert("timeout_sec".into(), json!(limit));
+        }
+        context
+    }
+
+    fn fail(&mut self, code: i32, message: String, mut context: Map<String, Value>) {
+        self.record.status = StepStatus::Failed;
+        self.record.exit_code = Some(code);
+        context.insert("substituted_command".into(), command(self.site, self.work));
+        let message = self.site.mask.text(&message);
+        self.record.error =
+            Some(Fault { message, exit_code: code, context, ..Fault::default() });
+    }
+
+    /// Puts the output into the record by its mode; the error is why it cannot be used.
+    fn keep_output(&mut self, out: &Captured) -> Result<(), Unusable> {
+        match self.work.capture {
+            CaptureMode::Text => {
+                self.record.output = Some(out.text());
+                Ok(())
+            }
+            CaptureMode::Lines => {
+                self.record.output_capture = Some(CaptureMode::Lines);
+                self.record.lines = Some(out.lines.clone());
+                Ok(())
+            }
+            CaptureMode::Json => self.keep_json(out),
+        }
+    }
+
+    fn keep_json(&mut self, out: &Captured) -> Result<(), Unusable> {
+        self.record.output_capture = Some(CaptureMode::Json);
+        let parsed = if out.truncated {
+            Err(("overflow", "output is larger than 1 MiB".to_owned()))
+        } else {
+            out.json().map_err(|error| ("invalid", error.to_string()))
+        };
+        match parsed {
+            Ok(value) => {
+                let value = mask_json(self.site, value);
+                self.record.truncated = Some(false);
+                let checked = check_json(self.site, self.work, &value);
+                self.record.json = Some(value);
+                checked
+            }
+            Err((reason, message)) => {
+                self.keep_unparsed(out, reason);
+                if self.work.allow_parse_error {
+                    return Ok(());
+                }
+                let context = [("json_parse_error".to_owned(), json!({ "reason": reason }))];
+                Err(Unusable {
+                    message: format!("JSON parse failed: {message}"),
+                    context: context.into_iter().collect(),
+                })
+            }
+        }
+    }
+
+    /// Keeps what could not be parsed: its head in the record, all of it in the log.
+    fn keep_unparsed(&mut self, out: &Captured, reason: &str) {
+        let diagnosis = json!({ "reason": reason });
+        self.record.debug.insert("json_parse_error".into(), diagnosis);
+        self.record.output_capture = None;
+        let mut head = out.head.clone();
+        self.record.truncated = Some(exec::capture::cut(&mut head, exec::capture::TEXT_BYTES));
+        self.record.output = Some(String::from_utf8_lossy(&head).into_owned());
+        let path = self.site.log(&self.work.step, "stdout");
+        if let Err(error) = out.write_log(&path) {
+            tracing::warn!("cannot write `{}`: {error}", path.display());
+        }
+    }
+}
+
+/// Output that is not what the author asked for.
+struct Unusable {
+    message: String,
+    context: Map<String, Value>,
+}
+
+fn check_json(site: &Site, work: &Work, value: &Value) -> Result<(), Unusable> {
+    if let Some(path) = &work.schema {
+        check_schema(site, path, value)?;
+    }
+    for require in &work.require {
+        if let Some(reason) = unmet(require, value) {
+            let message =
+                format!("JSON output does not meet `{}`: {reason}", require.pointer);
+            let detail = json!({ "pointer": require.pointer, "reason": reason });
+            let context = [("json_require_failed".to_owned(), detail)].into_iter().collect();
+            return Err(Unusable { message, context });
+        }
+    }
+    Ok(())
+}
+
+fn check_schema(site: &Site, path: &str, value: &Value) -> Result<(), Unusable> {
+    let broken = |reason: String| Unusable {
+        message: format!("the schema `{path}` cannot be used: {reason}"),
+        context: [("output_schema".to_owned(), json!(path))].into_iter().collect(),
+    };
+    let bytes =
+        site.workspace.read(path, site.input_bytes).map_err(|error| broken(error.to_string()))?;
+    let schema: Value = serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
+    let validator = jsonschema::validator_for(&schema).map_err(|error| broken(error.to_string()))?;
+    let errors: Vec<_> = validator
+        .iter_errors(value)
+        .take(20)
+        .map(|error| match error.instance_path().to_string() {
+            place if place.is_empty() => error.to_string(),
+            place => format!("{place}: {error}"),
+        })
+        .collect();
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Unusable {
+        message: format!("JSON output does not match the schema `{path}`: {}", errors[0]),
+        context: [("json_schema_errors".to_owned(), json!(errors))].into_iter().collect(),
+    })
+}
+
+/// Why a value does not meet a requirement, or nothing when it does.
+fn unmet(require: &Require, value: &Value) -> Option<String> {
+    let found = value.pointer(&require.pointer);
+    let found = match (found, require.exists) {
+        (None, false) => return None,
+        (Some(_), false) => return Some("it is there but must not be".into()),
+        (None, true) => return Some("it is missing".into()),
+        (Some(found), true) => found,
+    };
+    if let Some(wanted) = &require.equals
+        && !same(found, wanted)
+    {
+        return Some(format!("it is {found}, not {wanted}"));
+    }
+    let kind = match found {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    match &require.kind {
+        Some(wanted) if wanted != kind => Some(format!("it is of type {kind}, not {wanted}")),
+        _ => None,
+    }
+}
+
+/// Equal as JSON: numbers by value, so that 1 is 1.0.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a.as_f64(), b.as_f64()) {
+        (Some(a_number), Some(b_number)) => a == b || a_number == b_number,
+        _ => a == b,
+    }
+}
+
+/// Waits for files. Nothing comes back when it was stopped.
+pub fn wait(site: &Site, waiting: &Waiting, stop: &Stop) -> Option<Performed> {
+    let began = Instant::now();
+    let mut polls = 0u64;
+    loop {
+        let found = site.workspace.glob(&waiting.glob);
+        polls += 1;
+        let waited = began.elapsed();
+        let files = match found {
+            Ok(files) => files,
+            Err(error) => {
+                let record = Record::refused(2, error.to_string(), Map::new());
+                return Some(Performed { record, left_running: 0 });
+            }
+        };
+        let met = files.len() >= waiting.min_count;
+        if met || waited >= waiting.timeout {
+            return Some(waited_for(waiting, files, waited, polls, met));
+        }
+        let nap = waiting.poll.min(waiting.timeout - waited);
+        if stop.sleep(nap) {
+            return None;
+        }
+    }
+}
+
+fn waited_for(
+    waiting: &Waiting,
+    files: Vec<String>,
+    waited: Duration,
+    polls: u64,
+    met: bool,
+) -> Performed {
+    let mut record = Record {
+        status: if met { StepStatus::Completed } else { StepStatus::Failed },
+        exit_code: Some(if met { 0 } else { 124 }),
+        wait_duration_ms: Some(waited.as_millis() as u64),
+        duration_ms: Some(waited.as_millis() as u64),
+        poll_count: Some(polls),
+        timed_out: Some(!met),
+        ..Record::default()
+    };
+    if !met {
+        let limit = waiting.timeout.as_secs_f64();
+        let message = format!(
+            "waited {limit} s for {} of `{}`, but found {}",
+            waiting.min_count,
+            waiting.glob,
+            files.len()
+        );
+        let context = [("timeout_sec".to_owned(), json!(limit))].into_iter().collect();
+        record.error = Some(Fault { message, exit_code: 124, context, ..Fault::default() });
+    }
+    record.files = Some(files);
+    Performed { record, left_running: 0 }
+}

@@ -1,0 +1,485 @@
+//! From a step that is owed to work that can be done: its condition, its secrets, its
+//! dependencies, its variables, in that order.
+//!
+//! What comes out needs no engine to be carried out. What cannot be prepared fails the step with
+//! exit code 2 before anything is started.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::site::Site;
+use crate::engine::run::Address;
+use crate::engine::{Record, Run, RunScope};
+use crate::exec::Sweep;
+use crate::ids::{Attempt, StepPath};
+use crate::prompt::inject::{self, CAP, Found};
+use crate::template::{Hole, Missing, Scope, Template, display};
+use crate::workflow::Plan;
+use crate::workflow::plan::{
+    Action, CaptureMode, InjectMode, InputMode, Param, Provider, Require, Step, WaitFor,
+};
+use crate::workspace::PathError;
+
+/// What a step comes to before it runs.
+pub enum Prepared {
+    /// Its condition does not hold.
+    Skip,
+    /// It cannot run; this is its result.
+    Refuse(Box<Record>),
+    /// A loop to be entered.
+    Open,
+    Run(Box<Work>),
+    Wait(Waiting),
+}
+
+/// One execution, resolved.
+#[derive(Debug)]
+pub struct Work {
+    pub step: StepPath,
+    pub attempt: Attempt,
+    pub argv: Vec<String>,
+    pub stdin: Option<Vec<u8>>,
+    pub env: Vec<(String, OsString)>,
+    pub timeout: Option<Duration>,
+    pub capture: CaptureMode,
+    pub allow_parse_error: bool,
+    pub output_file: Option<String>,
+    pub schema: Option<String>,
+    pub require: Vec<Require>,
+    pub sweep: Sweep,
+    pub debug: Map<String, Value>,
+    /// Lines for the step's debug log.
+    pub notes: Vec<String>,
+}
+
+/// A wait for files, resolved.
+#[derive(Debug)]
+pub struct Waiting {
+    pub glob: String,
+    pub timeout: Duration,
+    pub poll: Duration,
+    pub min_count: usize,
+}
+
+/// A step that cannot run, with what people need to mend it.
+struct Refusal {
+    message: String,
+    context: Map<String, Value>,
+}
+
+impl Refusal {
+    fn new(message: impl Into<String>) -> Self {
+        Refusal { message: message.into(), context: Map::new() }
+    }
+
+    fn with(mut self, key: &str, value: Value) -> Self {
+        self.context.insert(key.to_owned(), value);
+        self
+    }
+}
+
+impl From<PathError> for Refusal {
+    fn from(error: PathError) -> Self {
+        let path = match &error {
+            PathError::Refused { path, .. }
+            | PathError::Missing { path }
+            | PathError::Io { path, .. } => path.clone(),
+        };
+        let key = if matches!(error, PathError::Refused { .. }) { "unsafe_path" } else { "path" };
+        Refusal::new(error.to_string()).with(key, path.into())
+    }
+}
+
+/// Prepares the step at `here`.
+pub fn prepare(site: &Site, plan: &Plan, run: &Run, here: &Address, attempt: Attempt) -> Prepared {
+    let preparing = Preparing {
+        site,
+        plan,
+        step: here.step_of(plan),
+        path: here.path(plan),
+        attempt,
+        scope: RunScope { plan, run, loops: &here.loops },
+        notes: Vec::new(),
+    };
+    preparing.prepare().unwrap_or_else(|refusal| {
+        let message = site.mask.text(&refusal.message);
+        let context = mask_json(site, Value::Object(refusal.context));
+        let context = context.as_object().cloned().unwrap_or_default();
+        Prepared::Refuse(Box::new(Record::refused(2, message, context)))
+    })
+}
+
+/// Masks every string in a value.
+pub fn mask_json(site: &Site, value: Value) -> Value {
+    if site.mask.is_empty() {
+        return value;
+    }
+    match value {
+        Value::String(text) => Value::String(site.mask.text(&text)),
+        Value::Array(items) => items.into_iter().map(|item| mask_json(site, item)).collect(),
+        Value::Object(map) => {
+            map.into_iter().map(|(k, v)| (site.mask.text(&k), mask_json(site, v))).collect()
+        }
+        Value::Number(number) => {
+            let text = number.to_string();
+            if site.mask.text(&text) == text { Value::Number(number) } else { "***".into() }
+        }
+        other => other,
+    }
+}
+
+struct Preparing<'a> {
+    site: &'a Site,
+    plan: &'a Plan,
+    step: &'a Step,
+    path: StepPath,
+    attempt: Attempt,
+    scope: RunScope<'a>,
+    notes: Vec<String>,
+}
+
+impl Preparing<'_> {
+    fn prepare(mut self) -> Result<Prepared, Refusal> {
+        if !self.condition_holds()? {
+            return Ok(Prepared::Skip);
+        }
+        self.check_secrets()?;
+        let files = self.dependencies()?;
+        match &self.step.action {
+            Action::Each(_) => Ok(Prepared::Open),
+            Action::Wait(wait) => self.wait(wait),
+            Action::Exec { argv } => {
+                let argv = self.render_all(argv)?;
+                self.work(argv, None, Sweep::OnStop, Map::new())
+            }
+            Action::Ask { provider, params } => self.ask(provider, params, files),
+        }
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.site.debug {
+            self.notes.push(line());
+        }
+    }
+
+    /// Fills a template, naming everything that is missing, with its kind.
+    fn render(&mut self, template: &Template) -> Result<String, Refusal> {
+        let text = template.render(&self.scope).map_err(|missing| unresolved(&missing, false))?;
+        if self.site.debug && template.literal().is_none() {
+            self.notes.push(format!("substituted: {text}"));
+        }
+        for hole in template.holes() {
+            if self.was_cut(hole) {
+                tracing::warn!("`${{{}}}` was truncated when it was captured", hole.raw);
+            }
+        }
+        Ok(text)
+    }
+
+    /// Whether a hole refers to output that did not fit into the state.
+    fn was_cut(&self, hole: &Hole) -> bool {
+        let Some((last, front)) = hole.path.split_last() else { return false };
+        if hole.root() != "steps" || !matches!(last.as_str(), "output" | "lines") {
+            return false;
+        }
+        let truncated = Hole::new(&format!("{}.truncated", front.join(".")));
+        matches!(self.scope.look_up(&truncated).as_deref(), Ok(Value::Bool(true)))
+    }
+
+    fn render_all(&mut self, templates: &[Template]) -> Result<Vec<String>, Refusal> {
+        let mut texts = Vec::new();
+        let mut missing = Vec::new();
+        for template in templates {
+            match template.render(&self.scope) {
+                Ok(_) => texts.push(self.render(template)?),
+                Err(faults) => missing.extend(faults),
+            }
+        }
+        if missing.is_empty() { Ok(texts) } else { Err(unresolved(&missing, false)) }
+    }
+
+    fn condition_holds(&mut self) -> Result<bool, Refusal> {
+        let Some(when) = &self.step.when else { return Ok(true) };
+        if let Some((left, right)) = &when.equals {
+            let (left, right) = (self.render(left)?, self.render(right)?);
+            self.note(|| format!("when: `{left}` equals `{right}`?"));
+            if left != right {
+                return Ok(false);
+            }
+        }
+        for (glob, wanted) in [(&when.exists, true), (&when.not_exists, false)] {
+            if let Some(glob) = glob {
+                let pattern = self.render(glob)?;
+                let found = self.site.workspace.glob(&pattern)?;
+                self.note(|| format!("when: `{pattern}` matches {found:?}"));
+                if found.is_empty() == wanted {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn check_secrets(&self) -> Result<(), Refusal> {
+        let absent = |name: &&String| !self.site.environment.contains_key(*name);
+        let missing: Vec<_> = self.step.secrets.iter().filter(absent).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let list = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let message = format!("secrets are not set in the environment: {list}");
+        Err(Refusal::new(message).with("missing_secrets", json!(missing)))
+    }
+
+    /// Checks that required files are there; gives all that were found, sorted.
+    fn dependencies(&mut self) -> Result<Vec<Found>, Refusal> {
+        let depends = &self.step.depends;
+        let mut found: BTreeMap<String, bool> = BTreeMap::new();
+        let mut failed = Vec::new();
+        for (templates, required) in [(&depends.required, true), (&depends.optional, false)] {
+            for template in templates {
+                let pattern = self.render(template)?;
+                let matches = self.site.workspace.glob(&pattern)?;
+                self.note(|| format!("depends_on: `{pattern}` matches {matches:?}"));
+                if matches.is_empty() && required {
+                    failed.push(pattern);
+                }
+                for path in matches {
+                    *found.entry(path).or_default() |= required;
+                }
+            }
+        }
+        if !failed.is_empty() {
+            let list = failed.iter().map(|p| format!("`{p}`")).collect::<Vec<_>>().join(", ");
+            let message = format!("required files are missing: {list}");
+            return Err(Refusal::new(message).with("failed_deps", json!(failed)));
+        }
+        let found = found.into_iter();
+        Ok(found.map(|(path, required)| Found { path, required, ..Found::default() }).collect())
+    }
+
+    fn wait(&mut self, wait: &WaitFor) -> Result<Prepared, Refusal> {
+        let glob = self.render(&wait.glob)?;
+        // A pattern that may not be used fails now rather than after the timeout.
+        self.site.workspace.glob(&glob)?;
+        let &WaitFor { timeout, poll, min_count, .. } = wait;
+        Ok(Prepared::Wait(Waiting { glob, timeout, poll, min_count }))
+    }
+
+    fn ask(
+        &mut self,
+        name: &str,
+        params: &BTreeMap<String, Param>,
+        files: Vec<Found>,
+    ) -> Result<Prepared, Refusal> {
+        let provider = &self.plan.providers[name];
+        let (prompt, injection) = self.compose(files)?;
+        let merged = self.merge(provider, params)?;
+        self.note_unused(provider, name, &merged);
+        let argv_prompt = (provider.input == InputMode::Argv)
+            .then(|| Value::String(String::from_utf8_lossy(&prompt).into_owned()));
+        let scope = ProviderScope { prompt: argv_prompt, params: &merged, around: &self.scope };
+        let mut argv = Vec::new();
+        let mut missing = Vec::new();
+        for token in &provider.command {
+            match token.render(&scope) {
+                Ok(text) => argv.push(text),
+                Err(faults) => missing.extend(faults),
+            }
+        }
+        if !missing.is_empty() {
+            return Err(unresolved(&missing, true));
+        }
+        if self.site.debug {
+            let path = self.site.log(&self.path, "prompt.txt");
+            let written = std::fs::write(&path, self.site.mask.bytes(&prompt));
+            written.map_err(|error| Refusal::new(format!("cannot write the prompt: {error}")))?;
+        }
+        let stdin = (provider.input == InputMode::Stdin).then_some(prompt);
+        let mut debug = Map::new();
+        if let Some(cut) = injection {
+            debug.insert("injection".into(), cut.to_json());
+        }
+        self.work(argv, stdin, Sweep::Always, debug)
+    }
+
+    /// The prompt: the input file as it is, with dependencies put in where asked.
+    fn compose(&mut self, mut files: Vec<Found>) -> Result<(Vec<u8>, Option<inject::Cut>), Refusal> {
+        let prompt = match &self.step.input_file {
+            None => Vec::new(),
+            Some(template) => {
+                let path = self.render(template)?;
+                self.note(|| format!("input_file: {path}"));
+                self.site.workspace.read(&path, self.site.input_bytes)?
+            }
+        };
+        let Some(how) = &self.step.depends.inject else { return Ok((prompt, None)) };
+        if how.mode == InjectMode::Content {
+            for file in &mut files {
+                if self.site.cwd().join(&file.path).is_dir() {
+                    continue;
+                }
+                let (head, size) = self.site.workspace.read_head(&file.path, CAP)?;
+                (file.size, file.head) = (size, Some(head));
+            }
+        }
+        let (text, cut) = inject::inject(&String::from_utf8_lossy(&prompt), how, &files);
+        Ok((text.into_bytes(), cut))
+    }
+
+    /// A provider's defaults with the step's parameters over them, all variables filled.
+    fn merge(
+        &mut self,
+        provider: &Provider,
+        params: &BTreeMap<String, Param>,
+    ) -> Result<BTreeMap<String, Value>, Refusal> {
+        let mut merged = provider.defaults.clone();
+        let mut missing = Vec::new();
+        for (key, param) in params {
+            match param.render(&self.scope) {
+                Ok(value) => _ = merged.insert(key.clone(), value),
+                Err(faults) => missing.extend(faults),
+            }
+        }
+        if missing.is_empty() { Ok(merged) } else { Err(unresolved(&missing, false)) }
+    }
+
+    fn note_unused(&self, provider: &Provider, name: &str, params: &BTreeMap<String, Value>) {
+        for key in params.keys() {
+            let used = |token: &Template| token.holes().any(|hole| hole.root() == key);
+            if !provider.command.iter().any(used) {
+                tracing::debug!("provider `{name}` has no place for the parameter `{key}`");
+            }
+        }
+    }
+
+    fn work(
+        &mut self,
+        mut argv: Vec<String>,
+        stdin: Option<Vec<u8>>,
+        sweep: Sweep,
+        mut debug: Map<String, Value>,
+    ) -> Result<Prepared, Refusal> {
+        let output = &self.step.output;
+        let output_file = output.file.as_ref().map(|t| self.render(t)).transpose()?;
+        if let Some(path) = &output_file {
+            self.site.workspace.check(path)?;
+        }
+        let schema = output.schema.as_ref().map(|t| self.render(t)).transpose()?;
+        let env = self.environment();
+        if self.site.debug {
+            let command: Vec<_> = argv.iter().map(|arg| self.site.mask.text(arg)).collect();
+            debug.insert("command".into(), json!(command));
+            debug.insert("cwd".into(), json!(self.site.cwd()));
+            debug.insert("env_count".into(), json!(self.site.environment.len() + env.len()));
+            self.notes.push(format!("command: {command:?}"));
+        }
+        // Whichever `orchestrate` is on the PATH, a step that calls it means this one.
+        if argv.first().is_some_and(|program| program == "orchestrate") {
+            argv[0] = self.site.program.to_string_lossy().into_owned();
+        }
+        Ok(Prepared::Run(Box::new(Work {
+            step: self.path.clone(),
+            attempt: self.attempt,
+            argv,
+            stdin,
+            env,
+            timeout: self.step.timeout,
+            capture: output.capture,
+            allow_parse_error: output.allow_parse_error,
+            output_file,
+            schema,
+            require: output.require.clone(),
+            sweep,
+            debug,
+            notes: std::mem::take(&mut self.notes),
+        })))
+    }
+
+    /// What is laid over the inherited environment: who is calling, then the step's own `env`.
+    /// Secrets are inherited already.
+    fn environment(&self) -> Vec<(String, OsString)> {
+        let mut env: Vec<(String, OsString)> = vec![
+            ("ORCHESTRATE_RUN_ID".into(), self.site.run_id.as_str().into()),
+            ("ORCHESTRATE_RUN_ROOT".into(), self.site.run_root.clone().into()),
+            ("ORCHESTRATE_STEP".into(), self.path.to_string().into()),
+            ("ORCHESTRATE_ATTEMPT".into(), self.attempt.to_string().into()),
+        ];
+        if let Ok(item) = self.scope.look_up(&Hole::new("item")) {
+            let text = display(&item);
+            if text.len() <= 32 * 1024 && !text.contains('\0') {
+                env.push(("ORCHESTRATE_ITEM".into(), text.as_ref().into()));
+            }
+        }
+        if let Some(agent) = &self.step.agent {
+            env.push(("ORCHESTRATE_AGENT".into(), agent.into()));
+        }
+        env.extend(self.step.env.iter().map(|(key, value)| (key.clone(), value.into())));
+        env
+    }
+}
+
+/// What the holes of a provider's command mean: the prompt, its parameters, then the step's own
+/// variables.
+struct ProviderScope<'a> {
+    prompt: Option<Value>,
+    params: &'a BTreeMap<String, Value>,
+    around: &'a RunScope<'a>,
+}
+
+impl Scope for ProviderScope<'_> {
+    fn look_up(&self, hole: &Hole) -> Result<std::borrow::Cow<'_, Value>, Missing> {
+        use std::borrow::Cow;
+        if hole.raw == "PROMPT"
+            && let Some(prompt) = &self.prompt
+        {
+            return Ok(Cow::Borrowed(prompt));
+        }
+        if let Some(value) = self.params.get(&hole.raw) {
+            return Ok(Cow::Borrowed(value));
+        }
+        if let Some(value) = self.params.get(hole.root()) {
+            let found = crate::template::descend(value, &hole.path[1..]);
+            if let Some(found) = found {
+                return Ok(Cow::Borrowed(found));
+            }
+        }
+        self.around.look_up(hole)
+    }
+}
+
+/// A refusal that sorts missing references by what they are: variables, results of steps,
+/// provider parameters.
+fn unresolved(missing: &[Missing], in_provider: bool) -> Refusal {
+    let names = |list: &[&Missing]| {
+        list.iter().map(|m| format!("${{{}}}", m.raw)).collect::<Vec<_>>()
+    };
+    let all: Vec<&Missing> = missing.iter().collect();
+    let reasons: Vec<_> =
+        missing.iter().map(|m| format!("`${{{}}}` ({})", m.raw, m.reason)).collect();
+    let mut refusal = Refusal::new(format!("undefined: {}", reasons.join(", ")));
+    let namespaced = |m: &&Missing| {
+        ["run.", "context.", "steps.", "loop.", "item"].iter().any(|root| m.raw.starts_with(root))
+    };
+    let variables: Vec<_> =
+        all.iter().copied().filter(|m| !in_provider || namespaced(m)).collect();
+    if !variables.is_empty() {
+        refusal = refusal.with("undefined_vars", json!(names(&variables)));
+    }
+    let of_steps: Vec<_> = all.iter().filter(|m| m.raw.starts_with("steps.")).collect();
+    if !of_steps.is_empty() {
+        let details: Vec<_> = of_steps
+            .iter()
+            .map(|m| json!({ "reference": m.raw, "reason": m.reason }))
+            .collect();
+        refusal = refusal.with("invalid_reference", json!(details));
+    }
+    if in_provider {
+        let keys: Vec<_> = all.iter().map(|m| m.raw.clone()).collect();
+        refusal = refusal.with("missing_placeholders", json!(keys));
+    }
+    refusal
+}

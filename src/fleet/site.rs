@@ -1,0 +1,65 @@
+//! Where a run is executed: its workspace, its directory, the environment, and what is secret.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::exec::Mask;
+use crate::ids::{RunId, StepPath};
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Block};
+use crate::workspace::Workspace;
+
+/// The environment as it was when the program began; read once, in `main`.
+pub type Environment = BTreeMap<String, OsString>;
+
+/// Everything an execution needs to know about its surroundings.
+pub struct Site {
+    pub workspace: Workspace,
+    pub run_root: PathBuf,
+    pub run_id: RunId,
+    pub environment: Environment,
+    pub debug: bool,
+    pub grace: Duration,
+    pub input_bytes: u64,
+    /// Every secret that any step of the plan names, so that none shows up in another's output.
+    pub mask: Mask,
+    /// This program, for steps that call `orchestrate`.
+    pub program: PathBuf,
+}
+
+impl Site {
+    /// The stem of a step's log files.
+    pub fn log(&self, step: &StepPath, ending: &str) -> PathBuf {
+        self.run_root.join("logs").join(format!("{step}.{ending}"))
+    }
+
+    pub fn cwd(&self) -> &Path {
+        self.workspace.root()
+    }
+
+    /// By which the processes of one attempt are found; all of a run's share the beginning.
+    pub fn mark(&self, step: &StepPath, attempt: u32) -> String {
+        format!("{}/{step}#{attempt}", self.run_id)
+    }
+}
+
+/// The values of all secrets a plan names, from the environment and from `env` of its steps.
+pub fn mask(plan: &Plan, environment: &Environment) -> Mask {
+    let mut values = Vec::new();
+    collect(&plan.root, environment, &mut values);
+    Mask::new(values)
+}
+
+fn collect(block: &Block, environment: &Environment, into: &mut Vec<String>) {
+    for step in &block.steps {
+        for name in &step.secrets {
+            into.extend(environment.get(name).map(|value| value.to_string_lossy().into_owned()));
+            into.extend(step.env.iter().filter(|(key, _)| key == name).map(|(_, v)| v.clone()));
+        }
+        if let Action::Each(each) = &step.action {
+            collect(&each.block, environment, into);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The command line: one file for each verb.
+//!
+//! Standard output is data, standard error is talk. Exit codes: 0 completed, 1 failed, 2 bad
+//! usage or input, 5 somebody else owns it, 7 stored state is damaged, 130 and 143 stopped by a
+//! signal.
+
+mod clean;
+mod common;
+mod demo;
+mod offline;
+mod processed;
+mod resume;
+mod run;
+mod run_step;
+mod validate;
+mod watch;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Runs coding agents from workflow files, over plain directories, with no server.
+#[derive(Parser)]
+#[command(name = "orchestrate", version, propagate_version = true)]
+#[command(after_help = "Exit codes: 0 completed, 1 failed, 2 bad usage or invalid workflow, \
+    5 somebody else owns the run, 7 stored state is damaged, 130/143 stopped by a signal.")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run a workflow from the beginning
+    Run(run::RunArgs),
+    /// Go on with a run that failed or was stopped
+    Resume(resume::ResumeArgs),
+    /// Run one step of a workflow alone
+    RunStep(run_step::RunStepArgs),
+    /// Run a workflow again whenever it or its prompts change
+    Watch(watch::WatchArgs),
+    /// Check workflows without running them
+    Validate(validate::ValidateArgs),
+    /// Remove old runs
+    Clean(clean::CleanArgs),
+    /// See a team of agents at work, offline, in a scratch directory
+    Demo(demo::DemoArgs),
+    /// The offline provider: answers a prompt from a script
+    #[command(hide = true)]
+    Offline(crate::offline::Options),
+}
+
+/// Flags that every verb takes.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// Keep debug records and logs of every step
+    #[arg(long, global = true)]
+    debug: bool,
+    /// Put a trace id on every line of the run's log
+    #[arg(long, global = true)]
+    trace: bool,
+    /// Tell only what is wrong
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Tell more
+    #[arg(short, long, global = true)]
+    verbose: bool,
+    /// Write the outcome as JSON on standard output
+    #[arg(long, global = true)]
+    json: bool,
+    /// The least level of log lines that are shown and kept
+    #[arg(long, global = true, value_enum, value_name = "LEVEL")]
+    log_level: Option<LogLevel>,
+    /// Where runs are kept, instead of .orchestrate/runs
+    #[arg(long, global = true, value_name = "PATH")]
+    state_dir: Option<PathBuf>,
+    /// A settings file that wins over all others
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// When to use colours
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
+    color: Colour,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogLevel {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Colour {
+    Auto,
+    Always,
+    Never,
+}
+
+/// A refusal: what to say, and the exit code.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    /// Complete text for standard error; empty when all is said.
+    pub text: String,
+}
+
+impl Failure {
+    fn new(code: u8, message: impl std::fmt::Display) -> Self {
+        Failure { code, text: format!("error: {message}\n") }
+    }
+
+    fn hint(mut self, hint: impl std::fmt::Display) -> Self {
+        self.text.push_str(&format!("  = hint: {hint}\n"));
+        self
+    }
+}
+
+/// Runs the program `orchestrate`.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.verb {
+        Verb::Offline(options) => return offline::main(options),
+        Verb::Run(args) => run::main(args, &cli.common),
+        Verb::Resume(args) => resume::main(args, &cli.common),
+        Verb::RunStep(args) => run_step::main(args, &cli.common),
+        Verb::Watch(args) => watch::main(args, &cli.common),
+        Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Clean(args) => clean::main(args, &cli.common),
+        Verb::Demo(args) => demo::main(args, &cli.common),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprint!("{}", failure.text);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Says that a program of the fleet is not there yet.
+pub fn comes_with_the_fleet(program: &str) -> ExitCode {
+    eprintln!("error: `{program}` is part of the fleet, which this version does not have yet");
+    eprintln!("  = hint: `orchestrate run WORKFLOW` does the whole job on one machine");
+    ExitCode::from(2)
+}

@@ -1,0 +1,243 @@
+//! Telling a person what a run does: a line for each step that ends, and on a terminal a live
+//! view of where it is.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, poll};
+
+use super::progress;
+use crate::engine::run::Address;
+use crate::engine::{Choice, Event, Record, Run, StepStatus};
+use crate::exec::Stop;
+use crate::fleet::Report;
+use crate::ids::StepPath;
+use crate::time::Time;
+use crate::workflow::Plan;
+
+/// How much to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// Errors only.
+    Quiet,
+    /// A line for each step that ended.
+    Plain,
+    /// Where the run is, as it goes.
+    Progress,
+}
+
+/// Tells on standard error.
+pub struct TextReport {
+    telling: Telling,
+    live: bool,
+    colour: bool,
+    drawn: usize,
+    last: Vec<String>,
+}
+
+impl TextReport {
+    pub fn new(telling: Telling, colour: bool) -> Self {
+        let live = telling == Telling::Progress && std::io::stderr().is_terminal();
+        TextReport { telling, live, colour, drawn: 0, last: Vec::new() }
+    }
+
+    fn say(&mut self, line: &str) {
+        self.erase();
+        // Nobody to tell is no reason to stop.
+        let _ = writeln!(std::io::stderr().lock(), "{line}");
+    }
+
+    /// Takes the live lines off the terminal.
+    fn erase(&mut self) {
+        if self.drawn > 0 {
+            let _ = write!(std::io::stderr().lock(), "\x1b[{}A\x1b[J", self.drawn);
+            self.drawn = 0;
+        }
+    }
+
+    fn paint(&self, status: StepStatus, text: &str) -> String {
+        let code = match status {
+            StepStatus::Completed => "32",
+            StepStatus::Failed => "31",
+            StepStatus::Skipped => "33",
+            _ => return text.to_owned(),
+        };
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    fn ended(&mut self, plan: &Plan, run: &Run, step: &str) {
+        let address = StepPath::parse(step).and_then(|path| Address::of(plan, &path));
+        let Some(address) = address else { return };
+        let Some(record) = run.slot(&address).and_then(|slot| slot.record.as_deref()) else {
+            return;
+        };
+        let total = address.block(plan).steps.len();
+        let place = format!("{}[{}/{total}]", "  ".repeat(address.loops.len()), address.step + 1);
+        let line = format!("{place} {step}: {}", self.outcome(record, run, &address));
+        self.say(&line);
+        if record.status == StepStatus::Failed {
+            self.explain(record);
+        }
+    }
+
+    fn outcome(&self, record: &Record, run: &Run, address: &Address) -> String {
+        let time = seconds(record.duration_ms.unwrap_or(0));
+        let code = record.exit_code.unwrap_or(0);
+        let again = run.slot(address).is_some_and(|slot| {
+            record.status == StepStatus::Failed && slot.status() == StepStatus::Pending
+        });
+        let attempt =
+            if record.attempt > 1 { format!(", attempt {}", record.attempt) } else { String::new() };
+        match record.status {
+            StepStatus::Failed => {
+                let word = self.paint(StepStatus::Failed, "failed");
+                let next = if again { "; trying again" } else { "" };
+                format!("{word} with exit code {code} ({time}{attempt}){next}")
+            }
+            StepStatus::Skipped => self.paint(StepStatus::Skipped, "skipped"),
+            _ => format!("{} ({time}{attempt})", self.paint(StepStatus::Completed, "completed")),
+        }
+    }
+
+    fn explain(&mut self, record: &Record) {
+        let Some(error) = &record.error else { return };
+        self.say(&format!("      {}", error.message));
+        let tail = if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
+        for line in tail.iter().skip(tail.len().saturating_sub(5)) {
+            self.say(&format!("      | {}", printable(line)));
+        }
+    }
+}
+
+/// A child's line without what could move the cursor or change colours.
+fn printable(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+pub fn seconds(ms: u64) -> String {
+    match ms {
+        0..10_000 => format!("{}.{}s", ms / 1000, ms % 1000 / 100),
+        10_000..60_000 => format!("{}s", ms / 1000),
+        _ => format!("{}m{:02}s", ms / 60_000, ms / 1000 % 60),
+    }
+}
+
+impl Report for TextReport {
+    fn happened(&mut self, plan: &Plan, run: &Run, event: &Event) {
+        log(plan, run, event);
+        if self.telling == Telling::Quiet {
+            return;
+        }
+        match event {
+            Event::Ended { step, .. } | Event::Skipped { step } => self.ended(plan, run, step),
+            Event::Moved { step, index, error: Some(error) } => {
+                self.say(&format!("warning: item {index} of `{step}` was not moved: {error}"));
+            }
+            _ => {}
+        }
+    }
+
+    fn tick(&mut self, plan: &Plan, run: &Run, now: Time) -> Option<Time> {
+        if self.telling != Telling::Progress {
+            return None;
+        }
+        let lines = progress::lines(plan, run, now);
+        let steady = |lines: &[String]| -> Vec<String> {
+            lines.iter().map(|l| l.split(" (").next().unwrap_or_default().to_owned()).collect()
+        };
+        if self.live {
+            self.erase();
+            let width = terminal_width();
+            for line in &lines {
+                let cut: String = line.chars().take(width).collect();
+                let _ = writeln!(std::io::stderr().lock(), "{cut}");
+            }
+            self.drawn = lines.len();
+        } else if steady(&lines) != steady(&self.last) {
+            lines.iter().for_each(|line| self.say(line));
+        }
+        self.last = lines;
+        Some(now.plus_ms(if self.live { 200 } else { 1000 }))
+    }
+
+    fn ask(&mut self, run: &Run, step: &StepPath, stop: &Stop) -> Option<Choice> {
+        self.say(&format!("step `{step}` failed; run {} waits for you", run.id));
+        loop {
+            self.erase();
+            let _ = write!(std::io::stderr().lock(), "[r]etry, [c]ontinue or [s]top? ");
+            let _ = std::io::stderr().flush();
+            if !wait_for_input(stop) {
+                return None;
+            }
+            let mut line = String::new();
+            match std::io::stdin().lock().read_line(&mut line) {
+                Ok(0) | Err(_) => return Some(Choice::Stop),
+                Ok(_) => {}
+            }
+            match line.trim().to_lowercase().as_str() {
+                "r" | "retry" => return Some(Choice::Retry),
+                "c" | "continue" => return Some(Choice::Continue),
+                "s" | "stop" => return Some(Choice::Stop),
+                other => self.say(&format!("`{other}` is none of the answers")),
+            }
+        }
+    }
+}
+
+impl Drop for TextReport {
+    fn drop(&mut self) {
+        self.erase();
+    }
+}
+
+/// Waits until there is a line to read; says no when the run was stopped meanwhile.
+fn wait_for_input(stop: &Stop) -> bool {
+    let stdin = std::io::stdin();
+    while stop.level() == 0 {
+        let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, 100u16).is_ok_and(|ready| ready > 0) {
+            return true;
+        }
+    }
+    false
+}
+
+fn terminal_width() -> usize {
+    let mut size = nix::libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the call fills in the struct it is given and keeps nothing.
+    let done = unsafe { nix::libc::ioctl(2, nix::libc::TIOCGWINSZ, &raw mut size) };
+    if done == 0 && size.ws_col > 0 { usize::from(size.ws_col) - 1 } else { 79 }
+}
+
+/// Keeps the event in the run's log.
+fn log(plan: &Plan, run: &Run, event: &Event) {
+    match event {
+        Event::Started { .. } => tracing::info!("run {} started", run.id),
+        Event::Resumed { .. } => tracing::info!("run {} resumed", run.id),
+        Event::Launched { step, attempt } => {
+            tracing::info!("step `{step}` started, attempt {attempt}");
+        }
+        Event::Ended { step, attempt, record } => {
+            let code = record.exit_code.unwrap_or(0);
+            let error = record.error.as_ref().map(|e| format!(": {}", e.message));
+            let error = error.unwrap_or_default();
+            tracing::info!("step `{step}` ended with {code}, attempt {attempt}{error}");
+        }
+        Event::Skipped { step } => tracing::info!("step `{step}` skipped"),
+        Event::Opened { step } => {
+            let items = StepPath::parse(step)
+                .and_then(|path| Address::of(plan, &path))
+                .and_then(|at| Some(run.slot(&at)?.each.as_ref()?.items.len()));
+            tracing::info!("loop `{step}` entered with {} items", items.unwrap_or(0));
+        }
+        Event::Moving { from, to, .. } => tracing::info!("moving `{from}` to `{to}`"),
+        Event::Moved { error: Some(error), .. } => tracing::info!("not moved: {error}"),
+        Event::Moved { .. } => tracing::debug!("moved"),
+        Event::MovedBack { step, index, error } => {
+            tracing::info!("item {index} of `{step}` put back: {}", error.as_deref().unwrap_or("yes"));
+        }
+        Event::Woke => {}
+        Event::Decided { step, choice } => tracing::info!("step `{step}`: {choice:?} was chosen"),
+    }
+}
+
