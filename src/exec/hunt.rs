@@ -71,6 +71,14 @@ impl Found {
         self.alive.is_empty() && self.ending.is_empty() && !self.restless
     }
 
+    fn patience(&self) -> Duration {
+        if self.alive.is_empty() {
+            ENDING_LIMIT
+        } else {
+            LIMIT
+        }
+    }
+
     /// All whose end is worth waiting for.
     pub(super) fn processes(&self) -> impl Iterator<Item = &Process> {
         self.alive
@@ -126,21 +134,11 @@ impl<'a> Hunt<'a> {
         let began = Instant::now();
         loop {
             seen.extend(found.alive.iter().map(|(process, _)| process.pid));
-            let limit = if found.alive.is_empty() {
-                ENDING_LIMIT
-            } else {
-                LIMIT
-            };
-            if found.is_none() || began.elapsed() > limit {
+            if found.is_none() || began.elapsed() > found.patience() {
                 return seen.len();
             }
             found = self.strike();
-            let limit = if found.alive.is_empty() {
-                ENDING_LIMIT
-            } else {
-                LIMIT
-            };
-            await_end(&found, limit);
+            await_end(&found, found.patience());
         }
     }
 
@@ -149,20 +147,19 @@ impl<'a> Hunt<'a> {
         let adopted = orphans();
         let everywhere = self.by_prefix || !children::adopts();
         let restless = adopted.reaped > 0;
-        if adopted.alive.is_empty() && self.child.is_none() && !everywhere {
-            return Found {
-                restless,
-                ..Found::default()
-            };
-        }
         let found = Found {
             restless,
             ..Found::default()
         };
+        if adopted.alive.is_empty() && self.child.is_none() && !everywhere {
+            return found;
+        }
+        let (hunt, deep, done) = (self, !everywhere, spared());
         let mut search = Search {
-            hunt: self,
+            hunt,
             freeze,
-            done: spared(),
+            deep,
+            done,
             found,
         };
         if everywhere {
@@ -197,6 +194,9 @@ impl<'a> Hunt<'a> {
 struct Search<'a> {
     hunt: &'a Hunt<'a>,
     freeze: bool,
+    /// Also looks below those who are not owned; not if every process is visited anyway.
+    deep: bool,
+    /// Those who are spared or already found.
     done: BTreeSet<Pid>,
     found: Found,
 }
@@ -206,12 +206,14 @@ impl Search<'_> {
     fn visit(&mut self, root: Pid, orphan: bool) {
         let mut open = vec![(root, None)];
         while let Some((pid, owner)) = open.pop() {
-            if !self.done.insert(pid) {
+            if self.done.contains(&pid) {
                 continue;
             }
             let owned = self.take(pid, owner, orphan && pid == root);
-            // On the whole machine every process is a root; only descent needs the walk.
-            if owned || !self.hunt.by_prefix {
+            if owned {
+                self.done.insert(pid);
+            }
+            if owned || self.deep {
                 let owner = owned.then_some(pid);
                 open.extend(children_of(pid).into_iter().map(|child| (child, owner)));
             }
@@ -222,7 +224,7 @@ impl Search<'_> {
     fn take(&mut self, pid: Pid, owner: Option<Pid>, orphan: bool) -> bool {
         let owned = |stat: &Stat| owner == Some(stat.parent) || self.hunt.owns(pid, stat, orphan);
         match stat(pid) {
-            Some(stat) if stat.ending && !self.hunt.by_prefix => {
+            Some(stat) if stat.ending && self.deep => {
                 self.found.ending.extend(Process::open(pid));
                 return false;
             }
