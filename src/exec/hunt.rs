@@ -20,6 +20,8 @@ use super::stop::timeout;
 const GRACE: Duration = Duration::from_millis(500);
 /// After this the machine is not going to let them die.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Those who are ending by themselves may be others', so they hold nobody up for long.
+const ENDING_LIMIT: Duration = Duration::from_millis(500);
 /// How many are held at once: each takes a descriptor.
 const BATCH: usize = 256;
 
@@ -56,6 +58,9 @@ pub(super) struct Hunt<'a> {
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) alive: Vec<(Process, Pid)>,
+    /// Those who are just ending: whose they were cannot be told any more, and what they started
+    /// is not handed to us yet.
+    ending: Vec<Process>,
     /// True if something moved meanwhile, so that finding nothing proves nothing.
     restless: bool,
 }
@@ -63,7 +68,23 @@ pub(super) struct Found {
 impl Found {
     /// True if for certain nobody is there.
     pub(super) fn is_none(&self) -> bool {
-        self.alive.is_empty() && !self.restless
+        self.alive.is_empty() && self.ending.is_empty() && !self.restless
+    }
+
+    fn patience(&self) -> Duration {
+        if self.alive.is_empty() {
+            ENDING_LIMIT
+        } else {
+            LIMIT
+        }
+    }
+
+    /// All whose end is worth waiting for.
+    pub(super) fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.alive
+            .iter()
+            .map(|(process, _)| process)
+            .chain(&self.ending)
     }
 }
 
@@ -110,14 +131,14 @@ impl<'a> Hunt<'a> {
         found.alive.iter().for_each(|(process, _)| ask(process));
         await_end(&found, grace);
         let mut seen: BTreeSet<Pid> = BTreeSet::new();
-        let limit = Instant::now() + LIMIT;
+        let began = Instant::now();
         loop {
             seen.extend(found.alive.iter().map(|(process, _)| process.pid));
-            if found.is_none() || Instant::now() > limit {
+            if found.is_none() || began.elapsed() > found.patience() {
                 return seen.len();
             }
             found = self.strike();
-            await_end(&found, LIMIT);
+            await_end(&found, found.patience());
         }
     }
 
@@ -126,20 +147,19 @@ impl<'a> Hunt<'a> {
         let adopted = orphans();
         let everywhere = self.by_prefix || !children::adopts();
         let restless = adopted.reaped > 0;
-        if adopted.alive.is_empty() && self.child.is_none() && !everywhere {
-            return Found {
-                restless,
-                ..Found::default()
-            };
-        }
         let found = Found {
             restless,
             ..Found::default()
         };
+        if adopted.alive.is_empty() && self.child.is_none() && !everywhere {
+            return found;
+        }
+        let (hunt, deep, done) = (self, !everywhere, spared());
         let mut search = Search {
-            hunt: self,
+            hunt,
             freeze,
-            done: spared(),
+            deep,
+            done,
             found,
         };
         if everywhere {
@@ -174,6 +194,9 @@ impl<'a> Hunt<'a> {
 struct Search<'a> {
     hunt: &'a Hunt<'a>,
     freeze: bool,
+    /// Also looks below those who are not owned; not if every process is visited anyway.
+    deep: bool,
+    /// Those who are spared or already found.
     done: BTreeSet<Pid>,
     found: Found,
 }
@@ -183,12 +206,14 @@ impl Search<'_> {
     fn visit(&mut self, root: Pid, orphan: bool) {
         let mut open = vec![(root, None)];
         while let Some((pid, owner)) = open.pop() {
-            if !self.done.insert(pid) {
+            if self.done.contains(&pid) {
                 continue;
             }
             let owned = self.take(pid, owner, orphan && pid == root);
-            // On the whole machine every process is a root; only descent needs the walk.
-            if owned || !self.hunt.by_prefix {
+            if owned {
+                self.done.insert(pid);
+            }
+            if owned || self.deep {
                 let owner = owned.then_some(pid);
                 open.extend(children_of(pid).into_iter().map(|child| (child, owner)));
             }
@@ -198,8 +223,18 @@ impl Search<'_> {
     /// True if the process belongs to the hunt.
     fn take(&mut self, pid: Pid, owner: Option<Pid>, orphan: bool) -> bool {
         let owned = |stat: &Stat| owner == Some(stat.parent) || self.hunt.owns(pid, stat, orphan);
-        if !stat(pid).is_some_and(|stat| !stat.ended && owned(&stat)) {
-            return false;
+        match stat(pid) {
+            Some(stat) if stat.ending && self.deep => {
+                self.found.ending.extend(Process::open(pid));
+                return false;
+            }
+            Some(stat) if !stat.ended && owned(&stat) => {}
+            _ => {
+                // An orphan may have begun to end, and lost its mark, after it was listed.
+                let ends = || stat(pid).is_none_or(|stat| stat.ended || stat.ending);
+                self.found.restless |= orphan && ends();
+                return false;
+            }
         }
         if self.found.alive.len() == BATCH {
             self.found.restless = true;
@@ -238,7 +273,7 @@ fn ask(process: &Process) {
 
 fn await_end(found: &Found, time: Duration) {
     let end = Instant::now() + time;
-    let mut left: Vec<&Process> = found.alive.iter().map(|(process, _)| process).collect();
+    let mut left: Vec<&Process> = found.processes().collect();
     while !left.is_empty() && Instant::now() < end {
         // Each end wakes us, so what has ended must not be watched again.
         let fds = left.iter().map(|process| process.as_fd());

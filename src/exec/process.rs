@@ -63,7 +63,10 @@ impl AsFd for Process {
 /// What `/proc/<pid>/stat` says.
 #[derive(Debug)]
 pub(super) struct Stat {
+    /// It is a zombie.
     pub(super) ended: bool,
+    /// It runs no code of its own any more, has no environment, but is not a zombie yet.
+    pub(super) ending: bool,
     pub(super) parent: Pid,
     pub(super) group: Pid,
     /// In clock ticks after boot.
@@ -76,13 +79,21 @@ pub(super) fn stat(pid: Pid) -> Option<Stat> {
     let after_name = bytes.iter().rposition(|byte| *byte == b')')? + 2;
     let text = std::str::from_utf8(bytes.get(after_name..)?).ok()?;
     let fields: Vec<&str> = text.split(' ').collect();
+    // If only the first thread has ended, the process goes on although it is shown as a zombie.
+    let whole = fields.get(17)?.parse::<u32>().ok()? <= 1;
+    let ended = whole && matches!(*fields.first()?, "Z" | "X" | "x");
+    let flags: u32 = fields.get(6)?.parse().ok()?;
     Some(Stat {
-        ended: matches!(*fields.first()?, "Z" | "X" | "x"),
+        ended,
+        ending: whole && !ended && flags & PF_EXITING != 0,
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
     })
 }
+
+/// A flag of the kernel, shown in `/proc/<pid>/stat`.
+const PF_EXITING: u32 = 4;
 
 /// The value of [`MARK`] in a process's environment.
 pub(super) fn mark(pid: Pid) -> Option<Vec<u8>> {

@@ -204,13 +204,10 @@ impl<'a> Job<'a> {
                 break;
             }
             most = most.max(found.alive.len());
-            let handles: Vec<BorrowedFd> = found.alive.iter().map(|(p, _)| p.as_fd()).collect();
+            let handles: Vec<BorrowedFd> = found.processes().map(AsFd::as_fd).collect();
             // With nobody to watch, something was just moving: look again.
-            let due = if handles.is_empty() {
-                Instant::now()
-            } else {
-                kill_at
-            };
+            let soon = Instant::now() + Duration::from_millis(1);
+            let due = if handles.is_empty() { soon } else { kill_at };
             self.pipes
                 .turn(&handles, self.stop.above(self.heeded.max(1)), Some(due))?;
         }
