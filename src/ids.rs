@@ -56,8 +56,8 @@ impl RunId {
             && stamp.ends_with('Z')
             && digits(&stamp[..8])
             && digits(&stamp[9..15]);
-        let tail_ok = tail.len() == 6
-            && tail.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let tail_ok =
+            tail.len() == 6 && tail.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         (stamp_ok && tail_ok).then(|| RunId(text.to_owned()))
     }
 
@@ -144,10 +144,8 @@ mod tests {
 
     #[test]
     fn a_step_path_survives_its_text_form() {
-        let path = StepPath {
-            loops: vec![("A.b".into(), 3), ("Inner".into(), 0)],
-            step: "v1.2".into(),
-        };
+        let path =
+            StepPath { loops: vec![("A.b".into(), 3), ("Inner".into(), 0)], step: "v1.2".into() };
         assert_eq!(path.to_string(), "A%2Eb.3.Inner.0.v1%2E2");
         assert_eq!(StepPath::parse(&path.to_string()), Some(path));
         for bad in ["", "a.b", "a.x.b", "../x", "a%2Fb"] {

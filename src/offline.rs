@@ -68,10 +68,7 @@ enum Found<'a> {
 }
 
 fn find<'a>(options: &'a Options, question: &Question, root: &Path) -> Result<Found<'a>, Problem> {
-    let script = options
-        .script
-        .as_deref()
-        .filter(|path| !path.as_os_str().is_empty());
+    let script = options.script.as_deref().filter(|path| !path.as_os_str().is_empty());
     if let Some(path) = script {
         let text = fs::read_to_string(root.join(path))
             .map_err(|cause| Problem::io("cannot read the script", path, cause))?;
@@ -83,10 +80,9 @@ fn find<'a>(options: &'a Options, question: &Question, root: &Path) -> Result<Fo
     }
     match (&options.answer, script) {
         (Some(text), _) => Ok(Found::Text(text)),
-        (None, Some(path)) => Err(Problem::Unmatched {
-            script: path.to_path_buf(),
-            asked: question.to_string(),
-        }),
+        (None, Some(path)) => {
+            Err(Problem::Unmatched { script: path.to_path_buf(), asked: question.to_string() })
+        }
         (None, None) => Ok(Found::Echo),
     }
 }
@@ -124,16 +120,9 @@ impl When {
         self.step.as_ref().is_none_or(|glob| question.is_at(glob))
             && (self.attempt.is_none() || self.attempt == question.attempt)
             && (self.index.is_none() || self.index == question.index)
-            && (self.item.as_ref()).is_none_or(|glob| {
-                question
-                    .item
-                    .as_deref()
-                    .is_some_and(|item| glob.matches(item))
-            })
-            && self
-                .prompt
-                .as_ref()
-                .is_none_or(|text| question.prompt.contains(text))
+            && (self.item.as_ref())
+                .is_none_or(|glob| question.item.as_deref().is_some_and(|item| glob.matches(item)))
+            && self.prompt.as_ref().is_none_or(|text| question.prompt.contains(text))
     }
 }
 
@@ -218,24 +207,18 @@ fn parse(path: &Path, text: &str) -> Result<Vec<Rule>, Problem> {
         .map_err(|error| Problem::invalid(path, error.location(), plain(&error)))?;
     rules
         .into_iter()
-        .map(
-            |Spanned {
-                 value: rule,
-                 referenced: place,
-                 ..
-             }| {
-                let answers = [rule.answer.is_some(), rule.answer_file.is_some(), rule.echo];
-                if answers.into_iter().filter(|given| *given).count() > 1 {
-                    let message = "a rule has only one of `answer`, `answer_file` and `echo`";
-                    return Err(Problem::invalid(path, Some(place), message.to_owned()));
-                }
-                if !(0..=255).contains(&rule.exit) {
-                    let message = format!("`exit: {}` is not between 0 and 255", rule.exit);
-                    return Err(Problem::invalid(path, Some(place), message));
-                }
-                Ok(rule)
-            },
-        )
+        .map(|Spanned { value: rule, referenced: place, .. }| {
+            let answers = [rule.answer.is_some(), rule.answer_file.is_some(), rule.echo];
+            if answers.into_iter().filter(|given| *given).count() > 1 {
+                let message = "a rule has only one of `answer`, `answer_file` and `echo`";
+                return Err(Problem::invalid(path, Some(place), message.to_owned()));
+            }
+            if !(0..=255).contains(&rule.exit) {
+                let message = format!("`exit: {}` is not between 0 and 255", rule.exit);
+                return Err(Problem::invalid(path, Some(place), message));
+            }
+            Ok(rule)
+        })
         .collect()
 }
 
@@ -266,14 +249,8 @@ fn follow(
     for task in &rule.task {
         let (agent, name) = (question.fill(&task.agent), question.fill(&task.name));
         let name = name.strip_suffix(".task").unwrap_or(&name);
-        if [&agent, name]
-            .iter()
-            .any(|part| part.is_empty() || part.contains('/'))
-        {
-            return Err(Problem::TaskName {
-                agent,
-                name: name.to_owned(),
-            });
+        if [&agent, name].iter().any(|part| part.is_empty() || part.contains('/')) {
+            return Err(Problem::TaskName { agent, name: name.to_owned() });
         }
         let path = format!("inbox/{agent}/{name}.task");
         place(root, &path, question.fill(&task.text).as_bytes())?;
@@ -293,10 +270,7 @@ fn follow(
 }
 
 fn give(stream: &mut dyn Write, bytes: &[u8]) -> Result<(), Problem> {
-    stream
-        .write_all(bytes)
-        .and_then(|()| stream.flush())
-        .map_err(Problem::Stream)
+    stream.write_all(bytes).and_then(|()| stream.flush()).map_err(Problem::Stream)
 }
 
 /// Ends a text with a newline, as messages for people do.
@@ -330,15 +304,10 @@ fn place(root: &Path, path: &str, bytes: &[u8]) -> Result<(), Problem> {
 /// Resolves a path of a script under the workspace, following symbolic links as far as they stay
 /// inside. What does not exist yet cannot lead out, so only the part that exists is resolved.
 fn within(root: &Path, path: &str) -> Result<PathBuf, Problem> {
-    let outside = || Problem::Outside {
-        path: path.to_owned(),
-    };
+    let outside = || Problem::Outside { path: path.to_owned() };
     let parts: Vec<_> = Path::new(path).components().collect();
     let downward = |part: &Component| matches!(part, Component::Normal(_) | Component::CurDir);
-    if !parts.iter().all(downward)
-        || !parts
-            .iter()
-            .any(|part| matches!(part, Component::Normal(_)))
+    if !parts.iter().all(downward) || !parts.iter().any(|part| matches!(part, Component::Normal(_)))
     {
         return Err(outside());
     }
@@ -395,9 +364,7 @@ impl<'a> Question<'a> {
             return false;
         };
         let tails = path.match_indices('.').map(|(dot, _)| &path[dot + 1..]);
-        std::iter::once(path)
-            .chain(tails)
-            .any(|tail| glob.matches(tail))
+        std::iter::once(path).chain(tails).any(|tail| glob.matches(tail))
     }
 
     fn value(&self, name: &str) -> Option<String> {
@@ -441,14 +408,9 @@ impl<'a> Question<'a> {
 impl fmt::Display for Question<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let step = self.step.as_deref().unwrap_or("(none)");
-        let attempt = self
-            .attempt
-            .map_or_else(|| "(none)".to_owned(), |n| n.to_string());
+        let attempt = self.attempt.map_or_else(|| "(none)".to_owned(), |n| n.to_string());
         let first = self.prompt.lines().next().unwrap_or_default();
-        write!(
-            f,
-            "step `{step}`, attempt {attempt}, prompt begins `{first}`"
-        )
+        write!(f, "step `{step}`, attempt {attempt}, prompt begins `{first}`")
     }
 }
 
@@ -464,22 +426,14 @@ enum Problem {
     #[error("a task needs plain names, but has agent `{agent}` and name `{name}`")]
     TaskName { agent: String, name: String },
     #[error("{what} `{}`: {cause}", .path.display())]
-    Io {
-        what: &'static str,
-        path: PathBuf,
-        cause: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, cause: io::Error },
     #[error("cannot write the answer: {0}")]
     Stream(io::Error),
 }
 
 impl Problem {
     fn io(what: &'static str, path: &Path, cause: io::Error) -> Self {
-        Self::Io {
-            what,
-            path: path.to_path_buf(),
-            cause,
-        }
+        Self::Io { what, path: path.to_path_buf(), cause }
     }
 
     fn invalid(path: &Path, place: Option<serde_saphyr::Location>, message: String) -> Self {
@@ -507,15 +461,8 @@ mod tests {
         fn new(script: &str) -> Self {
             let root = tempfile::tempdir().unwrap();
             fs::write(root.path().join("s.yaml"), script).unwrap();
-            let options = Options {
-                script: Some("s.yaml".into()),
-                answer: None,
-            };
-            Self {
-                root,
-                options,
-                environment: Vec::new(),
-            }
+            let options = Options { script: Some("s.yaml".into()), answer: None };
+            Self { root, options, environment: Vec::new() }
         }
 
         fn at(mut self, step: &'static str, attempt: &'static str) -> Self {
@@ -543,11 +490,7 @@ mod tests {
                 &mut out,
                 &mut err,
             );
-            (
-                code,
-                String::from_utf8(out).unwrap(),
-                String::from_utf8(err).unwrap(),
-            )
+            (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
         }
 
         fn read(&self, path: &str) -> String {
@@ -558,23 +501,10 @@ mod tests {
     #[test]
     fn without_a_script_the_prompt_is_echoed_byte_for_byte() {
         for script in [None, Some(PathBuf::new())] {
-            let options = Options {
-                script,
-                answer: None,
-            };
+            let options = Options { script, answer: None };
             let (mut out, mut err) = (Vec::new(), Vec::new());
-            let code = answer(
-                &options,
-                b"a\xff\n",
-                &|_| None,
-                Path::new("."),
-                &mut out,
-                &mut err,
-            );
-            assert_eq!(
-                (code, out.as_slice(), err.as_slice()),
-                (0, &b"a\xff\n"[..], &b""[..])
-            );
+            let code = answer(&options, b"a\xff\n", &|_| None, Path::new("."), &mut out, &mut err);
+            assert_eq!((code, out.as_slice(), err.as_slice()), (0, &b"a\xff\n"[..], &b""[..]));
         }
     }
 
@@ -582,9 +512,7 @@ mod tests {
     fn an_empty_script_on_the_command_line_means_none() {
         use clap::{Args, FromArgMatches};
         let command = Options::augment_args(clap::Command::new("offline"));
-        let matches = command
-            .try_get_matches_from(["offline", "--script", ""])
-            .unwrap();
+        let matches = command.try_get_matches_from(["offline", "--script", ""]).unwrap();
         let options = Options::from_arg_matches(&matches).unwrap();
         assert_eq!(options.script, Some(PathBuf::new()));
     }
@@ -642,10 +570,7 @@ mod tests {
             "- answer: '{{prompt}}|{{ step }}|{{attempt}}|{{index}}|{{run_id}}|{{other}}|{{'\n";
         let bench = Bench::new(script).at("L.4.Inner.7.S", "2");
         let told = bench.ask("say {{step}}").1;
-        assert_eq!(
-            told,
-            "say {{step}}|L.4.Inner.7.S|2|7|20250115T143022Z-a3f8c2|{{other}}|{{"
-        );
+        assert_eq!(told, "say {{step}}|L.4.Inner.7.S|2|7|20250115T143022Z-a3f8c2|{{other}}|{{");
         let bench = Bench::new("- answer: '{{{index}}} {{index'\n").at("L.4.S", "1");
         assert_eq!(bench.ask("").1, "{4} {{index");
         let bench = Bench::new("- answer: 'no {{index}}'\n").at("S", "1");
@@ -669,17 +594,12 @@ mod tests {
 ",
         )
         .at("L.5.S", "1");
-        assert_eq!(
-            bench.ask("hello"),
-            (3, "done".to_owned(), "busy\n".to_owned())
-        );
+        assert_eq!(bench.ask("hello"), (3, "done".to_owned(), "busy\n".to_owned()));
         assert_eq!(bench.read("src/impl_5.py"), "print(5)");
         assert_eq!(bench.read("deep/er/note.md"), "hello\n");
         assert_eq!(bench.read("inbox/qa/review_5.task"), "Review L.5.S");
         assert_eq!(bench.read("inbox/qa/second.task"), "two");
-        let left = fs::read_dir(bench.root.path().join("inbox/qa"))
-            .unwrap()
-            .count();
+        let left = fs::read_dir(bench.root.path().join("inbox/qa")).unwrap().count();
         assert_eq!(left, 2, "no scratch file stays behind");
     }
 
@@ -697,30 +617,22 @@ mod tests {
     fn an_answer_can_be_a_file_or_the_prompt() {
         let bench = Bench::new("- answer_file: 'answers/{{step}}.md'\n").at("S", "1");
         fs::create_dir(bench.root.path().join("answers")).unwrap();
-        fs::write(
-            bench.root.path().join("answers/S.md"),
-            "you said {{prompt}}",
-        )
-        .unwrap();
+        fs::write(bench.root.path().join("answers/S.md"), "you said {{prompt}}").unwrap();
         assert_eq!(bench.ask("hi").1, "you said hi");
         let bench = Bench::new("- {echo: true, exit: 1}\n");
         assert_eq!(bench.ask("hi"), (1, "hi".to_owned(), String::new()));
         let (code, _, err) = Bench::new("- answer_file: none.md\n").ask("");
         assert_eq!(code, 2);
-        assert!(
-            err.starts_with("error: cannot read the answer `none.md`: "),
-            "{err}"
-        );
+        assert!(err.starts_with("error: cannot read the answer `none.md`: "), "{err}");
     }
 
     #[test]
     fn nothing_is_written_or_read_outside_the_workspace() {
         let elsewhere = tempfile::tempdir().unwrap();
         for path in ["/etc/x", "../x", "a/../../x", "link/x", "dangling", "", "."] {
-            for script in [
-                format!("- write: {{'{path}': text}}\n"),
-                format!("- answer_file: '{path}'\n"),
-            ] {
+            for script in
+                [format!("- write: {{'{path}': text}}\n"), format!("- answer_file: '{path}'\n")]
+            {
                 let bench = Bench::new(&script);
                 let root = bench.root.path();
                 std::os::unix::fs::symlink(elsewhere.path(), root.join("link")).unwrap();
@@ -728,10 +640,7 @@ mod tests {
                 std::os::unix::fs::symlink(missing, root.join("dangling")).unwrap();
                 let (code, out, err) = bench.ask("");
                 assert_eq!((code, out.as_str()), (2, ""), "{path}");
-                assert_eq!(
-                    err,
-                    format!("error: `{path}` is not a path inside the workspace\n")
-                );
+                assert_eq!(err, format!("error: `{path}` is not a path inside the workspace\n"));
             }
         }
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
@@ -751,23 +660,11 @@ mod tests {
         for (script, place, message) in [
             ("- answer: a\n  anwser: b\n", "s.yaml:2:3", "unknown field"),
             ("- when: {stepp: b}\n", "s.yaml:1:10", "unknown field"),
-            (
-                "- answer: a\n- answer: b\n  echo: true\n",
-                "s.yaml:2:3",
-                "only one of",
-            ),
+            ("- answer: a\n- answer: b\n  echo: true\n", "s.yaml:2:3", "only one of"),
             ("- when: {step: '[a'}\n", "s.yaml:1:16", "not a pattern"),
             ("- exit: 256\n", "s.yaml:1:3", "`exit: 256` is not between"),
-            (
-                "- exit: 1\n  exit: 2\n",
-                "s.yaml:2:3",
-                "duplicate mapping key: exit\n",
-            ),
-            (
-                "- task: {agent: qa, name: x}\n",
-                "s.yaml:1",
-                "missing field",
-            ),
+            ("- exit: 1\n  exit: 2\n", "s.yaml:2:3", "duplicate mapping key: exit\n"),
+            ("- task: {agent: qa, name: x}\n", "s.yaml:1", "missing field"),
             ("answer: a\n", "s.yaml:1:1", ""),
         ] {
             let (code, out, err) = Bench::new(script).ask("");
@@ -779,10 +676,7 @@ mod tests {
         bench.options.script = Some("gone.yaml".into());
         let (code, _, err) = bench.ask("");
         assert_eq!(code, 2);
-        assert!(
-            err.starts_with("error: cannot read the script `gone.yaml`: "),
-            "{err}"
-        );
+        assert!(err.starts_with("error: cannot read the script `gone.yaml`: "), "{err}");
     }
 
     #[test]

@@ -61,7 +61,8 @@ impl Workspace {
         loop {
             match known.canonicalize() {
                 Ok(real) => {
-                    let inside = real.strip_prefix(&self.root).map_err(|_| refused(path, LEAVES))?;
+                    let inside =
+                        real.strip_prefix(&self.root).map_err(|_| refused(path, LEAVES))?;
                     return Ok(rest.iter().rev().fold(inside.to_owned(), |p, name| p.join(name)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -323,7 +324,8 @@ mod tests {
         symlink("nowhere", ws.root().join("dangling")).unwrap();
         assert_eq!(ws.read("absolute/a.txt", 10).unwrap(), b"a");
         assert_eq!(ws.read("relative/a.txt", 10).unwrap(), b"a");
-        for path in ["out/secret", "out/new", "dangling", "dangling/x", "../outside/secret", "/etc"] {
+        for path in ["out/secret", "out/new", "dangling", "dangling/x", "../outside/secret", "/etc"]
+        {
             assert!(matches!(ws.read(path, 10), Err(PathError::Refused { .. })), "{path}");
             assert!(matches!(ws.create(path), Err(PathError::Refused { .. })), "{path}");
         }

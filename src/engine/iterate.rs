@@ -63,18 +63,17 @@ fn read_items(
 ) -> Result<Vec<Value>, (String, Value)> {
     let scope = RunScope { plan, run, loops: &here.loops };
     match &each.items {
-        Items::Literal(items) => items
-            .iter()
-            .map(|item| item.render(&scope))
-            .collect::<Result<_, _>>()
-            .map_err(|missing| {
-                let list: Vec<_> = missing.iter().map(|m| format!("${{{}}}", m.raw)).collect();
-                (format!("undefined variable in `items`: {}", list.join(", ")), list.into())
-            }),
+        Items::Literal(items) => {
+            items.iter().map(|item| item.render(&scope)).collect::<Result<_, _>>().map_err(
+                |missing| {
+                    let list: Vec<_> = missing.iter().map(|m| format!("${{{}}}", m.raw)).collect();
+                    (format!("undefined variable in `items`: {}", list.join(", ")), list.into())
+                },
+            )
+        }
         Items::From(hole) => {
-            let details = |reason: &str| {
-                serde_json::json!({ "reference": hole.raw, "reason": reason })
-            };
+            let details =
+                |reason: &str| serde_json::json!({ "reference": hole.raw, "reason": reason });
             match scope.look_up(hole) {
                 Ok(value) => match value.into_owned() {
                     Value::Array(items) => Ok(items),

@@ -24,9 +24,9 @@ pub struct Record {
     pub status: StepStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "to_second")]
     pub started_at: Option<Time>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "to_second")]
     pub completed_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
@@ -58,6 +58,11 @@ pub struct Record {
     pub metrics: Option<Metrics>,
 }
 
+/// Documents tell times to the second, as `jq` reads them; `duration_ms` tells the rest.
+pub fn to_second<S: serde::Serializer>(time: &Option<Time>, to: S) -> Result<S::Ok, S::Error> {
+    time.map(Time::to_second).serialize(to)
+}
+
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
@@ -86,7 +91,11 @@ pub struct Fault {
 
 impl Record {
     /// A failure found before anything was started.
-    pub fn refused(exit_code: i32, message: impl Into<String>, context: Map<String, Value>) -> Self {
+    pub fn refused(
+        exit_code: i32,
+        message: impl Into<String>,
+        context: Map<String, Value>,
+    ) -> Self {
         Record {
             status: StepStatus::Failed,
             exit_code: Some(exit_code),

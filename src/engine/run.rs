@@ -37,7 +37,12 @@ fn default_max_visits() -> u32 {
 
 impl Default for Policy {
     fn default() -> Self {
-        Policy { on_error: None, max_retries: 0, retry_delay_ms: 0, max_visits: default_max_visits() }
+        Policy {
+            on_error: None,
+            max_retries: 0,
+            retry_delay_ms: 0,
+            max_visits: default_max_visits(),
+        }
     }
 }
 
@@ -297,7 +302,9 @@ impl Slot {
     /// What the world is told of this slot.
     pub fn status(&self) -> StepStatus {
         match self.state {
-            StepState::Pending | StepState::Ready | StepState::Resting { .. } => StepStatus::Pending,
+            StepState::Pending | StepState::Ready | StepState::Resting { .. } => {
+                StepStatus::Pending
+            }
             StepState::Running => StepStatus::Running,
             StepState::Asking | StepState::Settled => {
                 self.record.as_ref().map_or(StepStatus::Pending, |record| record.status)

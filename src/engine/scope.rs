@@ -68,7 +68,9 @@ impl<'a> RunScope<'a> {
     fn item(&self, root: &str, rest: &[String]) -> Result<Cow<'a, Value>, String> {
         for depth in (0..self.loops.len()).rev() {
             let (outer, (step, index)) = (&self.loops[..depth], self.loops[depth]);
-            let Action::Each(each) = &block_of(self.plan, outer).steps[step].action else { continue };
+            let Action::Each(each) = &block_of(self.plan, outer).steps[step].action else {
+                continue;
+            };
             if each.alias != root && root != "item" {
                 continue;
             }

@@ -23,9 +23,8 @@ pub fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, 
     slot.tries = 0;
     if slot.visits > most {
         let name = &block.steps[step].name;
-        run.error = Some(format!(
-            "step `{name}` was visited {most} times: a `goto` cycle does not end"
-        ));
+        run.error =
+            Some(format!("step `{name}` was visited {most} times: a `goto` cycle does not end"));
         run.status = RunStatus::Failed;
     }
 }

@@ -114,11 +114,7 @@ impl Capture {
         if let Some(error) = self.error {
             return Err(error);
         }
-        let lines = if self.mode == Mode::Lines {
-            split_lines(&self.head)
-        } else {
-            Vec::new()
-        };
+        let lines = if self.mode == Mode::Lines { split_lines(&self.head) } else { Vec::new() };
         Ok(Captured {
             head: self.head,
             raw: self.raw,
@@ -154,10 +150,7 @@ impl Capture {
             Mode::Json if self.total_bytes > JSON_BYTES as u64 => return Some(JSON_BYTES),
             // Stars may be longer than what they hide: what the child wrote decides.
             Mode::Json | Mode::Tail => return None,
-            Mode::Lines => self
-                .end_of_lines(added)
-                .unwrap_or(self.head.len())
-                .min(LINES_BYTES),
+            Mode::Lines => self.end_of_lines(added).unwrap_or(self.head.len()).min(LINES_BYTES),
         };
         (self.head.len() > limit).then_some(limit)
     }
@@ -179,10 +172,7 @@ impl Capture {
     fn write_log(&mut self, masked: &[u8]) {
         if let Err(error) = self.log.write(masked) {
             let path = self.log.path();
-            self.fail(
-                || format!("cannot write the log `{}`", path.display()),
-                error,
-            );
+            self.fail(|| format!("cannot write the log `{}`", path.display()), error);
             self.log = Log::Nowhere;
         }
     }
@@ -262,12 +252,7 @@ impl Log {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o644)
-        .open(path)
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)
 }
 
 /// Shortens to at most `limit` bytes without splitting a character. Says whether it had to.
@@ -276,11 +261,7 @@ pub fn cut(bytes: &mut Vec<u8>, limit: usize) -> bool {
         return false;
     }
     bytes.truncate(limit);
-    let back = bytes
-        .iter()
-        .rev()
-        .take(4)
-        .position(|byte| byte & 0xc0 != 0x80);
+    let back = bytes.iter().rev().take(4).position(|byte| byte & 0xc0 != 0x80);
     let Some(start) = back.map(|back| bytes.len() - 1 - back) else {
         return true;
     };
@@ -322,10 +303,7 @@ mod tests {
         let whole = captured(Mode::Text, &[&[b'x'; 8192]]);
         assert_eq!((whole.truncated, whole.text().len()), (false, 8192));
         let more = captured(Mode::Text, &[&[b'x'; 8192], b"y"]);
-        assert_eq!(
-            (more.truncated, more.text().len(), more.total_bytes),
-            (true, 8192, 8193)
-        );
+        assert_eq!((more.truncated, more.text().len(), more.total_bytes), (true, 8192, 8193));
     }
 
     #[test]
@@ -364,11 +342,9 @@ mod tests {
         let text = "l\n".repeat(LINES);
         let whole = captured(Mode::Lines, &[text.as_bytes()]);
         assert_eq!((whole.lines.len(), whole.truncated), (LINES, false));
-        for pieces in [
-            [&text[..777], &text[777..], "x"],
-            [&text, "x\ny", ""],
-            [&text[..9], &text[9..], "\n"],
-        ] {
+        for pieces in
+            [[&text[..777], &text[777..], "x"], [&text, "x\ny", ""], [&text[..9], &text[9..], "\n"]]
+        {
             let more = captured(Mode::Lines, &pieces.map(str::as_bytes));
             assert_eq!((more.lines.len(), more.truncated), (LINES, true));
         }
@@ -378,10 +354,7 @@ mod tests {
     fn endless_lines_are_cut_by_bytes() {
         let piece = vec![b'x'; 1 << 20];
         let captured = captured(Mode::Lines, &[&piece[..]; 9]);
-        assert_eq!(
-            (captured.head.len(), captured.truncated),
-            (LINES_BYTES, true)
-        );
+        assert_eq!((captured.head.len(), captured.truncated), (LINES_BYTES, true));
     }
 
     #[test]
@@ -403,11 +376,7 @@ mod tests {
         capture.push(&[b'x'; 8000]);
         assert!(!path.exists());
         capture.push(&[b'y'; 8000]);
-        assert_eq!(
-            fs::read(&path).unwrap().len(),
-            16004,
-            "followed while it grows"
-        );
+        assert_eq!(fs::read(&path).unwrap().len(), 16004, "followed while it grows");
         capture.push(b"s3c");
         capture.push(b"ret!");
         let captured = capture.finish().unwrap();
@@ -444,26 +413,18 @@ mod tests {
         capture.push(b"x");
         capture.push(b"y");
         let error = capture.finish().unwrap_err().to_string();
-        assert!(
-            error.starts_with("cannot write the log `/no/such/folder/x`: "),
-            "{error}"
-        );
+        assert!(error.starts_with("cannot write the log `/no/such/folder/x`: "), "{error}");
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut capture = Capture::new(Mode::Text, mask()).tee(full);
         capture.push(b"x");
-        assert_eq!(
-            capture.finish().unwrap_err().kind(),
-            io::ErrorKind::StorageFull
-        );
+        assert_eq!(capture.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 
     #[test]
     fn the_head_can_be_logged_later() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        captured(Mode::Json, &[b"not json"])
-            .write_log(&path)
-            .unwrap();
+        captured(Mode::Json, &[b"not json"]).write_log(&path).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"not json");
     }
 }

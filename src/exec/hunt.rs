@@ -31,13 +31,7 @@ pub fn sweep(mark_prefix: &str) -> usize {
     if mark_prefix.is_empty() {
         return 0;
     }
-    let hunt = Hunt {
-        mark: mark_prefix,
-        by_prefix: true,
-        group: None,
-        child: None,
-        since: None,
-    };
+    let hunt = Hunt { mark: mark_prefix, by_prefix: true, group: None, child: None, since: None };
     hunt.end(GRACE)
 }
 
@@ -72,31 +66,18 @@ impl Found {
     }
 
     fn patience(&self) -> Duration {
-        if self.alive.is_empty() {
-            ENDING_LIMIT
-        } else {
-            LIMIT
-        }
+        if self.alive.is_empty() { ENDING_LIMIT } else { LIMIT }
     }
 
     /// All whose end is worth waiting for.
     pub(super) fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.alive
-            .iter()
-            .map(|(process, _)| process)
-            .chain(&self.ending)
+        self.alive.iter().map(|(process, _)| process).chain(&self.ending)
     }
 }
 
 impl<'a> Hunt<'a> {
     pub(super) fn of_child(mark: &'a str, child: Pid) -> Hunt<'a> {
-        Hunt {
-            mark,
-            by_prefix: false,
-            group: Some(child),
-            child: Some(child),
-            since: None,
-        }
+        Hunt { mark, by_prefix: false, group: Some(child), child: Some(child), since: None }
     }
 
     /// The child has been reaped; it started at `started`.
@@ -118,10 +99,7 @@ impl<'a> Hunt<'a> {
     /// Kills what is found now.
     pub(super) fn strike(&self) -> Found {
         let found = self.look(true);
-        found
-            .alive
-            .iter()
-            .for_each(|(process, _)| process.signal(Signal::SIGKILL));
+        found.alive.iter().for_each(|(process, _)| process.signal(Signal::SIGKILL));
         found
     }
 
@@ -147,29 +125,17 @@ impl<'a> Hunt<'a> {
         let adopted = orphans();
         let everywhere = self.by_prefix || !children::adopts();
         let restless = adopted.reaped > 0;
-        let found = Found {
-            restless,
-            ..Found::default()
-        };
+        let found = Found { restless, ..Found::default() };
         if adopted.alive.is_empty() && self.child.is_none() && !everywhere {
             return found;
         }
         let (hunt, deep, done) = (self, !everywhere, spared());
-        let mut search = Search {
-            hunt,
-            freeze,
-            deep,
-            done,
-            found,
-        };
+        let mut search = Search { hunt, freeze, deep, done, found };
         if everywhere {
             pids().for_each(|pid| search.visit(pid, false));
         } else {
             self.child.iter().for_each(|pid| search.visit(*pid, false));
-            adopted
-                .alive
-                .iter()
-                .for_each(|pid| search.visit(*pid, true));
+            adopted.alive.iter().for_each(|pid| search.visit(*pid, true));
         }
         search.found
     }
@@ -180,12 +146,10 @@ impl<'a> Hunt<'a> {
         }
         match mark(pid) {
             // The marks of outer orchestrators follow ours.
-            Some(marks) => marks
-                .split(|byte| *byte == b';')
-                .any(|mark| match self.by_prefix {
-                    true => mark.starts_with(self.mark.as_bytes()),
-                    false => mark == self.mark.as_bytes(),
-                }),
+            Some(marks) => marks.split(|byte| *byte == b';').any(|mark| match self.by_prefix {
+                true => mark.starts_with(self.mark.as_bytes()),
+                false => mark == self.mark.as_bytes(),
+            }),
             None => orphan && self.since.is_some_and(|since| stat.started >= since),
         }
     }

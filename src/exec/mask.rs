@@ -33,9 +33,7 @@ impl Mask {
         if forms.is_empty() {
             return Mask::default();
         }
-        Mask {
-            search: Some(Arc::new(Search::new(forms))),
-        }
+        Mask { search: Some(Arc::new(Search::new(forms))) }
     }
 
     /// True if nothing is hidden: bytes may then pass without being copied.
@@ -58,11 +56,7 @@ impl Mask {
 
     /// A masker for one stream.
     pub fn masker(&self) -> Masker {
-        Masker {
-            search: self.search.clone(),
-            held: Vec::new(),
-            covered: 0,
-        }
+        Masker { search: self.search.clone(), held: Vec::new(), covered: 0 }
     }
 }
 
@@ -142,12 +136,7 @@ impl Search {
             }
             by_first[form[0] as usize].push(form);
         }
-        Search {
-            by_first,
-            shift,
-            window,
-            forms: count,
-        }
+        Search { by_first, shift, window, forms: count }
     }
 
     /// Masks `hay` into `out` and returns where the undecided end begins. `covered` counts the
@@ -197,10 +186,7 @@ impl Search {
             at = at.min(hay.len());
         }
         let begins = |byte: &u8| !self.by_first[*byte as usize].is_empty();
-        hay[at..]
-            .iter()
-            .position(begins)
-            .map_or(hay.len(), |ahead| at + ahead)
+        hay[at..].iter().position(begins).map_or(hay.len(), |ahead| at + ahead)
     }
 
     fn found(&self, hay: &[u8], at: usize, last: bool) -> Found {
@@ -299,10 +285,7 @@ mod tests {
     #[test]
     fn a_value_is_hidden_wherever_it_stands() {
         let m = mask(&["s3cret", "tokén"]);
-        assert_eq!(
-            m.text("s3cret a s3crets3cret tokén s3cre"),
-            "*** a ****** *** s3cre"
-        );
+        assert_eq!(m.text("s3cret a s3crets3cret tokén s3cre"), "*** a ****** *** s3cre");
     }
 
     #[test]
@@ -313,10 +296,7 @@ mod tests {
 
     #[test]
     fn the_longest_secret_wins_and_overlaps_leave_no_rest() {
-        assert_eq!(
-            mask(&["abc", "abcdef"]).text("xabcdefx abcdx"),
-            "x***x ***dx"
-        );
+        assert_eq!(mask(&["abc", "abcdef"]).text("xabcdefx abcdx"), "x***x ***dx");
         assert_eq!(mask(&["abcd", "cdef"]).text("-abcdef-"), "-***-");
         assert_eq!(mask(&["aa"]).text("aaaaa b"), "*** b");
         assert_eq!(mask(&["a"]).text("banana"), "b***n***n***");
@@ -331,14 +311,8 @@ mod tests {
             m.text("pa\"ss/wörd, printed without its newline"),
             "***, printed without its newline"
         );
-        assert_eq!(
-            mask(&["hunter22"]).text("aHVudGVyMjI= aHVudGVyMjI"),
-            "*** ***"
-        );
-        assert_eq!(
-            mask(&["??>>ÿÿ"]).text("Pz8-PsO_w78 Pz8+PsO/w78="),
-            "*** ***"
-        );
+        assert_eq!(mask(&["hunter22"]).text("aHVudGVyMjI= aHVudGVyMjI"), "*** ***");
+        assert_eq!(mask(&["??>>ÿÿ"]).text("Pz8-PsO_w78 Pz8+PsO/w78="), "*** ***");
     }
 
     #[test]
@@ -361,12 +335,9 @@ mod tests {
             b"YWJjZGVm abc YWJjZGVm",
             b"abcde",
         ];
-        for secrets in [
-            &["abcdef", "cdef", "abc"][..],
-            &["aa", "aaab"],
-            &["a", "cd"],
-            &["abcdefgh"],
-        ] {
+        for secrets in
+            [&["abcdef", "cdef", "abc"][..], &["aa", "aaab"], &["a", "cd"], &["abcdefgh"]]
+        {
             let m = mask(secrets);
             for text in texts {
                 let whole = m.bytes(text);
@@ -399,12 +370,7 @@ mod tests {
             }
             let open = |bytes: &[u8]| bytes.iter().filter(|b| **b != b'*').count();
             let kept = hidden.iter().filter(|h| !**h).count();
-            assert_eq!(
-                open(&m.bytes(&text)),
-                kept,
-                "{}",
-                String::from_utf8_lossy(&text)
-            );
+            assert_eq!(open(&m.bytes(&text)), kept, "{}", String::from_utf8_lossy(&text));
         }
     }
 

@@ -32,11 +32,7 @@ impl<'a> Pipes<'a> {
         out: &'a mut Capture,
         err: &'a mut Capture,
     ) -> Pipes<'a> {
-        let feed = child
-            .stdin
-            .take()
-            .zip(stdin)
-            .map(|(pipe, rest)| Feed::new(pipe, rest));
+        let feed = child.stdin.take().zip(stdin).map(|(pipe, rest)| Feed::new(pipe, rest));
         Pipes {
             out: Source::new(child.stdout.take().map(OwnedFd::from), out),
             err: Source::new(child.stderr.take().map(OwnedFd::from), err),
@@ -119,12 +115,7 @@ thread_local! {
 
 impl<'a> Source<'a> {
     fn new(pipe: Option<OwnedFd>, capture: &'a mut Capture) -> Source<'a> {
-        Source {
-            pipe: pipe.map(File::from),
-            capture,
-            taken: 0,
-            enlarged: false,
-        }
+        Source { pipe: pipe.map(File::from), capture, taken: 0, enlarged: false }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -165,10 +156,7 @@ impl<'a> Source<'a> {
         if !self.enlarged && count >= 64 << 10 {
             self.enlarged = true;
             // That it is refused only costs speed.
-            let _ = self
-                .pipe
-                .as_ref()
-                .map(|pipe| fcntl(pipe, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES)));
+            let _ = self.pipe.as_ref().map(|pipe| fcntl(pipe, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES)));
         }
     }
 }

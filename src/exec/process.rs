@@ -31,10 +31,7 @@ impl Process {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: see above.
-        Ok(Process {
-            pid,
-            fd: unsafe { OwnedFd::from_raw_fd(fd as i32) },
-        })
+        Ok(Process { pid, fd: unsafe { OwnedFd::from_raw_fd(fd as i32) } })
     }
 
     /// Sends a signal. That the process is gone is no error.
@@ -98,47 +95,30 @@ const PF_EXITING: u32 = 4;
 /// The value of [`MARK`] in a process's environment.
 pub(super) fn mark(pid: Pid) -> Option<Vec<u8>> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let value = |entry: &[u8]| {
-        Some(
-            entry
-                .strip_prefix(MARK.as_bytes())?
-                .strip_prefix(b"=")?
-                .to_vec(),
-        )
-    };
+    let value =
+        |entry: &[u8]| Some(entry.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?.to_vec());
     environ.split(|byte| *byte == 0).find_map(value)
 }
 
 /// The children of a process.
 pub(super) fn children(pid: Pid) -> Vec<Pid> {
     if !lists_children() {
-        return pids()
-            .filter(|child| stat(*child).is_some_and(|s| s.parent == pid))
-            .collect();
+        return pids().filter(|child| stat(*child).is_some_and(|s| s.parent == pid)).collect();
     }
     let threads = numbers(format!("/proc/{pid}/task").as_ref());
-    threads
-        .flat_map(|thread| thread_children(pid, thread))
-        .collect()
+    threads.flat_map(|thread| thread_children(pid, thread)).collect()
 }
 
 /// The children of this process that its first thread has: all that were adopted are among them,
 /// since the kernel gives orphans to the first living thread.
 pub(super) fn children_of_main_thread() -> Vec<Pid> {
     let own = own_pid();
-    if lists_children() {
-        thread_children(own, own)
-    } else {
-        children(own)
-    }
+    if lists_children() { thread_children(own, own) } else { children(own) }
 }
 
 fn thread_children(pid: Pid, thread: Pid) -> Vec<Pid> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
-    list.unwrap_or_default()
-        .split_ascii_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect()
+    list.unwrap_or_default().split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// False on kernels built without these lists.
@@ -163,10 +143,7 @@ pub(super) fn own_pid() -> Pid {
 
 /// Clock ticks since boot, on the clock of [`Stat::started`].
 pub(super) fn ticks() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec, which lives on our stack.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
     // SAFETY: reads a constant of the system.

@@ -36,12 +36,7 @@ pub fn run(
 ) -> Result<Ended, StartError> {
     if stop.level() > 0 {
         let took = Duration::ZERO;
-        return Ok(Ended {
-            how: How::Stopped,
-            survivors: 0,
-            cut_off: false,
-            took,
-        });
+        return Ok(Ended { how: How::Stopped, survivors: 0, cut_off: false, took });
     }
     let mut job = Job::start(order, out, err, stop)?;
     job.attend()?;
@@ -49,12 +44,7 @@ pub fn run(
     let how = job.reap()?;
     let survivors = job.count_out()?;
     job.drain()?;
-    Ok(Ended {
-        how,
-        survivors,
-        cut_off: job.pipes.are_open(),
-        took,
-    })
+    Ok(Ended { how, survivors, cut_off: job.pipes.are_open(), took })
 }
 
 /// How far the end of the child was brought about from here.
@@ -208,8 +198,7 @@ impl<'a> Job<'a> {
             // With nobody to watch, something was just moving: look again.
             let soon = Instant::now() + Duration::from_millis(1);
             let due = if handles.is_empty() { soon } else { kill_at };
-            self.pipes
-                .turn(&handles, self.stop.above(self.heeded.max(1)), Some(due))?;
+            self.pipes.turn(&handles, self.stop.above(self.heeded.max(1)), Some(due))?;
         }
         Ok(most)
     }
@@ -221,8 +210,7 @@ impl<'a> Job<'a> {
         let mut quiet_end = Instant::now() + QUIET;
         while self.pipes.are_open() {
             let before = self.pipes.taken();
-            self.pipes
-                .turn(&[], self.stop.above(self.heeded), Some(quiet_end.min(end)))?;
+            self.pipes.turn(&[], self.stop.above(self.heeded), Some(quiet_end.min(end)))?;
             let now = Instant::now();
             if self.pipes.taken() > before {
                 quiet_end = now + QUIET;

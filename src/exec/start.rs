@@ -34,28 +34,17 @@ pub enum StartError {
     #[error("`{program}` needs the interpreter of its first line, which was not found")]
     NoInterpreter { program: String },
     #[error("`{program}` cannot be executed: {reason}")]
-    NotExecutable {
-        program: String,
-        reason: &'static str,
-    },
+    NotExecutable { program: String, reason: &'static str },
     #[error(
         "argument {argument} is {bytes} bytes long, but the system takes at most {limit}; \
          pass it on standard input or in a file"
     )]
-    TooLong {
-        argument: usize,
-        bytes: usize,
-        limit: usize,
-    },
+    TooLong { argument: usize, bytes: usize, limit: usize },
     #[error(
         "the environment variable `{name}` takes {bytes} bytes, but the system takes at most \
          {limit}"
     )]
-    TooLongVariable {
-        name: String,
-        bytes: usize,
-        limit: usize,
-    },
+    TooLongVariable { name: String, bytes: usize, limit: usize },
     #[error(
         "the arguments take {bytes} bytes, which together with the environment is more than the \
          system takes"
@@ -70,11 +59,7 @@ pub enum StartError {
 }
 
 fn found_hint(program: &str) -> &'static str {
-    if program.contains('/') {
-        ""
-    } else {
-        " in PATH"
-    }
+    if program.contains('/') { "" } else { " in PATH" }
 }
 
 impl StartError {
@@ -100,21 +85,11 @@ pub(super) fn start(order: &Order) -> Result<Child, StartError> {
         }
         _ => Command::new(program),
     };
-    command
-        .args(&order.argv[1..])
-        .current_dir(order.cwd)
-        .process_group(0);
-    order
-        .env_remove
-        .iter()
-        .for_each(|name| _ = command.env_remove(name));
+    command.args(&order.argv[1..]).current_dir(order.cwd).process_group(0);
+    order.env_remove.iter().for_each(|name| _ = command.env_remove(name));
     command.envs(order.env.iter().map(|(name, value)| (name, value)));
     command.env(MARK, full_mark(order.mark));
-    command.stdin(if order.stdin.is_some() {
-        Stdio::piped()
-    } else {
-        Stdio::null()
-    });
+    command.stdin(if order.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     children::spawn(&mut command).map_err(|error| explain(order, error))
 }
@@ -137,23 +112,14 @@ fn check(order: &Order) -> Result<(), StartError> {
     }
     for (argument, text) in order.argv.iter().enumerate() {
         if text.contains('\0') {
-            return Err(StartError::NulByte {
-                place: format!("argument {argument}"),
-            });
+            return Err(StartError::NulByte { place: format!("argument {argument}") });
         }
         if text.len() > STRING_BYTES {
             let (bytes, limit) = (text.len(), STRING_BYTES);
-            return Err(StartError::TooLong {
-                argument,
-                bytes,
-                limit,
-            });
+            return Err(StartError::TooLong { argument, bytes, limit });
         }
     }
-    order
-        .env
-        .iter()
-        .try_for_each(|(name, value)| check_variable(name, value))
+    order.env.iter().try_for_each(|(name, value)| check_variable(name, value))
 }
 
 fn check_variable(name: &str, value: &OsStr) -> Result<(), StartError> {
@@ -164,11 +130,7 @@ fn check_variable(name: &str, value: &OsStr) -> Result<(), StartError> {
     let bytes = name.len() + 1 + value.len();
     if bytes > STRING_BYTES {
         let name = name.to_owned();
-        return Err(StartError::TooLongVariable {
-            name,
-            bytes,
-            limit: STRING_BYTES,
-        });
+        return Err(StartError::TooLongVariable { name, bytes, limit: STRING_BYTES });
     }
     Ok(())
 }
@@ -177,8 +139,7 @@ fn check_variable(name: &str, value: &OsStr) -> Result<(), StartError> {
 fn changed_path<'a>(order: &Order<'a>) -> Option<&'a OsStr> {
     let set = order.env.iter().rev().find(|(name, _)| name == "PATH");
     let removed = order.env_remove.iter().any(|name| name == "PATH");
-    set.map(|(_, path)| path.as_os_str())
-        .or(removed.then_some(OsStr::new(DEFAULT_PATH)))
+    set.map(|(_, path)| path.as_os_str()).or(removed.then_some(OsStr::new(DEFAULT_PATH)))
 }
 
 fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {
@@ -203,9 +164,7 @@ fn unusable(file: &Path) -> Option<&'static str> {
     if file.is_dir() {
         return Some("it is a folder");
     }
-    access(file, AccessFlags::X_OK)
-        .err()
-        .map(|_| "it has no permission for that")
+    access(file, AccessFlags::X_OK).err().map(|_| "it has no permission for that")
 }
 
 /// The system gives one number for many causes; the order shows which it was.
@@ -230,10 +189,9 @@ fn explain(order: &Order, error: io::Error) -> StartError {
             program,
             reason: "it is neither a program nor a script with `#!`",
         },
-        Some(Errno::ETXTBSY) => StartError::NotExecutable {
-            program,
-            reason: "it is being written",
-        },
+        Some(Errno::ETXTBSY) => {
+            StartError::NotExecutable { program, reason: "it is being written" }
+        }
         Some(Errno::E2BIG) => {
             let bytes = order.argv.iter().map(|argument| argument.len() + 1).sum();
             StartError::TooLongTogether { bytes }

@@ -27,12 +27,7 @@ impl Stop {
     pub fn new() -> io::Result<Stop> {
         let event = || EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         let reached = [event()?, event()?];
-        Ok(Stop {
-            shared: Arc::new(Shared {
-                level: AtomicU8::new(0),
-                reached,
-            }),
-        })
+        Ok(Stop { shared: Arc::new(Shared { level: AtomicU8::new(0), reached }) })
     }
 
     /// Raises the level; never lowers it. Safe to call in a signal handler.
@@ -58,20 +53,14 @@ impl Stop {
                 return true;
             }
             let mut fds = self.above(0).map(|fd| [PollFd::new(fd, PollFlags::POLLIN)]);
-            let _ = poll(
-                fds.as_mut().map_or(&mut [], |fds| &mut fds[..]),
-                timeout(left),
-            );
+            let _ = poll(fds.as_mut().map_or(&mut [], |fds| &mut fds[..]), timeout(left));
         }
         false
     }
 
     /// Readable once the level is above this one; nothing is above 2.
     pub(super) fn above(&self, level: u8) -> Option<BorrowedFd<'_>> {
-        self.shared
-            .reached
-            .get(usize::from(level))
-            .map(|event| event.as_fd())
+        self.shared.reached.get(usize::from(level)).map(|event| event.as_fd())
     }
 }
 

@@ -79,23 +79,13 @@ fn shown(mut line: Vec<u8>) -> String {
 const BLOCK: usize = 256;
 
 fn newline(bytes: &[u8]) -> Option<usize> {
-    let block = bytes
-        .chunks(BLOCK)
-        .position(|block| block.contains(&b'\n'))?
-        * BLOCK;
-    bytes[block..]
-        .iter()
-        .position(|byte| *byte == b'\n')
-        .map(|at| block + at)
+    let block = bytes.chunks(BLOCK).position(|block| block.contains(&b'\n'))? * BLOCK;
+    bytes[block..].iter().position(|byte| *byte == b'\n').map(|at| block + at)
 }
 
 fn last_newline(bytes: &[u8]) -> Option<usize> {
-    let block = bytes
-        .rchunks(BLOCK)
-        .position(|block| block.contains(&b'\n'))?;
-    bytes[..bytes.len() - block * BLOCK]
-        .iter()
-        .rposition(|byte| *byte == b'\n')
+    let block = bytes.rchunks(BLOCK).position(|block| block.contains(&b'\n'))?;
+    bytes[..bytes.len() - block * BLOCK].iter().rposition(|byte| *byte == b'\n')
 }
 
 #[cfg(test)]

@@ -73,11 +73,7 @@ impl Trial {
         let mut out = Capture::new(Mode::Text, Mask::default());
         let mut err = Capture::new(Mode::Tail, Mask::default());
         let ended = run(&self.order(), &mut out, &mut err, &self.stop)?;
-        Ok(Outcome {
-            ended,
-            out: out.finish().unwrap(),
-            err: err.finish().unwrap(),
-        })
+        Ok(Outcome { ended, out: out.finish().unwrap(), err: err.finish().unwrap() })
     }
 
     fn run(&self) -> Outcome {
@@ -92,9 +88,7 @@ impl Trial {
     fn run_and(&self, then: impl FnOnce()) -> Outcome {
         thread::scope(|scope| {
             let running = scope.spawn(|| self.run());
-            until("the child is ready", || {
-                self.dir.path().join("ready").exists()
-            });
+            until("the child is ready", || self.dir.path().join("ready").exists());
             then();
             running.join().unwrap()
         })
@@ -102,11 +96,7 @@ impl Trial {
 
     /// The pid that the child wrote into this file.
     fn pid(&self, file: &str) -> Pid {
-        fs::read_to_string(self.dir.path().join(file))
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap()
+        fs::read_to_string(self.dir.path().join(file)).unwrap().trim().parse().unwrap()
     }
 }
 
@@ -141,10 +131,7 @@ fn exit_codes_and_signals_are_told() {
     assert_eq!(sh("exit 143").how(), How::Exited(143));
     let killed = sh("kill -9 $$").how();
     assert_eq!((killed, killed.exit_code()), (How::Killed(9), 137));
-    assert_eq!(
-        (How::TimedOut.exit_code(), How::Stopped.exit_code()),
-        (124, 143)
-    );
+    assert_eq!((How::TimedOut.exit_code(), How::Stopped.exit_code()), (124, 143));
 }
 
 #[test]
@@ -177,20 +164,14 @@ fn a_program_is_looked_up_in_the_path_of_the_child() {
     let mut child = trial(&["script"]);
     let file = script(child.dir.path(), "#!/bin/sh\necho found $0\n", 0o755);
     child.env = vec![("PATH".into(), child.dir.path().into())];
-    assert_eq!(
-        child.run().out.text(),
-        format!("found {}\n", file.display())
-    );
+    assert_eq!(child.run().out.text(), format!("found {}\n", file.display()));
     child.env = vec![("PATH".into(), "/nowhere:.".into())];
     assert!(child.run().out.text().starts_with("found"));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let error = child.try_run().err().unwrap();
     assert!(matches!(error, StartError::NotExecutable { .. }), "{error}");
     child.env = vec![("PATH".into(), "/nowhere".into())];
-    assert_eq!(
-        child.try_run().err().unwrap().to_string(),
-        "`script` was not found in PATH"
-    );
+    assert_eq!(child.try_run().err().unwrap().to_string(), "`script` was not found in PATH");
     let mut child = trial(&["sh", "-c", "echo $0 ${PATH-none}"]);
     child.env_remove = vec!["PATH".into()];
     assert!(child.run().out.text().starts_with("sh "));
@@ -200,44 +181,21 @@ fn a_program_is_looked_up_in_the_path_of_the_child() {
 fn what_cannot_be_started_is_told_apart() {
     let check = |child: Trial, code: i32, message: &str| {
         let error = child.try_run().err().expect(message);
-        assert_eq!(
-            (error.exit_code(), error.to_string().as_str()),
-            (code, message)
-        );
+        assert_eq!((error.exit_code(), error.to_string().as_str()), (code, message));
     };
-    check(
-        trial(&[]),
-        2,
-        "there is no program to run: the command is empty",
-    );
-    check(
-        trial(&["no-such-program"]),
-        127,
-        "`no-such-program` was not found in PATH",
-    );
+    check(trial(&[]), 2, "there is no program to run: the command is empty");
+    check(trial(&["no-such-program"]), 127, "`no-such-program` was not found in PATH");
     check(trial(&["./no-such"]), 127, "`./no-such` was not found");
     check(trial(&["/"]), 126, "`/` cannot be executed: it is a folder");
-    check(
-        trial(&["a\0b"]),
-        2,
-        "argument 0 has a NUL byte, which the system cannot pass on",
-    );
+    check(trial(&["a\0b"]), 2, "argument 0 has a NUL byte, which the system cannot pass on");
 
     let child = trial(&["./script"]);
     script(child.dir.path(), "x", 0o644);
-    check(
-        child,
-        126,
-        "`./script` cannot be executed: it has no permission for that",
-    );
+    check(child, 126, "`./script` cannot be executed: it has no permission for that");
     let child = trial(&["./script"]);
     script(child.dir.path(), "x", 0o755);
     let reason = "it is neither a program nor a script with `#!`";
-    check(
-        child,
-        126,
-        &format!("`./script` cannot be executed: {reason}"),
-    );
+    check(child, 126, &format!("`./script` cannot be executed: {reason}"));
     let child = trial(&["./script"]);
     script(child.dir.path(), "#!/no/such/shell\n", 0o755);
     let message = "`./script` needs the interpreter of its first line, which was not found";
@@ -248,10 +206,7 @@ fn what_cannot_be_started_is_told_apart() {
 fn a_folder_that_is_not_there_is_named() {
     let child = trial(&["true"]);
     let cwd = child.dir.path().join("gone");
-    let order = Order {
-        cwd: &cwd,
-        ..child.order()
-    };
+    let order = Order { cwd: &cwd, ..child.order() };
     let mut captures = [0, 1].map(|_| Capture::new(Mode::Text, Mask::default()));
     let [out, err] = &mut captures;
     let error = run(&order, out, err, &child.stop).unwrap_err();
@@ -262,27 +217,17 @@ fn a_folder_that_is_not_there_is_named() {
 fn what_is_too_long_is_told_before_anything_starts() {
     let long = "x".repeat(131_072);
     match trial(&["true", "a", &long]).try_run() {
-        Err(StartError::TooLong {
-            argument: 2,
-            bytes: 131_072,
-            limit: 131_071,
-        }) => {}
+        Err(StartError::TooLong { argument: 2, bytes: 131_072, limit: 131_071 }) => {}
         other => panic!("{:?}", other.err()),
     }
     assert_eq!(trial(&["true", &long[1..]]).how(), How::Exited(0));
     let many: Vec<&str> = std::iter::once("true").chain([&long[1..]; 100]).collect();
     let together = trial(&many).try_run().err().unwrap();
-    assert!(
-        matches!(together, StartError::TooLongTogether { .. }),
-        "{together}"
-    );
+    assert!(matches!(together, StartError::TooLongTogether { .. }), "{together}");
     let mut child = trial(&["true"]);
     child.env = vec![("NAME".into(), long.into())];
     let variable = child.try_run().err().unwrap();
-    assert!(
-        matches!(variable, StartError::TooLongVariable { .. }),
-        "{variable}"
-    );
+    assert!(matches!(variable, StartError::TooLongVariable { .. }), "{variable}");
 }
 
 #[test]
@@ -303,34 +248,21 @@ fn a_child_that_does_not_read_its_input_is_well() {
     let mut child = sh("exec <&-; echo closed");
     child.stdin = Some(vec![b'x'; 1 << 20]);
     assert_eq!(child.run().out.text(), "closed\n");
-    assert_eq!(
-        trial(&["cat"]).how(),
-        How::Exited(0),
-        "no input is an empty one"
-    );
+    assert_eq!(trial(&["cat"]).how(), How::Exited(0), "no input is an empty one");
 }
 
 #[test]
 fn a_broken_pipe_ends_a_writer_in_the_child() {
     let outcome = sh("yes | head -1").run();
-    assert_eq!(
-        (outcome.ended.how, outcome.out.text().as_str()),
-        (How::Exited(0), "y\n")
-    );
+    assert_eq!((outcome.ended.how, outcome.out.text().as_str()), (How::Exited(0), "y\n"));
     assert_eq!(outcome.err.total_bytes, 0);
 }
 
 #[test]
 fn much_output_does_not_stay_in_memory() {
     let outcome = sh("head -c 67108864 /dev/zero; head -c 8000000 /dev/zero >&2").run();
-    assert_eq!(
-        (outcome.out.total_bytes, outcome.err.total_bytes),
-        (64 << 20, 8_000_000)
-    );
-    assert_eq!(
-        (outcome.out.head.len(), outcome.out.head.capacity()),
-        (8192, 8192)
-    );
+    assert_eq!((outcome.out.total_bytes, outcome.err.total_bytes), (64 << 20, 8_000_000));
+    assert_eq!((outcome.out.head.len(), outcome.out.head.capacity()), (8192, 8192));
     assert!(outcome.out.truncated);
 }
 
@@ -340,11 +272,7 @@ fn a_child_past_its_time_is_asked_to_end() {
     child.timeout = Some(Duration::from_millis(50));
     let outcome = child.run();
     assert_eq!(outcome.ended.how, How::TimedOut);
-    assert!(
-        outcome.out.text().ends_with("asked\n"),
-        "{}",
-        outcome.out.text()
-    );
+    assert!(outcome.out.text().ends_with("asked\n"), "{}", outcome.out.text());
 }
 
 #[test]
@@ -446,10 +374,9 @@ fn a_plain_command_may_leave_a_process_which_a_sweep_ends() {
 #[test]
 fn a_sweep_also_ends_what_is_not_our_own() {
     // Its mark is one that nobody here started: as after the death of another orchestrator.
-    let mut child = sh(
-        "env ORCHESTRATE_MARK=lost-$$ setsid sh -c 'echo $$ > pid; echo > ready; sleep 60' &
-         echo lost-$$; while [ ! -e ready ]; do sleep 0.01; done",
-    );
+    let mut child =
+        sh("env ORCHESTRATE_MARK=lost-$$ setsid sh -c 'echo $$ > pid; echo > ready; sleep 60' &
+         echo lost-$$; while [ ! -e ready ]; do sleep 0.01; done");
     child.sweep = Sweep::OnStop;
     let mark = child.run().out.text();
     assert!(sweep(mark.trim()) >= 1);
@@ -497,11 +424,7 @@ fn runs_in_many_threads_do_not_touch_each_other() {
             scope.spawn(move || {
                 for turn in 0..6 {
                     let noisy = (number + turn) % 2 == 0;
-                    let leftover = if noisy {
-                        "setsid sleep 60 & sleep 60 &"
-                    } else {
-                        ""
-                    };
+                    let leftover = if noisy { "setsid sleep 60 & sleep 60 &" } else { "" };
                     let outcome = sh(&format!("{leftover} true; sleep 0.02; exit {turn}")).run();
                     assert_eq!(outcome.ended.how, How::Exited(turn));
                     assert_eq!(outcome.ended.survivors, if noisy { 2 } else { 0 });

@@ -3,8 +3,8 @@
 //! The target is journalled before the file is moved. Asked again after a crash, a source that is
 //! gone with the target there means that it was done.
 
-use crate::engine::run::{ItemResult, Run, each_of};
 use crate::engine::run::Address;
+use crate::engine::run::{ItemResult, Run, each_of};
 use crate::engine::{RunScope, run::Lifecycle};
 use crate::template::display;
 use crate::workflow::Plan;

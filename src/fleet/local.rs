@@ -59,7 +59,7 @@ pub struct Driver<'a> {
     pub backups: bool,
     pub report: &'a mut dyn Report,
     pub stop: Stop,
-    pub messages: (Sender<Message>, Receiver<Message>),
+    pub messages: &'a (Sender<Message>, Receiver<Message>),
 }
 
 /// The loop's own state.

@@ -186,8 +186,7 @@ impl Outcome<'_> {
         self.record.exit_code = Some(code);
         context.insert("substituted_command".into(), command(self.site, self.work));
         let message = self.site.mask.text(&message);
-        self.record.error =
-            Some(Fault { message, exit_code: code, context, ..Fault::default() });
+        self.record.error = Some(Fault { message, exit_code: code, context, ..Fault::default() });
     }
 
     /// Puts the output into the record by its mode; the error is why it cannot be used.
@@ -262,8 +261,7 @@ fn check_json(site: &Site, work: &Work, value: &Value) -> Result<(), Unusable> {
     }
     for require in &work.require {
         if let Some(reason) = unmet(require, value) {
-            let message =
-                format!("JSON output does not meet `{}`: {reason}", require.pointer);
+            let message = format!("JSON output does not meet `{}`: {reason}", require.pointer);
             let detail = json!({ "pointer": require.pointer, "reason": reason });
             let context = [("json_require_failed".to_owned(), detail)].into_iter().collect();
             return Err(Unusable { message, context });
@@ -279,8 +277,10 @@ fn check_schema(site: &Site, path: &str, value: &Value) -> Result<(), Unusable> 
     };
     let bytes =
         site.workspace.read(path, site.input_bytes).map_err(|error| broken(error.to_string()))?;
-    let schema: Value = serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
-    let validator = jsonschema::validator_for(&schema).map_err(|error| broken(error.to_string()))?;
+    let schema: Value =
+        serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
+    let validator =
+        jsonschema::validator_for(&schema).map_err(|error| broken(error.to_string()))?;
     let errors: Vec<_> = validator
         .iter_errors(value)
         .take(20)
@@ -354,7 +354,7 @@ pub fn wait(site: &Site, waiting: &Waiting, stop: &Stop) -> Option<Performed> {
             return Some(waited_for(waiting, files, waited, polls, met));
         }
         let nap = waiting.poll.min(waiting.timeout - waited);
-        if stop.sleep(nap) {
+        if !stop.sleep(nap) {
             return None;
         }
     }

@@ -307,7 +307,10 @@ impl Preparing<'_> {
     }
 
     /// The prompt: the input file as it is, with dependencies put in where asked.
-    fn compose(&mut self, mut files: Vec<Found>) -> Result<(Vec<u8>, Option<inject::Cut>), Refusal> {
+    fn compose(
+        &mut self,
+        mut files: Vec<Found>,
+    ) -> Result<(Vec<u8>, Option<inject::Cut>), Refusal> {
         let prompt = match &self.step.input_file {
             None => Vec::new(),
             Some(template) => {
@@ -454,9 +457,8 @@ impl Scope for ProviderScope<'_> {
 /// A refusal that sorts missing references by what they are: variables, results of steps,
 /// provider parameters.
 fn unresolved(missing: &[Missing], in_provider: bool) -> Refusal {
-    let names = |list: &[&Missing]| {
-        list.iter().map(|m| format!("${{{}}}", m.raw)).collect::<Vec<_>>()
-    };
+    let names =
+        |list: &[&Missing]| list.iter().map(|m| format!("${{{}}}", m.raw)).collect::<Vec<_>>();
     let all: Vec<&Missing> = missing.iter().collect();
     let reasons: Vec<_> =
         missing.iter().map(|m| format!("`${{{}}}` ({})", m.raw, m.reason)).collect();
@@ -464,17 +466,14 @@ fn unresolved(missing: &[Missing], in_provider: bool) -> Refusal {
     let namespaced = |m: &&Missing| {
         ["run.", "context.", "steps.", "loop.", "item"].iter().any(|root| m.raw.starts_with(root))
     };
-    let variables: Vec<_> =
-        all.iter().copied().filter(|m| !in_provider || namespaced(m)).collect();
+    let variables: Vec<_> = all.iter().copied().filter(|m| !in_provider || namespaced(m)).collect();
     if !variables.is_empty() {
         refusal = refusal.with("undefined_vars", json!(names(&variables)));
     }
     let of_steps: Vec<_> = all.iter().filter(|m| m.raw.starts_with("steps.")).collect();
     if !of_steps.is_empty() {
-        let details: Vec<_> = of_steps
-            .iter()
-            .map(|m| json!({ "reference": m.raw, "reason": m.reason }))
-            .collect();
+        let details: Vec<_> =
+            of_steps.iter().map(|m| json!({ "reference": m.raw, "reason": m.reason })).collect();
         refusal = refusal.with("invalid_reference", json!(details));
     }
     if in_provider {

@@ -225,8 +225,7 @@ mod tests {
     #[test]
     fn content_stops_at_the_cap_and_says_so() {
         let big = "x".repeat(200 * 1024);
-        let files =
-            [file("a", true, &big), file("b", true, &big), file("c", true, &big)];
+        let files = [file("a", true, &big), file("b", true, &big), file("c", true, &big)];
         let (text, cut) = inject("Go.", &how(InjectMode::Content), &files);
         let wanted = Cut {
             total_size: 600 * 1024,

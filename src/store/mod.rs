@@ -245,8 +245,8 @@ impl Store {
 
     /// When [`Store::keep_up`] should be called again, if nothing else happens.
     pub fn next_due(&self) -> Option<Time> {
-        let snapshot = self.stale
-            && (self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len);
+        let snapshot =
+            self.stale && (self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len);
         let by_snapshot = snapshot.then(|| self.snapshot_at.plus_ms(QUIET_MS));
         let by_sync = self.unsynced.then(|| self.synced_at.plus_ms(QUIET_MS));
         by_snapshot.into_iter().chain(by_sync).min()
@@ -277,7 +277,13 @@ impl Store {
     }
 
     /// Copies the snapshot aside before a step, keeping the last three copies.
-    pub fn back_up(&mut self, plan: &Plan, run: &Run, step: &str, now: Time) -> Result<(), StoreError> {
+    pub fn back_up(
+        &mut self,
+        plan: &Plan,
+        run: &Run,
+        step: &str,
+        now: Time,
+    ) -> Result<(), StoreError> {
         let bytes = snapshot::encode(plan, run, self.seq);
         let path = self.root.join(format!("{STATE}.step_{step}.bak"));
         disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;

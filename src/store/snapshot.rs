@@ -10,7 +10,7 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use crate::engine::record::{Record, StepStatus};
+use crate::engine::record::{Record, StepStatus, to_second};
 use crate::engine::run::{
     EachRun, Exit, ItemResult, Iteration, Lifecycle, Origin, Policy, Run, RunStatus, Sequence,
     Slot, StepState,
@@ -202,9 +202,9 @@ struct LoopDoc<'a> {
     status: StepStatus,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "to_second")]
     started_at: Option<Time>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "to_second")]
     completed_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     duration_ms: Option<u64>,
@@ -308,7 +308,10 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     }
     let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if head.schema_version != SCHEMA_VERSION {
-        return Err(format!("its schema_version is `{}`, not `{SCHEMA_VERSION}`", head.schema_version));
+        return Err(format!(
+            "its schema_version is `{}`, not `{SCHEMA_VERSION}`",
+            head.schema_version
+        ));
     }
     let id = RunId::parse(&head.run_id).ok_or(format!("`{}` is no run id", head.run_id))?;
     let origin = Origin {
@@ -491,8 +494,8 @@ pub fn summary(plan: &Plan, run: &Run) -> Value {
         "workflow": plan.name,
         "workflow_file": run.origin.workflow_file,
         "status": run.status,
-        "started_at": run.started_at,
-        "updated_at": run.updated_at,
+        "started_at": run.started_at.to_second(),
+        "updated_at": run.updated_at.to_second(),
         "failed_steps": run.failed_steps.iter().map(StepPath::to_string).collect::<Vec<_>>(),
         "error": run.error,
     })

@@ -46,7 +46,8 @@ impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let level = *event.metadata().level();
         // Libraries have things to say too, but not to our users.
-        if !event.metadata().target().starts_with("orchestrate") || level > self.kept.max(self.shown)
+        if !event.metadata().target().starts_with("orchestrate")
+            || level > self.kept.max(self.shown)
         {
             return;
         }

@@ -86,8 +86,11 @@ impl TextReport {
         let again = run.slot(address).is_some_and(|slot| {
             record.status == StepStatus::Failed && slot.status() == StepStatus::Pending
         });
-        let attempt =
-            if record.attempt > 1 { format!(", attempt {}", record.attempt) } else { String::new() };
+        let attempt = if record.attempt > 1 {
+            format!(", attempt {}", record.attempt)
+        } else {
+            String::new()
+        };
         match record.status {
             StepStatus::Failed => {
                 let word = self.paint(StepStatus::Failed, "failed");
@@ -102,7 +105,8 @@ impl TextReport {
     fn explain(&mut self, record: &Record) {
         let Some(error) = &record.error else { return };
         self.say(&format!("      {}", error.message));
-        let tail = if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
+        let tail =
+            if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
         for line in tail.iter().skip(tail.len().saturating_sub(5)) {
             self.say(&format!("      | {}", printable(line)));
         }
@@ -234,10 +238,12 @@ fn log(plan: &Plan, run: &Run, event: &Event) {
         Event::Moved { error: Some(error), .. } => tracing::info!("not moved: {error}"),
         Event::Moved { .. } => tracing::debug!("moved"),
         Event::MovedBack { step, index, error } => {
-            tracing::info!("item {index} of `{step}` put back: {}", error.as_deref().unwrap_or("yes"));
+            tracing::info!(
+                "item {index} of `{step}` put back: {}",
+                error.as_deref().unwrap_or("yes")
+            );
         }
         Event::Woke => {}
         Event::Decided { step, choice } => tracing::info!("step `{step}`: {choice:?} was chosen"),
     }
 }
-

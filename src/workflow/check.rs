@@ -195,7 +195,9 @@ fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
             });
             let name = hole.path.get(1).map(String::as_str).unwrap_or_default();
             let problem = || {
-                Problem::warning(format!("`${{{raw}}}` is not defined: no step `{name}` is in reach"))
+                Problem::warning(format!(
+                    "`${{{raw}}}` is not defined: no step `{name}` is in reach"
+                ))
             };
             (!found).then(|| suggest(problem(), name, known().map(String::as_str)))
         }

@@ -86,9 +86,12 @@ impl<'a> Fields<'a> {
     }
 
     fn wrong_type(&self, node: &Node, key: &str, wanted: &str) {
-        let problem =
-            Problem::error(format!("`{key}` of {} must be {wanted}, not {}", self.what, node.kind()))
-                .at(node.place);
+        let problem = Problem::error(format!(
+            "`{key}` of {} must be {wanted}, not {}",
+            self.what,
+            node.kind()
+        ))
+        .at(node.place);
         let quotable = matches!(node.value, Value::Number(_) | Value::Bool(_));
         self.report.add(if quotable && wanted.contains("text") {
             problem.hint(format!("put it in quotes: \"{}\"", node.to_json()))
@@ -279,8 +282,7 @@ fn check_key(report: &Report, key: &Node, what: &str, keys: &[Key], version: Ver
         ),
         None => {
             let known = keys.iter().filter(|(_, since)| *since <= version).map(|(name, _)| *name);
-            let problem =
-                Problem::error(format!("{what} has no field `{name}`")).at(key.place);
+            let problem = Problem::error(format!("{what} has no field `{name}`")).at(key.place);
             report.add(suggest(problem, name, known));
         }
     }

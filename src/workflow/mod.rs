@@ -30,7 +30,10 @@ pub struct Compiled {
 }
 
 /// Compiles a workflow. `providers` are those a workflow may use without defining them.
-pub fn compile(text: &str, providers: &BTreeMap<String, Provider>) -> Result<Compiled, Vec<Problem>> {
+pub fn compile(
+    text: &str,
+    providers: &BTreeMap<String, Provider>,
+) -> Result<Compiled, Vec<Problem>> {
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
     steps::compile(&document, providers)
 }
@@ -47,8 +50,7 @@ pub struct ConfigLayer {
 /// Reads a settings file, strict as a workflow is.
 pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
     const TOP: [fields::Key; 2] = fields::since_1_1(["providers", "limits"]);
-    const LIMITS: [fields::Key; 3] =
-        fields::since_1_1(["max_visits", "grace_sec", "input_bytes"]);
+    const LIMITS: [fields::Key; 3] = fields::since_1_1(["max_visits", "grace_sec", "input_bytes"]);
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
     let mut layer = ConfigLayer::default();
     if matches!(document.value, yaml::Value::Null) {
@@ -60,9 +62,9 @@ pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
         if let Some(node) = top.get("providers") {
             layer.providers = steps::providers(&report, node, version);
         }
-        let limits = top.get("limits").and_then(|node| {
-            fields::Fields::open(&report, node, "`limits`", &LIMITS, version)
-        });
+        let limits = top
+            .get("limits")
+            .and_then(|node| fields::Fields::open(&report, node, "`limits`", &LIMITS, version));
         if let Some(limits) = limits {
             let visits = limits.integer("max_visits", 1, u64::from(u32::MAX));
             layer.max_visits = visits.map(|number| number as u32);

@@ -208,7 +208,9 @@ pub struct Require {
 }
 
 /// Reads a field that is there, `null` included: `null` is a value to compare with.
-pub fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+pub fn present<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 

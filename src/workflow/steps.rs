@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 
+use super::Compiled;
 use super::check::{self, Names};
 use super::fields::{Fields, Key, Report, parse_template, since_1_1, suggest};
 use super::plan::{
-    Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Provider, Step,
-    Target, Version,
+    Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Provider, Step, Target,
+    Version,
 };
 use super::problem::{Place, Problem};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
-use super::Compiled;
 use crate::ids::name_fault;
 use crate::template::Hole;
 
@@ -139,12 +139,8 @@ fn read_top(
     if let Some(node) = top.get("providers") {
         known.extend(providers(top.report, node, version));
     }
-    let reading = Reading {
-        report: top.report,
-        version,
-        providers: &known,
-        paths: Default::default(),
-    };
+    let reading =
+        Reading { report: top.report, version, providers: &known, paths: Default::default() };
     let context = match top.get("context").map(|node| (node, node.to_json())) {
         Some((_, Json::Object(map))) => map,
         Some((node, _)) if !matches!(node.value, Value::Null) => {
@@ -311,8 +307,16 @@ fn check_idle_fields(fields: &Fields, step: &Step) {
         Action::Wait(_) | Action::Each(_) => (
             if matches!(step.action, Action::Wait(_)) { "wait_for" } else { "for_each" },
             &[
-                "input_file", "provider_params", "output_file", "output_capture", "env",
-                "allow_parse_error", "output_schema", "output_require", "timeout_sec", "retries",
+                "input_file",
+                "provider_params",
+                "output_file",
+                "output_capture",
+                "env",
+                "allow_parse_error",
+                "output_schema",
+                "output_require",
+                "timeout_sec",
+                "retries",
             ],
         ),
     };
@@ -336,9 +340,9 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
     match given.as_slice() {
         [] => {
             report.add(
-                Problem::error(format!("{} does nothing", fields.what)).at(fields.node.place).hint(
-                    "give it one of `command`, `provider`, `wait_for` or `for_each`",
-                ),
+                Problem::error(format!("{} does nothing", fields.what))
+                    .at(fields.node.place)
+                    .hint("give it one of `command`, `provider`, `wait_for` or `for_each`"),
             );
             return None;
         }
@@ -457,9 +461,9 @@ fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Ea
             }
             hole.map(Items::From)
         }),
-        (None, Some(_)) => each.list("items").map(|items| {
-            Items::Literal(items.iter().map(|item| param(report, item)).collect())
-        }),
+        (None, Some(_)) => each
+            .list("items")
+            .map(|items| Items::Literal(items.iter().map(|item| param(report, item)).collect())),
     };
     let alias = read_alias(&each);
     let (on_success, on_failure) = parts::on_item_complete(reading, &each);

@@ -8,8 +8,8 @@ use serde_json::Value as Json;
 use super::check;
 use super::fields::{Fields, Key, since_1_1};
 use super::plan::{
-    CaptureMode, Depends, Inject, InjectMode, Output, Position, Require, Retries, Version,
-    WaitFor, When,
+    CaptureMode, Depends, Inject, InjectMode, Output, Position, Require, Retries, Version, WaitFor,
+    When,
 };
 use super::problem::{Place, Problem};
 use super::steps::Reading;
@@ -65,11 +65,8 @@ pub fn wait_for<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<WaitFo
 }
 
 pub fn depends<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Depends> {
-    const KEYS: [Key; 3] = [
-        ("required", Version::V1_1),
-        ("optional", Version::V1_1),
-        ("inject", Version::V1_1_1),
-    ];
+    const KEYS: [Key; 3] =
+        [("required", Version::V1_1), ("optional", Version::V1_1), ("inject", Version::V1_1_1)];
     let depends = inner(reading, fields, "depends_on", &KEYS)?;
     Some(Depends {
         required: globs(reading, &depends, "required"),
@@ -87,8 +84,11 @@ fn inject<'a>(reading: &Reading<'a>, depends: &Fields<'a>) -> Option<Inject> {
         return on.then_some(plain);
     }
     if !matches!(node.value, Value::Map(_)) {
-        let message =
-            format!("`inject` of {} must be true, false or a map, not {}", depends.what, node.kind());
+        let message = format!(
+            "`inject` of {} must be true, false or a map, not {}",
+            depends.what,
+            node.kind()
+        );
         depends.report.error(node.place, message);
         return None;
     }
@@ -176,7 +176,13 @@ pub fn output<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Output {
         );
         fields.report.warn(fields.place_of_key("allow_parse_error"), message);
     }
-    Output { file: path(reading, fields, "output_file"), capture, allow_parse_error, schema, require }
+    Output {
+        file: path(reading, fields, "output_file"),
+        capture,
+        allow_parse_error,
+        schema,
+        require,
+    }
 }
 
 const JSON_TYPES: [&str; 6] = ["string", "number", "boolean", "array", "object", "null"];

@@ -208,8 +208,10 @@ mod tests {
     #[test]
     fn scalars_follow_yaml_1_2() {
         assert_eq!(json("on: yes"), r#"{"on":"yes"}"#);
-        assert_eq!(json("[no, off, y, true, ~, 012, 0o14, 1.5, 1.0]"),
-            r#"["no","off","y",true,null,12,12,1.5,1]"#);
+        assert_eq!(
+            json("[no, off, y, true, ~, 012, 0o14, 1.5, 1.0]"),
+            r#"["no","off","y",true,null,12,12,1.5,1]"#
+        );
         assert_eq!(json("v: \"1.1\""), r#"{"v":"1.1"}"#);
     }
 

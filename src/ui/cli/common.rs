@@ -1,0 +1,490 @@
+//! What several verbs share: surroundings, reading a workflow, starting and driving a run.
+
+use std::ffi::OsString;
+use std::hash::{BuildHasher, Hasher};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tracing::Level;
+
+use super::{Colour, Common, Failure, LogLevel};
+use crate::disk::{Disk, RealDisk};
+use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
+use crate::exec::{self, Stop};
+use crate::fleet::config::ConfigError;
+use crate::fleet::local::Message;
+use crate::fleet::site::{self, Environment};
+use crate::fleet::{Config, Driver, Finish, Site};
+use crate::ids::RunId;
+use crate::store::lock::{self, LockError, RunLock};
+use crate::store::{Store, StoreError, snapshot};
+use crate::time::{Clock, SystemClock};
+use crate::ui::log;
+use crate::ui::text::{Telling, TextReport, seconds};
+use crate::workflow::{Compiled, Plan, Problem, compile};
+use crate::workspace::{PathError, Workspace};
+
+/// Flags that decide how a run goes.
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunOptions {
+    /// Show where the run is, as it goes
+    #[arg(long)]
+    pub progress: bool,
+    /// Back up the state before each step (the last three are kept)
+    #[arg(long)]
+    pub backup_state: bool,
+    /// What follows a failure that the workflow does not handle
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub on_error: Option<OnErrorArg>,
+    /// How often a failed provider step is tried again, where it does not say so itself
+    #[arg(long, value_name = "N")]
+    pub max_retries: Option<u32>,
+    /// How long to wait before trying again
+    #[arg(long, value_name = "MS")]
+    pub retry_delay: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum OnErrorArg {
+    /// End the run; `resume` goes on from there
+    Stop,
+    /// Run what is left, then end as failed
+    Continue,
+    /// Ask
+    Interactive,
+}
+
+impl RunOptions {
+    /// The policy these flags make of `base`.
+    pub fn policy(&self, base: Policy) -> Policy {
+        let on_error = self.on_error.map(|choice| match choice {
+            OnErrorArg::Stop => OnError::Stop,
+            OnErrorArg::Continue => OnError::Continue,
+            OnErrorArg::Interactive => OnError::Interactive,
+        });
+        Policy {
+            on_error: on_error.or(base.on_error),
+            max_retries: self.max_retries.unwrap_or(base.max_retries),
+            retry_delay_ms: self.retry_delay.unwrap_or(base.retry_delay_ms),
+            max_visits: base.max_visits,
+        }
+    }
+}
+
+/// The surroundings of the program, read once.
+pub struct Surroundings {
+    pub workspace: PathBuf,
+    /// Where runs are kept.
+    pub state_dir: PathBuf,
+    pub environment: Environment,
+    pub config: Config,
+    pub debug: bool,
+    pub common: Common,
+}
+
+impl Surroundings {
+    pub fn look(common: &Common) -> Result<Surroundings, Failure> {
+        let environment: Environment = std::env::vars_os()
+            .filter_map(|(key, value)| Some((key.into_string().ok()?, value)))
+            .collect();
+        let get = |key: &str| environment.get(key).filter(|value| !value.is_empty());
+        let debug = common.debug || get("ORCHESTRATE_DEBUG").is_some_and(|value| value != "0");
+        set_up_log(common, get("ORCHESTRATE_LOG_LEVEL"), debug)?;
+        let here = std::env::current_dir().map_err(|error| {
+            Failure::new(1, format!("cannot find the current directory: {error}"))
+        })?;
+        let workspace = match get("ORCHESTRATE_WORKSPACE") {
+            Some(path) => here.join(path),
+            None => here,
+        };
+        let workspace = workspace.canonicalize().map_err(|error| {
+            Failure::new(2, format!("the workspace `{}`: {error}", workspace.display()))
+        })?;
+        let state_dir = common
+            .state_dir
+            .clone()
+            .or_else(|| get("ORCHESTRATE_STATE_DIR").map(PathBuf::from))
+            .unwrap_or_else(|| PathBuf::from(".orchestrate/runs"));
+        let state_dir = workspace.join(state_dir);
+        let config = load_config(common, &workspace, &environment)?;
+        Ok(Surroundings {
+            workspace,
+            state_dir,
+            environment,
+            config,
+            debug,
+            common: common.clone(),
+        })
+    }
+
+    pub fn colour(&self) -> bool {
+        match self.common.color {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto => {
+                let unwanted = self.environment.get("NO_COLOR").is_some_and(|v| !v.is_empty());
+                !unwanted && std::io::stderr().is_terminal()
+            }
+        }
+    }
+
+    /// Tells something that is neither data nor wrong.
+    pub fn say(&self, line: impl std::fmt::Display) {
+        if !self.common.quiet {
+            eprintln!("{line}");
+        }
+    }
+}
+
+fn set_up_log(common: &Common, variable: Option<&OsString>, debug: bool) -> Result<(), Failure> {
+    let asked = match (common.log_level, variable) {
+        (Some(level), _) => Some(level),
+        (None, Some(text)) => {
+            let text = text.to_string_lossy();
+            let level = <LogLevel as clap::ValueEnum>::from_str(&text, true).map_err(|_| {
+                Failure::new(2, format!("ORCHESTRATE_LOG_LEVEL is `{text}`"))
+                    .hint("it must be debug, info, warn or error")
+            })?;
+            Some(level)
+        }
+        (None, None) => None,
+    };
+    let level = asked.map(|level| match level {
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Error => Level::ERROR,
+    });
+    let shown = match level {
+        Some(level) => level,
+        None if common.quiet => Level::ERROR,
+        None if common.verbose => Level::INFO,
+        None => Level::WARN,
+    };
+    let kept = if debug { Level::DEBUG } else { level.unwrap_or(Level::INFO) };
+    log::set_up(shown, kept);
+    Ok(())
+}
+
+fn load_config(
+    common: &Common,
+    workspace: &Path,
+    environment: &Environment,
+) -> Result<Config, Failure> {
+    let home = environment
+        .get("XDG_CONFIG_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| environment.get("HOME").map(|home| Path::new(home).join(".config")));
+    let user = home.map(|home| home.join("orchestrate/config.yaml"));
+    let mut optional: Vec<PathBuf> = user.into_iter().collect();
+    optional.push(workspace.join(".orchestrate/config.yaml"));
+    let named = common.config.clone().or_else(|| {
+        environment.get("ORCHESTRATE_CONFIG").filter(|p| !p.is_empty()).map(PathBuf::from)
+    });
+    Config::load(&optional, named.as_deref()).map_err(|ConfigError { file, text, problems }| {
+        Failure { code: 2, text: show(&problems, &file.display().to_string(), &text) }
+    })
+}
+
+pub fn show(problems: &[Problem], file: &str, text: &str) -> String {
+    problems.iter().map(|problem| problem.show(file, text)).collect::<Vec<_>>().join("\n")
+}
+
+/// A workflow read and compiled.
+pub struct Loaded {
+    pub plan: Plan,
+    pub file: String,
+    pub text: String,
+    pub warnings: Vec<Problem>,
+}
+
+impl Loaded {
+    pub fn checksum(&self) -> String {
+        checksum(self.text.as_bytes())
+    }
+}
+
+pub fn checksum(bytes: &[u8]) -> String {
+    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+/// Reads and compiles a workflow file; every problem of it is in the failure.
+pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
+    let name = file.display().to_string();
+    let path = match file.is_relative() && !file.exists() {
+        true => around.workspace.join(file),
+        false => file.to_owned(),
+    };
+    let bytes = std::fs::read(&path)
+        .map_err(|error| Failure::new(2, format!("cannot read the workflow `{name}`: {error}")))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count();
+        Failure::new(2, format!("`{name}` is not UTF-8 text (line {})", line + 1))
+    })?;
+    let workspace = open_workspace(around)?;
+    let (plan, warnings) = compile_in(&workspace, around, &text)
+        .map_err(|problems| Failure { code: 2, text: show(&problems, &name, &text) })?;
+    Ok(Loaded { plan, file: name, text, warnings })
+}
+
+pub fn open_workspace(around: &Surroundings) -> Result<Workspace, Failure> {
+    Workspace::open(&around.workspace)
+        .map_err(|error| Failure::new(1, format!("cannot open the workspace: {error}")))
+}
+
+/// Compiles, then asks the disk what only it can tell: do the workflow's paths stay inside?
+pub fn compile_in(
+    workspace: &Workspace,
+    around: &Surroundings,
+    text: &str,
+) -> Result<(Plan, Vec<Problem>), Vec<Problem>> {
+    let Compiled { plan, warnings, paths } = compile(text, &around.config.providers)?;
+    let escapes: Vec<_> = paths
+        .iter()
+        .filter_map(|(path, place)| match workspace.check(path) {
+            Err(error @ PathError::Refused { .. }) => {
+                Some(Problem::error(error.to_string()).at(*place))
+            }
+            _ => None,
+        })
+        .collect();
+    if escapes.is_empty() { Ok((plan, warnings)) } else { Err(escapes) }
+}
+
+/// A run that this process owns.
+pub struct Owned {
+    pub plan: Plan,
+    pub run: Run,
+    pub store: Store,
+    pub lock: RunLock,
+}
+
+/// What a new run is made of.
+pub struct NewRun<'a> {
+    pub loaded: &'a Loaded,
+    pub plan: Plan,
+    pub context: Map<String, Value>,
+    pub policy: Policy,
+    pub only_step: Option<String>,
+}
+
+/// Makes a run: its directory, its first files, its lock, and `latest`.
+pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let now = SystemClock.now();
+    let dir = &around.state_dir;
+    disk.make_dirs(dir)
+        .map_err(|error| Failure::new(1, format!("cannot make `{}`: {error}", dir.display())))?;
+    let (id, root) = loop {
+        let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
+        let id = RunId::new(&now.to_stamp(), random);
+        let root = dir.join(id.as_str());
+        match std::fs::create_dir(&root) {
+            Ok(()) => break (id, root),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                let message = format!("cannot make `{}`: {error}", root.display());
+                return Err(Failure::new(1, message));
+            }
+        }
+    };
+    let lock = take_lock(&root, &id)?;
+    let relative = root.strip_prefix(&around.workspace).unwrap_or(&root);
+    let origin = Origin {
+        run_id: id.as_str().to_owned(),
+        workflow_file: new.loaded.file.clone(),
+        workflow_checksum: new.loaded.checksum(),
+        run_root: relative.to_string_lossy().into_owned(),
+        context: new.context,
+        policy: new.policy,
+        only_step: new.only_step,
+    };
+    let mut run = Run::new(&new.plan, id.clone(), origin, now);
+    let text = new.loaded.text.as_bytes();
+    let store =
+        Store::create(disk, &root, text, &new.plan, &mut run, now).map_err(|e| disk_failure(&e))?;
+    point_latest(dir, &id);
+    log::keep_in(&root, around.common.trace.then(|| id.to_string()))
+        .map_err(|error| Failure::new(1, format!("cannot write the run's log: {error}")))?;
+    tracing::info!("run {id} of `{}` started", new.loaded.file);
+    Ok(Owned { plan: new.plan, run, store, lock })
+}
+
+pub fn disk_failure(error: &StoreError) -> Failure {
+    let failure = Failure::new(1, error);
+    match error.source.kind() {
+        std::io::ErrorKind::StorageFull => failure.hint("the disk is full: make room, then resume"),
+        std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied => {
+            failure.hint("the workspace must be writable, or give `--state-dir`")
+        }
+        _ => failure,
+    }
+}
+
+pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let owner = format!("process {} on {}", std::process::id(), host.to_string_lossy());
+    lock::take(root, &owner).map_err(|error| match error {
+        LockError::Held { owner } => {
+            Failure::new(5, format!("run {id} is being driven already: {owner} owns it"))
+        }
+        LockError::Io(error) => Failure::new(1, format!("cannot lock run {id}: {error}")),
+    })
+}
+
+/// Points `latest` at a run. It is a convenience: failing to make it fails nothing.
+fn point_latest(dir: &Path, id: &RunId) {
+    let temporary = dir.join(format!(".latest.{}", std::process::id()));
+    let made = std::os::unix::fs::symlink(id.as_str(), &temporary)
+        .and_then(|()| RealDisk::default().rename(&temporary, &dir.join("latest")));
+    if let Err(error) = made {
+        let _ = std::fs::remove_file(&temporary);
+        tracing::warn!("cannot point `latest` at the run: {error}");
+    }
+}
+
+/// Stops everything on the first signal and hurries on the second.
+pub struct Signals {
+    pub stop: Stop,
+    pub messages: (mpsc::Sender<Message>, mpsc::Receiver<Message>),
+}
+
+pub fn listen() -> Result<Signals, Failure> {
+    let failed = |error: std::io::Error| Failure::new(1, format!("cannot listen: {error}"));
+    let stop = Stop::new().map_err(failed)?;
+    let messages = mpsc::channel();
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let (asked, told) = (stop.clone(), messages.0.clone());
+    std::thread::spawn(move || {
+        let mut level = 0;
+        for signal in signals.forever() {
+            level += 1;
+            asked.request(level.min(2));
+            let _ = told.send(Message::Signal(signal));
+        }
+    });
+    exec::become_subreaper().map_err(failed)?;
+    Ok(Signals { stop, messages })
+}
+
+/// Drives a run to its end and tells how it went. Gives the exit code and the run.
+pub fn drive(
+    around: &Surroundings,
+    owned: Owned,
+    options: &RunOptions,
+    signals: &Signals,
+    event: Option<Event>,
+) -> Result<(u8, Run), Failure> {
+    let Owned { plan, mut run, mut store, lock } = owned;
+    let began = SystemClock.now();
+    if let Some(event) = event {
+        store.record(began, &event).map_err(|e| disk_failure(&e))?;
+        crate::engine::apply(&plan, &mut run, began, &event);
+        tracing::info!("run {} resumed", run.id);
+    }
+    let site = Site {
+        workspace: open_workspace(around)?,
+        run_root: store.root().to_owned(),
+        run_id: run.id.clone(),
+        mask: site::mask(&plan, &around.environment),
+        environment: around.environment.clone(),
+        debug: around.debug,
+        grace: around.config.grace,
+        input_bytes: around.config.input_bytes,
+        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+    };
+    let telling = match (around.common.quiet, options.progress) {
+        (true, _) => Telling::Quiet,
+        (false, true) => Telling::Progress,
+        (false, false) => Telling::Plain,
+    };
+    let mut report = TextReport::new(telling, around.colour());
+    let driver = Driver {
+        site: Arc::new(site),
+        plan: &plan,
+        run,
+        store,
+        clock: &SystemClock,
+        backups: options.backup_state || around.debug,
+        report: &mut report,
+        stop: signals.stop.clone(),
+        messages: &signals.messages,
+    };
+    let driven = driver.drive();
+    drop(report);
+    let (finish, run) = driven.map_err(|error| disk_failure(&error))?;
+    let took = seconds(SystemClock.now().ms_since(began));
+    let code = tell_end(around, &plan, &run, finish, &took);
+    drop(lock);
+    Ok((code, run))
+}
+
+fn tell_end(around: &Surroundings, plan: &Plan, run: &Run, finish: Finish, took: &str) -> u8 {
+    let (code, word) = match finish {
+        Finish::Ended(RunStatus::Completed) => (0, "completed"),
+        Finish::Ended(_) => (1, "failed"),
+        Finish::Stopped(SIGINT) => (130, "stopped"),
+        Finish::Stopped(SIGHUP) => (129, "stopped"),
+        Finish::Stopped(_) => (143, "stopped"),
+    };
+    tracing::info!("run {} {word}", run.id);
+    if around.common.json {
+        let mut summary = snapshot::summary(plan, run);
+        summary["exit_code"] = code.into();
+        println!("{summary}");
+    }
+    let failed: Vec<_> = run.failed_steps.iter().map(|step| format!("`{step}`")).collect();
+    if !failed.is_empty() {
+        around.say(format!("failed steps: {}", failed.join(", ")));
+    }
+    if let Some(error) = &run.error {
+        eprintln!("error: {error}");
+    }
+    around.say(format!("run {} {word} in {took}", run.id));
+    if code != 0 {
+        around.say(format!("  state: {}/state.json", run.origin.run_root));
+        around.say(format!("  go on: orchestrate resume {}", run.id));
+    }
+    code
+}
+
+/// The directory of a run, by its id, the beginning of it, or `latest`.
+pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), Failure> {
+    let dir = &around.state_dir;
+    let unknown = |detail: String| {
+        Failure::new(2, detail).hint(format!("runs are kept in `{}`", dir.display()))
+    };
+    let mut ids: Vec<RunId> = match std::fs::read_dir(dir) {
+        Ok(entries) => {
+            entries.filter_map(|entry| RunId::parse(entry.ok()?.file_name().to_str()?)).collect()
+        }
+        Err(_) => Vec::new(),
+    };
+    ids.sort();
+    if name == "latest" {
+        let target = std::fs::read_link(dir.join("latest")).ok();
+        let linked = target.and_then(|path| RunId::parse(path.file_name()?.to_str()?));
+        let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.last().cloned());
+        let id = id.ok_or_else(|| unknown("there is no run yet".into()))?;
+        return Ok((id.clone(), dir.join(id.as_str())));
+    }
+    let found: Vec<_> = ids.iter().filter(|id| id.as_str().starts_with(name)).collect();
+    match found.as_slice() {
+        [id] => Ok(((*id).clone(), dir.join(id.as_str()))),
+        [] => Err(unknown(format!("there is no run `{name}`"))),
+        several => {
+            let list: Vec<_> = several.iter().take(5).map(|id| format!("`{id}`")).collect();
+            Err(unknown(format!("`{name}` could be {}", list.join(" or "))))
+        }
+    }
+}

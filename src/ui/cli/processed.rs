@@ -1,0 +1,134 @@
+//! `--clean-processed` and `--archive-processed`: the one directory, inside the workspace, that
+//! these may touch.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+use super::common::Surroundings;
+use crate::workflow::Plan;
+
+pub struct Processed<'a> {
+    workspace: &'a Path,
+    name: String,
+    dir: PathBuf,
+}
+
+impl<'a> Processed<'a> {
+    pub fn of(around: &'a Surroundings, plan: &Plan) -> Self {
+        let name = plan.dirs.processed.clone();
+        Processed { workspace: &around.workspace, dir: around.workspace.join(&name), name }
+    }
+
+    /// The directory must lie inside the workspace, and not be it.
+    pub fn check(&self) -> Result<(), Failure> {
+        let real = match self.dir.canonicalize() {
+            Ok(real) => real,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(self.failed("resolve", &error)),
+        };
+        if real == self.workspace || !real.starts_with(self.workspace) {
+            let message = format!(
+                "`{}` is not a directory inside the workspace; it is left alone",
+                self.name
+            );
+            return Err(Failure::new(2, message));
+        }
+        Ok(())
+    }
+
+    fn failed(&self, doing: &str, error: &io::Error) -> Failure {
+        Failure::new(1, format!("cannot {doing} `{}`: {error}", self.name))
+    }
+
+    /// Empties the directory.
+    pub fn clean(&self) -> Result<(), Failure> {
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(self.failed("empty", &error)),
+        };
+        for entry in entries {
+            let removed = entry.and_then(|entry| {
+                // A link is removed, not what it leads to.
+                match entry.file_type()?.is_dir() {
+                    true => fs::remove_dir_all(entry.path()),
+                    false => fs::remove_file(entry.path()),
+                }
+            });
+            removed.map_err(|error| self.failed("empty", &error))?;
+        }
+        Ok(())
+    }
+
+    /// The archive must not lie inside what it archives.
+    pub fn check_archive(&self, destination: &Path) -> Result<(), Failure> {
+        self.check()?;
+        if destination.as_os_str().is_empty() {
+            return Ok(());
+        }
+        let target = self.workspace.join(destination);
+        let parent = target.parent().unwrap_or(self.workspace);
+        let parent = parent.canonicalize().map_err(|error| {
+            Failure::new(2, format!("the archive's directory `{}`: {error}", parent.display()))
+        })?;
+        let inside = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
+        if parent.starts_with(inside) {
+            let message = format!(
+                "the archive `{}` would lie inside `{}`, which it archives",
+                destination.display(),
+                self.name
+            );
+            return Err(Failure::new(2, message));
+        }
+        Ok(())
+    }
+
+    /// Writes the archive, whole or not at all.
+    pub fn archive(&self, destination: &Path, run_root: &Path) -> Result<(), Failure> {
+        let target = match destination.as_os_str().is_empty() {
+            true => run_root.join("processed.zip"),
+            false => self.workspace.join(destination),
+        };
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::new(1, format!("cannot write the archive `{}`: {error}", target.display()))
+        };
+        let temporary = target.with_extension("zip.tmp");
+        let written = File::create(&temporary).map_err(|error| failed(&error)).and_then(|file| {
+            let mut zip = zip::ZipWriter::new(file);
+            add(&mut zip, &self.dir, &self.name).map_err(|error| failed(&error))?;
+            let file = zip.finish().map_err(|error| failed(&error))?;
+            file.sync_all().map_err(|error| failed(&error))
+        });
+        let placed =
+            written.and_then(|()| fs::rename(&temporary, &target).map_err(|error| failed(&error)));
+        if placed.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        placed
+    }
+}
+
+/// Adds a directory and all in it, in a stable order. Links are left out: they may lead anywhere.
+fn add(zip: &mut zip::ZipWriter<File>, dir: &Path, name: &str) -> io::Result<()> {
+    let options = zip::write::SimpleFileOptions::default().large_file(true);
+    let mut entries: Vec<_> = match fs::read_dir(dir) {
+        Ok(entries) => entries.collect::<Result<_, _>>()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = format!("{name}/{}", entry.file_name().to_string_lossy());
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            zip.add_directory(&path, options).map_err(io::Error::other)?;
+            add(zip, &entry.path(), &path)?;
+        } else if kind.is_file() {
+            zip.start_file(&path, options).map_err(io::Error::other)?;
+            io::copy(&mut File::open(entry.path())?, zip)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! `orchestrate resume`: go on with a run that failed or was stopped.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
+use super::{Common, Failure};
+use crate::disk::{Disk, RealDisk};
+use crate::engine::{Event, Origin, Policy, Run, RunStatus};
+use crate::exec;
+use crate::ids::RunId;
+use crate::store::{self, LoadError, Store, journal};
+use crate::workflow::Plan;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ResumeArgs {
+    /// The run: its id, the beginning of it, or `latest`
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Begin anew, as a new run with the same context
+    #[arg(long, conflicts_with = "repair")]
+    pub force_restart: bool,
+    /// Rebuild a damaged state from the journal or a backup first
+    #[arg(long)]
+    pub repair: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let (id, root) = common::find_run(&around, &args.run)?;
+    let lock = common::take_lock(&root, &id)?;
+    if args.force_restart {
+        return restart(&around, args, &id, &root);
+    }
+    let plan = frozen_plan(&around, &root)?;
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let (store, run) = match Store::load(disk.clone(), &root, &plan) {
+        Ok(loaded) => loaded,
+        Err(error) if args.repair => {
+            tracing::warn!("{error}");
+            let (store, run, by) = Store::repair(disk, &root, &plan).map_err(damaged)?;
+            around.say(format!("state rebuilt from {by}"));
+            (store, run)
+        }
+        Err(error) => return Err(damaged(error)),
+    };
+    // What `run-step` began is one step, not the whole workflow.
+    let (plan, store, run) = match run.origin.only_step.clone() {
+        Some(step) => only(plan, &step, &root)?,
+        None => (plan, store, run),
+    };
+    if run.status == RunStatus::Completed {
+        around.say(format!("run {id} has completed already; there is nothing to do"));
+        return Ok(0);
+    }
+    check_source(&run)?;
+    let signals = common::listen()?;
+    // Whoever drove the run before is gone, for we hold the lock; what it started may not be.
+    let orphans = exec::sweep(&format!("{id}/"));
+    if orphans > 0 {
+        around.say(format!("ended {orphans} processes that an earlier run of this had left"));
+    }
+    crate::ui::log::keep_in(&root, around.common.trace.then(|| id.to_string()))
+        .map_err(|error| Failure::new(1, format!("cannot write the run's log: {error}")))?;
+    around.say(format!("run {id} of {}, resumed", run.origin.workflow_file));
+    let policy = args.options.policy(run.origin.policy.clone());
+    let policy = Policy { max_visits: around.config.max_visits, ..policy };
+    let owned = Owned { plan, run, store, lock };
+    let event = Some(Event::Resumed { policy });
+    let (code, _) = common::drive(&around, owned, &args.options, &signals, event)?;
+    Ok(code)
+}
+
+fn only(plan: Plan, step: &str, root: &Path) -> Result<(Plan, Store, Run), Failure> {
+    let plan = plan.only(step).ok_or_else(|| {
+        Failure::new(
+            7,
+            format!("the run is of the step `{step}`, which its workflow does not have"),
+        )
+    })?;
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let (store, run) = Store::load(disk, root, &plan).map_err(damaged)?;
+    Ok((plan, store, run))
+}
+
+fn damaged(error: LoadError) -> Failure {
+    match error {
+        LoadError::Damaged { .. } => Failure::new(7, error).hint(
+            "`--repair` rebuilds it from the journal or a backup; `--force-restart` begins anew",
+        ),
+        LoadError::Disk(error) => common::disk_failure(&error),
+    }
+}
+
+/// The plan that the run was begun with.
+fn frozen_plan(around: &Surroundings, root: &Path) -> Result<Plan, Failure> {
+    let path = root.join(store::DEFINITION);
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        Failure::new(7, format!("cannot read `{}`: {error}", path.display()))
+            .hint("`--force-restart` begins anew with the workflow as it is now")
+    })?;
+    let workspace = common::open_workspace(around)?;
+    let compiled = common::compile_in(&workspace, around, &text);
+    compiled.map(|(plan, _)| plan).map_err(|problems| Failure {
+        code: 2,
+        text: common::show(&problems, &path.display().to_string(), &text),
+    })
+}
+
+/// A workflow that was changed since is not the one the run is of.
+fn check_source(run: &Run) -> Result<(), Failure> {
+    let file = &run.origin.workflow_file;
+    match std::fs::read(file) {
+        Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
+            let message = format!("`{file}` was changed since run {} began", run.id);
+            Err(Failure::new(1, message)
+                .hint("undo the change, or begin anew with `--force-restart`"))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => {
+            tracing::warn!("cannot compare `{file}` with the run's own copy: {error}");
+            Ok(())
+        }
+    }
+}
+
+/// Begins a new run of the same workflow with the same context and policy.
+fn restart(
+    around: &Surroundings,
+    args: &ResumeArgs,
+    id: &RunId,
+    root: &Path,
+) -> Result<u8, Failure> {
+    let origin = origin(root).ok_or_else(|| {
+        Failure::new(7, format!("neither the state nor the journal of run {id} can be read"))
+            .hint("start again with `orchestrate run WORKFLOW`")
+    })?;
+    let loaded: Loaded = common::load(around, Path::new(&origin.workflow_file))?;
+    super::run::tell_warnings(&loaded);
+    let plan = match &origin.only_step {
+        None => loaded.plan.clone(),
+        Some(step) => loaded.plan.clone().only(step).ok_or_else(|| {
+            Failure::new(2, format!("`{}` has no step `{step}`", origin.workflow_file))
+        })?,
+    };
+    let mut context = loaded.plan.context.clone();
+    context.extend(origin.context);
+    let policy = args.options.policy(origin.policy);
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: origin.only_step };
+    let signals = common::listen()?;
+    let owned = common::create(around, new)?;
+    around.say(format!("run {} of {}, in place of {id}", owned.run.id, loaded.file));
+    let (code, _) = common::drive(around, owned, &args.options, &signals, None)?;
+    Ok(code)
+}
+
+/// What a run was begun with, from whichever file still says it.
+fn origin(root: &Path) -> Option<Origin> {
+    let state = std::fs::read(root.join(store::STATE)).unwrap_or_default();
+    if let Ok(origin) = serde_json::from_slice::<Origin>(&state) {
+        return Some(origin);
+    }
+    let bytes = std::fs::read(root.join(store::JOURNAL)).ok()?;
+    let first = journal::read(&bytes).entries.into_iter().next()?;
+    match first.event {
+        Event::Started { origin } => Some(origin),
+        _ => None,
+    }
+}

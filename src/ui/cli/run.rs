@@ -1,0 +1,178 @@
+//! `orchestrate run`: a workflow from the beginning.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
+use super::{Common, Failure, clean, processed};
+use crate::engine::{Policy, RunStatus};
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Block};
+use crate::workflow::yaml;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunArgs {
+    /// The workflow file
+    #[arg(value_name = "WORKFLOW")]
+    pub workflow: Option<PathBuf>,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    /// Empty the processed directory first
+    #[arg(long)]
+    pub clean_processed: bool,
+    /// Put the processed directory into a zip file after success [default: in the run's directory]
+    #[arg(long, value_name = "DEST", num_args = 0..=1, default_missing_value = "")]
+    pub archive_processed: Option<PathBuf>,
+    /// Check everything and show what would be done, but do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+/// Where `${context.*}` comes from beside the workflow.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ContextArgs {
+    /// A variable, `${context.KEY}` in the workflow; wins over the file
+    #[arg(long = "context", value_name = "KEY=VALUE")]
+    pub pairs: Vec<String>,
+    /// A JSON or YAML file of variables; wins over the workflow's own
+    #[arg(long = "context-file", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+impl ContextArgs {
+    /// The workflow's own context, under the file's, under the flags'.
+    pub fn merge(&self, plan: &Plan) -> Result<Map<String, Value>, Failure> {
+        let mut context = plan.context.clone();
+        if let Some(path) = &self.file {
+            context.extend(read_context(path)?);
+        }
+        for pair in &self.pairs {
+            let (key, value) =
+                pair.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
+                    Failure::new(2, format!("`--context {pair}` must have the form KEY=VALUE"))
+                })?;
+            context.insert(key.to_owned(), value.into());
+        }
+        Ok(context)
+    }
+}
+
+fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::new(2, format!("cannot read the context file `{name}`: {error}"))
+    })?;
+    // JSON is YAML, so one reader serves both and gives places.
+    let node = yaml::parse(&text)
+        .map_err(|p| Failure { code: 2, text: p.show(&name.to_string(), &text) })?;
+    match node.to_json() {
+        Value::Object(map) => Ok(map),
+        _ => {
+            let message = format!("the context file `{name}` must hold a map, not {}", node.kind());
+            Err(Failure::new(2, message))
+        }
+    }
+}
+
+pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let (workflow, archive) = sort_out(args)?;
+    let loaded = common::load(&around, &workflow)?;
+    tell_warnings(&loaded);
+    let context = args.context.merge(&loaded.plan)?;
+    let processed = processed::Processed::of(&around, &loaded.plan);
+    if args.clean_processed {
+        processed.check()?;
+    }
+    if let Some(destination) = &archive {
+        processed.check_archive(destination)?;
+    }
+    if args.dry_run {
+        return dry_run(&around, &loaded);
+    }
+    if args.clean_processed {
+        processed.clean()?;
+    }
+    let policy =
+        args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
+    let plan = loaded.plan.clone();
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None };
+    let signals = common::listen()?;
+    let owned = common::create(&around, new)?;
+    let root = owned.store.root().to_owned();
+    around.say(format!("run {} of {}", owned.run.id, loaded.file));
+    let (code, run) = common::drive(&around, owned, &args.options, &signals, None)?;
+    if let Some(destination) = archive
+        && run.status == RunStatus::Completed
+    {
+        processed.archive(&destination, &root)?;
+    }
+    clean::keep_days(&around, &run.id)?;
+    Ok(code)
+}
+
+/// `--archive-processed wf.yaml` takes the workflow for its own; gives it back.
+fn sort_out(args: &RunArgs) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+    match (&args.workflow, &args.archive_processed) {
+        (Some(workflow), archive) => Ok((workflow.clone(), archive.clone())),
+        (None, Some(taken))
+            if taken.extension().is_some_and(|ending| ending == "yaml" || ending == "yml") =>
+        {
+            Ok((taken.clone(), Some(PathBuf::new())))
+        }
+        _ => Err(Failure::new(2, "no workflow was named")
+            .hint("orchestrate run WORKFLOW.yaml; see orchestrate run --help")),
+    }
+}
+
+pub fn tell_warnings(loaded: &Loaded) {
+    for problem in &loaded.warnings {
+        eprint!("{}", problem.show(&loaded.file, &loaded.text));
+    }
+}
+
+fn dry_run(around: &Surroundings, loaded: &Loaded) -> Result<u8, Failure> {
+    if around.common.json {
+        let steps = outline_json(&loaded.plan.root);
+        println!("{}", serde_json::json!({ "schema": "dry-run/v1", "steps": steps }));
+        return Ok(0);
+    }
+    println!("{} is valid; it would run:", loaded.file);
+    outline(&loaded.plan.root, 1);
+    Ok(0)
+}
+
+fn outline(block: &Block, depth: usize) {
+    for (index, step) in block.steps.iter().enumerate() {
+        println!("{}{}. {}: {}", "  ".repeat(depth), index + 1, step.name, kind(&step.action));
+        if let Action::Each(each) = &step.action {
+            outline(&each.block, depth + 1);
+        }
+    }
+}
+
+fn outline_json(block: &Block) -> Vec<Value> {
+    let step = |step: &crate::workflow::plan::Step| {
+        let mut value = serde_json::json!({ "name": step.name, "does": kind(&step.action) });
+        if let Action::Each(each) = &step.action {
+            value["steps"] = outline_json(&each.block).into();
+        }
+        value
+    };
+    block.steps.iter().map(step).collect()
+}
+
+fn kind(action: &Action) -> String {
+    match action {
+        Action::Exec { argv } => {
+            let program = argv.first().map(|program| program.with_holes_as("…"));
+            format!("command {}", program.unwrap_or_default())
+        }
+        Action::Ask { provider, .. } => format!("provider {provider}"),
+        Action::Wait(wait) => format!("wait for {}", wait.glob.with_holes_as("…")),
+        Action::Each(_) => "for each item".into(),
+    }
+}

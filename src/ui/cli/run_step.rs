@@ -1,0 +1,46 @@
+//! `orchestrate run-step`: one step of a workflow alone.
+
+use std::path::PathBuf;
+
+use super::common::{self, NewRun, RunOptions, Surroundings};
+use super::run::ContextArgs;
+use super::{Common, Failure};
+use crate::engine::Policy;
+use crate::workflow::problem::nearest;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunStepArgs {
+    /// The step, by its name at the top level of the workflow
+    #[arg(value_name = "STEP")]
+    pub step: String,
+    /// The workflow file
+    #[arg(long, value_name = "WORKFLOW")]
+    pub workflow: PathBuf,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let loaded = common::load(&around, &args.workflow)?;
+    let context = args.context.merge(&loaded.plan)?;
+    let plan = loaded.plan.clone().only(&args.step).ok_or_else(|| {
+        let message = format!("`{}` has no step `{}`", loaded.file, args.step);
+        let names = loaded.plan.root.steps.iter().map(|step| step.name.as_str());
+        match nearest(&args.step, names) {
+            Some(near) => Failure::new(2, message).hint(format!("did you mean `{near}`?")),
+            None => Failure::new(2, message),
+        }
+    })?;
+    let policy =
+        args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
+    let only_step = Some(args.step.clone());
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step };
+    let signals = common::listen()?;
+    let owned = common::create(&around, new)?;
+    around.say(format!("run {} of step {} of {}", owned.run.id, args.step, loaded.file));
+    let (code, _) = common::drive(&around, owned, &args.options, &signals, None)?;
+    Ok(code)
+}

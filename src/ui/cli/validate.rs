@@ -1,0 +1,77 @@
+//! `orchestrate validate`: what is wrong with workflows, and what is doubtful.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::common::{self, Surroundings};
+use super::{Common, Failure};
+use crate::workflow::{Problem, Severity};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ValidateArgs {
+    /// The workflow files
+    #[arg(value_name = "WORKFLOW", required = true)]
+    pub workflows: Vec<PathBuf>,
+    /// Take warnings for errors
+    #[arg(long)]
+    pub strict: bool,
+}
+
+pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let workspace = common::open_workspace(&around)?;
+    let mut code = 0;
+    let mut found = Vec::new();
+    for path in &args.workflows {
+        let file = path.display().to_string();
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => {
+                let problem = Problem::error(format!("the workflow cannot be read: {error}"));
+                tell(&around, &file, "", &[problem], &mut found);
+                code = 2;
+                continue;
+            }
+        };
+        let problems = match common::compile_in(&workspace, &around, &text) {
+            Ok((_, warnings)) => warnings,
+            Err(problems) => problems,
+        };
+        let wrong = |problem: &Problem| args.strict || problem.is_error();
+        let valid = !problems.iter().any(wrong);
+        tell(&around, &file, &text, &problems, &mut found);
+        if !valid {
+            code = 2;
+        } else if !common.json && !common.quiet {
+            println!("{file}: valid");
+        }
+    }
+    if common.json {
+        println!("{}", json!({ "schema": "validate/v1", "valid": code == 0, "problems": found }));
+    }
+    Ok(code)
+}
+
+fn tell(
+    around: &Surroundings,
+    file: &str,
+    text: &str,
+    problems: &[Problem],
+    found: &mut Vec<Value>,
+) {
+    for problem in problems {
+        if around.common.json {
+            found.push(json!({
+                "file": file,
+                "line": problem.place.map(|place| place.line),
+                "column": problem.place.map(|place| place.column),
+                "severity": if problem.severity == Severity::Error { "error" } else { "warning" },
+                "message": problem.message,
+                "hint": problem.hint,
+            }));
+        } else {
+            eprintln!("{}", problem.show(file, text));
+        }
+    }
+}

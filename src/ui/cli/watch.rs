@@ -1,0 +1,139 @@
+//! `orchestrate watch`: run a workflow again whenever it, its prompts or its schemas change.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use notify::{RecursiveMode, Watcher};
+
+use super::common::{self, Loaded, NewRun, RunOptions, Signals, Surroundings};
+use super::run::{ContextArgs, tell_warnings};
+use super::{Common, Failure};
+use crate::engine::Policy;
+use crate::exec::Stop;
+use crate::workflow::plan::{Action, Block};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct WatchArgs {
+    /// The workflow file
+    #[arg(value_name = "WORKFLOW")]
+    pub workflow: PathBuf,
+    #[command(flatten)]
+    pub context: ContextArgs,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+/// How long to wait for more changes after one; editors write in several steps.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Where no notice of changes comes (another machine made them), this is how often we look.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let signals = common::listen()?;
+    let (noticed, notices) = mpsc::channel();
+    // Notices are a hint; what counts is the content of the files.
+    let mut watcher = notify::recommended_watcher(move |_| {
+        let _ = noticed.send(());
+    })
+    .map_err(|error| tracing::warn!("changes are found by looking only: {error}"))
+    .ok();
+    loop {
+        let definition = contents(std::slice::from_ref(&args.workflow));
+        let ran = run_once(&around, args, &signals);
+        let files = match ran {
+            Ok(Ran::Stopped(code)) => return Ok(code),
+            Ok(Ran::Ended(files)) => files,
+            Err(failure) => {
+                eprint!("{}", failure.text);
+                vec![args.workflow.clone()]
+            }
+        };
+        if let Some(watcher) = &mut watcher {
+            for file in &files {
+                let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+                let _ = watcher.watch(dir.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive);
+            }
+        }
+        around.say(format!("watching {} files for changes; Ctrl-C ends", files.len()));
+        if let Some(code) = wait_for_change(&files, &definition, &notices, &signals.stop) {
+            return Ok(code);
+        }
+    }
+}
+
+enum Ran {
+    Ended(Vec<PathBuf>),
+    Stopped(u8),
+}
+
+fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Result<Ran, Failure> {
+    let loaded = common::load(around, &args.workflow)?;
+    tell_warnings(&loaded);
+    let context = args.context.merge(&loaded.plan)?;
+    let policy =
+        args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
+    let plan = loaded.plan.clone();
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None };
+    let owned = common::create(around, new)?;
+    around.say(format!("run {} of {}", owned.run.id, loaded.file));
+    let (code, _) = common::drive(around, owned, &args.options, signals, None)?;
+    if code >= 128 {
+        return Ok(Ran::Stopped(code));
+    }
+    Ok(Ran::Ended(watched(around, args, &loaded)))
+}
+
+/// The workflow, its context file, and every prompt and schema it names without a variable.
+fn watched(around: &Surroundings, args: &WatchArgs, loaded: &Loaded) -> Vec<PathBuf> {
+    let mut files = vec![args.workflow.clone()];
+    files.extend(args.context.file.clone());
+    let mut named = Vec::new();
+    collect(&loaded.plan.root, &mut named);
+    files.extend(named.into_iter().map(|name| around.workspace.join(name)));
+    files
+}
+
+fn collect(block: &Block, into: &mut Vec<String>) {
+    for step in &block.steps {
+        let templates = step.input_file.iter().chain(&step.output.schema);
+        into.extend(templates.filter_map(|template| template.literal()).map(str::to_owned));
+        if let Action::Each(each) = &step.action {
+            collect(&each.block, into);
+        }
+    }
+}
+
+/// What files hold; nothing where one is not there.
+type Contents = BTreeMap<PathBuf, Option<Vec<u8>>>;
+
+fn contents(files: &[PathBuf]) -> Contents {
+    files.iter().map(|file| (file.clone(), std::fs::read(file).ok())).collect()
+}
+
+/// Waits until a file is not what it was: the workflow since before the run, the others (which
+/// the run itself may have written) since after it. Gives an exit code when told to stop.
+fn wait_for_change(
+    files: &[PathBuf],
+    definition: &Contents,
+    notices: &mpsc::Receiver<()>,
+    stop: &Stop,
+) -> Option<u8> {
+    let mut before = contents(files);
+    before.extend(definition.clone());
+    let mut looked = Instant::now();
+    while stop.level() == 0 {
+        let noticed = notices.recv_timeout(SETTLE).is_ok();
+        if noticed || looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            if contents(files) != before {
+                stop.sleep(SETTLE);
+                notices.try_iter().for_each(drop);
+                return None;
+            }
+        }
+    }
+    Some(130)
+}
