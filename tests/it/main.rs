@@ -1,1 +1,39 @@
-fn main() {}
+//! The integration suite: one program, one trial per case file, and the coded tests beside them.
+//!
+//! `cargo test --test it` runs everything, `cargo test --test it steps/at-20` what the name picks.
+//! `ORCHESTRATE_BIN_DIR=DIR` runs the same cases against the programs of another build in `DIR`.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test stands outside the program and touches the world itself"
+)]
+
+mod case;
+mod coverage;
+mod pattern;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let bin = std::env::var_os("ORCHESTRATE_BIN_DIR")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| built().to_path_buf());
+    let mut trials = case::trials(&cases, &bin);
+    trials.extend(coverage::trials(&cases));
+    trials.extend(coded());
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// The tests that are code rather than case files. A module offers `trials()` and is listed here.
+fn coded() -> Vec<Trial> {
+    [case::checks(), pattern::checks()].into_iter().flatten().collect()
+}
+
+/// The directory of the programs this suite was built with.
+fn built() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_orchestrate")).parent().expect("a program is in a directory")
+}
