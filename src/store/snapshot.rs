@@ -85,7 +85,10 @@ impl Serialize for Steps<'_> {
                 (Action::Each(each), Some(run)) => {
                     map.serialize_entry(&step.name, &Items { each, run })?;
                 }
-                _ if reached(slot) => map.serialize_entry(&step.name, &SlotDoc::of(slot))?,
+                // A step that never ran is absent; the cursor says which one is next.
+                _ if slot.record.is_some() => {
+                    map.serialize_entry(&step.name, &SlotDoc::of(slot))?;
+                }
                 _ => {}
             }
         }
@@ -94,10 +97,6 @@ impl Serialize for Steps<'_> {
         }
         map.end()
     }
-}
-
-fn reached(slot: &Slot) -> bool {
-    slot.record.is_some() || slot.state != StepState::Pending
 }
 
 struct Items<'a> {
@@ -149,7 +148,7 @@ impl<'a> SlotDoc<'a> {
         let record = match slot.record.as_deref() {
             Some(record) if record.status == status => Cow::Borrowed(record),
             Some(record) => Cow::Owned(Record { status, ..record.clone() }),
-            None => Cow::Owned(Record { status, attempt: slot.attempts, ..Record::default() }),
+            None => Cow::Owned(Record { status, ..Record::default() }),
         };
         let retry_at = match slot.state {
             StepState::Resting { until } => Some(until),

@@ -73,7 +73,9 @@ impl TextReport {
         };
         let total = address.block(plan).steps.len();
         let place = format!("{}[{}/{total}]", "  ".repeat(address.loops.len()), address.step + 1);
-        let line = format!("{place} {step}: {}", self.outcome(record, run, &address));
+        let agent = address.step_of(plan).agent.as_ref().map(|agent| format!(" ({agent})"));
+        let agent = agent.unwrap_or_default();
+        let line = format!("{place} {step}{agent}: {}", self.outcome(record, run, &address));
         self.say(&line);
         if record.status == StepStatus::Failed {
             self.explain(record);
@@ -113,6 +115,13 @@ impl TextReport {
     }
 }
 
+/// Whether a step has failed for good.
+fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
+    let address = StepPath::parse(step).and_then(|path| Address::of(plan, &path));
+    let slot = address.and_then(|address| run.slot(&address).map(|slot| slot.status()));
+    slot == Some(StepStatus::Failed)
+}
+
 /// A child's line without what could move the cursor or change colours.
 fn printable(line: &str) -> String {
     line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
@@ -129,11 +138,14 @@ pub fn seconds(ms: u64) -> String {
 impl Report for TextReport {
     fn happened(&mut self, plan: &Plan, run: &Run, event: &Event) {
         log(plan, run, event);
-        if self.telling == Telling::Quiet {
-            return;
-        }
         match event {
-            Event::Ended { step, .. } | Event::Skipped { step } => self.ended(plan, run, step),
+            Event::Ended { step, .. }
+                if self.telling != Telling::Quiet || failed(plan, run, step) =>
+            {
+                self.ended(plan, run, step);
+            }
+            _ if self.telling == Telling::Quiet => {}
+            Event::Skipped { step } => self.ended(plan, run, step),
             Event::Moved { step, index, error: Some(error) } => {
                 self.say(&format!("warning: item {index} of `{step}` was not moved: {error}"));
             }
@@ -157,8 +169,13 @@ impl Report for TextReport {
                 let _ = writeln!(std::io::stderr().lock(), "{cut}");
             }
             self.drawn = lines.len();
-        } else if steady(&lines) != steady(&self.last) {
-            lines.iter().for_each(|line| self.say(line));
+        } else {
+            let before = steady(&self.last);
+            for (line, steady) in lines.iter().zip(steady(&lines)) {
+                if !before.contains(&steady) {
+                    self.say(line);
+                }
+            }
         }
         self.last = lines;
         Some(now.plus_ms(if self.live { 200 } else { 1000 }))

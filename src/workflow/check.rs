@@ -109,7 +109,7 @@ pub fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
     let sketch = template.with_holes_as("x");
     if sketch.contains("**") {
         reading.report.add(
-            Problem::error(format!("{what} has `**`, which is not supported"))
+            Problem::error(format!("{what} is `{sketch}`, but `**` is not supported"))
                 .at(place)
                 .hint("list files with a `find` step and `output_capture: lines`"),
         );

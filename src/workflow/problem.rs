@@ -81,7 +81,7 @@ fn draw(out: &mut String, place: Place, file: &str, text: &str, gutter: &str) {
 
 /// The candidate nearest to `word`, when one is near enough to have been meant.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).clamp(1, 3);
+    let limit = (word.chars().count() / 3).min(3);
     candidates
         .into_iter()
         .map(|candidate| (distance(word, candidate), candidate))

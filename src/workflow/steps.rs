@@ -11,7 +11,7 @@ use super::plan::{
     Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Provider, Step, Target,
     Version,
 };
-use super::problem::{Place, Problem};
+use super::problem::{Place, Problem, nearest};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
 use crate::ids::name_fault;
@@ -121,7 +121,7 @@ fn read_version(report: &Report, document: &Node) -> Version {
         None => {
             report.error(
                 node.place,
-                format!("`version` is \"{text}\", but must be one of {}", known.join(", ")),
+                format!("`version` is `{text}`, but must be one of {}", known.join(", ")),
             );
             NEWEST
         }
@@ -338,6 +338,7 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
     let report = reading.report;
     let given: Vec<_> = FORMS.iter().filter(|key| fields.get(key).is_some()).collect();
     match given.as_slice() {
+        [] if misspelt(fields, &FORMS) => return None,
         [] => {
             report.add(
                 Problem::error(format!("{} does nothing", fields.what))
@@ -366,6 +367,14 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
         "wait_for" => parts::wait_for(reading, fields).map(Action::Wait),
         _ => read_each(reading, fields, visible).map(Action::Each),
     }
+}
+
+/// Whether a key is so near to one of `words` that the report of it says all there is to say.
+fn misspelt(fields: &Fields, words: &[&str]) -> bool {
+    let Value::Map(pairs) = &fields.node.value else { return false };
+    let known = |key: &str| STEP.iter().any(|(name, _)| *name == key);
+    let near = |key: &str| nearest(key, words.iter().copied()).is_some();
+    pairs.iter().filter_map(|(key, _)| key.text()).any(|key| !known(key) && near(key))
 }
 
 fn read_command(fields: &Fields) -> Option<Action> {

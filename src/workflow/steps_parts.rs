@@ -163,7 +163,7 @@ pub fn output<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Output {
         }
         if allow_parse_error {
             let message = format!(
-                "{} has `{key}` and `allow_parse_error: true`, which exclude each other",
+                "{} has `{key}` and `allow_parse_error`, which exclude each other",
                 fields.what
             );
             fields.report.error(node.place, message);

@@ -1,18 +1,19 @@
-//! `orchestrate clean`: old runs removed. A run that somebody drives is never touched.
+//! `orchestrate clean`: old runs removed. A run that is not over is never touched.
 
 use std::path::{Path, PathBuf};
 
 use super::common::Surroundings;
 use super::{Common, Failure};
+use crate::engine::RunStatus;
 use crate::ids::RunId;
 use crate::store::{self, lock, snapshot};
 use crate::time::{Clock, SystemClock, Time, parse_duration};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct CleanArgs {
-    /// Remove runs last touched longer ago than this: 7d, 12h
+    /// Remove runs last touched longer ago than this: 7d, 12h [default: ORCHESTRATE_KEEP_RUNS days]
     #[arg(long, value_name = "AGE")]
-    pub older_than: String,
+    pub older_than: Option<String>,
     /// Show what would be removed, but remove nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -20,10 +21,16 @@ pub struct CleanArgs {
 
 pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
-    let age = parse_duration(&args.older_than).ok_or_else(|| {
-        Failure::new(2, format!("`{}` is no length of time", args.older_than))
-            .hint("write a number and a unit: 7d, 12h, 30m")
-    })?;
+    let age = match &args.older_than {
+        Some(text) => parse_duration(text).ok_or_else(|| {
+            Failure::new(2, format!("`{text}` is no length of time"))
+                .hint("write a number and a unit: 7d, 12h, 30m")
+        })?,
+        None => days_kept(&around)?.ok_or_else(|| {
+            Failure::new(2, "how old may a run be?")
+                .hint("give `--older-than 7d`, or set ORCHESTRATE_KEEP_RUNS to a number of days")
+        })?,
+    };
     let old = old_runs(&around.state_dir, age)?;
     for (id, path) in &old {
         if !args.dry_run {
@@ -44,19 +51,28 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// ORCHESTRATE_KEEP_RUNS in milliseconds, where it is set.
+fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
+    let Some(text) = around.environment.get("ORCHESTRATE_KEEP_RUNS") else { return Ok(None) };
+    match text.to_string_lossy().trim() {
+        "" => Ok(None),
+        text => match text.parse::<u64>() {
+            Ok(days) => Ok(Some(days.saturating_mul(86_400_000))),
+            Err(_) => {
+                let message = format!("ORCHESTRATE_KEEP_RUNS is `{text}`, not a number of days");
+                Err(Failure::new(2, message))
+            }
+        },
+    }
+}
+
 /// Removes runs older than ORCHESTRATE_KEEP_RUNS days, where that is set.
 pub fn keep_days(around: &Surroundings, current: &RunId) -> Result<(), Failure> {
-    let Some(text) = around.environment.get("ORCHESTRATE_KEEP_RUNS") else { return Ok(()) };
-    let days: u64 = match text.to_string_lossy().trim() {
-        "" => return Ok(()),
-        text => text.parse().map_err(|_| {
-            Failure::new(2, format!("ORCHESTRATE_KEEP_RUNS is `{text}`, not a number of days"))
-        })?,
-    };
-    for (id, path) in old_runs(&around.state_dir, days.saturating_mul(86_400_000))? {
+    let Some(age_ms) = days_kept(around)? else { return Ok(()) };
+    for (id, path) in old_runs(&around.state_dir, age_ms)? {
         if id != *current {
             remove(&path)?;
-            tracing::info!("removed run {id}, older than {days} days");
+            tracing::info!("removed run {id}, which was old");
         }
     }
     Ok(())
@@ -76,7 +92,10 @@ fn old_runs(dir: &Path, age_ms: u64) -> Result<Vec<(RunId, PathBuf)>, Failure> {
         // `latest` and whatever else lies here is no run.
         let Some(id) = entry.file_name().to_str().and_then(RunId::parse) else { continue };
         let path = entry.path();
-        if now.ms_since(last_touched(&path, &id)) > age_ms && !lock::is_held(&path) {
+        let (status, touched) = last_known(&path, &id);
+        // One that was stopped can still be resumed.
+        let open = status == Some(RunStatus::Running) || lock::is_held(&path);
+        if !open && now.ms_since(touched) > age_ms {
             old.push((id, path));
         }
     }
@@ -84,8 +103,9 @@ fn old_runs(dir: &Path, age_ms: u64) -> Result<Vec<(RunId, PathBuf)>, Failure> {
     Ok(old)
 }
 
-/// When a run was last written to, by its state; by its id where that cannot be read.
-fn last_touched(path: &Path, id: &RunId) -> Time {
+/// How a run stands and when it was last written to, by its state; by its id where that cannot be
+/// read.
+fn last_known(path: &Path, id: &RunId) -> (Option<RunStatus>, Time) {
     let state = std::fs::read(path.join(store::STATE)).unwrap_or_default();
     let by_id = || {
         let s = id.stamp();
@@ -99,7 +119,10 @@ fn last_touched(path: &Path, id: &RunId) -> Time {
             &s[13..15]
         ))
     };
-    snapshot::peek(&state).map(|(_, at)| at).or_else(by_id).unwrap_or_default()
+    match snapshot::peek(&state) {
+        Some((status, at)) => (Some(status), at),
+        None => (None, by_id().unwrap_or_default()),
+    }
 }
 
 fn remove(path: &Path) -> Result<(), Failure> {

@@ -478,7 +478,8 @@ pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), F
         let id = id.ok_or_else(|| unknown("there is no run yet".into()))?;
         return Ok((id.clone(), dir.join(id.as_str())));
     }
-    let found: Vec<_> = ids.iter().filter(|id| id.as_str().starts_with(name)).collect();
+    let named = |id: &&RunId| !name.is_empty() && id.as_str().starts_with(name);
+    let found: Vec<_> = ids.iter().filter(named).collect();
     match found.as_slice() {
         [id] => Ok(((*id).clone(), dir.join(id.as_str()))),
         [] => Err(unknown(format!("there is no run `{name}`"))),

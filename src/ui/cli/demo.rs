@@ -1,6 +1,7 @@
 //! `orchestrate demo`: a team of agents at work in a scratch directory, with no key and no
 //! network.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::common::{self, NewRun, RunOptions, Surroundings};
@@ -48,7 +49,8 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     let loaded = common::load(&around, Path::new("workflow.yaml"))?;
     let context = loaded.plan.context.clone();
     let options = RunOptions {
-        progress: !common.quiet,
+        // On a terminal a live view; elsewhere the lines of ended steps say enough.
+        progress: std::io::stderr().is_terminal(),
         backup_state: false,
         on_error: None,
         max_retries: None,

@@ -22,8 +22,8 @@ pub struct RunArgs {
     #[arg(long)]
     pub clean_processed: bool,
     /// Put the processed directory into a zip file after success [default: in the run's directory]
-    #[arg(long, value_name = "DEST", num_args = 0..=1, default_missing_value = "")]
-    pub archive_processed: Option<PathBuf>,
+    #[arg(long, value_name = "DEST")]
+    pub archive_processed: Option<Option<PathBuf>>,
     /// Check everything and show what would be done, but do nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -116,9 +116,10 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
 
 /// `--archive-processed wf.yaml` takes the workflow for its own; gives it back.
 fn sort_out(args: &RunArgs) -> Result<(PathBuf, Option<PathBuf>), Failure> {
-    match (&args.workflow, &args.archive_processed) {
-        (Some(workflow), archive) => Ok((workflow.clone(), archive.clone())),
-        (None, Some(taken))
+    let archive = args.archive_processed.clone();
+    match (&args.workflow, &archive) {
+        (Some(workflow), _) => Ok((workflow.clone(), archive.map(Option::unwrap_or_default))),
+        (None, Some(Some(taken)))
             if taken.extension().is_some_and(|ending| ending == "yaml" || ending == "yml") =>
         {
             Ok((taken.clone(), Some(PathBuf::new())))

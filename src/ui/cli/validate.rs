@@ -28,7 +28,7 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) => {
-                let problem = Problem::error(format!("the workflow cannot be read: {error}"));
+                let problem = Problem::error(format!("cannot read the workflow `{file}`: {error}"));
                 tell(&around, &file, "", &[problem], &mut found);
                 code = 2;
                 continue;
