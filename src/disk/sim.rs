@@ -72,6 +72,13 @@ impl SimDisk {
         image.crashed = false;
     }
 
+    /// Comes back after the end of a process, which takes nothing from the disk.
+    pub fn restart_whole(&self) {
+        let mut image = self.image.lock().unwrap();
+        image.crash_after = None;
+        image.crashed = false;
+    }
+
     fn act<T>(&self, act: impl FnOnce(&mut Image) -> io::Result<T>) -> io::Result<T> {
         let mut image = self.image.lock().unwrap();
         if image.crash_after.is_some_and(|limit| image.operations >= limit) {

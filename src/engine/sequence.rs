@@ -248,7 +248,8 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy) {
     let open = slot.state == StepState::Running && slot.each.is_none();
     if open || (halted && slot.state == StepState::Settled) {
         slot.state = StepState::Ready;
-        slot.tries = 0;
+        // An attempt that was cut off is made again; a step that failed gets all its tries again.
+        slot.tries = if open { slot.tries.saturating_sub(1) } else { 0 };
         slot.visits = slot.visits.min(policy.max_visits);
         forget_failure(plan, run, &here);
     }

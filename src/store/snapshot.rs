@@ -349,7 +349,11 @@ fn make_ready(body: &mut Sequence) {
                 make_ready(&mut item.body);
             }
         }
-        (state @ (StepState::Settled | StepState::Pending), _) => *state = StepState::Ready,
+        (state @ (StepState::Settled | StepState::Pending), _) => {
+            *state = StepState::Ready;
+            // A step on its first visit that has not run is absent, its count with it.
+            slot.visits = slot.visits.max(1);
+        }
         _ => {}
     }
 }
