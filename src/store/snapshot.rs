@@ -129,15 +129,16 @@ struct SlotDoc<'a> {
 struct SlotExtra {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     retry_at: Option<Time>,
-    #[serde(default, skip_serializing_if = "is_small")]
-    tries: u32,
+    /// Only where it is not what one would think: none before a step ran, one after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tries: Option<u32>,
     #[serde(default, skip_serializing_if = "is_small")]
     visits: u32,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     asking: bool,
 }
 
-/// One try and one visit go without saying.
+/// One visit goes without saying.
 fn is_small(number: &u32) -> bool {
     *number <= 1
 }
@@ -155,9 +156,14 @@ impl<'a> SlotDoc<'a> {
             _ => None,
         };
         let asking = slot.state == StepState::Asking;
-        let extra = SlotExtra { retry_at, tries: slot.tries, visits: slot.visits, asking };
+        let tries = (slot.tries != usual_tries(status)).then_some(slot.tries);
+        let extra = SlotExtra { retry_at, tries, visits: slot.visits, asking };
         SlotDoc { record, extra }
     }
+}
+
+fn usual_tries(status: StepStatus) -> u32 {
+    u32::from(!matches!(status, StepStatus::Pending | StepStatus::Skipped))
 }
 
 /// All loops of a run, by path.
@@ -475,7 +481,7 @@ fn read_slot(value: &Value) -> Result<Slot, String> {
         state,
         attempts: record.attempt,
         visits: extra.visits.max(u32::from(ran)),
-        tries: extra.tries.max(u32::from(ran)),
+        tries: extra.tries.unwrap_or(usual_tries(record.status)),
         record: Some(Box::new(record)),
         each: None,
     })
