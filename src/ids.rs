@@ -100,7 +100,7 @@ impl StepPath {
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts: Vec<String> = text.split('.').map(unescape).collect::<Option<_>>()?;
         let step = parts.pop()?;
-        if parts.len() % 2 != 0 || name_fault(&step).is_some() {
+        if !parts.len().is_multiple_of(2) || name_fault(&step).is_some() {
             return None;
         }
         let loops = parts

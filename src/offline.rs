@@ -294,7 +294,7 @@ fn place(root: &Path, path: &str, bytes: &[u8]) -> Result<(), Problem> {
     let _ = fs::remove_file(&scratch);
     let written = fs::File::create_new(&scratch)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&scratch, &target));
+        .and_then(|()| crate::disk::rename(Path::new(&scratch), &target));
     written.map_err(|cause| {
         let _ = fs::remove_file(&scratch);
         failed(cause)

@@ -66,6 +66,7 @@ pub trait Clock: Send + Sync {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is where time enters")]
     fn now(&self) -> Time {
         Time(Utc::now().timestamp_millis())
     }

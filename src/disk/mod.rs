@@ -11,7 +11,7 @@ pub mod sim;
 use std::io;
 use std::path::Path;
 
-pub use real::RealDisk;
+pub use real::{RealDisk, rename};
 
 /// What we ask of a disk.
 pub trait Disk: Send + Sync {

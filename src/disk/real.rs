@@ -8,6 +8,12 @@ use std::sync::Mutex;
 
 use super::Disk;
 
+/// Gives a file another name. Durable only once the directory is synced.
+#[expect(clippy::disallowed_methods, reason = "this is the disk")]
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)
+}
+
 /// A disk that keeps the files it appends to open.
 #[derive(Default)]
 pub struct RealDisk {
@@ -64,7 +70,7 @@ impl Disk for RealDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.forget(from);
         self.forget(to);
-        fs::rename(from, to)
+        rename(from, to)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

@@ -109,7 +109,7 @@ fn torn(inode: &Inode, random: &mut Random) -> Vec<u8> {
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -118,11 +118,11 @@ impl Random {
     }
 
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
+        (self.draw() % limit.max(1) as u64) as usize
     }
 
     pub fn coin(&mut self) -> bool {
-        self.next() % 2 == 0
+        self.draw().is_multiple_of(2)
     }
 }
 

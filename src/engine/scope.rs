@@ -47,17 +47,14 @@ impl<'a> RunScope<'a> {
     }
 
     fn loop_variable(&self, rest: &[String]) -> Result<Cow<'a, Value>, String> {
-        let (inside, (step, index)) = self.innermost().ok_or("no loop is around this step")?;
-        let total = self.slot(inside, step).and_then(|slot| Some(slot.each.as_ref()?.items.len()));
+        let ((step, index), outer) =
+            self.loops.split_last().ok_or("no loop is around this step")?;
+        let total = self.slot(outer, *step).and_then(|slot| Some(slot.each.as_ref()?.items.len()));
         match rest {
             [key] if key == "index" => Ok(Cow::Owned(json!(index))),
             [key] if key == "total" => Ok(Cow::Owned(json!(total.unwrap_or(0)))),
             _ => Err("a loop has `index` and `total`".into()),
         }
-    }
-
-    fn innermost(&self) -> Option<(&'a [(usize, usize)], (usize, usize))> {
-        self.loops.split_last().map(|(last, outer)| (outer, *last))
     }
 
     fn slot(&self, loops: &[(usize, usize)], step: usize) -> Option<&'a Slot> {

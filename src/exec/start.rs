@@ -74,6 +74,7 @@ impl StartError {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is where children are started")]
 pub(super) fn start(order: &Order) -> Result<Child, StartError> {
     check(order)?;
     let program = &order.argv[0];
@@ -96,6 +97,7 @@ pub(super) fn start(order: &Order) -> Result<Child, StartError> {
 
 /// The mark, and after it those of the orchestrators that this process itself runs under: they
 /// must find our children too.
+#[expect(clippy::disallowed_methods, reason = "a mark of ours is no setting")]
 fn full_mark(mark: &str) -> OsString {
     static OUTER: OnceLock<Option<OsString>> = OnceLock::new();
     let mut full = OsString::from(mark);

@@ -410,6 +410,7 @@ fn no_zombies_are_left() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a child that is not ours is the point")]
 fn children_of_other_code_are_not_taken_away() {
     let mut other = std::process::Command::new("true").spawn().unwrap();
     until("it has exited", || !is_running(other.id() as Pid));

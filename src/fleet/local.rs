@@ -45,7 +45,7 @@ pub enum Finish {
 
 /// What the loop hears.
 pub enum Message {
-    Done { step: StepPath, attempt: Attempt, performed: Option<Performed> },
+    Done { step: StepPath, attempt: Attempt, performed: Option<Box<Performed>> },
     Signal(i32),
 }
 
@@ -118,9 +118,9 @@ impl Driver<'_> {
             }
             Ok(Message::Done { step, attempt, performed }) => {
                 state.in_flight.remove(&step.to_string());
-                let Some(Performed { record, left_running }) = performed else { return Ok(()) };
-                state.left_running += left_running;
-                let record = Box::new(record);
+                let Some(performed) = performed else { return Ok(()) };
+                state.left_running += performed.left_running;
+                let record = Box::new(performed.record);
                 self.record(Event::Ended { step: step.to_string(), attempt, record })
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
@@ -205,14 +205,14 @@ impl Driver<'_> {
             Prepared::Run(work) => {
                 let (site, stop) = (self.site.clone(), self.stop.clone());
                 Box::new(move || {
-                    let performed = perform::run(&site, &work, &stop);
+                    let performed = perform::run(&site, &work, &stop).map(Box::new);
                     Message::Done { step, attempt, performed }
                 })
             }
             Prepared::Wait(waiting) => {
                 let (site, stop) = (self.site.clone(), self.stop.clone());
                 Box::new(move || {
-                    let performed = perform::wait(&site, &waiting, &stop);
+                    let performed = perform::wait(&site, &waiting, &stop).map(Box::new);
                     Message::Done { step, attempt, performed }
                 })
             }

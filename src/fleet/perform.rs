@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::prepare::{Waiting, Work, mask_json};
 use super::site::Site;
+use crate::disk;
 use crate::engine::record::Metrics;
 use crate::engine::{Fault, Record, StepStatus};
 use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, Stop};
@@ -85,7 +86,7 @@ fn keep_earlier_logs(site: &Site, work: &Work) {
         let path = site.log(&work.step, ending);
         let kept = site.log(&work.step, &format!("{}.{ending}", work.attempt - 1));
         // There is often none, and a log that cannot be kept is no reason to fail a step.
-        let _ = std::fs::rename(path, kept);
+        let _ = disk::rename(&path, &kept);
     }
 }
 

@@ -215,9 +215,8 @@ pub fn fall_through(report: &Report, block: &Block, node: &Node) {
     let mut on_failure = HashSet::new();
     let mut otherwise = HashSet::new();
     collect_targets(block, 0, &mut on_failure, &mut otherwise);
-    for index in 1..block.steps.len() {
+    for (before, index) in block.steps.iter().zip(1..block.steps.len()) {
         let handler = on_failure.contains(&index) && !otherwise.contains(&index);
-        let before = &block.steps[index - 1];
         let falls = before.on.success.is_none() && before.on.always.is_none();
         let chained = on_failure.contains(&(index - 1));
         if handler && falls && !chained {

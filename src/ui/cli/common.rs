@@ -345,7 +345,7 @@ pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
 fn point_latest(dir: &Path, id: &RunId) {
     let temporary = dir.join(format!(".latest.{}", std::process::id()));
     let made = std::os::unix::fs::symlink(id.as_str(), &temporary)
-        .and_then(|()| RealDisk::default().rename(&temporary, &dir.join("latest")));
+        .and_then(|()| crate::disk::rename(&temporary, &dir.join("latest")));
     if let Err(error) = made {
         let _ = std::fs::remove_file(&temporary);
         tracing::warn!("cannot point `latest` at the run: {error}");

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use crate::offline::{Options, answer};
 
+#[expect(clippy::disallowed_methods, reason = "as a provider it is a program of its own")]
 pub fn main(options: &Options) -> ExitCode {
     let mut prompt = Vec::new();
     if let Err(error) = std::io::stdin().lock().read_to_end(&mut prompt) {

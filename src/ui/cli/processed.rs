@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::common::Surroundings;
+use crate::disk;
 use crate::workflow::Plan;
 
 pub struct Processed<'a> {
@@ -101,8 +102,8 @@ impl<'a> Processed<'a> {
             let file = zip.finish().map_err(|error| failed(&error))?;
             file.sync_all().map_err(|error| failed(&error))
         });
-        let placed =
-            written.and_then(|()| fs::rename(&temporary, &target).map_err(|error| failed(&error)));
+        let placed = written
+            .and_then(|()| disk::rename(&temporary, &target).map_err(|error| failed(&error)));
         if placed.is_err() {
             let _ = fs::remove_file(&temporary);
         }
