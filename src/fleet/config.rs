@@ -4,14 +4,28 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
 use crate::workflow::plan::Provider;
 use crate::workflow::{Problem, read_config};
 
 const BUILT_IN: &str = include_str!("../../config/orchestrate.yaml");
 
+/// A settings file as it was read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    pub file: String,
+    pub sha256: String,
+    pub text: String,
+}
+
 /// Settings in force.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The files laid over the built-in one, in order: what a run freezes, so that it goes on
+    /// as it began whatever the files say later.
+    pub layers: Vec<Layer>,
     pub providers: BTreeMap<String, Provider>,
     pub max_visits: u32,
     pub grace: Duration,
@@ -30,6 +44,7 @@ impl Config {
     /// The built-in settings.
     pub fn built_in() -> Config {
         let mut config = Config {
+            layers: Vec::new(),
             providers: BTreeMap::new(),
             max_visits: 10_000,
             grace: Duration::from_secs(5),
@@ -51,13 +66,29 @@ impl Config {
                 }
                 Err(error) => return Err(unreadable(path, &error)),
             };
-            config.lay_over(&text).map_err(|problems| ConfigError {
-                file: path.to_owned(),
-                text: text.clone(),
-                problems,
-            })?;
+            let file = path.display().to_string();
+            config.add(Layer { file, sha256: sha256(text.as_bytes()), text })?;
         }
         Ok(config)
+    }
+
+    /// The settings that a run was begun with.
+    pub fn frozen(layers: Vec<Layer>) -> Result<Config, ConfigError> {
+        let mut config = Config::built_in();
+        for layer in layers {
+            config.add(layer)?;
+        }
+        Ok(config)
+    }
+
+    fn add(&mut self, layer: Layer) -> Result<(), ConfigError> {
+        self.lay_over(&layer.text).map_err(|problems| ConfigError {
+            file: PathBuf::from(&layer.file),
+            text: layer.text.clone(),
+            problems,
+        })?;
+        self.layers.push(layer);
+        Ok(())
     }
 
     fn lay_over(&mut self, text: &str) -> Result<(), Vec<Problem>> {
@@ -68,6 +99,11 @@ impl Config {
         self.input_bytes = layer.input_bytes.unwrap_or(self.input_bytes);
         Ok(())
     }
+}
+
+/// A digest in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {

@@ -339,9 +339,10 @@ impl Preparing<'_> {
         provider: &Provider,
         params: &BTreeMap<String, Param>,
     ) -> Result<BTreeMap<String, Value>, Refusal> {
-        let mut merged = provider.defaults.clone();
+        let mut merged = BTreeMap::new();
         let mut missing = Vec::new();
-        for (key, param) in params {
+        let left = provider.defaults.iter().filter(|(key, _)| !params.contains_key(*key));
+        for (key, param) in left.chain(params) {
             match param.render(&self.scope) {
                 Ok(value) => _ = merged.insert(key.clone(), value),
                 Err(faults) => missing.extend(faults),

@@ -26,6 +26,8 @@ pub const STATE: &str = "state.json";
 pub const JOURNAL: &str = "journal.jsonl";
 /// The workflow as it was when the run began; what a resumed run goes by.
 pub const DEFINITION: &str = "workflow.yaml";
+/// The settings files in force when the run began, where there were any.
+pub const SETTINGS: &str = "settings.json";
 const BACKUPS_KEPT: usize = 3;
 
 /// A snapshot is replaced at most this often, and the journal synced at least this often.
@@ -66,11 +68,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes a run's directory and first files; what it returns exists on the medium.
+    /// Makes a run's directory and first files, with those it freezes; when it returns, they
+    /// are on the medium.
     pub fn create(
         disk: Arc<dyn Disk>,
         root: &Path,
-        definition: &[u8],
+        frozen: &[(&str, &[u8])],
         plan: &Plan,
         run: &mut Run,
         at: Time,
@@ -78,9 +81,10 @@ impl Store {
         for dir in [root.to_path_buf(), root.join("logs"), root.join("artifacts")] {
             disk.make_dirs(&dir).map_err(failed("make", &dir))?;
         }
-        let definition_path = root.join(DEFINITION);
-        disk::replace(&*disk, &definition_path, definition)
-            .map_err(failed("write", &definition_path))?;
+        for (name, bytes) in frozen {
+            let path = root.join(name);
+            disk::replace(&*disk, &path, bytes).map_err(failed("write", &path))?;
+        }
         let mut store = Store::at(disk, root);
         let event = Event::Started { origin: run.origin.clone() };
         store.record(at, &event)?;

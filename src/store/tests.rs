@@ -131,8 +131,8 @@ impl World {
         };
         let mut run = Run::new(&self.plan, id, origin, at);
         let root = PathBuf::from("run");
-        let store =
-            Store::create(self.faulty(), &root, WORKFLOW.as_bytes(), &self.plan, &mut run, at)?;
+        let frozen = [(DEFINITION, WORKFLOW.as_bytes())];
+        let store = Store::create(self.faulty(), &root, &frozen, &self.plan, &mut run, at)?;
         self.acknowledged = true;
         Ok((store, run))
     }

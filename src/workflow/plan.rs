@@ -111,7 +111,7 @@ pub enum Action {
 }
 
 /// A provider parameter: strings in it, at any depth, are templates.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Param {
     Text(Template),
     List(Vec<Param>),
@@ -242,7 +242,7 @@ pub enum Target {
 pub struct Provider {
     pub command: Vec<Template>,
     pub input: InputMode,
-    pub defaults: BTreeMap<String, Value>,
+    pub defaults: BTreeMap<String, Param>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -233,14 +233,7 @@ fn read_provider(report: &Report, name: &str, node: &Node, version: Version) -> 
             );
         }
     }
-    let defaults = match fields.get("defaults").map(|node| (node, node.to_json())) {
-        Some((_, Json::Object(map))) => map.into_iter().collect(),
-        Some((node, _)) if !matches!(node.value, Value::Null) => {
-            report.error(node.place, format!("`defaults` must be a map, not {}", node.kind()));
-            BTreeMap::new()
-        }
-        _ => BTreeMap::new(),
-    };
+    let defaults = params(&fields, "defaults");
     Some(Provider { command: command.into_iter().map(|(t, _)| t).collect(), input, defaults })
 }
 
@@ -412,19 +405,23 @@ fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
             problem
         });
     }
-    let params = match fields.get("provider_params").map(|node| (node, &node.value)) {
+    Some(Action::Ask { provider, params: params(fields, "provider_params") })
+}
+
+/// Parameters of a provider: a map whose strings, at any depth, are templates.
+fn params(fields: &Fields, key: &str) -> BTreeMap<String, Param> {
+    match fields.get(key).map(|node| (node, &node.value)) {
         None | Some((_, Value::Null)) => BTreeMap::new(),
         Some((_, Value::Map(pairs))) => pairs
             .iter()
-            .filter_map(|(key, value)| Some((key.text()?.to_owned(), param(report, value))))
+            .filter_map(|(key, value)| Some((key.text()?.to_owned(), param(fields.report, value))))
             .collect(),
         Some((node, _)) => {
-            let message = format!("`provider_params` must be a map, not {}", node.kind());
-            report.error(node.place, message);
+            let message = format!("`{key}` of {} must be a map, not {}", fields.what, node.kind());
+            fields.report.error(node.place, message);
             BTreeMap::new()
         }
-    };
-    Some(Action::Ask { provider, params })
+    }
 }
 
 /// Makes templates of all strings in a value.

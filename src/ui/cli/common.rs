@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::Level;
 
@@ -15,13 +14,13 @@ use super::{Colour, Common, Failure, LogLevel};
 use crate::disk::{Disk, RealDisk};
 use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
 use crate::exec::{self, Stop};
-use crate::fleet::config::ConfigError;
+use crate::fleet::config::{ConfigError, sha256};
 use crate::fleet::local::Message;
 use crate::fleet::site::{self, Environment};
 use crate::fleet::{Config, Driver, Finish, Site};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
-use crate::store::{Store, StoreError, snapshot};
+use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::time::{Clock, SystemClock};
 use crate::ui::log;
 use crate::ui::text::{Telling, TextReport, seconds};
@@ -186,9 +185,12 @@ fn load_config(
     let named = common.config.clone().or_else(|| {
         environment.get("ORCHESTRATE_CONFIG").filter(|p| !p.is_empty()).map(PathBuf::from)
     });
-    Config::load(&optional, named.as_deref()).map_err(|ConfigError { file, text, problems }| {
-        Failure { code: 2, text: show(&problems, &file.display().to_string(), &text) }
-    })
+    Config::load(&optional, named.as_deref()).map_err(|error| bad_config(&error))
+}
+
+pub fn bad_config(error: &ConfigError) -> Failure {
+    let ConfigError { file, text, problems } = error;
+    Failure { code: 2, text: show(problems, &file.display().to_string(), text) }
 }
 
 pub fn show(problems: &[Problem], file: &str, text: &str) -> String {
@@ -210,8 +212,7 @@ impl Loaded {
 }
 
 pub fn checksum(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    format!("sha256:{}", sha256(bytes))
 }
 
 /// Reads and compiles a workflow file; every problem of it is in the failure.
@@ -309,9 +310,13 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
         only_step: new.only_step,
     };
     let mut run = Run::new(&new.plan, id.clone(), origin, now);
-    let text = new.loaded.text.as_bytes();
-    let store =
-        Store::create(disk, &root, text, &new.plan, &mut run, now).map_err(|e| disk_failure(&e))?;
+    let settings = serde_json::to_vec_pretty(&around.config.layers).unwrap_or_default();
+    let mut frozen = vec![(DEFINITION, new.loaded.text.as_bytes())];
+    if !around.config.layers.is_empty() {
+        frozen.push((SETTINGS, &settings));
+    }
+    let store = Store::create(disk, &root, &frozen, &new.plan, &mut run, now)
+        .map_err(|e| disk_failure(&e))?;
     point_latest(dir, &id);
     log::keep_in(&root, around.common.trace.then(|| id.to_string()))
         .map_err(|error| Failure::new(1, format!("cannot write the run's log: {error}")))?;

@@ -8,6 +8,7 @@ use super::{Common, Failure};
 use crate::disk::{Disk, RealDisk};
 use crate::engine::{Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
+use crate::fleet::Config;
 use crate::ids::RunId;
 use crate::store::{self, LoadError, Store, journal};
 use crate::workflow::Plan;
@@ -28,12 +29,13 @@ pub struct ResumeArgs {
 }
 
 pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let mut around = Surroundings::look(common)?;
     let (id, root) = common::find_run(&around, &args.run)?;
     let lock = common::take_lock(&root, &id)?;
     if args.force_restart {
         return restart(&around, args, &id, &root);
     }
+    around.config = frozen_config(&root)?;
     let plan = frozen_plan(&around, &root)?;
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
     let (store, run) = match Store::load(disk.clone(), &root, &plan) {
@@ -92,6 +94,21 @@ fn damaged(error: LoadError) -> Failure {
         ),
         LoadError::Disk(error) => common::disk_failure(&error),
     }
+}
+
+/// The settings that the run was begun with.
+fn frozen_config(root: &Path) -> Result<Config, Failure> {
+    let path = root.join(store::SETTINGS);
+    let layers = match std::fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        read => read
+            .and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::from))
+            .map_err(|error| {
+                Failure::new(7, format!("cannot read `{}`: {error}", path.display()))
+                    .hint("`--force-restart` begins anew with the settings as they are now")
+            })?,
+    };
+    Config::frozen(layers).map_err(|error| common::bad_config(&error))
 }
 
 /// The plan that the run was begun with.
