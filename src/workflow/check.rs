@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::fields::{Fields, Report, suggest};
+use super::fields::{Fields, Findings, suggest};
 use super::plan::{Action, Block, Items, Param, Step, Target};
 use super::problem::{Place, Problem};
 use super::steps::{Reading, Visible};
@@ -19,30 +19,30 @@ pub struct Names {
 }
 
 /// Collects the names of a block's steps; reports those that are no names or stand twice.
-pub fn names(report: &Report, nodes: &[Node]) -> Names {
+pub fn names(findings: &Findings, nodes: &[Node]) -> Names {
     let mut names = Names::default();
     let mut folded: HashMap<String, String> = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
         collect_nested(node, &mut names.nested);
         let Some(name_node) = node.get("name") else {
             if matches!(node.value, Value::Map(_)) {
-                report.error(node.place, "this step has no `name`");
+                findings.error(node.place, "this step has no `name`");
             }
             continue;
         };
         let Some(name) = name_node.text() else { continue };
         let place = name_node.place;
         if name == "_end" {
-            report.error(place, "`_end` cannot name a step: a `goto` uses it to end the run");
+            findings.error(place, "`_end` cannot name a step: a `goto` uses it to end the run");
         } else if let Some(fault) = name_fault(name) {
-            report.error(place, format!("`{name}` cannot name a step: {fault}"));
+            findings.error(place, format!("`{name}` cannot name a step: {fault}"));
         }
         match folded.insert(name.to_lowercase(), name.to_owned()) {
             Some(other) if other == name => {
-                report.error(place, format!("two steps of this block are named `{name}`"));
+                findings.error(place, format!("two steps of this block are named `{name}`"));
             }
             // Log files of both would be one file where names fold case.
-            Some(other) => report.error(
+            Some(other) => findings.error(
                 place,
                 format!("`{name}` and `{other}` differ only in upper and lower case"),
             ),
@@ -80,7 +80,7 @@ pub fn path_fault(path: &str) -> Option<&'static str> {
 /// Checks a path without variables and keeps it, so that its symlinks can be checked too.
 pub fn fixed_path(reading: &Reading, path: &str, place: Place, what: &str) {
     match path_fault(path) {
-        Some(fault) => reading.report.add(
+        Some(fault) => reading.findings.add(
             Problem::error(format!("{what} is `{path}`, which is refused: {fault}"))
                 .at(place)
                 .hint("paths are relative to the workspace and stay inside it"),
@@ -97,7 +97,7 @@ pub fn path(reading: &Reading, template: &Template, place: Place, what: &str) {
             let sketch = template.with_holes_as("x");
             if let Some(fault) = path_fault(&sketch) {
                 let message = format!("{what} is refused: {fault}");
-                reading.report.error(place, message);
+                reading.findings.error(place, message);
             }
         }
     }
@@ -108,13 +108,13 @@ pub fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
     path(reading, template, place, what);
     let sketch = template.with_holes_as("x");
     if sketch.contains("**") {
-        reading.report.add(
+        reading.findings.add(
             Problem::error(format!("{what} is `{sketch}`, but `**` is not supported"))
                 .at(place)
                 .hint("list files with a `find` step and `output_capture: lines`"),
         );
     } else if let Err(error) = glob::Pattern::new(&sketch) {
-        reading.report.error(place, format!("{what} is no pattern: {error}"));
+        reading.findings.error(place, format!("{what} is no pattern: {error}"));
     }
 }
 
@@ -122,12 +122,12 @@ pub fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
 pub fn no_step_named_lifecycle(each: &Fields, block: &Block) {
     if block.by_name.contains_key("lifecycle") {
         let message = "a step cannot be named `lifecycle` in a loop with `on_item_complete`";
-        each.report.error(each.node.place, message);
+        each.findings.error(each.node.place, message);
     }
 }
 
 /// Warns of references that no run can resolve.
-pub fn holes(report: &Report, fields: &Fields, step: &Step, visible: &Visible) {
+pub fn holes(findings: &Findings, fields: &Fields, step: &Step, visible: &Visible) {
     let mut templates: Vec<(&str, &Template)> = Vec::new();
     templates.extend(step.input_file.iter().map(|t| ("input_file", t)));
     templates.extend(step.output.file.iter().map(|t| ("output_file", t)));
@@ -157,7 +157,7 @@ pub fn holes(report: &Report, fields: &Fields, step: &Step, visible: &Visible) {
     for (key, template) in templates {
         for hole in template.holes() {
             if let Some(problem) = unknown(hole, visible) {
-                report.add(problem.at(fields.get(key).map_or(fields.node.place, |n| n.place)));
+                findings.add(problem.at(fields.get(key).map_or(fields.node.place, |n| n.place)));
             }
         }
     }
@@ -210,7 +210,7 @@ fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
 }
 
 /// Warns where control falls into a step that exists to handle a failure.
-pub fn fall_through(report: &Report, block: &Block, node: &Node) {
+pub fn fall_through(findings: &Findings, block: &Block, node: &Node) {
     let Value::List(nodes) = &node.value else { return };
     let mut on_failure = HashSet::new();
     let mut otherwise = HashSet::new();
@@ -221,7 +221,7 @@ pub fn fall_through(report: &Report, block: &Block, node: &Node) {
         let chained = on_failure.contains(&(index - 1));
         if handler && falls && !chained {
             let place = nodes[index].get("name").map_or(nodes[index].place, |name| name.place);
-            report.add(
+            findings.add(
                 Problem::warning(format!(
                     "step `{}` handles a failure, but also runs after `{}` succeeds",
                     block.steps[index].name, before.name

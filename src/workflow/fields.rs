@@ -9,11 +9,11 @@ use crate::template::{Template, TemplateError};
 
 /// Collects problems while a workflow is read, so that all of them can be told at once.
 #[derive(Default)]
-pub struct Report {
+pub struct Findings {
     problems: RefCell<Vec<Problem>>,
 }
 
-impl Report {
+impl Findings {
     pub fn add(&self, problem: Problem) {
         self.problems.borrow_mut().push(problem);
     }
@@ -50,7 +50,7 @@ pub const fn since_1_1<const N: usize>(names: [&'static str; N]) -> [Key; N] {
 
 /// One map with known keys.
 pub struct Fields<'a> {
-    pub report: &'a Report,
+    pub findings: &'a Findings,
     pub node: &'a Node,
     /// What the map is, for messages: "step `Build`", "`retries`".
     pub what: String,
@@ -59,7 +59,7 @@ pub struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// Opens a map and reports each key that does not belong in it.
     pub fn open(
-        report: &'a Report,
+        findings: &'a Findings,
         node: &'a Node,
         what: impl Into<String>,
         keys: &[Key],
@@ -67,13 +67,13 @@ impl<'a> Fields<'a> {
     ) -> Option<Self> {
         let what = what.into();
         let Value::Map(pairs) = &node.value else {
-            report.error(node.place, format!("{what} must be a map, not {}", node.kind()));
+            findings.error(node.place, format!("{what} must be a map, not {}", node.kind()));
             return None;
         };
         for (key, _) in pairs {
-            check_key(report, key, &what, keys, version);
+            check_key(findings, key, &what, keys, version);
         }
-        Some(Fields { report, node, what })
+        Some(Fields { findings, node, what })
     }
 
     pub fn get(&self, key: &str) -> Option<&'a Node> {
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> {
         ))
         .at(node.place);
         let quotable = matches!(node.value, Value::Number(_) | Value::Bool(_));
-        self.report.add(if quotable && wanted.contains("text") {
+        self.findings.add(if quotable && wanted.contains("text") {
             problem.hint(format!("put it in quotes: \"{}\"", node.to_json()))
         } else {
             problem
@@ -158,7 +158,7 @@ impl<'a> Fields<'a> {
 
     fn out_of_range(&self, node: &Node, key: &str, wanted: &str) {
         match &node.value {
-            Value::Number(number) => self.report.error(
+            Value::Number(number) => self.findings.error(
                 node.place,
                 format!("`{key}` of {} must be {wanted}, not {number}", self.what),
             ),
@@ -179,7 +179,7 @@ impl<'a> Fields<'a> {
             names.join(" or ")
         ))
         .at(self.get(key).map_or(self.node.place, |node| node.place));
-        self.report.add(suggest(problem, text, choices.iter().map(|(name, _)| *name)));
+        self.findings.add(suggest(problem, text, choices.iter().map(|(name, _)| *name)));
         None
     }
 
@@ -209,24 +209,24 @@ impl<'a> Fields<'a> {
 
     pub fn template(&self, key: &str) -> Option<Template> {
         let text = self.text(key)?;
-        parse_template(self.report, text, self.get(key)?.place)
+        parse_template(self.findings, text, self.get(key)?.place)
     }
 
     pub fn templates(&self, key: &str) -> Vec<(Template, Place)> {
         let texts = self.texts(key).unwrap_or_default();
         texts
             .into_iter()
-            .filter_map(|(text, place)| Some((parse_template(self.report, text, place)?, place)))
+            .filter_map(|(text, place)| Some((parse_template(self.findings, text, place)?, place)))
             .collect()
     }
 }
 
 /// Parses text with holes; `${env.*}` is refused here, wherever templates may stand.
-pub fn parse_template(report: &Report, text: &str, place: Place) -> Option<Template> {
+pub fn parse_template(findings: &Findings, text: &str, place: Place) -> Option<Template> {
     match Template::parse(text) {
         Ok(template) => {
             if let Some(hole) = template.holes().find(|hole| hole.root() == "env") {
-                report.add(
+                findings.add(
                     Problem::error(format!(
                         "`${{{}}}` is refused: workflows cannot read the environment",
                         hole.raw
@@ -239,7 +239,7 @@ pub fn parse_template(report: &Report, text: &str, place: Place) -> Option<Templ
         }
         Err(error) => {
             let problem = Problem::error(error.to_string()).at(place);
-            report.add(match error {
+            findings.add(match error {
                 TemplateError::Unclosed => problem.hint("for a literal `${` write `$${`"),
                 TemplateError::Empty => problem,
             });
@@ -259,14 +259,14 @@ pub fn suggest<'a>(
     }
 }
 
-fn check_key(report: &Report, key: &Node, what: &str, keys: &[Key], version: Version) {
+fn check_key(findings: &Findings, key: &Node, what: &str, keys: &[Key], version: Version) {
     let Some(name) = key.text() else {
-        report.error(key.place, format!("a key of {what} must be text, not {}", key.kind()));
+        findings.error(key.place, format!("a key of {what} must be text, not {}", key.kind()));
         return;
     };
     match keys.iter().find(|(known, _)| *known == name) {
         Some((_, since)) if *since <= version => {}
-        Some((_, since)) => report.add(
+        Some((_, since)) => findings.add(
             Problem::error(format!(
                 "`{name}` needs version \"{}\", but this workflow says \"{}\"",
                 since.name(),
@@ -275,7 +275,7 @@ fn check_key(report: &Report, key: &Node, what: &str, keys: &[Key], version: Ver
             .at(key.place)
             .hint(format!("write `version: \"{}\"`", since.name())),
         ),
-        None if name == "command_override" => report.add(
+        None if name == "command_override" => findings.add(
             Problem::error(format!("{what} has `command_override`, which is not supported"))
                 .at(key.place)
                 .hint("write the whole argv as `command`"),
@@ -283,7 +283,7 @@ fn check_key(report: &Report, key: &Node, what: &str, keys: &[Key], version: Ver
         None => {
             let known = keys.iter().filter(|(_, since)| *since <= version).map(|(name, _)| *name);
             let problem = Problem::error(format!("{what} has no field `{name}`")).at(key.place);
-            report.add(suggest(problem, name, known));
+            findings.add(suggest(problem, name, known));
         }
     }
 }

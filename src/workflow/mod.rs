@@ -57,14 +57,14 @@ pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
         return Ok(layer);
     }
     let version = plan::Version::V1_1;
-    let report = fields::Report::default();
-    if let Some(top) = fields::Fields::open(&report, &document, "the file", &TOP, version) {
+    let findings = fields::Findings::default();
+    if let Some(top) = fields::Fields::open(&findings, &document, "the file", &TOP, version) {
         if let Some(node) = top.get("providers") {
-            layer.providers = steps::providers(&report, node, version);
+            layer.providers = steps::providers(&findings, node, version);
         }
         let limits = top
             .get("limits")
-            .and_then(|node| fields::Fields::open(&report, node, "`limits`", &LIMITS, version));
+            .and_then(|node| fields::Fields::open(&findings, node, "`limits`", &LIMITS, version));
         if let Some(limits) = limits {
             let visits = limits.integer("max_visits", 1, u64::from(u32::MAX));
             layer.max_visits = visits.map(|number| number as u32);
@@ -72,6 +72,6 @@ pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
             layer.input_bytes = limits.integer("input_bytes", 1, 1 << 40);
         }
     }
-    let problems = report.into_problems();
+    let problems = findings.into_problems();
     if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok(layer) }
 }

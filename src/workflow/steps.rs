@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 
 use super::Compiled;
 use super::check::{self, Names};
-use super::fields::{Fields, Key, Report, parse_template, since_1_1, suggest};
+use super::fields::{Fields, Findings, Key, parse_template, since_1_1, suggest};
 use super::plan::{
     Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Provider, Step, Target,
     Version,
@@ -63,7 +63,7 @@ const EACH: [Key; 5] = [
 
 /// What reading one workflow needs everywhere.
 pub(super) struct Reading<'a> {
-    pub report: &'a Report,
+    pub findings: &'a Findings,
     pub version: Version,
     pub providers: &'a BTreeMap<String, Provider>,
     pub paths: std::cell::RefCell<Vec<(String, Place)>>,
@@ -80,11 +80,11 @@ pub fn compile(
     document: &Node,
     configured: &BTreeMap<String, Provider>,
 ) -> Result<Compiled, Vec<Problem>> {
-    let report = Report::default();
-    let version = read_version(&report, document);
-    let compiled = Fields::open(&report, document, "the workflow", &TOP, version)
+    let findings = Findings::default();
+    let version = read_version(&findings, document);
+    let compiled = Fields::open(&findings, document, "the workflow", &TOP, version)
         .and_then(|top| read_top(&top, version, configured));
-    let problems = report.into_problems();
+    let problems = findings.into_problems();
     let (errors, warnings): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_error);
     match compiled {
         Some((plan, paths)) if errors.is_empty() => Ok(Compiled { plan, warnings, paths }),
@@ -94,13 +94,13 @@ pub fn compile(
 
 /// The declared version; where it is missing or wrong, the newest, so that the rest of the file
 /// is still checked without complaints about gates.
-fn read_version(report: &Report, document: &Node) -> Version {
+fn read_version(findings: &Findings, document: &Node) -> Version {
     const NEWEST: Version = Version::V1_3;
     if !matches!(document.value, Value::Map(_)) {
         return NEWEST;
     }
     let Some(node) = document.get("version") else {
-        report.add(
+        findings.add(
             Problem::error("the workflow has no `version`")
                 .at(document.place)
                 .hint("begin with `version: \"1.1\"`"),
@@ -109,7 +109,7 @@ fn read_version(report: &Report, document: &Node) -> Version {
     };
     let known = Version::ALL.iter().map(|(name, _)| format!("\"{name}\"")).collect::<Vec<_>>();
     let Some(text) = node.text() else {
-        report.add(
+        findings.add(
             Problem::error(format!("`version` must be text, not {}", node.kind()))
                 .at(node.place)
                 .hint(format!("put it in quotes: \"{}\"", node.to_json())),
@@ -119,7 +119,7 @@ fn read_version(report: &Report, document: &Node) -> Version {
     match Version::ALL.iter().find(|(name, _)| *name == text) {
         Some((_, version)) => *version,
         None => {
-            report.error(
+            findings.error(
                 node.place,
                 format!("`version` is `{text}`, but must be one of {}", known.join(", ")),
             );
@@ -137,14 +137,14 @@ fn read_top(
 ) -> Option<(Plan, Paths)> {
     let mut known = configured.clone();
     if let Some(node) = top.get("providers") {
-        known.extend(providers(top.report, node, version));
+        known.extend(providers(top.findings, node, version));
     }
     let reading =
-        Reading { report: top.report, version, providers: &known, paths: Default::default() };
+        Reading { findings: top.findings, version, providers: &known, paths: Default::default() };
     let context = match top.get("context").map(|node| (node, node.to_json())) {
         Some((_, Json::Object(map))) => map,
         Some((node, _)) if !matches!(node.value, Value::Null) => {
-            top.report.error(node.place, format!("`context` must be a map, not {}", node.kind()));
+            top.findings.error(node.place, format!("`context` must be a map, not {}", node.kind()));
             Map::new()
         }
         _ => Map::new(),
@@ -153,11 +153,11 @@ fn read_top(
     let strict_flow = top.boolean("strict_flow").unwrap_or(true);
     let name = top.text("name").map(str::to_owned);
     let Some(steps) = top.get("steps") else {
-        top.report.error(top.node.place, "the workflow has no `steps`");
+        top.findings.error(top.node.place, "the workflow has no `steps`");
         return None;
     };
     let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
-    check::fall_through(top.report, &root, steps);
+    check::fall_through(top.findings, &root, steps);
     let plan = Plan { version, name, strict_flow, context, providers: known.clone(), dirs, root };
     Some((plan, reading.paths.into_inner()))
 }
@@ -174,7 +174,7 @@ fn read_dirs(top: &Fields, reading: &Reading) -> Dirs {
     let task_extension = top.text("task_extension").unwrap_or(".task").to_owned();
     if !task_extension.starts_with('.') || task_extension.contains('/') {
         let place = top.get("task_extension").map_or(top.node.place, |node| node.place);
-        top.report.error(place, "`task_extension` must begin with a dot and hold no slash");
+        top.findings.error(place, "`task_extension` must begin with a dot and hold no slash");
     }
     Dirs {
         inbox: dir("inbox_dir", "inbox"),
@@ -185,45 +185,50 @@ fn read_dirs(top: &Fields, reading: &Reading) -> Dirs {
 }
 
 /// Reads a map of provider templates.
-pub fn providers(report: &Report, node: &Node, version: Version) -> BTreeMap<String, Provider> {
+pub fn providers(findings: &Findings, node: &Node, version: Version) -> BTreeMap<String, Provider> {
     let Value::Map(pairs) = &node.value else {
         if !matches!(node.value, Value::Null) {
-            report.error(node.place, format!("`providers` must be a map, not {}", node.kind()));
+            findings.error(node.place, format!("`providers` must be a map, not {}", node.kind()));
         }
         return BTreeMap::new();
     };
     let mut found = BTreeMap::new();
     for (key, body) in pairs {
         let Some(name) = key.text() else {
-            report.error(key.place, "a provider's name must be text");
+            findings.error(key.place, "a provider's name must be text");
             continue;
         };
         if let Some(fault) = name_fault(name) {
-            report.error(key.place, format!("`{name}` cannot name a provider: {fault}"));
+            findings.error(key.place, format!("`{name}` cannot name a provider: {fault}"));
         }
-        if let Some(provider) = read_provider(report, name, body, version) {
+        if let Some(provider) = read_provider(findings, name, body, version) {
             found.insert(name.to_owned(), provider);
         }
     }
     found
 }
 
-fn read_provider(report: &Report, name: &str, node: &Node, version: Version) -> Option<Provider> {
+fn read_provider(
+    findings: &Findings,
+    name: &str,
+    node: &Node,
+    version: Version,
+) -> Option<Provider> {
     const KEYS: [Key; 3] = since_1_1(["command", "input_mode", "defaults"]);
-    let fields = Fields::open(report, node, format!("provider `{name}`"), &KEYS, version)?;
+    let fields = Fields::open(findings, node, format!("provider `{name}`"), &KEYS, version)?;
     let input = fields
         .choice("input_mode", &[("argv", InputMode::Argv), ("stdin", InputMode::Stdin)])
         .unwrap_or_default();
     if fields.get("command").is_none() {
-        report.error(node.place, format!("provider `{name}` has no `command`"));
+        findings.error(node.place, format!("provider `{name}` has no `command`"));
     }
     let command = fields.templates("command");
     if fields.list("command").is_some_and(<[_]>::is_empty) {
-        report.error(node.place, format!("`command` of provider `{name}` is empty"));
+        findings.error(node.place, format!("`command` of provider `{name}` is empty"));
     }
     for (template, place) in &command {
         if input == InputMode::Stdin && template.holes().any(|hole| hole.raw == "PROMPT") {
-            report.add(
+            findings.add(
                 Problem::error(format!(
                     "provider `{name}` takes its prompt on stdin, so `${{PROMPT}}` may not be in \
                      its command (invalid_prompt_placeholder)"
@@ -238,15 +243,15 @@ fn read_provider(report: &Report, name: &str, node: &Node, version: Version) -> 
 }
 
 fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Option<Block> {
-    let report = reading.report;
+    let findings = reading.findings;
     let Value::List(nodes) = &node.value else {
-        report.error(node.place, format!("{what} must be a list of steps, not {}", node.kind()));
+        findings.error(node.place, format!("{what} must be a list of steps, not {}", node.kind()));
         return None;
     };
     if nodes.is_empty() {
-        report.error(node.place, format!("{what} has no step in it"));
+        findings.error(node.place, format!("{what} has no step in it"));
     }
-    let names = check::names(report, nodes);
+    let names = check::names(findings, nodes);
     let mut visible = outer.clone();
     visible.blocks.push(&names);
     let steps = nodes.iter().filter_map(|node| read_step(reading, node, &visible)).collect();
@@ -254,12 +259,12 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
 }
 
 fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> {
-    let report = reading.report;
+    let findings = reading.findings;
     let label = match node.get("name").and_then(Node::text) {
         Some(name) => format!("step `{name}`"),
         None => "this step".to_owned(),
     };
-    let fields = Fields::open(report, node, label, &STEP, reading.version)?;
+    let fields = Fields::open(findings, node, label, &STEP, reading.version)?;
     let name = fields.text("name").unwrap_or_default().to_owned();
     let action = read_action(reading, &fields, visible);
     let depends = parts::depends(reading, &fields).unwrap_or_default();
@@ -280,7 +285,7 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
     };
     check_agent(&fields);
     check_idle_fields(&fields, &step);
-    check::holes(report, &fields, &step, visible);
+    check::holes(findings, &fields, &step, visible);
     Some(step)
 }
 
@@ -288,7 +293,7 @@ fn check_agent(fields: &Fields) {
     let Some(agent) = fields.text("agent") else { return };
     if let Some(fault) = name_fault(agent) {
         let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
-        fields.report.error(place, format!("`{agent}` cannot name an agent: {fault}"));
+        fields.findings.error(place, format!("`{agent}` cannot name an agent: {fault}"));
     }
 }
 
@@ -316,24 +321,24 @@ fn check_idle_fields(fields: &Fields, step: &Step) {
     for key in idle.iter().filter(|key| fields.get(key).is_some()) {
         let place = fields.place_of_key(key);
         let message = format!("`{key}` of {} has no effect on a `{kind}` step", fields.what);
-        fields.report.warn(place, message);
+        fields.findings.warn(place, message);
     }
     if step.depends.inject.is_some() {
         let place = fields.place_of_key("depends_on");
         let message =
             format!("`inject` of {} has no effect: only a provider has a prompt", fields.what);
-        fields.report.warn(place, message);
+        fields.findings.warn(place, message);
     }
 }
 
 fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Action> {
     const FORMS: [&str; 4] = ["command", "provider", "wait_for", "for_each"];
-    let report = reading.report;
+    let findings = reading.findings;
     let given: Vec<_> = FORMS.iter().filter(|key| fields.get(key).is_some()).collect();
     match given.as_slice() {
         [] if misspelt(fields, &FORMS) => return None,
         [] => {
-            report.add(
+            findings.add(
                 Problem::error(format!("{} does nothing", fields.what))
                     .at(fields.node.place)
                     .hint("give it one of `command`, `provider`, `wait_for` or `for_each`"),
@@ -343,7 +348,7 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
         [_] => {}
         several => {
             let list: Vec<_> = several.iter().map(|key| format!("`{key}`")).collect();
-            report.add(
+            findings.add(
                 Problem::error(format!(
                     "{} has {}, but a step does one thing",
                     fields.what,
@@ -362,7 +367,7 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
     }
 }
 
-/// Whether a key is so near to one of `words` that the report of it says all there is to say.
+/// Whether a key is so near to one of `words` that its own problem says all there is to say.
 fn misspelt(fields: &Fields, words: &[&str]) -> bool {
     let Value::Map(pairs) = &fields.node.value else { return false };
     let known = |key: &str| STEP.iter().any(|(name, _)| *name == key);
@@ -373,7 +378,7 @@ fn misspelt(fields: &Fields, words: &[&str]) -> bool {
 fn read_command(fields: &Fields) -> Option<Action> {
     let node = fields.get("command")?;
     if let Some(text) = node.text() {
-        fields.report.add(
+        fields.findings.add(
             Problem::error(format!("`command` of {} must be a list of text", fields.what))
                 .at(node.place)
                 .hint(format!("for a shell write [\"bash\", \"-c\", {}]", Json::from(text))),
@@ -382,13 +387,13 @@ fn read_command(fields: &Fields) -> Option<Action> {
     }
     let list = fields.list("command")?;
     if list.is_empty() {
-        fields.report.error(node.place, format!("`command` of {} is empty", fields.what));
+        fields.findings.error(node.place, format!("`command` of {} is empty", fields.what));
     }
     Some(Action::Exec { argv: fields.templates("command").into_iter().map(|(t, _)| t).collect() })
 }
 
 fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
-    let report = reading.report;
+    let findings = reading.findings;
     let provider = fields.text("provider")?.to_owned();
     if !reading.providers.contains_key(&provider) {
         let place = fields.get("provider")?.place;
@@ -399,7 +404,7 @@ fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
         .at(place);
         let known = reading.providers.keys().map(String::as_str);
         let problem = suggest(problem, &provider, known);
-        report.add(if problem.hint.is_none() {
+        findings.add(if problem.hint.is_none() {
             problem.hint("define it under `providers:`")
         } else {
             problem
@@ -414,27 +419,29 @@ fn params(fields: &Fields, key: &str) -> BTreeMap<String, Param> {
         None | Some((_, Value::Null)) => BTreeMap::new(),
         Some((_, Value::Map(pairs))) => pairs
             .iter()
-            .filter_map(|(key, value)| Some((key.text()?.to_owned(), param(fields.report, value))))
+            .filter_map(|(key, value)| {
+                Some((key.text()?.to_owned(), param(fields.findings, value)))
+            })
             .collect(),
         Some((node, _)) => {
             let message = format!("`{key}` of {} must be a map, not {}", fields.what, node.kind());
-            fields.report.error(node.place, message);
+            fields.findings.error(node.place, message);
             BTreeMap::new()
         }
     }
 }
 
 /// Makes templates of all strings in a value.
-fn param(report: &Report, node: &Node) -> Param {
+fn param(findings: &Findings, node: &Node) -> Param {
     match &node.value {
         Value::Text(text) => {
-            Param::Text(parse_template(report, text, node.place).unwrap_or_default())
+            Param::Text(parse_template(findings, text, node.place).unwrap_or_default())
         }
-        Value::List(items) => Param::List(items.iter().map(|item| param(report, item)).collect()),
+        Value::List(items) => Param::List(items.iter().map(|item| param(findings, item)).collect()),
         Value::Map(pairs) => Param::Map(
             pairs
                 .iter()
-                .filter_map(|(key, value)| Some((key.text()?.to_owned(), param(report, value))))
+                .filter_map(|(key, value)| Some((key.text()?.to_owned(), param(findings, value))))
                 .collect(),
         ),
         _ => Param::Fixed(node.to_json()),
@@ -442,24 +449,24 @@ fn param(report: &Report, node: &Node) -> Param {
 }
 
 fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Each> {
-    let report = reading.report;
+    let findings = reading.findings;
     let what = format!("`for_each` of {}", fields.what);
-    let each = Fields::open(report, fields.get("for_each")?, what, &EACH, reading.version)?;
+    let each = Fields::open(findings, fields.get("for_each")?, what, &EACH, reading.version)?;
     let items = match (each.get("items_from"), each.get("items")) {
         (Some(_), Some(node)) => {
             let message = format!("{} has both `items` and `items_from`", each.what);
-            report.error(node.place, message);
+            findings.error(node.place, message);
             None
         }
         (None, None) => {
             let message = format!("{} has neither `items` nor `items_from`", each.what);
-            report.error(each.node.place, message);
+            findings.error(each.node.place, message);
             None
         }
         (Some(node), None) => each.text("items_from").and_then(|text| {
             let hole = pointer(text, visible);
             if hole.is_none() {
-                report.add(
+                findings.add(
                     Problem::error(format!("`items_from` of {} is `{text}`", each.what))
                         .at(node.place)
                         .hint("write `steps.<Name>.lines` or `steps.<Name>.json[.<path>]`"),
@@ -469,7 +476,7 @@ fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Ea
         }),
         (None, Some(_)) => each
             .list("items")
-            .map(|items| Items::Literal(items.iter().map(|item| param(report, item)).collect())),
+            .map(|items| Items::Literal(items.iter().map(|item| param(findings, item)).collect())),
     };
     let alias = read_alias(&each);
     let (on_success, on_failure) = parts::on_item_complete(reading, &each);
@@ -478,7 +485,7 @@ fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Ea
     let block = match each.get("steps") {
         Some(node) => read_block(reading, node, &format!("`steps` of {}", fields.what), &inner),
         None => {
-            report.error(each.node.place, format!("{} has no `steps`", each.what));
+            findings.error(each.node.place, format!("{} has no `steps`", each.what));
             None
         }
     }?;
@@ -496,9 +503,9 @@ fn read_alias(each: &Fields) -> String {
     let place = each.get("as").map_or(each.node.place, |node| node.place);
     if !word {
         let message = "`as` must be a word of letters, digits and `_`";
-        each.report.error(place, format!("{message}, not `{alias}`"));
+        each.findings.error(place, format!("{message}, not `{alias}`"));
     } else if TAKEN.contains(&alias) {
-        each.report.error(place, format!("`as` cannot be `{alias}`: that name is taken"));
+        each.findings.error(place, format!("`as` cannot be `{alias}`: that name is taken"));
     }
     alias.to_owned()
 }
@@ -521,25 +528,25 @@ fn read_handlers(reading: &Reading, fields: &Fields, visible: &Visible) -> Handl
     const KEYS: [Key; 3] = since_1_1(["success", "failure", "always"]);
     let Some(node) = fields.get("on") else { return Handlers::default() };
     let what = format!("`on` of {}", fields.what);
-    let Some(on) = Fields::open(reading.report, node, what, &KEYS, reading.version) else {
+    let Some(on) = Fields::open(reading.findings, node, what, &KEYS, reading.version) else {
         return Handlers::default();
     };
     let target = |key: &str| {
         const GOTO: [Key; 1] = since_1_1(["goto"]);
         let what = format!("`on.{key}` of {}", fields.what);
         let node = on.get(key)?;
-        let handler = Fields::open(reading.report, node, what, &GOTO, reading.version)?;
+        let handler = Fields::open(reading.findings, node, what, &GOTO, reading.version)?;
         if handler.get("goto").is_none() {
-            reading.report.error(node.place, format!("{} has no `goto`", handler.what));
+            reading.findings.error(node.place, format!("{} has no `goto`", handler.what));
         }
         let name = handler.text("goto")?;
-        resolve_goto(reading.report, fields, name, handler.get("goto")?.place, visible)
+        resolve_goto(reading.findings, fields, name, handler.get("goto")?.place, visible)
     };
     Handlers { success: target("success"), failure: target("failure"), always: target("always") }
 }
 
 fn resolve_goto(
-    report: &Report,
+    findings: &Findings,
     fields: &Fields,
     name: &str,
     place: Place,
@@ -563,7 +570,7 @@ fn resolve_goto(
         ))
         .at(place);
         let known = visible.blocks.iter().flat_map(|names| names.by_name.keys());
-        report.add(if inside {
+        findings.add(if inside {
             problem.hint("go to the loop itself")
         } else {
             suggest(problem, name, known.map(String::as_str).chain(["_end"]))

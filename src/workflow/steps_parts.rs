@@ -47,14 +47,14 @@ fn inner<'a>(
     keys: &[Key],
 ) -> Option<Fields<'a>> {
     let what = format!("`{key}` of {}", fields.what);
-    Fields::open(fields.report, fields.get(key)?, what, keys, reading.version)
+    Fields::open(fields.findings, fields.get(key)?, what, keys, reading.version)
 }
 
 pub fn wait_for<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<WaitFor> {
     const KEYS: [Key; 4] = since_1_1(["glob", "timeout_sec", "poll_ms", "min_count"]);
     let wait = inner(reading, fields, "wait_for", &KEYS)?;
     if wait.get("glob").is_none() {
-        wait.report.error(wait.node.place, format!("{} has no `glob`", wait.what));
+        wait.findings.error(wait.node.place, format!("{} has no `glob`", wait.what));
     }
     Some(WaitFor {
         timeout: wait.seconds("timeout_sec", true).unwrap_or(Duration::from_secs(300)),
@@ -89,7 +89,7 @@ fn inject<'a>(reading: &Reading<'a>, depends: &Fields<'a>) -> Option<Inject> {
             depends.what,
             node.kind()
         );
-        depends.report.error(node.place, message);
+        depends.findings.error(node.place, message);
         return None;
     }
     let inject = inner(reading, depends, "inject", &KEYS)?;
@@ -108,7 +108,7 @@ fn inject<'a>(reading: &Reading<'a>, depends: &Fields<'a>) -> Option<Inject> {
         .unwrap_or(Position::Prepend);
     if inject.get("mode").is_none() {
         let message = format!("{} has no `mode`, so nothing is injected", inject.what);
-        inject.report.warn(node.place, message);
+        inject.findings.warn(node.place, message);
     }
     let instruction = inject.text("instruction").map(str::to_owned);
     Some(Inject { mode: mode?, instruction, position })
@@ -118,7 +118,7 @@ pub fn when<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<When> {
     const KEYS: [Key; 3] = since_1_1(["equals", "exists", "not_exists"]);
     let when = inner(reading, fields, "when", &KEYS)?;
     if matches!(&when.node.value, Value::Map(pairs) if pairs.is_empty()) {
-        when.report.error(when.node.place, format!("{} has no condition", when.what));
+        when.findings.error(when.node.place, format!("{} has no condition", when.what));
     }
     Some(When {
         equals: equals(reading, &when),
@@ -132,7 +132,7 @@ fn equals<'a>(reading: &Reading<'a>, when: &Fields<'a>) -> Option<(Template, Tem
     let equals = inner(reading, when, "equals", &KEYS)?;
     let side = |key: &str| {
         let Some(node) = equals.get(key) else {
-            equals.report.error(equals.node.place, format!("{} has no `{key}`", equals.what));
+            equals.findings.error(equals.node.place, format!("{} has no `{key}`", equals.what));
             return None;
         };
         match &node.value {
@@ -156,7 +156,7 @@ pub fn output<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Output {
         let Some(node) = fields.get(key) else { continue };
         let place = fields.place_of_key(key);
         if capture != CaptureMode::Json {
-            fields.report.add(
+            fields.findings.add(
                 Problem::error(format!("`{key}` of {} needs `output_capture: json`", fields.what))
                     .at(place),
             );
@@ -166,7 +166,7 @@ pub fn output<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Output {
                 "{} has `{key}` and `allow_parse_error`, which exclude each other",
                 fields.what
             );
-            fields.report.error(node.place, message);
+            fields.findings.error(node.place, message);
         }
     }
     if allow_parse_error && capture != CaptureMode::Json {
@@ -174,7 +174,7 @@ pub fn output<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Output {
             "`allow_parse_error` of {} has no effect without `output_capture: json`",
             fields.what
         );
-        fields.report.warn(fields.place_of_key("allow_parse_error"), message);
+        fields.findings.warn(fields.place_of_key("allow_parse_error"), message);
     }
     Output {
         file: path(reading, fields, "output_file"),
@@ -193,17 +193,17 @@ fn require<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Vec<Require> {
     let mut found = Vec::new();
     for node in items {
         let what = format!("`output_require` of {}", fields.what);
-        let Some(item) = Fields::open(fields.report, node, what, &KEYS, reading.version) else {
+        let Some(item) = Fields::open(fields.findings, node, what, &KEYS, reading.version) else {
             continue;
         };
         let Some(pointer) = item.text("pointer") else {
             if item.get("pointer").is_none() {
-                item.report.error(node.place, format!("{} has no `pointer`", item.what));
+                item.findings.error(node.place, format!("{} has no `pointer`", item.what));
             }
             continue;
         };
         if !pointer.is_empty() && !pointer.starts_with('/') {
-            item.report.add(
+            item.findings.add(
                 Problem::error(format!("`{pointer}` is no JSON Pointer"))
                     .at(item.get("pointer").map_or(node.place, |n| n.place))
                     .hint(format!("begin it with a slash: `/{pointer}`")),
@@ -224,7 +224,7 @@ fn scalar(item: &Fields, node: &Node) -> Option<Json> {
     if matches!(node.value, Value::List(_) | Value::Map(_)) {
         let message =
             format!("`equals` of {} must be a single value, not {}", item.what, node.kind());
-        item.report.error(node.place, message);
+        item.findings.error(node.place, message);
         return None;
     }
     Some(node.to_json())
@@ -235,21 +235,21 @@ pub fn env(fields: &Fields) -> Vec<(String, String)> {
     let Value::Map(pairs) = &node.value else {
         if !matches!(node.value, Value::Null) {
             let message = format!("`env` of {} must be a map, not {}", fields.what, node.kind());
-            fields.report.error(node.place, message);
+            fields.findings.error(node.place, message);
         }
         return Vec::new();
     };
     let mut found = Vec::new();
     for (key, value) in pairs {
         let Some(name) = key.text() else {
-            fields.report.error(key.place, "the name of a variable must be text");
+            fields.findings.error(key.place, "the name of a variable must be text");
             continue;
         };
         variable_name(fields, name, key.place);
         match value.text() {
             Some(text) if !text.contains('\0') => found.push((name.to_owned(), text.to_owned())),
-            Some(_) => fields.report.error(value.place, format!("`{name}` holds a NUL byte")),
-            None => fields.report.add(
+            Some(_) => fields.findings.error(value.place, format!("`{name}` holds a NUL byte")),
+            None => fields.findings.add(
                 Problem::error(format!("`{name}` in `env` must be text, not {}", value.kind()))
                     .at(value.place)
                     .hint(format!("put it in quotes: \"{}\"", value.to_json())),
@@ -261,7 +261,7 @@ pub fn env(fields: &Fields) -> Vec<(String, String)> {
 
 fn variable_name(fields: &Fields, name: &str, place: Place) {
     if name.is_empty() || name.contains(['=', '\0']) {
-        fields.report.error(place, format!("`{name}` cannot name an environment variable"));
+        fields.findings.error(place, format!("`{name}` cannot name an environment variable"));
     }
 }
 
@@ -277,7 +277,7 @@ pub fn retries<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Retries
     const KEYS: [Key; 2] = since_1_1(["max", "delay_ms"]);
     let node = fields.get("retries")?;
     if let Value::Number(number) = &node.value {
-        fields.report.add(
+        fields.findings.add(
             Problem::error(format!("`retries` of {} must be a map, not a number", fields.what))
                 .at(node.place)
                 .hint(format!("write `retries: {{ max: {number} }}`")),
