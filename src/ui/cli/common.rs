@@ -215,14 +215,15 @@ pub fn checksum(bytes: &[u8]) -> String {
     format!("sha256:{}", sha256(bytes))
 }
 
+/// Where a workflow lies: by its name from here, else from the workspace.
+pub fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
+    if file.exists() { file.to_owned() } else { around.workspace.join(file) }
+}
+
 /// Reads and compiles a workflow file; every problem of it is in the failure.
 pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
     let name = file.display().to_string();
-    let path = match file.is_relative() && !file.exists() {
-        true => around.workspace.join(file),
-        false => file.to_owned(),
-    };
-    let bytes = std::fs::read(&path)
+    let bytes = std::fs::read(workflow_path(around, file))
         .map_err(|error| Failure::new(2, format!("cannot read the workflow `{name}`: {error}")))?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
@@ -298,6 +299,8 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
             }
         }
     };
+    disk.sync_dir(dir)
+        .map_err(|error| Failure::new(1, format!("cannot sync `{}`: {error}", dir.display())))?;
     let lock = take_lock(&root, &id)?;
     let relative = root.strip_prefix(&around.workspace).unwrap_or(&root);
     let origin = Origin {
@@ -320,6 +323,9 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     point_latest(dir, &id);
     log::keep_in(&root, around.common.trace.then(|| id.to_string()))
         .map_err(|error| Failure::new(1, format!("cannot write the run's log: {error}")))?;
+    for warning in &new.loaded.warnings {
+        log::keep(Level::WARN, &warning.message);
+    }
     tracing::info!("run {id} of `{}` started", new.loaded.file);
     Ok(Owned { plan: new.plan, run, store, lock })
 }
@@ -382,6 +388,17 @@ pub fn listen() -> Result<Signals, Failure> {
     Ok(Signals { stop, messages })
 }
 
+/// The exit code for the signal that was heard first.
+pub fn stopped_by(signals: &Signals) -> u8 {
+    match signals.messages.1.try_iter().find_map(|message| match message {
+        Message::Signal(signal) => Some(signal),
+        Message::Done { .. } => None,
+    }) {
+        Some(signal) => 128 + u8::try_from(signal).unwrap_or(15),
+        None => 130,
+    }
+}
+
 /// Drives a run to its end and tells how it went. Gives the exit code and the run.
 pub fn drive(
     around: &Surroundings,
@@ -438,16 +455,10 @@ fn tell_end(around: &Surroundings, plan: &Plan, run: &Run, finish: Finish, took:
     let (code, word) = match finish {
         Finish::Ended(RunStatus::Completed) => (0, "completed"),
         Finish::Ended(_) => (1, "failed"),
-        Finish::Stopped(SIGINT) => (130, "stopped"),
-        Finish::Stopped(SIGHUP) => (129, "stopped"),
-        Finish::Stopped(_) => (143, "stopped"),
+        Finish::Stopped(signal) => (128 + u8::try_from(signal).unwrap_or(15), "stopped"),
     };
     tracing::info!("run {} {word}", run.id);
-    if around.common.json {
-        let mut summary = snapshot::summary(plan, run);
-        summary["exit_code"] = code.into();
-        println!("{summary}");
-    }
+    tell_outcome(around, plan, run, code);
     let failed: Vec<_> = run.failed_steps.iter().map(|step| format!("`{step}`")).collect();
     if !failed.is_empty() {
         around.say(format!("failed steps: {}", failed.join(", ")));
@@ -458,9 +469,21 @@ fn tell_end(around: &Surroundings, plan: &Plan, run: &Run, finish: Finish, took:
     around.say(format!("run {} {word} in {took}", run.id));
     if code != 0 {
         around.say(format!("  state: {}/state.json", run.origin.run_root));
-        around.say(format!("  go on: orchestrate resume {}", run.id));
+        // After the last step there is nothing to go on with.
+        if run.slot(&run.position()).is_some() {
+            around.say(format!("  go on: orchestrate resume {}", run.id));
+        }
     }
     code
+}
+
+/// Writes the outcome for programs, where asked.
+pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) {
+    if around.common.json {
+        let mut summary = snapshot::summary(plan, run);
+        summary["exit_code"] = code.into();
+        println!("{summary}");
+    }
 }
 
 /// The directory of a run, by its id, the beginning of it, or `latest`.

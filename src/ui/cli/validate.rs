@@ -25,7 +25,7 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
     let mut found = Vec::new();
     for path in &args.workflows {
         let file = path.display().to_string();
-        let text = match std::fs::read_to_string(path) {
+        let text = match std::fs::read_to_string(common::workflow_path(&around, path)) {
             Ok(text) => text,
             Err(error) => {
                 let problem = Problem::error(format!("cannot read the workflow `{file}`: {error}"));
