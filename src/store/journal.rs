@@ -36,7 +36,7 @@ pub struct Damage {
 
 /// What one line is.
 enum Line {
-    Good(Entry),
+    Good(Box<Entry>),
     /// Its sum is right, so it is as it was written, but not by a program that we know.
     Foreign,
     Bad,
@@ -67,7 +67,7 @@ fn decode(line: &[u8]) -> Line {
     if trailer != format!(",\"sum\":\"{}\"}}", sum(head)).as_bytes() {
         return Line::Bad;
     }
-    serde_json::from_slice(line).map_or(Line::Foreign, Line::Good)
+    serde_json::from_slice(line).map_or(Line::Foreign, |entry| Line::Good(Box::new(entry)))
 }
 
 /// Reads a journal as far as it can be believed.
@@ -80,7 +80,7 @@ pub fn read(bytes: &[u8]) -> Journal {
         offset += line.len() as u64;
         match decode(line) {
             Line::Good(entry) if bad.is_none() && journal.is_next(&entry) => {
-                journal.entries.push(entry);
+                journal.entries.push(*entry);
                 journal.good_len = offset;
             }
             Line::Good(_) => {

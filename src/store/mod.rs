@@ -179,10 +179,10 @@ impl Store {
                 best = Some(found);
             }
         };
-        consider(store.from_journal(plan, &entries));
+        consider(store.by_journal(plan, &entries));
         let backups = store.backups()?;
         for name in std::iter::once(STATE).chain(backups.iter().map(String::as_str)) {
-            consider(store.from_snapshot(plan, name, &entries));
+            consider(store.by_snapshot(plan, name, &entries));
         }
         let Some((run, seq, by)) = best else {
             let reason = "neither the journal nor a backup can be read".to_owned();
@@ -198,7 +198,7 @@ impl Store {
         Ok((store, run, by))
     }
 
-    fn from_journal(&mut self, plan: &Plan, entries: &[Entry]) -> Option<(Run, u64, String)> {
+    fn by_journal(&mut self, plan: &Plan, entries: &[Entry]) -> Option<(Run, u64, String)> {
         let Entry { seq: 1, at, event: Event::Started { origin } } = entries.first()? else {
             return None;
         };
@@ -208,7 +208,7 @@ impl Store {
         Some((run, self.seq, format!("the journal's {} events", entries.len())))
     }
 
-    fn from_snapshot(
+    fn by_snapshot(
         &mut self,
         plan: &Plan,
         name: &str,
