@@ -11,6 +11,7 @@ use crate::exec;
 use crate::fleet::Config;
 use crate::ids::RunId;
 use crate::store::{self, LoadError, Store, journal};
+use crate::time::{Clock, SystemClock};
 use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -49,21 +50,20 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
         Err(error) => return Err(damaged(error)),
     };
     // What `run-step` began is one step, not the whole workflow.
-    let (plan, store, run) = match run.origin.only_step.clone() {
+    let (plan, mut store, run) = match run.origin.only_step.clone() {
         Some(step) => only(plan, &step, &root)?,
         None => (plan, store, run),
     };
     if run.status == RunStatus::Completed {
+        // Its last snapshot may be older than its last event, or damaged.
+        store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e))?;
+        end_orphans(&around, &id);
         around.say(format!("run {id} has completed already; there is nothing to do"));
         return Ok(0);
     }
     check_source(&run)?;
     let signals = common::listen()?;
-    // Whoever drove the run before is gone, for we hold the lock; what it started may not be.
-    let orphans = exec::sweep(&format!("{id}/"));
-    if orphans > 0 {
-        around.say(format!("ended {orphans} processes that an earlier run of this had left"));
-    }
+    end_orphans(&around, &id);
     crate::ui::log::keep_in(&root, around.common.trace.then(|| id.to_string()))
         .map_err(|error| Failure::new(1, format!("cannot write the run's log: {error}")))?;
     around.say(format!("run {id} of {}, resumed", run.origin.workflow_file));
@@ -73,6 +73,14 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     let event = Some(Event::Resumed { policy });
     let (code, _) = common::drive(&around, owned, &args.options, &signals, event)?;
     Ok(code)
+}
+
+/// Whoever drove the run before is gone, for we hold the lock; what it started may not be.
+fn end_orphans(around: &Surroundings, id: &RunId) {
+    let orphans = exec::sweep(&format!("{id}/"));
+    if orphans > 0 {
+        around.say(format!("ended {orphans} processes that an earlier run of this had left"));
+    }
 }
 
 fn only(plan: Plan, step: &str, root: &Path) -> Result<(Plan, Store, Run), Failure> {
