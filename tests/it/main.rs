@@ -11,6 +11,8 @@ mod case;
 mod coverage;
 mod kill;
 mod pattern;
+mod signals;
+mod twice;
 mod world;
 
 use std::path::Path;
@@ -29,5 +31,8 @@ fn main() -> ExitCode {
 
 /// The tests that are code rather than case files. A module offers `trials()` and is listed here.
 fn coded() -> Vec<Trial> {
-    [case::checks(), pattern::checks(), kill::trials()].into_iter().flatten().collect()
+    [case::checks(), pattern::checks(), kill::trials(), signals::trials(), twice::trials()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
