@@ -115,6 +115,7 @@ impl Store {
             .map_err(|reason| LoadError::Damaged { path: root.join(STATE), reason })?;
         let mut run = loaded.run;
         let entries = store.read_journal()?;
+        let entries = store.begin_journal_anew(loaded.journal_seq, entries)?;
         store.snapshot_len = bytes.len() as u64;
         store.replay(plan, &mut run, loaded.journal_seq, &entries)?;
         Ok((store, run))
@@ -159,8 +160,27 @@ impl Store {
         Ok(())
     }
 
-    /// Rebuilds a run whose snapshot cannot be read: from the journal alone, or from the newest
-    /// backup that is whole and the journal after it. Says what it went by.
+    /// A journal that ends before the snapshot does is begun anew: the next event would leave a
+    /// gap in it, and a gap is damage.
+    fn begin_journal_anew(
+        &self,
+        contained: u64,
+        entries: Vec<Entry>,
+    ) -> Result<Vec<Entry>, StoreError> {
+        if entries.last().is_none_or(|last| last.seq >= contained) {
+            return Ok(entries);
+        }
+        let path = self.root.join(JOURNAL);
+        let aside = self.root.join(format!("{JOURNAL}.short"));
+        let bytes = self.disk.read(&path).map_err(failed("read", &path))?;
+        disk::replace(&*self.disk, &aside, &bytes).map_err(failed("write", &aside))?;
+        disk::replace(&*self.disk, &path, b"").map_err(failed("write", &path))?;
+        Ok(Vec::new())
+    }
+
+    /// Rebuilds a run whose files are damaged: from a snapshot that is whole and knows more than
+    /// what is left of the journal; from the journal alone; or from the newest backup that is
+    /// whole and the journal after it. Says what it went by.
     pub fn repair(
         disk: Arc<dyn Disk>,
         root: &Path,
@@ -169,6 +189,15 @@ impl Store {
         let mut store = Store::at(disk, root);
         store.set_damaged_journal_aside()?;
         let entries = store.read_journal()?;
+        if let Ok(bytes) = store.read(STATE)
+            && let Ok(loaded) = snapshot::decode(plan, &bytes)
+            && entries.last().is_none_or(|last| last.seq <= loaded.journal_seq)
+        {
+            let mut run = loaded.run;
+            let entries = store.begin_journal_anew(loaded.journal_seq, entries)?;
+            store.replay(plan, &mut run, loaded.journal_seq, &entries)?;
+            return Ok((store, run, "the state, which is whole".into()));
+        }
         if let Some(Entry { seq: 1, at, event: Event::Started { origin } }) = entries.first()
             && let Some(id) = crate::ids::RunId::parse(&origin.run_id)
         {
