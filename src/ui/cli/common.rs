@@ -21,7 +21,7 @@ use crate::fleet::{Config, Driver, Finish, Site};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
-use crate::time::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock, Time};
 use crate::ui::log;
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::{Compiled, Plan, Problem, compile};
@@ -278,13 +278,16 @@ pub struct NewRun<'a> {
     pub only_step: Option<String>,
 }
 
-/// Makes a run: its directory, its first files, its lock, and `latest`.
+/// Makes a run: its directory, its first files, its lock, and `latest`. A run that cannot be made
+/// whole is not left behind in part.
 pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
-    let now = SystemClock.now();
     let dir = &around.state_dir;
-    disk.make_dirs(dir)
-        .map_err(|error| Failure::new(1, format!("cannot make `{}`: {error}", dir.display())))?;
+    let cannot = |path: &Path, error: &std::io::Error| {
+        let message = format!("cannot make `{}`: {error}", path.display());
+        hinted(Failure::new(1, message), error, "run it again")
+    };
+    let now = SystemClock.now();
+    RealDisk::default().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
     let (id, root) = loop {
         let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
         let id = RunId::new(&now.to_stamp(), random);
@@ -292,14 +295,27 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
         match std::fs::create_dir(&root) {
             Ok(()) => break (id, root),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                let message = format!("cannot make `{}`: {error}", root.display());
-                return Err(Failure::new(1, message));
-            }
+            Err(error) => return Err(cannot(&root, &error)),
         }
     };
-    let lock = take_lock(&root, &id)?;
-    let relative = root.strip_prefix(&around.workspace).unwrap_or(&root);
+    let owned = fill(around, new, now, &id, &root).inspect_err(|_| {
+        let _ = std::fs::remove_dir_all(&root);
+    })?;
+    point_latest(dir, &id);
+    tracing::info!("run {id} of `{}` started", owned.run.origin.workflow_file);
+    Ok(owned)
+}
+
+/// Puts into a new run's directory what belongs there.
+fn fill(
+    around: &Surroundings,
+    new: NewRun,
+    now: Time,
+    id: &RunId,
+    root: &Path,
+) -> Result<Owned, Failure> {
+    let lock = take_lock(root, id)?;
+    let relative = root.strip_prefix(&around.workspace).unwrap_or(root);
     let origin = Origin {
         run_id: id.as_str().to_owned(),
         workflow_file: new.loaded.file.clone(),
@@ -315,20 +331,34 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     if !around.config.layers.is_empty() {
         frozen.push((SETTINGS, &settings));
     }
-    let store = Store::create(disk, &root, &frozen, &new.plan, &mut run, now)
-        .map_err(|e| disk_failure(&e))?;
-    point_latest(dir, &id);
-    log::keep_in(&root, around.common.trace.then(|| id.to_string()))
-        .map_err(|error| Failure::new(1, format!("cannot write the run's log: {error}")))?;
-    tracing::info!("run {id} of `{}` started", new.loaded.file);
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let store = Store::create(disk, root, &frozen, &new.plan, &mut run, now)
+        .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
+    keep_log(around, root, id)?;
     Ok(Owned { plan: new.plan, run, store, lock })
 }
 
-pub fn disk_failure(error: &StoreError) -> Failure {
-    let failure = Failure::new(1, error);
-    match error.source.kind() {
-        std::io::ErrorKind::StorageFull => failure.hint("the disk is full: make room, then resume"),
-        std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied => {
+/// Begins to keep the log of a run.
+pub fn keep_log(around: &Surroundings, root: &Path, id: &RunId) -> Result<(), Failure> {
+    log::keep_in(root, around.common.trace.then(|| id.to_string())).map_err(|error| {
+        let message = format!("cannot write the log in `{}`: {error}", root.display());
+        hinted(Failure::new(1, message), &error, "try again")
+    })
+}
+
+/// A run that its disk has failed.
+pub fn disk_failure(error: &StoreError, id: &RunId) -> Failure {
+    hinted(Failure::new(1, error), &error.source, &format!("`orchestrate resume {id}`"))
+}
+
+/// Adds the cure where one is known; `again` is what to do after it.
+fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match error.kind() {
+        StorageFull | QuotaExceeded => {
+            failure.hint(format!("the disk is full: make room, then {again}"))
+        }
+        ReadOnlyFilesystem | PermissionDenied => {
             failure.hint("the workspace must be writable, or give `--state-dir`")
         }
         _ => failure,
@@ -342,7 +372,10 @@ pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
         LockError::Held { owner } => {
             Failure::new(5, format!("run {id} is being driven already: {owner} owns it"))
         }
-        LockError::Io(error) => Failure::new(1, format!("cannot lock run {id}: {error}")),
+        LockError::Io(error) => {
+            let message = format!("cannot lock `{}`: {error}", root.display());
+            hinted(Failure::new(1, message), &error, "try again")
+        }
     })
 }
 
@@ -393,7 +426,7 @@ pub fn drive(
     let Owned { plan, mut run, mut store, lock } = owned;
     let began = SystemClock.now();
     if let Some(event) = event {
-        store.record(began, &event).map_err(|e| disk_failure(&e))?;
+        store.record(began, &event).map_err(|error| disk_failure(&error, &run.id))?;
         crate::engine::apply(&plan, &mut run, began, &event);
         tracing::info!("run {} resumed", run.id);
     }
@@ -425,9 +458,10 @@ pub fn drive(
         stop: signals.stop.clone(),
         messages: &signals.messages,
     };
+    let id = driver.run.id.clone();
     let driven = driver.drive();
     drop(report);
-    let (finish, run) = driven.map_err(|error| disk_failure(&error))?;
+    let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
     let took = seconds(SystemClock.now().ms_since(began));
     let code = tell_end(around, &plan, &run, finish, &took);
     drop(lock);

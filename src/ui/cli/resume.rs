@@ -43,20 +43,22 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
         Ok(loaded) => loaded,
         Err(error) if args.repair => {
             tracing::warn!("{error}");
-            let (store, run, by) = Store::repair(disk, &root, &plan).map_err(damaged)?;
+            let (store, run, by) =
+                Store::repair(disk, &root, &plan).map_err(|error| damaged(error, &id))?;
             around.say(format!("state rebuilt from {by}"));
             (store, run)
         }
-        Err(error) => return Err(damaged(error)),
+        Err(error) => return Err(damaged(error, &id)),
     };
     // What `run-step` began is one step, not the whole workflow.
     let (plan, mut store, run) = match run.origin.only_step.clone() {
-        Some(step) => only(plan, &step, &root)?,
+        Some(step) => only(plan, &step, &root, &id)?,
         None => (plan, store, run),
     };
     if run.status == RunStatus::Completed {
         // Its last snapshot may be older than its last event, or damaged.
-        store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e))?;
+        let saved = store.save(&plan, &run, SystemClock.now());
+        saved.map_err(|error| common::disk_failure(&error, &id))?;
         end_orphans(&around, &id);
         around.say(format!("run {id} has completed already; there is nothing to do"));
         return Ok(0);
@@ -64,8 +66,7 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     check_source(&run)?;
     let signals = common::listen()?;
     end_orphans(&around, &id);
-    crate::ui::log::keep_in(&root, around.common.trace.then(|| id.to_string()))
-        .map_err(|error| Failure::new(1, format!("cannot write the run's log: {error}")))?;
+    common::keep_log(&around, &root, &id)?;
     around.say(format!("run {id} of {}, resumed", run.origin.workflow_file));
     let policy = args.options.policy(run.origin.policy.clone());
     let policy = Policy { max_visits: around.config.max_visits, ..policy };
@@ -83,7 +84,7 @@ fn end_orphans(around: &Surroundings, id: &RunId) {
     }
 }
 
-fn only(plan: Plan, step: &str, root: &Path) -> Result<(Plan, Store, Run), Failure> {
+fn only(plan: Plan, step: &str, root: &Path, id: &RunId) -> Result<(Plan, Store, Run), Failure> {
     let plan = plan.only(step).ok_or_else(|| {
         Failure::new(
             7,
@@ -91,16 +92,16 @@ fn only(plan: Plan, step: &str, root: &Path) -> Result<(Plan, Store, Run), Failu
         )
     })?;
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
-    let (store, run) = Store::load(disk, root, &plan).map_err(damaged)?;
+    let (store, run) = Store::load(disk, root, &plan).map_err(|error| damaged(error, id))?;
     Ok((plan, store, run))
 }
 
-fn damaged(error: LoadError) -> Failure {
+fn damaged(error: LoadError, id: &RunId) -> Failure {
     match error {
         LoadError::Damaged { .. } => Failure::new(7, error).hint(
             "`--repair` rebuilds it from the journal or a backup; `--force-restart` begins anew",
         ),
-        LoadError::Disk(error) => common::disk_failure(&error),
+        LoadError::Disk(error) => common::disk_failure(&error, id),
     }
 }
 
