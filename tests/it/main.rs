@@ -9,6 +9,7 @@
 
 mod case;
 mod coverage;
+mod disk;
 mod kill;
 mod pattern;
 mod signals;
@@ -31,8 +32,13 @@ fn main() -> ExitCode {
 
 /// The tests that are code rather than case files. A module offers `trials()` and is listed here.
 fn coded() -> Vec<Trial> {
-    [case::checks(), pattern::checks(), kill::trials(), signals::trials(), twice::trials()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let modules = [
+        case::checks(),
+        pattern::checks(),
+        disk::trials(),
+        kill::trials(),
+        signals::trials(),
+        twice::trials(),
+    ];
+    modules.into_iter().flatten().collect()
 }
