@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -394,6 +394,19 @@ fn point_latest(dir: &Path, id: &RunId) {
 pub struct Signals {
     pub stop: Stop,
     pub messages: (mpsc::Sender<Message>, mpsc::Receiver<Message>),
+    /// The first signal that came; known before `stop` is.
+    first: Arc<OnceLock<i32>>,
+}
+
+impl Signals {
+    /// The exit code of a program that was stopped.
+    pub fn code(&self) -> u8 {
+        stopped_code(self.first.get().copied().unwrap_or(SIGINT))
+    }
+}
+
+fn stopped_code(signal: i32) -> u8 {
+    128 + u8::try_from(signal).unwrap_or(0)
 }
 
 pub fn listen() -> Result<Signals, Failure> {
@@ -402,17 +415,19 @@ pub fn listen() -> Result<Signals, Failure> {
     let messages = mpsc::channel();
     let mut signals =
         signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    let (asked, told) = (stop.clone(), messages.0.clone());
+    let first = Arc::new(OnceLock::new());
+    let (asked, told, came) = (stop.clone(), messages.0.clone(), first.clone());
     std::thread::spawn(move || {
         let mut level = 0;
         for signal in signals.forever() {
             level += 1;
+            came.get_or_init(|| signal);
             asked.request(level.min(2));
             let _ = told.send(Message::Signal(signal));
         }
     });
     exec::become_subreaper().map_err(failed)?;
-    Ok(Signals { stop, messages })
+    Ok(Signals { stop, messages, first })
 }
 
 /// Drives a run to its end and tells how it went. Gives the exit code and the run.
@@ -472,9 +487,7 @@ fn tell_end(around: &Surroundings, plan: &Plan, run: &Run, finish: Finish, took:
     let (code, word) = match finish {
         Finish::Ended(RunStatus::Completed) => (0, "completed"),
         Finish::Ended(_) => (1, "failed"),
-        Finish::Stopped(SIGINT) => (130, "stopped"),
-        Finish::Stopped(SIGHUP) => (129, "stopped"),
-        Finish::Stopped(_) => (143, "stopped"),
+        Finish::Stopped(signal) => (stopped_code(signal), "stopped"),
     };
     tracing::info!("run {} {word}", run.id);
     if around.common.json {

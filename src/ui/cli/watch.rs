@@ -58,8 +58,8 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
             }
         }
         around.say(format!("watching {} files for changes; Ctrl-C ends", files.len()));
-        if let Some(code) = wait_for_change(&files, &definition, &notices, &signals.stop) {
-            return Ok(code);
+        if !wait_for_change(&files, &definition, &notices, &signals.stop) {
+            return Ok(signals.code());
         }
     }
 }
@@ -114,13 +114,13 @@ fn contents(files: &[PathBuf]) -> Contents {
 }
 
 /// Waits until a file is not what it was: the workflow since before the run, the others (which
-/// the run itself may have written) since after it. Gives an exit code when told to stop.
+/// the run itself may have written) since after it. Says no when told to stop.
 fn wait_for_change(
     files: &[PathBuf],
     definition: &Contents,
     notices: &mpsc::Receiver<()>,
     stop: &Stop,
-) -> Option<u8> {
+) -> bool {
     let mut before = contents(files);
     before.extend(definition.clone());
     let mut looked = Instant::now();
@@ -131,9 +131,9 @@ fn wait_for_change(
             if contents(files) != before {
                 stop.sleep(SETTLE);
                 notices.try_iter().for_each(drop);
-                return None;
+                return true;
             }
         }
     }
-    Some(130)
+    false
 }
