@@ -10,10 +10,12 @@
 mod case;
 mod coverage;
 mod disk;
+mod examples;
 mod kill;
 mod pattern;
 mod signals;
 mod twice;
+mod watch;
 mod world;
 
 use std::path::Path;
@@ -24,21 +26,23 @@ use libtest_mimic::{Arguments, Trial};
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let mut trials = case::trials(&cases, &world::programs());
+    let mut trials = coded();
+    trials.extend(case::trials(&cases, &world::programs()));
     trials.extend(coverage::trials(&cases));
-    trials.extend(coded());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// The tests that are code rather than case files. A module offers `trials()` and is listed here.
 fn coded() -> Vec<Trial> {
     let modules = [
+        examples::trials(),
         case::checks(),
         pattern::checks(),
         disk::trials(),
         kill::trials(),
         signals::trials(),
         twice::trials(),
+        watch::trials(),
     ];
     modules.into_iter().flatten().collect()
 }
