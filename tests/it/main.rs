@@ -14,6 +14,7 @@ mod examples;
 mod kill;
 mod pattern;
 mod signals;
+mod terminal;
 mod twice;
 mod watch;
 mod world;
@@ -41,6 +42,7 @@ fn coded() -> Vec<Trial> {
         disk::trials(),
         kill::trials(),
         signals::trials(),
+        terminal::trials(),
         twice::trials(),
         watch::trials(),
     ];
