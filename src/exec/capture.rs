@@ -37,7 +37,8 @@ pub struct Capture {
     mode: Mode,
     masker: Option<Masker>,
     masked: Vec<u8>,
-    tee: Option<File>,
+    /// A file and how to call it.
+    tee: Option<(File, String)>,
     log: Log,
     head: Vec<u8>,
     /// What is parsed as JSON: a mask could break its syntax, so values are masked afterwards.
@@ -68,8 +69,8 @@ impl Capture {
     }
 
     /// Also writes the whole stream, unmasked, into this file.
-    pub fn tee(mut self, file: File) -> Capture {
-        self.tee = Some(file);
+    pub fn tee(mut self, file: File, name: &str) -> Capture {
+        self.tee = Some((file, name.to_owned()));
         self
     }
 
@@ -83,11 +84,12 @@ impl Capture {
     /// has to be read on in any case.
     pub fn push(&mut self, bytes: &[u8]) {
         self.total_bytes += bytes.len() as u64;
-        if let Some(file) = &mut self.tee
+        if let Some((file, name)) = &mut self.tee
             && let Err(error) = file.write_all(bytes)
         {
+            let name = std::mem::take(name);
             self.tee = None;
-            self.fail(|| "cannot write the output file".to_owned(), error);
+            self.fail(|| format!("cannot write the output file `{name}`"), error);
         }
         match &mut self.masker {
             None => self.keep(bytes),
@@ -319,7 +321,7 @@ mod tests {
     fn bytes_that_are_not_utf8_are_replaced_in_text_and_kept_in_the_tee() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
-        let mut capture = Capture::new(Mode::Text, mask()).tee(File::create(&path).unwrap());
+        let mut capture = Capture::new(Mode::Text, mask()).tee(File::create(&path).unwrap(), "out");
         capture.push(b"a\xff s3c");
         capture.push(b"ret\n");
         let captured = capture.finish().unwrap();
@@ -415,7 +417,7 @@ mod tests {
         let error = capture.finish().unwrap_err().to_string();
         assert!(error.starts_with("cannot write the log `/no/such/folder/x`: "), "{error}");
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let mut capture = Capture::new(Mode::Text, mask()).tee(full);
+        let mut capture = Capture::new(Mode::Text, mask()).tee(full, "full");
         capture.push(b"x");
         assert_eq!(capture.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
     }

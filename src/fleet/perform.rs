@@ -79,7 +79,7 @@ fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), String>
     };
     let mut out = Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout"));
     if let Some(path) = &work.output_file {
-        out = out.tee(site.workspace.create(path).map_err(|error| error.to_string())?);
+        out = out.tee(site.workspace.create(path).map_err(|error| error.to_string())?, path);
     }
     let err = Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stderr"));
     Ok((out, err))

@@ -26,7 +26,10 @@ pub fn take(root: &Path, owner: &str) -> Result<RunLock, LockError> {
         Err(fs4::TryLockError::WouldBlock) => {
             let mut owner = String::new();
             file.read_to_string(&mut owner)?;
-            return Err(LockError::Held { owner: owner.trim().to_owned() });
+            // Whoever has just taken it may not have signed yet.
+            let signed = Some(owner.trim()).filter(|owner| !owner.is_empty());
+            let owner = signed.unwrap_or("another process").to_owned();
+            return Err(LockError::Held { owner });
         }
         Err(fs4::TryLockError::Error(error)) => return Err(error.into()),
     }

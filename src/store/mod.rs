@@ -117,6 +117,7 @@ impl Store {
             .map_err(|reason| LoadError::Damaged { path: root.join(STATE), reason })?;
         let mut run = loaded.run;
         let entries = store.read_journal()?;
+        let entries = store.begin_journal_anew(loaded.journal_seq, entries)?;
         store.snapshot_len = bytes.len() as u64;
         store.replay(plan, &mut run, loaded.journal_seq, &entries)?;
         Ok((store, run))
@@ -160,6 +161,24 @@ impl Store {
         Ok(())
     }
 
+    /// A journal that ends before the snapshot does is begun anew: the next event would leave a
+    /// gap in it, and a gap is damage.
+    fn begin_journal_anew(
+        &self,
+        contained: u64,
+        entries: Vec<Entry>,
+    ) -> Result<Vec<Entry>, StoreError> {
+        if entries.last().is_none_or(|last| last.seq >= contained) {
+            return Ok(entries);
+        }
+        let path = self.root.join(JOURNAL);
+        let aside = self.root.join(format!("{JOURNAL}.short"));
+        let bytes = self.disk.read(&path).map_err(failed("read", &path))?;
+        disk::replace(&*self.disk, &aside, &bytes).map_err(failed("write", &aside))?;
+        disk::replace(&*self.disk, &path, b"").map_err(failed("write", &path))?;
+        Ok(Vec::new())
+    }
+
     /// Rebuilds a run whose files cannot all be read, from those that can: the journal from its
     /// beginning, or a snapshot or backup with the journal after it, whichever knows most. Says
     /// what it went by.
@@ -188,11 +207,7 @@ impl Store {
             let reason = "neither the journal nor a backup can be read".to_owned();
             return Err(LoadError::Damaged { path: root.join(STATE), reason });
         };
-        if entries.last().is_some_and(|last| last.seq < seq) {
-            // The snapshot knows more than is left of the journal, which goes on after it.
-            let path = root.join(JOURNAL);
-            disk::replace(&*store.disk, &path, b"").map_err(failed("write", &path))?;
-        }
+        store.begin_journal_anew(seq, entries)?;
         store.seq = seq;
         store.stale = true;
         Ok((store, run, by))

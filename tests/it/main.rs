@@ -9,9 +9,17 @@
 
 mod case;
 mod coverage;
+mod disk;
+mod examples;
+mod kill;
 mod pattern;
+mod signals;
+mod terminal;
+mod twice;
+mod watch;
+mod world;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
@@ -19,21 +27,24 @@ use libtest_mimic::{Arguments, Trial};
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
-    let bin = std::env::var_os("ORCHESTRATE_BIN_DIR")
-        .map(PathBuf::from)
-        .unwrap_or_else(|| built().to_path_buf());
-    let mut trials = case::trials(&cases, &bin);
+    let mut trials = coded();
+    trials.extend(case::trials(&cases, &world::programs()));
     trials.extend(coverage::trials(&cases));
-    trials.extend(coded());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// The tests that are code rather than case files. A module offers `trials()` and is listed here.
 fn coded() -> Vec<Trial> {
-    [case::checks(), pattern::checks()].into_iter().flatten().collect()
-}
-
-/// The directory of the programs this suite was built with.
-fn built() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_orchestrate")).parent().expect("a program is in a directory")
+    let modules = [
+        examples::trials(),
+        case::checks(),
+        pattern::checks(),
+        disk::trials(),
+        kill::trials(),
+        signals::trials(),
+        terminal::trials(),
+        twice::trials(),
+        watch::trials(),
+    ];
+    modules.into_iter().flatten().collect()
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -21,7 +21,7 @@ use crate::fleet::{Config, Driver, Finish, Site};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
-use crate::time::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock, Time};
 use crate::ui::log;
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::{Compiled, Plan, Problem, compile};
@@ -279,13 +279,16 @@ pub struct NewRun<'a> {
     pub only_step: Option<String>,
 }
 
-/// Makes a run: its directory, its first files, its lock, and `latest`.
+/// Makes a run: its directory, its first files, its lock, and `latest`. A run that cannot be made
+/// whole is not left behind in part.
 pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
-    let now = SystemClock.now();
     let dir = &around.state_dir;
-    disk.make_dirs(dir)
-        .map_err(|error| Failure::new(1, format!("cannot make `{}`: {error}", dir.display())))?;
+    let cannot = |path: &Path, error: &std::io::Error| {
+        let message = format!("cannot make `{}`: {error}", path.display());
+        hinted(Failure::new(1, message), error, "run it again")
+    };
+    let now = SystemClock.now();
+    RealDisk::default().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
     let (id, root) = loop {
         let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
         let id = RunId::new(&now.to_stamp(), random);
@@ -293,16 +296,28 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
         match std::fs::create_dir(&root) {
             Ok(()) => break (id, root),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                let message = format!("cannot make `{}`: {error}", root.display());
-                return Err(Failure::new(1, message));
-            }
+            Err(error) => return Err(cannot(&root, &error)),
         }
     };
-    disk.sync_dir(dir)
-        .map_err(|error| Failure::new(1, format!("cannot sync `{}`: {error}", dir.display())))?;
-    let lock = take_lock(&root, &id)?;
-    let relative = root.strip_prefix(&around.workspace).unwrap_or(&root);
+    RealDisk::default().sync_dir(dir).map_err(|error| cannot(dir, &error))?;
+    let owned = fill(around, new, now, &id, &root).inspect_err(|_| {
+        let _ = std::fs::remove_dir_all(&root);
+    })?;
+    point_latest(dir, &id);
+    tracing::info!("run {id} of `{}` started", owned.run.origin.workflow_file);
+    Ok(owned)
+}
+
+/// Puts into a new run's directory what belongs there.
+fn fill(
+    around: &Surroundings,
+    new: NewRun,
+    now: Time,
+    id: &RunId,
+    root: &Path,
+) -> Result<Owned, Failure> {
+    let lock = take_lock(root, id)?;
+    let relative = root.strip_prefix(&around.workspace).unwrap_or(root);
     let origin = Origin {
         run_id: id.as_str().to_owned(),
         workflow_file: new.loaded.file.clone(),
@@ -318,23 +333,37 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     if !around.config.layers.is_empty() {
         frozen.push((SETTINGS, &settings));
     }
-    let store = Store::create(disk, &root, &frozen, &new.plan, &mut run, now)
-        .map_err(|e| disk_failure(&e))?;
-    point_latest(dir, &id);
-    log::keep_in(&root, around.common.trace.then(|| id.to_string()))
-        .map_err(|error| Failure::new(1, format!("cannot write the run's log: {error}")))?;
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let store = Store::create(disk, root, &frozen, &new.plan, &mut run, now)
+        .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
+    keep_log(around, root, id)?;
     for warning in &new.loaded.warnings {
         log::keep(Level::WARN, &warning.message);
     }
-    tracing::info!("run {id} of `{}` started", new.loaded.file);
     Ok(Owned { plan: new.plan, run, store, lock })
 }
 
-pub fn disk_failure(error: &StoreError) -> Failure {
-    let failure = Failure::new(1, error);
-    match error.source.kind() {
-        std::io::ErrorKind::StorageFull => failure.hint("the disk is full: make room, then resume"),
-        std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied => {
+/// Begins to keep the log of a run.
+pub fn keep_log(around: &Surroundings, root: &Path, id: &RunId) -> Result<(), Failure> {
+    log::keep_in(root, around.common.trace.then(|| id.to_string())).map_err(|error| {
+        let message = format!("cannot write the log in `{}`: {error}", root.display());
+        hinted(Failure::new(1, message), &error, "try again")
+    })
+}
+
+/// A run that its disk has failed.
+pub fn disk_failure(error: &StoreError, id: &RunId) -> Failure {
+    hinted(Failure::new(1, error), &error.source, &format!("`orchestrate resume {id}`"))
+}
+
+/// Adds the cure where one is known; `again` is what to do after it.
+fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
+    use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    match error.kind() {
+        StorageFull | QuotaExceeded => {
+            failure.hint(format!("the disk is full: make room, then {again}"))
+        }
+        ReadOnlyFilesystem | PermissionDenied => {
             failure.hint("the workspace must be writable, or give `--state-dir`")
         }
         _ => failure,
@@ -348,7 +377,10 @@ pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
         LockError::Held { owner } => {
             Failure::new(5, format!("run {id} is being driven already: {owner} owns it"))
         }
-        LockError::Io(error) => Failure::new(1, format!("cannot lock run {id}: {error}")),
+        LockError::Io(error) => {
+            let message = format!("cannot lock `{}`: {error}", root.display());
+            hinted(Failure::new(1, message), &error, "try again")
+        }
     })
 }
 
@@ -367,6 +399,19 @@ fn point_latest(dir: &Path, id: &RunId) {
 pub struct Signals {
     pub stop: Stop,
     pub messages: (mpsc::Sender<Message>, mpsc::Receiver<Message>),
+    /// The first signal that came; known before `stop` is.
+    first: Arc<OnceLock<i32>>,
+}
+
+impl Signals {
+    /// The exit code of a program that was stopped.
+    pub fn code(&self) -> u8 {
+        stopped_code(self.first.get().copied().unwrap_or(SIGINT))
+    }
+}
+
+fn stopped_code(signal: i32) -> u8 {
+    128 + u8::try_from(signal).unwrap_or(0)
 }
 
 pub fn listen() -> Result<Signals, Failure> {
@@ -375,28 +420,19 @@ pub fn listen() -> Result<Signals, Failure> {
     let messages = mpsc::channel();
     let mut signals =
         signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    let (asked, told) = (stop.clone(), messages.0.clone());
+    let first = Arc::new(OnceLock::new());
+    let (asked, told, came) = (stop.clone(), messages.0.clone(), first.clone());
     std::thread::spawn(move || {
         let mut level = 0;
         for signal in signals.forever() {
             level += 1;
+            came.get_or_init(|| signal);
             asked.request(level.min(2));
             let _ = told.send(Message::Signal(signal));
         }
     });
     exec::become_subreaper().map_err(failed)?;
-    Ok(Signals { stop, messages })
-}
-
-/// The exit code for the signal that was heard first.
-pub fn stopped_by(signals: &Signals) -> u8 {
-    match signals.messages.1.try_iter().find_map(|message| match message {
-        Message::Signal(signal) => Some(signal),
-        Message::Done { .. } => None,
-    }) {
-        Some(signal) => 128 + u8::try_from(signal).unwrap_or(15),
-        None => 130,
-    }
+    Ok(Signals { stop, messages, first })
 }
 
 /// Drives a run to its end and tells how it went. Gives the exit code and the run.
@@ -410,7 +446,7 @@ pub fn drive(
     let Owned { plan, mut run, mut store, lock } = owned;
     let began = SystemClock.now();
     if let Some(event) = event {
-        store.record(began, &event).map_err(|e| disk_failure(&e))?;
+        store.record(began, &event).map_err(|error| disk_failure(&error, &run.id))?;
         crate::engine::apply(&plan, &mut run, began, &event);
         tracing::info!("run {} resumed", run.id);
     }
@@ -442,9 +478,10 @@ pub fn drive(
         stop: signals.stop.clone(),
         messages: &signals.messages,
     };
+    let id = driver.run.id.clone();
     let driven = driver.drive();
     drop(report);
-    let (finish, run) = driven.map_err(|error| disk_failure(&error))?;
+    let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
     let took = seconds(SystemClock.now().ms_since(began));
     let code = tell_end(around, &plan, &run, finish, &took);
     drop(lock);
@@ -455,7 +492,7 @@ fn tell_end(around: &Surroundings, plan: &Plan, run: &Run, finish: Finish, took:
     let (code, word) = match finish {
         Finish::Ended(RunStatus::Completed) => (0, "completed"),
         Finish::Ended(_) => (1, "failed"),
-        Finish::Stopped(signal) => (128 + u8::try_from(signal).unwrap_or(15), "stopped"),
+        Finish::Stopped(signal) => (stopped_code(signal), "stopped"),
     };
     tracing::info!("run {} {word}", run.id);
     tell_outcome(around, plan, run, code);

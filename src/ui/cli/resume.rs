@@ -50,28 +50,25 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
         Ok(loaded) => loaded,
         Err(error) if args.repair => {
             around.say(format!("{error}"));
-            let (store, run, by) = Store::repair(disk, &root, &plan).map_err(damaged)?;
+            let (store, run, by) =
+                Store::repair(disk, &root, &plan).map_err(|error| damaged(error, &id))?;
             around.say(format!("state rebuilt from {by}"));
             (store, run)
         }
-        Err(error) => return Err(damaged(error)),
+        Err(error) => return Err(damaged(error, &id)),
     };
     if run.status == RunStatus::Completed {
         // The snapshot may be older than the journal, or damaged no more.
-        store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e))?;
+        store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e, &id))?;
+        end_orphans(&around, &id);
         common::tell_outcome(&around, &plan, &run, 0);
         around.say(format!("run {id} has completed already; there is nothing to do"));
         return Ok(0);
     }
     check_source(&around, &run)?;
     let signals = common::listen()?;
-    // Whoever drove the run before is gone, for we hold the lock; what it started may not be.
-    let orphans = exec::sweep(&format!("{id}/"));
-    if orphans > 0 {
-        around.say(format!("ended {orphans} processes that an earlier run of this had left"));
-    }
-    crate::ui::log::keep_in(&root, around.common.trace.then(|| id.to_string()))
-        .map_err(|error| Failure::new(1, format!("cannot write the run's log: {error}")))?;
+    end_orphans(&around, &id);
+    common::keep_log(&around, &root, &id)?;
     around.say(format!("run {id} of {}, resumed", run.origin.workflow_file));
     let policy = args.options.policy(run.origin.policy.clone());
     let policy = Policy { max_visits: around.config.max_visits, ..policy };
@@ -81,12 +78,20 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     Ok(code)
 }
 
-fn damaged(error: LoadError) -> Failure {
+/// Whoever drove the run before is gone, for we hold the lock; what it started may not be.
+fn end_orphans(around: &Surroundings, id: &RunId) {
+    let orphans = exec::sweep(&format!("{id}/"));
+    if orphans > 0 {
+        around.say(format!("ended {orphans} processes that an earlier run of this had left"));
+    }
+}
+
+fn damaged(error: LoadError, id: &RunId) -> Failure {
     match error {
         LoadError::Damaged { .. } => Failure::new(7, error).hint(
             "`--repair` rebuilds it from the journal or a backup; `--force-restart` begins anew",
         ),
-        LoadError::Disk(error) => common::disk_failure(&error),
+        LoadError::Disk(error) => common::disk_failure(&error, id),
     }
 }
 

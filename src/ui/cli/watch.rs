@@ -60,7 +60,7 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
         }
         around.say(format!("watching {} files for changes; Ctrl-C ends", files.len()));
         if !wait_for_change(&files, &definition, &notices, &signals.stop) {
-            return Ok(common::stopped_by(&signals));
+            return Ok(signals.code());
         }
     }
 }

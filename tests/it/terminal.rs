@@ -1,0 +1,313 @@
+//! On a terminal: the live view, colours and questions, seen through a real one.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use libtest_mimic::Trial;
+use nix::fcntl::OFlag;
+use nix::libc::{TIOCSWINSZ, ioctl};
+use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::signal::Signal::SIGINT;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+use crate::world::{World, trial, until};
+
+const ESCAPE: char = '\x1b';
+
+/// A program at a terminal of 80 columns.
+struct Session {
+    child: std::process::Child,
+    keyboard: File,
+    seen: Arc<Mutex<Vec<u8>>>,
+    reader: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Session {
+    /// Starts a command with all three streams on a new terminal.
+    fn start(command: &mut Command) -> Session {
+        // Not `openpty`: its descriptors would leak into what other threads start meanwhile, and
+        // the terminal would not end with the program.
+        let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+        let master = posix_openpt(flags).expect("a terminal");
+        grantpt(&master).and_then(|()| unlockpt(&master)).expect("a terminal");
+        let name = ptsname_r(&master).expect("a name");
+        let slave = File::options().read(true).write(true).open(name).expect("the other side");
+        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the call reads the struct it is given and keeps nothing.
+        let sized = unsafe { ioctl(slave.as_raw_fd(), TIOCSWINSZ, &raw const size) };
+        assert_eq!(sized, 0, "a terminal has a size");
+        let side = || Stdio::from(slave.try_clone().expect("a descriptor"));
+        command.stdin(side()).stdout(side()).stderr(side());
+        let child = command.spawn().expect("the program starts");
+        // The command keeps its copies, and the terminal would never end.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        drop(slave);
+        let keyboard = File::from(OwnedFd::from(master));
+        let mut screen = keyboard.try_clone().expect("a descriptor");
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let shared = seen.clone();
+        let reader = std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // A terminal whose other side is closed gives an error instead of an end.
+            while let Ok(count @ 1..) = screen.read(&mut buffer) {
+                shared.lock().expect("a reader").extend_from_slice(&buffer[..count]);
+            }
+        });
+        Session { child, keyboard, seen, reader: Some(reader) }
+    }
+
+    fn seen(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().expect("a reader")).into_owned()
+    }
+
+    fn shows(&self, text: &str) {
+        until(text, || self.seen().contains(text));
+    }
+
+    fn types(&mut self, text: &str) {
+        self.keyboard.write_all(text.as_bytes()).expect("a keyboard");
+    }
+
+    /// Waits for the end, and gives the exit code and all that was written.
+    fn end(mut self) -> (i32, String) {
+        let mut status = None;
+        until("it ends", || {
+            status = self.child.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        self.reader.take().expect("a reader").join().expect("a reader");
+        (status.and_then(|status| status.code()).unwrap_or(-1), self.seen())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What is left on a screen: of the escape codes, only those that move up and erase, and colours.
+fn screen(written: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut rest = written;
+    while let Some(next) = rest.chars().next() {
+        rest = &rest[next.len_utf8()..];
+        match next {
+            '\r' => {}
+            '\n' => lines.push(String::new()),
+            ESCAPE => {
+                let end = rest.find(|c: char| c.is_ascii_alphabetic()).expect("a whole code");
+                let (number, code) = (&rest[1..end], &rest[end..=end]);
+                match code {
+                    "A" => {
+                        let up: usize = number.parse().expect("a number");
+                        assert!(up < lines.len(), "it moves above its own lines");
+                        // What is below is erased next; see `J`.
+                        lines.truncate(lines.len() - up);
+                        lines.last_mut().expect("a line").clear();
+                    }
+                    "J" | "K" | "m" => {}
+                    other => panic!("an escape code that is not known here: {other}"),
+                }
+                rest = &rest[end + 1..];
+            }
+            other => lines.last_mut().expect("a line").push(other),
+        }
+    }
+    lines
+}
+
+const HOLD: &str = "version: '1.1'\nsteps:\n\
+    - { name: First, command: ['true'] }\n\
+    - { name: Hold, command: [sh, -c, 'until [ -e go ]; do sleep 0.01; done'] }\n\
+    - name: Each\n  for_each:\n    items: [alpha, beta]\n    steps:\n\
+    \x20   - { name: Do, command: [sh, -c, 'until [ -e \"$0\" ]; do sleep 0.01; done', '${item}'] }\n";
+
+fn live() {
+    let world = World::with(HOLD);
+    let session = Session::start(&mut world.orchestrate(&["run", "w.yaml", "--progress"]));
+    // The clock goes on by itself.
+    until("two times are shown", || {
+        let shown = (0..20).map(|second| format!("[2/3] Hold: Running ({second}s)..."));
+        shown.filter(|line| session.seen().contains(line)).count() > 1
+    });
+    world.write("go", "");
+    session.shows("[3/3] Each: Running (");
+    session.shows("└─ for_each: [1/2] Processing alpha: Do");
+    world.write("alpha", "");
+    session.shows("└─ for_each: [2/2] Processing beta: Do");
+    world.write("beta", "");
+    let (exit, written) = session.end();
+    assert_eq!(exit, 0, "{written}");
+    let left = screen(&written).join("\n");
+    for line in ["[1/3] First: completed", "[2/3] Hold: completed", "Each.1.Do: completed"] {
+        assert!(left.contains(line), "{left}");
+    }
+    assert!(!left.contains("Running") && !left.contains("Processing"), "it erases itself:\n{left}");
+    assert!(left.trim_end().lines().last().unwrap_or_default().contains("completed in"), "{left}");
+}
+
+/// A narrow terminal must not wrap the live lines: they could not be erased any more.
+fn long_names() {
+    let name = "N".repeat(120);
+    let world = World::with(&format!(
+        "version: '1.1'\nsteps:\n- name: {name}\n  \
+         command: [sh, -c, 'until [ -e go ]; do sleep 0.01; done']\n"
+    ));
+    let session = Session::start(&mut world.orchestrate(&["run", "w.yaml", "--progress"]));
+    session.shows("[1/1] NNN");
+    until("it is drawn twice", || session.seen().matches("[1/1]").count() > 1);
+    let live = session.seen();
+    world.write("go", "");
+    for line in live.split(['\n', ESCAPE]).filter(|line| line.starts_with("[1/1]")) {
+        assert!(line.trim_end().chars().count() < 80, "{line}");
+    }
+    assert_eq!(session.end().0, 0);
+}
+
+/// Stopped by Ctrl-C, the view is gone and what to do is said.
+fn interrupted() {
+    let world = World::with(HOLD);
+    let session = Session::start(&mut world.orchestrate(&["run", "w.yaml", "--progress"]));
+    session.shows("[2/3] Hold: Running (");
+    kill(Pid::from_raw(session.child.id().cast_signed()), SIGINT).expect("it runs");
+    let (exit, written) = session.end();
+    assert_eq!(exit, 130);
+    let left = screen(&written).join("\n");
+    assert!(!left.contains("Running") && left.contains("orchestrate resume"), "{left}");
+}
+
+/// Without a terminal there are plain lines, each said once.
+fn plain() {
+    let world = World::with(HOLD);
+    for name in ["go", "alpha", "beta"] {
+        world.write(name, "");
+    }
+    let outcome = world.run(&["run", "w.yaml", "--progress"]).exits(0);
+    assert!(!outcome.stderr.contains([ESCAPE, '\r']), "{}", outcome.stderr);
+    for line in ["[2/3] Hold: completed", "  [1/1] Each.0.Do: completed"] {
+        assert_eq!(outcome.stderr.matches(line).count(), 1, "{}", outcome.stderr);
+    }
+    assert_eq!(outcome.stdout, "", "talk goes to standard error");
+}
+
+fn colours() {
+    let world = World::with("version: '1.1'\nsteps: [{ name: A, command: ['true'] }]\n");
+    let green = "\x1b[32mcompleted\x1b[0m";
+    let at_terminal = |arguments: &[&str], no_color: Option<&str>| {
+        let mut command = world.orchestrate(&[&["run", "w.yaml"], arguments].concat());
+        no_color.map(|value| command.env("NO_COLOR", value));
+        let (exit, written) = Session::start(&mut command).end();
+        assert_eq!(exit, 0, "{written}");
+        written
+    };
+    assert!(at_terminal(&[], None).contains(green));
+    assert!(at_terminal(&[], Some("")).contains(green), "an empty NO_COLOR says nothing");
+    assert!(!at_terminal(&[], Some("1")).contains(ESCAPE));
+    assert!(!at_terminal(&["--color", "never"], None).contains(ESCAPE));
+    assert!(at_terminal(&["--color", "always"], Some("1")).contains(green), "a flag wins");
+    assert!(world.run(&["run", "w.yaml", "--color", "always"]).stderr.contains(green));
+    assert!(!world.run(&["run", "w.yaml"]).stderr.contains(ESCAPE), "no terminal, no colour");
+}
+
+/// What a child prints cannot play with the terminal.
+fn escapes_of_children() {
+    let world = World::with(
+        "version: '1.1'\nsteps:\n\
+         - { name: A, command: [sh, -c, 'printf \"\\\\033[2J\\\\033]0;title\\\\007\" >&2; exit 1'] }\n",
+    );
+    let (exit, written) = Session::start(&mut world.orchestrate(&["run", "w.yaml"])).end();
+    assert_eq!(exit, 1);
+    assert!(!written.contains("\x1b[2J") && !written.contains('\x07'), "{written:?}");
+}
+
+const FAILS: &str = "version: '1.1'\nsteps:\n\
+    - { name: Try, command: [sh, -c, 'echo x >> tries; [ -e go ]'] }\n\
+    - { name: Then, command: [sh, -c, 'echo then >> tries'] }\n";
+const QUESTION: &str = "[r]etry, [c]ontinue or [s]top? ";
+
+fn asking() -> (World, Session) {
+    let world = World::with(FAILS);
+    let arguments = ["run", "w.yaml", "--on-error", "interactive"];
+    let session = Session::start(&mut world.orchestrate(&arguments));
+    session.shows(QUESTION);
+    (world, session)
+}
+
+fn retry() {
+    let (world, mut session) = asking();
+    session.types("r\n");
+    until("it asks again", || session.seen().matches(QUESTION).count() == 2);
+    session.types("what?\n");
+    session.shows("none of the answers");
+    until("and again", || session.seen().matches(QUESTION).count() == 3);
+    world.write("go", "");
+    session.types("retry\n");
+    assert_eq!(session.end().0, 0);
+    assert_eq!(world.lines("tries"), ["x", "x", "x", "then"]);
+    assert_eq!(world.status(), "completed");
+}
+
+fn goes_on() {
+    let (world, mut session) = asking();
+    session.types("continue\n");
+    let (exit, written) = session.end();
+    assert_eq!(exit, 1, "as with `--on-error continue`: {written}");
+    assert_eq!(world.lines("tries"), ["x", "then"]);
+    assert_eq!(world.state()["failed_steps"], serde_json::json!(["Try"]));
+}
+
+fn stop() {
+    let (world, mut session) = asking();
+    session.types("s\n");
+    assert_eq!(session.end().0, 1);
+    assert_eq!(world.status(), "failed");
+    world.write("go", "");
+    world.run(&["resume", "latest"]).exits(0);
+    assert_eq!(world.lines("tries"), ["x", "x", "then"]);
+}
+
+/// Ctrl-D, and nobody there at all, are answers too.
+fn end_of_input() {
+    let (world, mut session) = asking();
+    session.types("\x04");
+    assert_eq!(session.end().0, 1);
+    assert_eq!(world.status(), "failed");
+    let world = World::with(FAILS);
+    world.run(&["run", "w.yaml", "--on-error", "interactive"]).exits(1);
+    assert_eq!(world.lines("tries"), ["x"]);
+}
+
+/// A signal while a question is open leaves it open; `resume` asks or tries again.
+fn signal_in_a_question() {
+    let (world, session) = asking();
+    kill(Pid::from_raw(session.child.id().cast_signed()), SIGINT).expect("it runs");
+    assert_eq!(session.end().0, 130);
+    assert_eq!(world.status(), "running");
+    let mut session = Session::start(&mut world.orchestrate(&["resume", "latest"]));
+    session.shows(QUESTION);
+    session.types("c\n");
+    assert_eq!(session.end().0, 1);
+    assert_eq!(world.lines("tries").last().map(String::as_str), Some("then"));
+}
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("terminal/the live view", live),
+        trial("terminal/the live view of long names", long_names),
+        trial("terminal/the live view, interrupted", interrupted),
+        trial("terminal/no terminal, plain lines", plain),
+        trial("terminal/colours", colours),
+        trial("terminal/escape codes of children", escapes_of_children),
+        trial("terminal/the answer retry", retry),
+        trial("terminal/the answer continue", goes_on),
+        trial("terminal/the answer stop", stop),
+        trial("terminal/no answer", end_of_input),
+        trial("terminal/a signal in a question", signal_in_a_question),
+    ]
+}
