@@ -18,6 +18,7 @@ pub mod prompt;
 
 pub mod disk;
 pub mod exec;
+pub mod queue;
 pub mod store;
 pub mod workspace;
 

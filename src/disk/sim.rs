@@ -1,9 +1,9 @@
 //! A disk in memory that crashes on command.
 //!
 //! The fault model: a crash keeps what was synced. Of what was not, it may keep any prefix of
-//! appended bytes, the old or the new content of a rewritten file (or none of it), and any names
-//! whose directory was not synced, each as the seed decides. Synced bytes and names are never
-//! lost. After a crash every call fails until [`SimDisk::restart`].
+//! appended bytes, the old or the new content of a rewritten file (or none of it), and any change
+//! of names whose directory was not synced, each as the seed decides; a rename happened whole or
+//! not at all. Synced bytes and names are never lost. After a crash every call fails until [`SimDisk::restart`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -51,17 +51,7 @@ impl SimDisk {
     pub fn restart(&self, seed: u64) {
         let mut image = self.image.lock().unwrap();
         let mut random = Random(seed);
-        let mut names = image.durable.clone();
-        for (path, inode) in image.names.clone() {
-            if names.get(&path) != Some(&inode) && random.coin() {
-                names.insert(path, inode);
-            }
-        }
-        for path in image.durable.keys() {
-            if !image.names.contains_key(path) && random.coin() {
-                names.remove(path);
-            }
-        }
+        let names = image.names_after(&mut random);
         for inode in &mut image.inodes {
             inode.written = torn(inode, &mut random);
             inode.synced = inode.written.clone();
@@ -135,6 +125,29 @@ fn missing() -> io::Error {
 }
 
 impl Image {
+    /// Which names the medium may hold. A rename happened or did not: a file is never under both
+    /// names nor under neither, and a name that was taken over has its old file or its new one.
+    fn names_after(&self, random: &mut Random) -> BTreeMap<PathBuf, usize> {
+        let mut after = BTreeMap::new();
+        for (path, inode) in &self.names {
+            let before = self.durable.iter().find(|(_, other)| *other == inode);
+            let kept = match before {
+                Some((old, _)) if old == path => Some(path),
+                Some((old, _)) => Some(if random.coin() { path } else { old }),
+                None => random.coin().then_some(path),
+            };
+            after.extend(kept.map(|path| (path.clone(), *inode)));
+        }
+        for (path, inode) in &self.durable {
+            let gone = !self.names.values().any(|other| other == inode);
+            let taken_over = self.names.contains_key(path);
+            if gone && !after.contains_key(path) && (taken_over || random.coin()) {
+                after.insert(path.clone(), *inode);
+            }
+        }
+        after
+    }
+
     fn inode(&mut self, path: &Path) -> io::Result<&mut Inode> {
         let index = *self.names.get(path).ok_or_else(missing)?;
         Ok(&mut self.inodes[index])
@@ -211,8 +224,14 @@ impl Disk for SimDisk {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         self.act(|image| {
-            let names = image.names.keys().filter(|path| path.parent() == Some(dir));
-            Ok(names.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
+            let inside = |path: &PathBuf| {
+                let rest = path.strip_prefix(dir).ok()?;
+                Some(rest.components().next()?.as_os_str().to_str()?.to_owned())
+            };
+            let files = image.names.keys().filter(|path| path.parent() == Some(dir));
+            let names: std::collections::BTreeSet<_> =
+                files.chain(&image.dirs).filter_map(inside).collect();
+            Ok(names.into_iter().collect())
         })
     }
 

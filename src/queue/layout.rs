@@ -1,0 +1,86 @@
+//! Where everything lies, relative to the workspace.
+
+use std::path::{Path, PathBuf};
+
+use super::End;
+
+/// The directories of a queue. All of them must be on one volume: a rename does not cross.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub root: PathBuf,
+    pub inbox: String,
+    pub processed: String,
+    pub failed: String,
+}
+
+impl Layout {
+    pub fn new(root: &Path) -> Self {
+        Layout {
+            root: root.to_owned(),
+            inbox: "inbox".into(),
+            processed: "processed".into(),
+            failed: "failed".into(),
+        }
+    }
+
+    fn own(&self, name: &str) -> PathBuf {
+        self.root.join(".orchestrate").join(name)
+    }
+
+    pub fn inbox(&self, agent: &str) -> PathBuf {
+        self.root.join(&self.inbox).join(agent)
+    }
+
+    pub fn inboxes(&self) -> PathBuf {
+        self.root.join(&self.inbox)
+    }
+
+    pub fn claimed(&self, agent: &str) -> PathBuf {
+        self.own("claimed").join(agent)
+    }
+
+    pub fn all_claimed(&self) -> PathBuf {
+        self.own("claimed")
+    }
+
+    pub fn end(&self, end: End, batch: &str) -> PathBuf {
+        match end {
+            End::Processed => self.root.join(&self.processed).join(batch),
+            End::Failed => self.root.join(&self.failed).join(batch),
+            End::Cancelled => self.own("cancelled").join(batch),
+        }
+    }
+
+    pub fn quarantine(&self) -> PathBuf {
+        self.own("quarantine")
+    }
+
+    /// Results of attempts that were fenced: evidence that nobody applies.
+    pub fn evidence(&self) -> PathBuf {
+        self.own("evidence")
+    }
+
+    pub fn tmp(&self) -> PathBuf {
+        self.own("tmp")
+    }
+
+    pub fn beats(&self) -> PathBuf {
+        self.own("beats")
+    }
+
+    pub fn workers(&self) -> PathBuf {
+        self.own("workers")
+    }
+
+    pub fn cancel(&self) -> PathBuf {
+        self.own("cancel")
+    }
+
+    pub fn pause(&self) -> PathBuf {
+        self.own("pause")
+    }
+
+    pub fn intake(&self) -> PathBuf {
+        self.own("intake")
+    }
+}
