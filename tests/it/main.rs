@@ -15,6 +15,7 @@ mod kill;
 mod pattern;
 mod signals;
 mod terminal;
+mod tidy;
 mod twice;
 mod watch;
 mod world;
@@ -43,6 +44,7 @@ fn coded() -> Vec<Trial> {
         kill::trials(),
         signals::trials(),
         terminal::trials(),
+        tidy::trials(),
         twice::trials(),
         watch::trials(),
     ];
