@@ -52,7 +52,12 @@ impl Problem {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
-        let mut out = format!("{label}: {}\n", self.message);
+        // It may quote a name, and a name may be anything.
+        let mut message: String = self.message.chars().take(MESSAGE).map(printable).collect();
+        if self.message.chars().nth(MESSAGE).is_some() {
+            message.push('…');
+        }
+        let mut out = format!("{label}: {message}\n");
         let width = self.place.map_or(1, |place| place.line.to_string().len());
         let gutter = " ".repeat(width);
         match self.place {
@@ -65,6 +70,9 @@ impl Problem {
         out
     }
 }
+
+/// How many characters of a message are shown.
+const MESSAGE: usize = 2000;
 
 fn draw(out: &mut String, place: Place, file: &str, text: &str, gutter: &str) {
     _ = writeln!(out, "{gutter}--> {file}:{}:{}", place.line, place.column);
