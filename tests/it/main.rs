@@ -11,6 +11,7 @@ mod case;
 mod coverage;
 mod disk;
 mod examples;
+mod hostile;
 mod kill;
 mod pattern;
 mod signals;
@@ -41,6 +42,7 @@ fn coded() -> Vec<Trial> {
         case::checks(),
         pattern::checks(),
         disk::trials(),
+        hostile::trials(),
         kill::trials(),
         signals::trials(),
         terminal::trials(),
