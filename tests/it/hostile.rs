@@ -50,7 +50,8 @@ fn two_thousand_steps() {
     let steps: String = (0..2000)
         .map(|n| {
             let when = if n % 100 == 99 { "not_exists" } else { "exists" };
-            format!("- {{ name: S{n}, when: {{ {when}: never }}, command: [sh, -c, 'echo {n} >> ran'] }}\n")
+            let command = format!("[sh, -c, 'echo {n} >> ran']");
+            format!("- {{ name: S{n}, when: {{ {when}: never }}, command: {command} }}\n")
         })
         .collect();
     let world = World::with(&format!("version: '1.1'\nsteps:\n{steps}"));
@@ -288,7 +289,7 @@ fn fifty_megabytes() {
          - name: Text\n  command: [head, -c, '50000000', /dev/zero]\n\
          - name: Lines\n  command: [sh, -c, \"head -c 50000000 /dev/zero | tr '\\\\0' x\"]\n  \
          output_capture: lines\n  output_file: big\n\
-         - name: Err\n  command: [sh, -c, \"head -c 50000000 /dev/zero | tr '\\\\0' x >&2; exit 3\"]\n",
+         - name: Err\n  command: [sh, -c, 'cat big >&2; exit 3']\n",
     );
     let (outcome, peak) = bounded(&world, &["run", "w.yaml"]);
     assert!(outcome.exits(1).stderr.len() < 100_000, "the tail of a failure is short");

@@ -233,7 +233,7 @@ fn machines() -> Result<(), Failed> {
             let of_a_machine = homes.iter().any(|home| {
                 line.match_indices(home.as_str()).any(|(at, _)| {
                     let before = line[..at].chars().next_back();
-                    // `a/home/b` is a path of ours, `/home/b` is not.
+                    // In the middle of a path of ours it is a name like any other.
                     before.is_none_or(|c| !c.is_alphanumeric() && !"._-}*>$)".contains(c))
                 })
             });
