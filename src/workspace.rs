@@ -6,12 +6,13 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::Mode;
+use nix::fcntl::{
+    AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, renameat, renameat2,
+};
+use nix::sys::stat::{Mode, fstatat, mkdirat};
 
 use crate::workflow::path_fault;
 
@@ -84,20 +85,7 @@ impl Workspace {
     /// Opens a resolved path beneath the root, following no symlink at all.
     fn open_beneath(&self, resolved: &Path, flags: OFlag) -> io::Result<File> {
         let name = if resolved.as_os_str().is_empty() { Path::new(".") } else { resolved };
-        let how = OpenHow::new()
-            .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
-            .mode(Mode::from_bits_truncate(if flags.contains(OFlag::O_CREAT) { 0o666 } else { 0 }))
-            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
-        match openat2(self.handle.as_fd(), name, how) {
-            Ok(fd) => Ok(File::from(fd)),
-            // A kernel or sandbox without openat2: the check above is all there is.
-            Err(Errno::ENOSYS) => {
-                let mode = Mode::from_bits_truncate(0o666);
-                let fd = nix::fcntl::open(&self.root.join(name), flags | OFlag::O_NOFOLLOW, mode)?;
-                Ok(File::from(fd))
-            }
-            Err(errno) => Err(errno.into()),
-        }
+        open_in(&self.handle, name, flags)
     }
 
     /// Opens a regular file for reading.
@@ -141,13 +129,11 @@ impl Workspace {
 
     /// Makes a file, or empties it, along with the directories it is in.
     pub fn create(&self, path: &str) -> Result<File, PathError> {
-        let resolved = self.resolve(path)?;
-        if let Some(parent) = resolved.parent() {
-            self.make_dirs_resolved(parent).map_err(|error| failed("make", path, error))?;
-        }
+        let (parent, name) = parent_and_name(path, self.resolve(path)?)?;
+        let parent =
+            self.make_dirs_resolved(&parent).map_err(|error| failed("make", path, error))?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC;
-        let file =
-            self.open_beneath(&resolved, flags).map_err(|error| failed("write", path, error))?;
+        let file = open_in(&parent, &name, flags).map_err(|error| failed("write", path, error))?;
         let data = file.metadata().map_err(|error| failed("write", path, error))?;
         if !data.is_file() {
             return Err(refused(path, "it is not a regular file"));
@@ -155,44 +141,41 @@ impl Workspace {
         Ok(file)
     }
 
-    fn make_dirs_resolved(&self, dir: &Path) -> io::Result<()> {
-        let mut here = PathBuf::new();
+    /// Makes directories one in the other, each through a handle on the one before: a link that
+    /// is put in their place meanwhile leads nowhere.
+    fn make_dirs_resolved(&self, dir: &Path) -> io::Result<File> {
+        let mut here = self.open_beneath(Path::new(""), OFlag::O_DIRECTORY)?;
         for part in dir.components() {
-            here.push(part);
-            match std::fs::create_dir(self.root.join(&here)) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
+            let name = Path::new(part.as_os_str());
+            match mkdirat(&here, name, Mode::from_bits_truncate(0o777)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno.into()),
             }
+            here = open_in(&here, name, OFlag::O_DIRECTORY)?;
         }
-        // What was there already could be a link put there since: the handle would refuse it.
-        self.open_beneath(dir, OFlag::O_DIRECTORY).map(drop)
+        Ok(here)
     }
 
-    /// Moves a file into a directory, never over another one. Gives the new path.
+    /// Moves a file into a directory, never over another one.
     pub fn move_file(&self, from: &str, to: &str) -> Result<(), PathError> {
-        let source = self.resolve_name(from)?;
-        let target = self.resolve(to)?;
-        if let Some(parent) = target.parent() {
-            self.make_dirs_resolved(parent).map_err(|error| failed("make", to, error))?;
-        }
-        let flags = nix::fcntl::RenameFlags::RENAME_NOREPLACE;
-        let handle = self.handle.as_fd();
-        match nix::fcntl::renameat2(handle, &source, handle, &target, flags) {
+        let (source_dir, source) = parent_and_name(from, self.resolve_name(from)?)?;
+        let (target_dir, target) = parent_and_name(to, self.resolve(to)?)?;
+        let missing = || PathError::Missing { path: from.to_owned() };
+        let source_dir = self.open_beneath(&source_dir, OFlag::O_DIRECTORY).map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::NotFound => missing(),
+                _ => failed("open", from, error),
+            }
+        })?;
+        let target_dir =
+            self.make_dirs_resolved(&target_dir).map_err(|error| failed("make", to, error))?;
+        match rename_in(&source_dir, &source, &target_dir, &target) {
             Ok(()) => {}
-            Err(Errno::ENOENT) => return Err(PathError::Missing { path: from.to_owned() }),
-            // Some file systems cannot promise it; then what is there is looked at first.
-            Err(Errno::EINVAL | Errno::ENOSYS) if !self.root.join(&target).exists() => {
-                nix::fcntl::renameat(handle, &source, handle, &target)
-                    .map_err(|errno| failed("move", from, errno.into()))?;
-            }
-            Err(Errno::EINVAL | Errno::ENOSYS) => {
-                return Err(failed("move", from, Errno::EEXIST.into()));
-            }
+            Err(Errno::ENOENT) => return Err(missing()),
             Err(errno) => return Err(failed("move", from, errno.into())),
         }
-        for dir in [target.parent(), source.parent()].into_iter().flatten() {
-            let synced = self.open_beneath(dir, OFlag::O_RDONLY).and_then(|dir| dir.sync_all());
-            synced.map_err(|error| failed("sync", to, error))?;
+        for dir in [target_dir, source_dir] {
+            dir.sync_all().map_err(|error| failed("sync", to, error))?;
         }
         Ok(())
     }
@@ -282,6 +265,55 @@ impl Workspace {
             }
         }
         Ok(found)
+    }
+}
+
+/// Opens a path beneath a directory, following no symlink at all.
+fn open_in(dir: &File, name: &Path, flags: OFlag) -> io::Result<File> {
+    let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    let mode = Mode::from_bits_truncate(if flags.contains(OFlag::O_CREAT) { 0o666 } else { 0 });
+    let how = OpenHow::new()
+        .flags(flags)
+        .mode(mode)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    match openat2(dir, name, how) {
+        Ok(fd) => Ok(File::from(fd)),
+        // A kernel or sandbox without openat2: one name after the other.
+        Err(Errno::ENOSYS) => {
+            let mut here = dir.try_clone()?;
+            let mut names = name.components().peekable();
+            while let Some(name) = names.next() {
+                let last = names.peek().is_none();
+                let flags = if last { flags } else { OFlag::O_DIRECTORY | OFlag::O_CLOEXEC };
+                let name = Path::new(name.as_os_str());
+                here = openat(&here, name, flags | OFlag::O_NOFOLLOW, mode)?.into();
+            }
+            Ok(here)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Renames, never over something else.
+fn rename_in(from: &File, source: &Path, to: &File, target: &Path) -> nix::Result<()> {
+    match renameat2(from, source, to, target, RenameFlags::RENAME_NOREPLACE) {
+        // Some file systems cannot promise it; then what is there is looked at first.
+        Err(Errno::EINVAL | Errno::ENOSYS) => {
+            match fstatat(to, target, AtFlags::AT_SYMLINK_NOFOLLOW) {
+                Err(Errno::ENOENT) => renameat(from, source, to, target),
+                Err(errno) => Err(errno),
+                Ok(_) => Err(Errno::EEXIST),
+            }
+        }
+        done => done,
+    }
+}
+
+/// A resolved path as a directory and a name in it.
+fn parent_and_name(path: &str, resolved: PathBuf) -> Result<(PathBuf, PathBuf), PathError> {
+    match (resolved.parent(), resolved.file_name()) {
+        (Some(parent), Some(name)) => Ok((parent.to_owned(), name.into())),
+        _ => Err(refused(path, "it has no name")),
     }
 }
 

@@ -192,7 +192,8 @@ impl Capture {
 pub struct Captured {
     /// The beginning, masked, within the limit.
     pub head: Vec<u8>,
-    /// The same unmasked, in mode [`Mode::Json`] with secrets about; only [`Captured::json`] sees it.
+    /// The same unmasked, in mode [`Mode::Json`] with secrets about; only [`Captured::json`] sees
+    /// it.
     raw: Vec<u8>,
     /// The head as lines, in mode [`Mode::Lines`] only.
     pub lines: Vec<String>,

@@ -342,10 +342,9 @@ fn a_survivor_in_another_session_is_ended_after_a_timeout() {
 
 #[test]
 fn a_survivor_has_the_same_grace_as_the_child() {
-    let mut child = sh(
-        "(setsid sh -c 'trap \"echo tidied; exit\" TERM; echo > ready; while :; do sleep 0.05; done' &)
-         sleep 60",
-    );
+    let mut child = sh("(setsid sh -c 'trap \"echo tidied; exit\" TERM; echo > ready
+           while :; do sleep 0.05; done' &)
+         sleep 60");
     child.sweep = Sweep::OnStop;
     let outcome = child.run_and(|| child.stop.request(1));
     assert_eq!(outcome.out.text(), "tidied\n");

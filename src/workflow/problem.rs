@@ -52,7 +52,12 @@ impl Problem {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
-        let mut out = format!("{label}: {}\n", self.message);
+        // It may quote a name, and a name may be anything.
+        let mut message: String = self.message.chars().take(MESSAGE).map(printable).collect();
+        if self.message.chars().nth(MESSAGE).is_some() {
+            message.push('…');
+        }
+        let mut out = format!("{label}: {message}\n");
         let width = self.place.map_or(1, |place| place.line.to_string().len());
         let gutter = " ".repeat(width);
         match self.place {
@@ -66,11 +71,14 @@ impl Problem {
     }
 }
 
+/// How many characters of a message are shown.
+const MESSAGE: usize = 2000;
+
 fn draw(out: &mut String, place: Place, file: &str, text: &str, gutter: &str) {
     _ = writeln!(out, "{gutter}--> {file}:{}:{}", place.line, place.column);
     let Some(line) = text.lines().nth(place.line.saturating_sub(1)) else { return };
     // A line of a megabyte would bury the message; the head of it is enough to find the place.
-    let shown: String = line.chars().take(240).map(|c| if c == '\t' { ' ' } else { c }).collect();
+    let shown: String = line.chars().take(240).map(printable).collect();
     let start = place.column.saturating_sub(1);
     let room = shown.chars().count().saturating_sub(start).max(1);
     let carets = "^".repeat(place.len.clamp(1, room));
@@ -79,11 +87,23 @@ fn draw(out: &mut String, place: Place, file: &str, text: &str, gutter: &str) {
     _ = writeln!(out, "{gutter} | {}{carets}", " ".repeat(start.min(240)));
 }
 
+/// A character without what could move the cursor or change colours.
+fn printable(c: char) -> char {
+    match c {
+        '\t' => ' ',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    }
+}
+
 /// The candidate nearest to `word`, when one is near enough to have been meant.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).min(3);
+    let length = word.chars().count();
+    let limit = (length / 3).min(3);
     candidates
         .into_iter()
+        // Lengths that differ by more cannot be near, and a key of a megabyte is not worth a table.
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= limit)
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, _)| *distance <= limit)
         .min_by_key(|(distance, _)| *distance)

@@ -49,6 +49,12 @@ pub fn parse(text: &str) -> Result<Node, Problem> {
 fn first_line(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let line = line.strip_prefix("error: ").unwrap_or(line);
+    if line.contains("budget breached: Depth") {
+        return "it is nested too deeply".into();
+    }
+    if line.contains("budget breached") {
+        return "it is too large, every alias counted as often as it is used".into();
+    }
     match line.split_once(": ") {
         Some((at, rest)) if at.starts_with("line ") => rest.to_owned(),
         _ => line.to_owned(),

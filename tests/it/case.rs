@@ -381,8 +381,8 @@ pub fn checks() -> Vec<Trial> {
     vec![
         passes(
             "files are written, blank lines before a section are layout",
-            "x: y.\n\n-- a/b.txt --\none\n\n\n-- run --\ncat a/b.txt\n\n-- expect stdout --\none\n\n\
-             -- expect file a/b.txt --\none\n",
+            "x: y.\n\n-- a/b.txt --\none\n\n\n-- run --\ncat a/b.txt\n\n\
+             -- expect stdout --\none\n\n-- expect file a/b.txt --\none\n",
         ),
         passes(
             "a script with a first line of its own can be executed",

@@ -11,10 +11,12 @@ mod case;
 mod coverage;
 mod disk;
 mod examples;
+mod hostile;
 mod kill;
 mod pattern;
 mod signals;
 mod terminal;
+mod tidy;
 mod twice;
 mod watch;
 mod world;
@@ -40,9 +42,11 @@ fn coded() -> Vec<Trial> {
         case::checks(),
         pattern::checks(),
         disk::trials(),
+        hostile::trials(),
         kill::trials(),
         signals::trials(),
         terminal::trials(),
+        tidy::trials(),
         twice::trials(),
         watch::trials(),
     ];

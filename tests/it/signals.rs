@@ -11,7 +11,8 @@ use crate::world::{Started, World, is_alive, trial, until};
 /// end.
 const STUBBORN: &str = "#!/bin/bash\n\
     trap '' TERM INT HUP\n\
-    setsid sh -c 'trap \"\" TERM INT HUP; echo $$ >> pids; until [ -e go ]; do sleep 0.02; done' &\n\
+    hold='echo $$ >> pids; until [ -e go ]; do sleep 0.02; done'\n\
+    setsid sh -c \"trap '' TERM INT HUP; $hold\" &\n\
     echo $$ >> pids\n\
     until [ -e go ]; do sleep 0.02; done\n\
     wait\n";
@@ -98,8 +99,8 @@ fn polite() {
 
 fn resting() {
     let world = World::with(
-        "version: '1.1'\nsteps:\n- name: Rest\n  command: [sh, -c, 'echo x >> tries; [ -e go ]']\n  \
-         retries: { max: 2, delay_ms: 3600000 }\n",
+        "version: '1.1'\nsteps:\n- name: Rest\n  retries: { max: 2, delay_ms: 3600000 }\n  \
+         command: [sh, -c, 'echo x >> tries; [ -e go ]']\n",
     );
     let run = world.start(&["run", "w.yaml"]);
     until("it rests", || run.stderr().contains("trying again"));

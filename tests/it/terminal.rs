@@ -126,7 +126,7 @@ const HOLD: &str = "version: '1.1'\nsteps:\n\
     - { name: First, command: ['true'] }\n\
     - { name: Hold, command: [sh, -c, 'until [ -e go ]; do sleep 0.01; done'] }\n\
     - name: Each\n  for_each:\n    items: [alpha, beta]\n    steps:\n\
-    \x20   - { name: Do, command: [sh, -c, 'until [ -e \"$0\" ]; do sleep 0.01; done', '${item}'] }\n";
+    \x20   - { name: Do, command: [sh, -c, 'until [ -e $0 ]; do sleep 0.01; done', '${item}'] }\n";
 
 fn live() {
     let world = World::with(HOLD);
@@ -219,7 +219,8 @@ fn colours() {
 fn escapes_of_children() {
     let world = World::with(
         "version: '1.1'\nsteps:\n\
-         - { name: A, command: [sh, -c, 'printf \"\\\\033[2J\\\\033]0;title\\\\007\" >&2; exit 1'] }\n",
+         - name: A\n  \
+           command: [sh, -c, 'printf \"\\\\033[2J\\\\033]0;title\\\\007\" >&2; exit 1']\n",
     );
     let (exit, written) = Session::start(&mut world.orchestrate(&["run", "w.yaml"])).end();
     assert_eq!(exit, 1);

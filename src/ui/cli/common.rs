@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, mpsc};
 
@@ -193,8 +193,15 @@ pub fn bad_config(error: &ConfigError) -> Failure {
     Failure { code: 2, text: show(problems, &file.display().to_string(), text) }
 }
 
+/// Shows problems in their places. Past a hundred nobody reads on, so the rest is counted.
 pub fn show(problems: &[Problem], file: &str, text: &str) -> String {
-    problems.iter().map(|problem| problem.show(file, text)).collect::<Vec<_>>().join("\n")
+    const SHOWN: usize = 100;
+    let shown = problems.iter().take(SHOWN).map(|problem| problem.show(file, text));
+    let mut shown = shown.collect::<Vec<_>>().join("\n");
+    if problems.len() > SHOWN {
+        shown.push_str(&format!("\nand {} more problems\n", problems.len() - SHOWN));
+    }
+    shown
 }
 
 /// A workflow read and compiled.
@@ -223,19 +230,33 @@ pub fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
 /// Reads and compiles a workflow file; every problem of it is in the failure.
 pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
     let name = file.display().to_string();
-    let bytes = std::fs::read(workflow_path(around, file))
-        .map_err(|error| Failure::new(2, format!("cannot read the workflow `{name}`: {error}")))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count();
-        Failure::new(2, format!("`{name}` is not UTF-8 text (line {})", line + 1))
-    })?;
+    let text = read_workflow(around, file).map_err(|message| Failure::new(2, message))?;
     let workspace = open_workspace(around)?;
     let (plan, warnings) = compile_in(&workspace, around, &text)
         .map_err(|problems| Failure { code: 2, text: show(&problems, &name, &text) })?;
     Ok(Loaded { plan, file: name, text, warnings })
+}
+
+/// Reads a workflow file as text. The error is a whole message.
+pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, String> {
+    let name = file.display();
+    let bytes = read_bounded(&workflow_path(around, file), around.config.input_bytes)
+        .map_err(|error| format!("cannot read the workflow `{name}`: {error}"))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = good.iter().filter(|byte| **byte == b'\n').count() + 1;
+        format!("`{name}` is not UTF-8 text (line {line})")
+    })
+}
+
+/// Reads a file of at most `limit` bytes; a device may have no end.
+fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(std::io::Error::other(format!("it is larger than {limit} bytes")));
+    }
+    Ok(bytes)
 }
 
 pub fn open_workspace(around: &Surroundings) -> Result<Workspace, Failure> {

@@ -94,7 +94,7 @@ fn tell_what_next(around: &Surroundings, dir: &Path) {
          \x20 workflow.yaml                         what was asked of whom, and in which order\n\
          \x20 artifacts/report.md                   what the architect says of it\n\
          \x20 artifacts/qa/*.verdict.json           the reviews; one change was sent back first\n\
-         \x20 processed/                            the engineer's tasks, moved when they were done\n\
+         \x20 processed/                            the engineer's tasks, moved when done\n\
          \x20 .orchestrate/runs/latest/state.json   every step with its result and its time\n\
          \x20 .orchestrate/runs/latest/logs/        what was said along the way\n\n\
          Run it again:  cd {dir} && {program} run workflow.yaml --progress\n\

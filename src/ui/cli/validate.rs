@@ -25,11 +25,10 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
     let mut found = Vec::new();
     for path in &args.workflows {
         let file = path.display().to_string();
-        let text = match std::fs::read_to_string(common::workflow_path(&around, path)) {
+        let text = match common::read_workflow(&around, path) {
             Ok(text) => text,
-            Err(error) => {
-                let problem = Problem::error(format!("cannot read the workflow `{file}`: {error}"));
-                tell(&around, &file, "", &[problem], &mut found);
+            Err(message) => {
+                tell(&around, &file, "", &[Problem::error(message)], &mut found);
                 code = 2;
                 continue;
             }
@@ -60,18 +59,20 @@ fn tell(
     problems: &[Problem],
     found: &mut Vec<Value>,
 ) {
-    for problem in problems {
-        if around.common.json {
-            found.push(json!({
-                "file": file,
-                "line": problem.place.map(|place| place.line),
-                "column": problem.place.map(|place| place.column),
-                "severity": if problem.severity == Severity::Error { "error" } else { "warning" },
-                "message": problem.message,
-                "hint": problem.hint,
-            }));
-        } else {
-            eprintln!("{}", problem.show(file, text));
+    if !around.common.json {
+        if !problems.is_empty() {
+            eprintln!("{}", common::show(problems, file, text));
         }
+        return;
+    }
+    for problem in problems {
+        found.push(json!({
+            "file": file,
+            "line": problem.place.map(|place| place.line),
+            "column": problem.place.map(|place| place.column),
+            "severity": if problem.severity == Severity::Error { "error" } else { "warning" },
+            "message": problem.message,
+            "hint": problem.hint,
+        }));
     }
 }
