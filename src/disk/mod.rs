@@ -24,6 +24,8 @@ pub trait Disk: Send + Sync {
     fn sync(&self, path: &Path) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Makes a directory, if there is none; its parent exists.
+    fn make_dir(&self, dir: &Path) -> io::Result<()>;
     /// Makes a directory and its parents, their names synced.
     fn make_dirs(&self, dir: &Path) -> io::Result<()>;
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;

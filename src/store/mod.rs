@@ -75,9 +75,11 @@ impl Store {
         run: &mut Run,
         at: Time,
     ) -> Result<Store, StoreError> {
-        for dir in [root.to_path_buf(), root.join("logs"), root.join("artifacts")] {
-            disk.make_dirs(&dir).map_err(failed("make", &dir))?;
+        disk.make_dirs(root).map_err(failed("make", root))?;
+        for dir in [root.join("logs"), root.join("artifacts")] {
+            disk.make_dir(&dir).map_err(failed("make", &dir))?;
         }
+        // This syncs their names too.
         let definition_path = root.join(DEFINITION);
         disk::replace(&*disk, &definition_path, definition)
             .map_err(failed("write", &definition_path))?;
@@ -86,6 +88,9 @@ impl Store {
         store.record(at, &event)?;
         engine::apply(plan, run, at, &event);
         store.save(plan, run, at)?;
+        // Whoever chose the directory's name may not have synced it.
+        let above = root.parent().unwrap_or(root);
+        store.disk.sync_dir(above).map_err(failed("sync", above))?;
         Ok(store)
     }
 

@@ -74,6 +74,9 @@ impl Disk for Faulty {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         if self.planted == Planted::NoDirectorySync { Ok(()) } else { self.disk.sync_dir(dir) }
     }
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.make_dir(dir)
+    }
     fn make_dirs(&self, dir: &Path) -> io::Result<()> {
         self.disk.make_dirs(dir)
     }
