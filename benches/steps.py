@@ -189,7 +189,7 @@ class Bench:
             self.snapshots(folders[size], size, found[size][-1][3])
         largest = max(sizes)
         peak = max(one[3].peak for one in found[largest])
-        self.row(f"for_each of {largest:,}: peak memory", mib(peak), "", "", "< 64 MiB", peak < 64 * MIB)
+        self.row(f"for_each of {largest:,}: peak memory", peak_of(peak), "", "", "< 64 MiB", peak < 64 * MIB)
 
     def snapshots(self, folder, size, whole):
         """Bytes of all snapshots: what was written in all, less every other file's size."""
@@ -230,7 +230,7 @@ class Bench:
         self.row("… its CPU, the printing included", f"{mine:.2f} s", f"cat {theirs:.2f} s",
                  times(mine / theirs), "", None)
         peak = max(c.peak for c in ours)
-        self.row("… peak memory", mib(peak), "", "", "< 64 MiB", peak < 64 * MIB)
+        self.row("… peak memory", peak_of(peak), "", "", "< 64 MiB", peak < 64 * MIB)
 
     # Waiting for a step.
 
@@ -252,7 +252,6 @@ class Bench:
 
     def large_state(self):
         size = 2000 if self.quick else 10_000
-        probe = "\n".join(f"          - name: P\n            command: [\"true\"]" for _ in range(1))
         numbers = ", ".join(map(str, range(500)))
         text = f"""version: "1.1"
 steps:
@@ -260,7 +259,8 @@ steps:
     for_each:
       items: [{numbers}]
       steps:
-{probe}
+        - name: P
+          command: ["true"]
   - name: List
     command: ["seq", "{size}"]
     output_capture: lines
@@ -274,29 +274,25 @@ steps:
     for_each:
       items: [{numbers}]
       steps:
-{probe}
+        - name: P
+          command: ["true"]
 """
         folder = self.folder(text)
         whole = self.run(folder)
         took = {"Before": [], "After": []}
-        launched = None
         with open(os.path.join(self.run_root(folder), "journal.jsonl")) as file:
             for line in file:
                 entry = json.loads(line)
                 name = entry.get("step", "").split(".")[0]
-                if name not in took or entry["event"] not in ("launched", "ended"):
-                    continue
-                at = datetime.fromisoformat(entry["at"].replace("Z", "+00:00")).timestamp()
-                if entry["event"] == "launched":
-                    launched = launched or at
-                else:
-                    took[name].append(at)
+                if name in took and entry["event"] == "ended":
+                    at = datetime.fromisoformat(entry["at"].replace("Z", "+00:00"))
+                    took[name].append(at.timestamp())
         spans = {name: ends[-1] - ends[0] for name, ends in took.items()}
         mine, theirs = spans["After"] / 499, spans["Before"] / 499
         state = os.path.getsize(os.path.join(self.run_root(folder), "state.json"))
         self.row(f"a step with a state of {mib(state)}", ms(mine), f"at the start {ms(theirs)}",
                  times(mine / theirs), "≤ 1.3×", mine <= 1.3 * theirs)
-        self.row("… peak memory", mib(whole.peak), f"the state {mib(state)}", times(whole.peak / state),
+        self.row("… peak memory", peak_of(whole.peak), f"the state {mib(state)}", times(whole.peak / state),
                  "< 64 MiB", whole.peak < 64 * MIB)
 
     def all(self):
@@ -348,6 +344,12 @@ def wakes(pid):
 def resident(pid):
     with open(f"/proc/{pid}/status") as file:
         return next(int(l.split()[1]) * 1024 for l in file if l.startswith("VmHWM"))
+
+
+def peak_of(size):
+    """A child is charged with what its parent took up before `exec`: less cannot be told."""
+    own = resident(os.getpid())
+    return mib(size) if size > own else f"at most {mib(own)}"
 
 
 def ms(seconds):
