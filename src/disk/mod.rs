@@ -9,7 +9,7 @@ mod real;
 pub mod sim;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use real::{RealDisk, rename};
 
@@ -24,6 +24,8 @@ pub trait Disk: Send + Sync {
     fn sync(&self, path: &Path) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Makes a directory, if there is none; its parent exists.
+    fn make_dir(&self, dir: &Path) -> io::Result<()>;
     /// Makes a directory and its parents, their names synced.
     fn make_dirs(&self, dir: &Path) -> io::Result<()>;
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
@@ -33,15 +35,21 @@ pub trait Disk: Send + Sync {
 /// Replaces a file's content as one step: readers, and whoever comes after a crash, see the old
 /// or the new.
 pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let (dir, name) = split(path);
-    let temporary = dir.join(format!(".{name}.tmp"));
+    let temporary = temporary(path);
     disk.write(&temporary, bytes)?;
     disk.sync(&temporary)?;
     disk.rename(&temporary, path)?;
-    disk.sync_dir(dir)
+    disk.sync_dir(path.parent().unwrap_or(Path::new("")))
 }
 
-fn split(path: &Path) -> (&Path, String) {
+/// The same for readers only: what a power cut leaves is anybody's guess until it is synced.
+pub fn replace_unsynced(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = temporary(path);
+    disk.write(&temporary, bytes)?;
+    disk.rename(&temporary, path)
+}
+
+fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    (path.parent().unwrap_or(Path::new("")), name.unwrap_or_default())
+    path.with_file_name(format!(".{}.tmp", name.unwrap_or_default()))
 }

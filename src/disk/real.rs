@@ -78,6 +78,13 @@ impl Disk for RealDisk {
         File::open(dir)?.sync_all()
     }
 
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        match fs::create_dir(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     fn make_dirs(&self, dir: &Path) -> io::Result<()> {
         let mut missing = Vec::new();
         let mut here = Some(dir);
@@ -89,10 +96,8 @@ impl Disk for RealDisk {
             here = path.parent();
         }
         for path in missing.into_iter().rev() {
-            match fs::create_dir(path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => self.sync_dir(path.parent().unwrap_or(Path::new("")))?,
-            }
+            self.make_dir(path)?;
+            self.sync_dir(path.parent().unwrap_or(Path::new("")))?;
         }
         Ok(())
     }

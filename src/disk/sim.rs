@@ -215,11 +215,15 @@ impl Disk for SimDisk {
         })
     }
 
-    fn make_dirs(&self, dir: &Path) -> io::Result<()> {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
         self.act(|image| {
             image.dirs.insert(dir.to_owned());
             Ok(())
         })
+    }
+
+    fn make_dirs(&self, dir: &Path) -> io::Result<()> {
+        self.make_dir(dir)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

@@ -3,7 +3,8 @@
 //! Only `posix_spawn` will do: `fork` copies page tables, which takes 45 ms in a parent of a
 //! gigabyte. The standard library falls back to `fork` silently for `pre_exec`, `uid`, `gid`,
 //! `env_clear`, and for a changed PATH with a program to look up; the first are not used here,
-//! and in the last case the program is looked up here.
+//! and programs are looked up here. That is also the cheaper way: the C library tries an `execve`
+//! in every folder of PATH, and each failing one costs as much as several looks.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -23,6 +24,7 @@ use super::{MARK, Order, children};
 const STRING_BYTES: usize = 131_071;
 /// Where programs are looked up if PATH is removed.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
+const ABSENT: &str = "it is not there";
 
 /// Why a child was not started.
 #[derive(Debug, thiserror::Error)]
@@ -78,15 +80,13 @@ impl StartError {
 pub(super) fn start(order: &Order) -> Result<Child, StartError> {
     check(order)?;
     let program = &order.argv[0];
-    let mut command = match changed_path(order) {
-        Some(path) if !program.contains('/') => {
-            let mut command = Command::new(look_up(program, path, order.cwd)?);
-            command.arg0(program);
-            command
-        }
-        _ => Command::new(program),
+    let mut command = if program.contains('/') {
+        Command::new(program)
+    } else {
+        let found = look_up(program, path(order), order.cwd);
+        Command::new(found.map_err(|error| bad_cwd(order).unwrap_or(error))?)
     };
-    command.args(&order.argv[1..]).current_dir(order.cwd).process_group(0);
+    command.arg0(program).args(&order.argv[1..]).current_dir(order.cwd).process_group(0);
     order.env_remove.iter().for_each(|name| _ = command.env_remove(name));
     command.envs(order.env.iter().map(|(name, value)| (name, value)));
     command.env(MARK, full_mark(order.mark));
@@ -137,11 +137,14 @@ fn check_variable(name: &str, value: &OsStr) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The child's PATH, if it is not simply inherited.
-fn changed_path<'a>(order: &Order<'a>) -> Option<&'a OsStr> {
+/// The child's PATH.
+fn path<'a>(order: &Order<'a>) -> &'a OsStr {
+    static INHERITED: OnceLock<Option<OsString>> = OnceLock::new();
     let set = order.env.iter().rev().find(|(name, _)| name == "PATH");
     let removed = order.env_remove.iter().any(|name| name == "PATH");
-    set.map(|(_, path)| path.as_os_str()).or(removed.then_some(OsStr::new(DEFAULT_PATH)))
+    let inherited = || INHERITED.get_or_init(|| env::var_os("PATH")).as_deref();
+    let path = set.map(|(_, path)| path.as_os_str());
+    path.or_else(|| inherited().filter(|_| !removed)).unwrap_or(OsStr::new(DEFAULT_PATH))
 }
 
 fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {
@@ -149,7 +152,8 @@ fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartErro
     for folder in env::split_paths(path) {
         let file = cwd.join(folder).join(program);
         match unusable(&file) {
-            Some(reason) => seen = seen.or(file.exists().then_some(reason)),
+            Some(ABSENT) => {}
+            Some(reason) => seen = seen.or(Some(reason)),
             // Absolute, because the child looks for it only after it has changed its folder.
             None => return std::path::absolute(file).map_err(StartError::Other),
         }
@@ -163,17 +167,19 @@ fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartErro
 
 /// Why this file cannot be executed, as far as it can be told from outside.
 fn unusable(file: &Path) -> Option<&'static str> {
-    if file.is_dir() {
-        return Some("it is a folder");
+    match access(file, AccessFlags::X_OK) {
+        // First, as it is the usual answer in a search along PATH.
+        Err(Errno::ENOENT | Errno::ENOTDIR) => Some(ABSENT),
+        _ if file.is_dir() => Some("it is a folder"),
+        Err(_) => Some("it has no permission for that"),
+        Ok(()) => None,
     }
-    access(file, AccessFlags::X_OK).err().map(|_| "it has no permission for that")
 }
 
 /// The system gives one number for many causes; the order shows which it was.
 fn explain(order: &Order, error: io::Error) -> StartError {
-    if let Some(source) = cwd_error(order.cwd) {
-        let cwd = order.cwd.display().to_string();
-        return StartError::BadCwd { cwd, source };
+    if let Some(bad_cwd) = bad_cwd(order) {
+        return bad_cwd;
     }
     let program = order.argv[0].clone();
     let file = program.contains('/').then(|| order.cwd.join(&program));
@@ -200,6 +206,11 @@ fn explain(order: &Order, error: io::Error) -> StartError {
         }
         _ => StartError::Other(error),
     }
+}
+
+fn bad_cwd(order: &Order) -> Option<StartError> {
+    let cwd = order.cwd.display().to_string();
+    cwd_error(order.cwd).map(|source| StartError::BadCwd { cwd, source })
 }
 
 fn cwd_error(cwd: &Path) -> Option<io::Error> {

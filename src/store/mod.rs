@@ -67,11 +67,14 @@ pub struct Store {
     synced_at: Time,
     unsynced: bool,
     stale: bool,
+    /// Files of a new run that the medium may not have yet.
+    unsettled: Vec<PathBuf>,
 }
 
 impl Store {
-    /// Makes a run's directory and first files, with those it freezes; when it returns, they
-    /// are on the medium.
+    /// Makes a run's directory and first files, with those it freezes. They survive the end of
+    /// this process at once; the medium has them with the first sync, at the latest
+    /// [`QUIET_MS`] later.
     pub fn create(
         disk: Arc<dyn Disk>,
         root: &Path,
@@ -81,18 +84,42 @@ impl Store {
         at: Time,
     ) -> Result<Store, StoreError> {
         for dir in [root.to_path_buf(), root.join("logs"), root.join("artifacts")] {
-            disk.make_dirs(&dir).map_err(failed("make", &dir))?;
-        }
-        for (name, bytes) in frozen {
-            let path = root.join(name);
-            disk::replace(&*disk, &path, bytes).map_err(failed("write", &path))?;
+            disk.make_dir(&dir).map_err(failed("make", &dir))?;
         }
         let mut store = Store::at(disk, root);
+        for (name, bytes) in frozen {
+            let path = root.join(name);
+            store.disk.write(&path, bytes).map_err(failed("write", &path))?;
+            store.unsettled.push(path);
+        }
         let event = Event::Started { origin: run.origin.clone() };
         store.record(at, &event)?;
         engine::apply(plan, run, at, &event);
-        store.save(plan, run, at)?;
+        let bytes = snapshot::encode(plan, run, store.seq);
+        let path = root.join(STATE);
+        disk::replace_unsynced(&*store.disk, &path, &bytes).map_err(failed("write", &path))?;
+        store.unsettled.push(path);
+        store.snapshot_len = bytes.len() as u64;
+        store.snapshot_at = at;
+        store.synced_at = at;
+        store.stale = false;
         Ok(store)
+    }
+
+    /// Puts a new run's files and names on the medium, once.
+    fn settle(&mut self) -> Result<(), StoreError> {
+        if self.unsettled.is_empty() {
+            return Ok(());
+        }
+        for path in &self.unsettled {
+            self.disk.sync(path).map_err(failed("sync", path))?;
+        }
+        let above = self.root.parent().unwrap_or(Path::new(""));
+        for dir in [&self.root, above] {
+            self.disk.sync_dir(dir).map_err(failed("sync", dir))?;
+        }
+        self.unsettled.clear();
+        Ok(())
     }
 
     fn at(disk: Arc<dyn Disk>, root: &Path) -> Store {
@@ -106,6 +133,7 @@ impl Store {
             synced_at: Time(0),
             unsynced: false,
             stale: false,
+            unsettled: Vec::new(),
         }
     }
 
@@ -318,18 +346,21 @@ impl Store {
     fn sync(&mut self, now: Time) -> Result<(), StoreError> {
         let path = self.root.join(JOURNAL);
         self.disk.sync(&path).map_err(failed("sync", &path))?;
+        self.settle()?;
         self.synced_at = now;
         self.unsynced = false;
         Ok(())
     }
 
-    /// Replaces the snapshot now. The journal is synced first, so that a snapshot on the medium
-    /// never names events that are not there.
+    /// Replaces the snapshot now. The journal need not be synced first: one that ends before the
+    /// snapshot does, after a power cut, is begun anew when the run is loaded.
     pub fn save(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
-        self.commit(now)?;
         let bytes = snapshot::encode(plan, run, self.seq);
         let path = self.root.join(STATE);
+        // What is about to be replaced needs no sync of its own.
+        self.unsettled.retain(|other| *other != path);
         disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;
+        self.settle()?;
         self.snapshot_len = bytes.len() as u64;
         self.snapshot_at = now;
         self.grown = 0;

@@ -74,6 +74,9 @@ impl Disk for Faulty {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         if self.planted == Planted::NoDirectorySync { Ok(()) } else { self.disk.sync_dir(dir) }
     }
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.make_dir(dir)
+    }
     fn make_dirs(&self, dir: &Path) -> io::Result<()> {
         self.disk.make_dirs(dir)
     }
@@ -133,7 +136,6 @@ impl World {
         let root = PathBuf::from("run");
         let frozen = [(DEFINITION, WORKFLOW.as_bytes())];
         let store = Store::create(self.faulty(), &root, &frozen, &self.plan, &mut run, at)?;
-        self.acknowledged = true;
         Ok((store, run))
     }
 
@@ -149,6 +151,7 @@ impl World {
             }
             let now = self.now();
             store.keep_up(&self.plan, run, now)?;
+            self.acknowledged |= store.unsettled.is_empty();
         }
         let now = self.now();
         store.save(&self.plan, run, now)

@@ -45,8 +45,8 @@ impl TextReport {
 
     fn say(&mut self, line: &str) {
         self.erase();
-        // Nobody to tell is no reason to stop.
-        let _ = writeln!(std::io::stderr().lock(), "{line}");
+        // In one write, as others may write there too. Nobody to tell is no reason to stop.
+        let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
     }
 
     /// Takes the live lines off the terminal.

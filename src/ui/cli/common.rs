@@ -320,7 +320,6 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
             Err(error) => return Err(cannot(&root, &error)),
         }
     };
-    RealDisk::default().sync_dir(dir).map_err(|error| cannot(dir, &error))?;
     let owned = fill(around, new, now, &id, &root).inspect_err(|_| {
         let _ = std::fs::remove_dir_all(&root);
     })?;
