@@ -102,7 +102,11 @@ fn torn(inode: &Inode, random: &mut Random) -> Vec<u8> {
         let kept = inode.synced.len() + random.below(extra + 1);
         return inode.written[..kept].to_vec();
     }
-    if random.coin() { inode.written.clone() } else { inode.synced.clone() }
+    match random.below(3) {
+        0 => inode.written.clone(),
+        1 => inode.synced.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// A small generator: enough to choose faults, the same on every machine.

@@ -42,8 +42,7 @@ pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
             slot.state = StepState::Running;
             begin_item(plan, run, here, 0, at);
         }
-        Err((message, reference)) => {
-            let context = [("invalid_reference".to_owned(), reference)].into_iter().collect();
+        Err((message, context)) => {
             record = Record::refused(2, message, context);
             record.started_at = Some(at);
             record.completed_at = Some(at);
@@ -54,26 +53,32 @@ pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     }
 }
 
+/// Details of a failure, as a record keeps them.
+type Details = serde_json::Map<String, Value>;
+
 /// The items of a loop, or a message with details for people who debug.
 fn read_items(
     plan: &Plan,
     run: &Run,
     here: &Address,
     each: &Each,
-) -> Result<Vec<Value>, (String, Value)> {
+) -> Result<Vec<Value>, (String, Details)> {
     let scope = RunScope { plan, run, loops: &here.loops };
     match &each.items {
         Items::Literal(items) => {
             items.iter().map(|item| item.render(&scope)).collect::<Result<_, _>>().map_err(
                 |missing| {
                     let list: Vec<_> = missing.iter().map(|m| format!("${{{}}}", m.raw)).collect();
-                    (format!("undefined variable in `items`: {}", list.join(", ")), list.into())
+                    let message = format!("undefined variable in `items`: {}", list.join(", "));
+                    (message, [("undefined_vars".to_owned(), list.into())].into_iter().collect())
                 },
             )
         }
         Items::From(hole) => {
-            let details =
-                |reason: &str| serde_json::json!({ "reference": hole.raw, "reason": reason });
+            let details = |reason: &str| {
+                let detail = serde_json::json!([{ "reference": hole.raw, "reason": reason }]);
+                [("invalid_reference".to_owned(), detail)].into_iter().collect::<Details>()
+            };
             match scope.look_up(hole) {
                 Ok(value) => match value.into_owned() {
                     Value::Array(items) => Ok(items),

@@ -9,7 +9,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::lifecycle;
 use super::perform::{self, Performed};
@@ -67,7 +67,8 @@ pub struct Driver<'a> {
 struct Loop {
     in_flight: HashSet<String>,
     left_running: usize,
-    wake: Option<Time>,
+    /// A time that is waited for, and the same on a clock that nobody sets.
+    wake: Option<(Time, Instant)>,
     signal: Option<i32>,
     warned: bool,
     worker: Option<Sender<Job>>,
@@ -79,20 +80,15 @@ impl Driver<'_> {
     /// Does everything the run is owed until it ends or is stopped.
     pub fn drive(mut self) -> Result<(Finish, Run), StoreError> {
         let mut state = Loop::default();
-        loop {
-            if state.signal.is_none() && self.stop.level() == 0 {
-                self.do_what_is_owed(&mut state)?;
-            }
-            let over = self.run.status != RunStatus::Running || state.signal.is_some();
-            if over && state.in_flight.is_empty() {
-                break;
-            }
-            self.hear(&mut state)?;
+        let driven = self.go_on(&mut state);
+        if driven.is_err() {
+            self.abandon(&mut state);
         }
         if state.left_running > 0 {
             let ended = exec::sweep(&format!("{}/", self.site.run_id));
             tracing::info!("ended {ended} processes that commands had left running");
         }
+        driven?;
         let now = self.clock.now();
         self.store.save(self.plan, &self.run, now)?;
         let finish = match state.signal {
@@ -102,16 +98,44 @@ impl Driver<'_> {
         Ok((finish, self.run))
     }
 
+    fn go_on(&mut self, state: &mut Loop) -> Result<(), StoreError> {
+        loop {
+            if state.signal.is_none() && self.stop.level() == 0 {
+                self.do_what_is_owed(state)?;
+            }
+            let over = self.run.status != RunStatus::Running || state.signal.is_some();
+            if over && state.in_flight.is_empty() {
+                return Ok(());
+            }
+            self.hear(state)?;
+        }
+    }
+
+    /// Stops what is in flight when its results can no longer be recorded.
+    fn abandon(&self, state: &mut Loop) {
+        self.stop.request(1);
+        while !state.in_flight.is_empty() {
+            match self.messages.1.recv() {
+                Ok(Message::Done { step, .. }) => _ = state.in_flight.remove(&step.to_string()),
+                Ok(Message::Signal(_)) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
     /// Waits for the next message, keeping up with files and people meanwhile.
     fn hear(&mut self, state: &mut Loop) -> Result<(), StoreError> {
         let now = self.clock.now();
         self.keep_up(state, now);
         let tick = self.report.tick(self.plan, &self.run, now);
-        let dues = [self.store.next_due(), tick, state.wake];
+        let dues = [self.store.next_due(), tick];
         let due = dues.into_iter().flatten().min().unwrap_or(now.plus_ms(3_600_000));
         // A due time that has passed and could not be met (a full disk) is no reason to spin.
-        let nap = due.ms_since(self.clock.now()).max(1);
-        match self.messages.1.recv_timeout(Duration::from_millis(nap)) {
+        let mut nap = Duration::from_millis(due.ms_since(self.clock.now()).clamp(1, 3_600_000));
+        if let Some((_, wake)) = state.wake {
+            nap = nap.min(wake.saturating_duration_since(Instant::now()));
+        }
+        match self.messages.1.recv_timeout(nap) {
             Ok(Message::Signal(signal)) => {
                 state.signal.get_or_insert(signal);
                 Ok(())
@@ -138,7 +162,10 @@ impl Driver<'_> {
     }
 
     fn record(&mut self, event: Event) -> Result<(), StoreError> {
-        let at = self.clock.now();
+        self.record_at(self.clock.now(), event)
+    }
+
+    fn record_at(&mut self, at: Time, event: Event) -> Result<(), StoreError> {
         self.store.record(at, &event)?;
         engine::apply(self.plan, &mut self.run, at, &event);
         self.report.happened(self.plan, &self.run, &event);
@@ -147,7 +174,6 @@ impl Driver<'_> {
 
     /// Does what is owed until all that is left is to wait.
     fn do_what_is_owed(&mut self, state: &mut Loop) -> Result<(), StoreError> {
-        state.wake = None;
         loop {
             let mut progressed = false;
             for effect in engine::owed(self.plan, &self.run) {
@@ -166,19 +192,30 @@ impl Driver<'_> {
             Effect::Open { step } => self.open(step),
             Effect::MoveItem { step, index, result } => self.move_item(&step, index, result),
             Effect::MoveBack { step, index, from, to } => {
+                self.store.commit(self.clock.now())?;
                 let error = lifecycle::carry_out(&self.site.workspace, &from, &to);
                 let step = step.to_string();
                 self.record(Event::MovedBack { step, index, error }).map(|()| true)
             }
             Effect::Ask { step } => self.ask(step),
-            Effect::Wake { at } if at <= self.clock.now() => {
-                self.record(Event::Woke).map(|()| true)
-            }
-            Effect::Wake { at } => {
-                state.wake = Some(at);
-                Ok(false)
-            }
+            Effect::Wake { at } => self.wake(at, state),
         }
+    }
+
+    /// Says that a time has come, or remembers it. The rest until then is measured once and on a
+    /// clock that nobody sets, so that setting the other one neither shortens nor lengthens it.
+    fn wake(&mut self, at: Time, state: &mut Loop) -> Result<bool, StoreError> {
+        let rest = || Duration::from_millis(at.ms_since(self.clock.now()));
+        let due = match state.wake {
+            Some((known, due)) if known == at => due,
+            _ => Instant::now() + rest(),
+        };
+        if Instant::now() < due {
+            state.wake = Some((at, due));
+            return Ok(false);
+        }
+        state.wake = None;
+        self.record_at(self.clock.now().max(at), Event::Woke).map(|()| true)
     }
 
     fn address(&self, step: &StepPath) -> Address {
@@ -192,6 +229,7 @@ impl Driver<'_> {
         state: &mut Loop,
     ) -> Result<bool, StoreError> {
         let here = self.address(&step);
+        perform::keep_earlier_logs(&self.site, &step, attempt);
         let prepared = prepare(&self.site, self.plan, &self.run, &here, attempt);
         let name = step.to_string();
         let job: Job = match prepared {
@@ -272,6 +310,8 @@ impl Driver<'_> {
         };
         let (from, to) = (target.from.clone(), target.to.clone());
         self.record(Event::Moving { step: step.clone(), index, result, from, to })?;
+        // A move on the medium whose intent is not there could not be told from a missing file.
+        self.store.commit(self.clock.now())?;
         let error =
             error.or_else(|| lifecycle::carry_out(&self.site.workspace, &target.from, &target.to));
         self.record(Event::Moved { step, index, error }).map(|()| true)

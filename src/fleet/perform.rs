@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::prepare::{Waiting, Work, mask_json};
+use super::prepare::{Waiting, Work, mask_json, mask_map};
 use super::site::Site;
 use crate::disk;
 use crate::engine::record::Metrics;
 use crate::engine::{Fault, Record, StepStatus};
 use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, Stop};
+use crate::ids::{Attempt, StepPath};
 use crate::workflow::plan::{CaptureMode, Require};
 
 /// What came of an execution.
@@ -26,7 +27,6 @@ pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
     if site.debug {
         write_notes(site, work);
     }
-    keep_earlier_logs(site, work);
     let began = Instant::now();
     let (out, err) = match open_captures(site, work) {
         Ok(captures) => captures,
@@ -37,7 +37,7 @@ pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
         argv: &work.argv,
         cwd: site.cwd(),
         env: &work.env,
-        env_remove: &[],
+        env_remove: &inherited_of_outer_run(),
         stdin: work.stdin.as_deref(),
         timeout: work.timeout,
         grace: site.grace,
@@ -52,6 +52,9 @@ pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
     if ended.how == How::Stopped {
         return None;
     }
+    if ended.cut_off {
+        tracing::warn!("a process that step `{}` left running held its output open", work.step);
+    }
     let mut result = Outcome { site, work, ended: &ended, record: Record::default() };
     match (out.finish(), err.finish()) {
         (Ok(out), Ok(err)) => result.read(&out, &err),
@@ -61,6 +64,11 @@ pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
     record.duration_ms = Some(began.elapsed().as_millis() as u64);
     let left = if work.sweep == exec::Sweep::OnStop { ended.survivors } else { 0 };
     Some(Performed { record, left_running: left })
+}
+
+/// What an outer run may have said of its own step, and this one may not say of its.
+fn inherited_of_outer_run() -> [String; 2] {
+    ["ORCHESTRATE_ITEM".to_owned(), "ORCHESTRATE_AGENT".to_owned()]
 }
 
 fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), String> {
@@ -78,13 +86,13 @@ fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), String>
 }
 
 /// Log files are named by step; those of an earlier attempt are kept under its number.
-fn keep_earlier_logs(site: &Site, work: &Work) {
-    if work.attempt <= 1 {
+pub fn keep_earlier_logs(site: &Site, step: &StepPath, attempt: Attempt) {
+    if attempt <= 1 {
         return;
     }
     for ending in ["stdout", "stderr"] {
-        let path = site.log(&work.step, ending);
-        let kept = site.log(&work.step, &format!("{}.{ending}", work.attempt - 1));
+        let path = site.log(step, ending);
+        let kept = site.log(step, &format!("{}.{ending}", attempt - 1));
         // There is often none, and a log that cannot be kept is no reason to fail a step.
         let _ = disk::rename(&path, &kept);
     }
@@ -187,6 +195,7 @@ impl Outcome<'_> {
         self.record.exit_code = Some(code);
         context.insert("substituted_command".into(), command(self.site, self.work));
         let message = self.site.mask.text(&message);
+        let context = mask_map(self.site, context);
         self.record.error = Some(Fault { message, exit_code: code, context, ..Fault::default() });
     }
 
@@ -215,10 +224,9 @@ impl Outcome<'_> {
         };
         match parsed {
             Ok(value) => {
-                let value = mask_json(self.site, value);
                 self.record.truncated = Some(false);
                 let checked = check_json(self.site, self.work, &value);
-                self.record.json = Some(value);
+                self.record.json = Some(mask_json(self.site, value));
                 checked
             }
             Err((reason, message)) => {

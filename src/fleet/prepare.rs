@@ -106,10 +106,17 @@ pub fn prepare(site: &Site, plan: &Plan, run: &Run, here: &Address, attempt: Att
     };
     preparing.prepare().unwrap_or_else(|refusal| {
         let message = site.mask.text(&refusal.message);
-        let context = mask_json(site, Value::Object(refusal.context));
-        let context = context.as_object().cloned().unwrap_or_default();
+        let context = mask_map(site, refusal.context);
         Prepared::Refuse(Box::new(Record::refused(2, message, context)))
     })
+}
+
+/// Masks every string in a map.
+pub fn mask_map(site: &Site, map: Map<String, Value>) -> Map<String, Value> {
+    if site.mask.is_empty() {
+        return map;
+    }
+    map.into_iter().map(|(k, v)| (site.mask.text(&k), mask_json(site, v))).collect()
 }
 
 /// Masks every string in a value.
@@ -120,9 +127,7 @@ pub fn mask_json(site: &Site, value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(site.mask.text(&text)),
         Value::Array(items) => items.into_iter().map(|item| mask_json(site, item)).collect(),
-        Value::Object(map) => {
-            map.into_iter().map(|(k, v)| (site.mask.text(&k), mask_json(site, v))).collect()
-        }
+        Value::Object(map) => Value::Object(mask_map(site, map)),
         Value::Number(number) => {
             let text = number.to_string();
             if site.mask.text(&text) == text { Value::Number(number) } else { "***".into() }

@@ -1,8 +1,8 @@
 //! The journal: every event of a run, one JSON object to a line, numbered and summed.
 //!
 //! **Invariant:** a line counts only if it is whole and its sum is right. A bad tail is what a
-//! crash left and is cut before anything is appended; a bad line with good ones after it is
-//! damage, and is never passed over in silence.
+//! crash left and is cut before anything is appended; a bad line with good ones after it, or one
+//! that is whole but means nothing to us, is damage, and is never passed over in silence.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -24,8 +24,22 @@ pub struct Journal {
     pub entries: Vec<Entry>,
     /// Where the good part ends.
     pub good_len: u64,
-    /// The first line that is bad although good ones follow it.
-    pub damaged_line: Option<usize>,
+    /// The first line that no crash of ours can have left.
+    pub damage: Option<Damage>,
+}
+
+#[derive(Debug, PartialEq)]
+pub struct Damage {
+    pub line: usize,
+    pub reason: &'static str,
+}
+
+/// What one line is.
+enum Line {
+    Good(Box<Entry>),
+    /// Its sum is right, so it is as it was written, but not by a program that we know.
+    Foreign,
+    Bad,
 }
 
 const SUM_LEN: usize = 8;
@@ -46,34 +60,50 @@ fn sum(bytes: &[u8]) -> String {
     digest[..SUM_LEN / 2].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn decode(line: &[u8]) -> Option<Entry> {
-    let (head, trailer) = line.split_at_checked(line.len().checked_sub(TRAILER_LEN)?)?;
-    let wanted = format!(",\"sum\":\"{}\"}}", sum(head));
-    (trailer == wanted.as_bytes()).then(|| serde_json::from_slice(line).ok())?
+fn decode(line: &[u8]) -> Line {
+    let Some(line) = line.strip_suffix(b"\n") else { return Line::Bad };
+    let Some(cut) = line.len().checked_sub(TRAILER_LEN) else { return Line::Bad };
+    let (head, trailer) = line.split_at(cut);
+    if trailer != format!(",\"sum\":\"{}\"}}", sum(head)).as_bytes() {
+        return Line::Bad;
+    }
+    serde_json::from_slice(line).map_or(Line::Foreign, |entry| Line::Good(Box::new(entry)))
 }
 
 /// Reads a journal as far as it can be believed.
 pub fn read(bytes: &[u8]) -> Journal {
+    const CHANGED: &str = "it is not as it was written";
     let mut journal = Journal::default();
-    let mut bad_line = None;
+    let mut bad = None;
     let mut offset = 0;
-    for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+    for (number, line) in (1..).zip(bytes.split_inclusive(|byte| *byte == b'\n')) {
         offset += line.len() as u64;
-        let whole = line.strip_suffix(b"\n").and_then(decode);
-        let follows = |entry: &Entry| journal.entries.last().is_none_or(|l| entry.seq == l.seq + 1);
-        match whole.filter(|entry| bad_line.is_some() || follows(entry)) {
-            Some(_) if bad_line.is_some() => {
-                journal.damaged_line = bad_line;
-                return journal;
-            }
-            Some(entry) => {
-                journal.entries.push(entry);
+        match decode(line) {
+            Line::Good(entry) if bad.is_none() && journal.is_next(&entry) => {
+                journal.entries.push(*entry);
                 journal.good_len = offset;
             }
-            None => bad_line = bad_line.or(Some(number + 1)),
+            Line::Good(_) => {
+                let line = bad.unwrap_or(number);
+                journal.damage = Some(Damage { line, reason: CHANGED });
+                return journal;
+            }
+            Line::Foreign => {
+                let reason = "it was written by another version of this program";
+                journal.damage = Some(Damage { line: number, reason });
+                return journal;
+            }
+            Line::Bad => _ = bad.get_or_insert(number),
         }
     }
     journal
+}
+
+impl Journal {
+    /// Whether an entry follows the last one: a gap means that something is missing.
+    fn is_next(&self, entry: &Entry) -> bool {
+        self.entries.last().is_none_or(|last| entry.seq == last.seq + 1)
+    }
 }
 
 #[cfg(test)]
@@ -94,7 +124,7 @@ mod tests {
         let bytes = journal(&[1, 2, 3]);
         let read = read(&bytes);
         assert_eq!(read.entries, [entry(1), entry(2), entry(3)]);
-        assert_eq!((read.good_len, read.damaged_line), (bytes.len() as u64, None));
+        assert_eq!((read.good_len, read.damage), (bytes.len() as u64, None));
     }
 
     #[test]
@@ -104,8 +134,19 @@ mod tests {
         for cut in two..bytes.len() {
             let read = read(&bytes[..cut]);
             assert_eq!(read.entries.len(), 2, "cut at {cut}");
-            assert_eq!((read.good_len, read.damaged_line), (two as u64, None));
+            assert_eq!((read.good_len, read.damage), (two as u64, None));
         }
+    }
+
+    #[test]
+    fn a_line_of_another_version_is_damage_even_at_the_end() {
+        let mut bytes = journal(&[1]);
+        let mut line = br#"{"seq":2,"at":"2025-01-15T14:30:22Z","event":"beamed_up""#.to_vec();
+        line.extend_from_slice(format!(",\"sum\":\"{}\"}}\n", sum(&line)).as_bytes());
+        bytes.extend_from_slice(&line);
+        let damage = read(&bytes).damage.unwrap();
+        assert_eq!(damage.line, 2);
+        assert!(damage.reason.contains("another version"));
     }
 
     #[test]
@@ -113,7 +154,7 @@ mod tests {
         let mut bytes = journal(&[1, 2, 3]);
         let middle = journal(&[1]).len() + 10;
         bytes[middle] ^= 1;
-        assert_eq!(read(&bytes).damaged_line, Some(2));
-        assert_eq!(read(&journal(&[1, 3, 4])).damaged_line, Some(2), "a gap is damage too");
+        assert_eq!(read(&bytes).damage.unwrap().line, 2);
+        assert_eq!(read(&journal(&[1, 3, 4])).damage.unwrap().line, 2, "a gap is damage too");
     }
 }

@@ -32,8 +32,10 @@ const BACKUPS_KEPT: usize = 3;
 
 /// A snapshot is replaced at most this often, and the journal synced at least this often.
 pub const QUIET_MS: u64 = 100;
-/// Above this size a snapshot waits until the journal has grown by the snapshot's own size.
+/// Above this size a snapshot waits until the journal has grown by the snapshot's own size, or
+/// for as long as it would take at [`BYTES_PER_MS`].
 const SMALL_SNAPSHOT: u64 = 64 * 1024;
+const BYTES_PER_MS: u64 = 256;
 
 /// A failure of the disk under a run.
 #[derive(Debug, thiserror::Error)]
@@ -129,9 +131,8 @@ impl Store {
             other => other.map_err(failed("read", &path))?,
         };
         let journal = journal::read(&bytes);
-        if let Some(line) = journal.damaged_line {
-            let reason = format!("line {line} is not as it was written");
-            return Err(LoadError::Damaged { path, reason });
+        if let Some(journal::Damage { line, reason }) = journal.damage {
+            return Err(LoadError::Damaged { path, reason: format!("line {line}: {reason}") });
         }
         if journal.good_len < bytes.len() as u64 {
             self.disk.truncate(&path, journal.good_len).map_err(failed("cut", &path))?;
@@ -178,9 +179,9 @@ impl Store {
         Ok(Vec::new())
     }
 
-    /// Rebuilds a run whose files are damaged: from a snapshot that is whole and knows more than
-    /// what is left of the journal; from the journal alone; or from the newest backup that is
-    /// whole and the journal after it. Says what it went by.
+    /// Rebuilds a run whose files cannot all be read, from those that can: the journal from its
+    /// beginning, or a snapshot or backup with the journal after it, whichever knows most. Says
+    /// what it went by.
     pub fn repair(
         disk: Arc<dyn Disk>,
         root: &Path,
@@ -189,33 +190,50 @@ impl Store {
         let mut store = Store::at(disk, root);
         store.set_damaged_journal_aside()?;
         let entries = store.read_journal()?;
-        if let Ok(bytes) = store.read(STATE)
-            && let Ok(loaded) = snapshot::decode(plan, &bytes)
-            && entries.last().is_none_or(|last| last.seq <= loaded.journal_seq)
-        {
-            let mut run = loaded.run;
-            let entries = store.begin_journal_anew(loaded.journal_seq, entries)?;
-            store.replay(plan, &mut run, loaded.journal_seq, &entries)?;
-            return Ok((store, run, "the state, which is whole".into()));
-        }
-        if let Some(Entry { seq: 1, at, event: Event::Started { origin } }) = entries.first()
-            && let Some(id) = crate::ids::RunId::parse(&origin.run_id)
-        {
-            let mut run = Run::new(plan, id, origin.clone(), *at);
-            store.replay(plan, &mut run, 0, &entries)?;
-            let by = format!("the journal's {} events", entries.len());
-            return Ok((store, run, by));
-        }
-        for name in store.backups()?.iter().rev() {
-            let Ok(bytes) = store.read(name) else { continue };
-            let Ok(loaded) = snapshot::decode(plan, &bytes) else { continue };
-            let mut run = loaded.run;
-            if store.replay(plan, &mut run, loaded.journal_seq, &entries).is_ok() {
-                return Ok((store, run, format!("the backup `{name}`")));
+        let mut best: Option<(Run, u64, String)> = None;
+        let mut consider = |found: Option<(Run, u64, String)>| {
+            if let Some(found) = found
+                && best.as_ref().is_none_or(|(_, known, _)| found.1 > *known)
+            {
+                best = Some(found);
             }
+        };
+        consider(store.by_journal(plan, &entries));
+        let backups = store.backups()?;
+        for name in std::iter::once(STATE).chain(backups.iter().map(String::as_str)) {
+            consider(store.by_snapshot(plan, name, &entries));
         }
-        let reason = "neither the journal nor a backup can be read".to_owned();
-        Err(LoadError::Damaged { path: root.join(STATE), reason })
+        let Some((run, seq, by)) = best else {
+            let reason = "neither the journal nor a backup can be read".to_owned();
+            return Err(LoadError::Damaged { path: root.join(STATE), reason });
+        };
+        store.begin_journal_anew(seq, entries)?;
+        store.seq = seq;
+        store.stale = true;
+        Ok((store, run, by))
+    }
+
+    fn by_journal(&mut self, plan: &Plan, entries: &[Entry]) -> Option<(Run, u64, String)> {
+        let Entry { seq: 1, at, event: Event::Started { origin } } = entries.first()? else {
+            return None;
+        };
+        let id = crate::ids::RunId::parse(&origin.run_id)?;
+        let mut run = Run::new(plan, id, origin.clone(), *at);
+        self.replay(plan, &mut run, 0, entries).ok()?;
+        Some((run, self.seq, format!("the journal's {} events", entries.len())))
+    }
+
+    fn by_snapshot(
+        &mut self,
+        plan: &Plan,
+        name: &str,
+        entries: &[Entry],
+    ) -> Option<(Run, u64, String)> {
+        let bytes = self.read(name).ok()?;
+        let loaded = snapshot::decode(plan, &bytes).ok()?;
+        let mut run = loaded.run;
+        self.replay(plan, &mut run, loaded.journal_seq, entries).ok()?;
+        Some((run, self.seq, format!("`{name}`")))
     }
 
     /// Keeps the good beginning of a damaged journal, and the whole of it beside.
@@ -223,7 +241,7 @@ impl Store {
         let path = self.root.join(JOURNAL);
         let Ok(bytes) = self.disk.read(&path) else { return Ok(()) };
         let journal = journal::read(&bytes);
-        if journal.damaged_line.is_none() {
+        if journal.damage.is_none() {
             return Ok(());
         }
         let aside = self.root.join(format!("{JOURNAL}.damaged"));
@@ -265,24 +283,36 @@ impl Store {
         if self.stale && self.may_snapshot(now) {
             return self.save(plan, run, now);
         }
-        if self.unsynced && now.ms_since(self.synced_at) >= QUIET_MS {
+        if self.unsynced && has_come(self.synced_at.plus_ms(QUIET_MS), now, self.synced_at) {
             self.sync(now)?;
         }
         Ok(())
     }
 
     fn may_snapshot(&self, now: Time) -> bool {
-        let rested = now.ms_since(self.snapshot_at) >= QUIET_MS;
-        rested && (self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len)
+        has_come(self.snapshot_due(), now, self.snapshot_at)
+    }
+
+    /// When the next snapshot may be made. A small one soon; a large one when the journal has
+    /// grown as much again, or after so long that people looking at it are served and the disk
+    /// is still at rest most of the time.
+    fn snapshot_due(&self) -> Time {
+        let cheap = self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len;
+        let rest_ms = if cheap { QUIET_MS } else { self.snapshot_len / BYTES_PER_MS };
+        self.snapshot_at.plus_ms(rest_ms.max(QUIET_MS))
     }
 
     /// When [`Store::keep_up`] should be called again, if nothing else happens.
     pub fn next_due(&self) -> Option<Time> {
-        let snapshot =
-            self.stale && (self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len);
-        let by_snapshot = snapshot.then(|| self.snapshot_at.plus_ms(QUIET_MS));
+        let by_snapshot = self.stale.then(|| self.snapshot_due());
         let by_sync = self.unsynced.then(|| self.synced_at.plus_ms(QUIET_MS));
         by_snapshot.into_iter().chain(by_sync).min()
+    }
+
+    /// Puts every event so far on the medium: before something is done in the world that could
+    /// not be understood without them.
+    pub fn commit(&mut self, now: Time) -> Result<(), StoreError> {
+        if self.unsynced { self.sync(now) } else { Ok(()) }
     }
 
     fn sync(&mut self, now: Time) -> Result<(), StoreError> {
@@ -296,9 +326,7 @@ impl Store {
     /// Replaces the snapshot now. The journal is synced first, so that a snapshot on the medium
     /// never names events that are not there.
     pub fn save(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
-        if self.unsynced {
-            self.sync(now)?;
-        }
+        self.commit(now)?;
         let bytes = snapshot::encode(plan, run, self.seq);
         let path = self.root.join(STATE);
         disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;
@@ -346,6 +374,11 @@ impl Store {
         found.sort();
         Ok(found.into_iter().map(|(_, name)| name).collect())
     }
+}
+
+/// Whether a time has come. A clock that was set back to before `since` must not stop us.
+fn has_come(due: Time, now: Time, since: Time) -> bool {
+    now >= due || now < since
 }
 
 /// Names what was being done when the disk failed.

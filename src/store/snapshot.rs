@@ -175,13 +175,14 @@ struct Loops<'a> {
 impl Serialize for Loops<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        write_loops(&mut map, &self.plan.root, &self.run.body, "")?;
+        write_loops(&mut map, self.run.status, &self.plan.root, &self.run.body, "")?;
         map.end()
     }
 }
 
 fn write_loops<M: SerializeMap>(
     map: &mut M,
+    run_status: RunStatus,
     block: &Block,
     body: &Sequence,
     prefix: &str,
@@ -189,9 +190,15 @@ fn write_loops<M: SerializeMap>(
     for (step, slot) in block.steps.iter().zip(&body.slots) {
         let (Action::Each(each), Some(run)) = (&step.action, &slot.each) else { continue };
         let path = format!("{prefix}{}", StepPath::top(&step.name));
-        map.serialize_entry(&path, &LoopDoc::of(each, slot, run))?;
+        let mut doc = LoopDoc::of(each, slot, run);
+        if doc.status == StepStatus::Running && run_status == RunStatus::Failed {
+            // The run halted inside it: nothing of it runs.
+            doc.status = StepStatus::Failed;
+        }
+        map.serialize_entry(&path, &doc)?;
         for (index, iteration) in run.iterations.iter().enumerate() {
-            write_loops(map, &each.block, &iteration.body, &format!("{path}.{index}."))?;
+            let prefix = format!("{path}.{index}.");
+            write_loops(map, run_status, &each.block, &iteration.body, &prefix)?;
         }
     }
     Ok(())
@@ -338,10 +345,23 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     }
     let reader = Reader { loops: &head.for_each };
     run.body = reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", 0)?;
-    if run.status == RunStatus::Running {
-        make_ready(&mut run.body);
+    match run.status {
+        RunStatus::Running => make_ready(&mut run.body),
+        RunStatus::Failed => reopen_halted(&mut run.body),
+        RunStatus::Completed => {}
     }
     Ok(Loaded { run, journal_seq: head.journal_seq })
+}
+
+/// A loop at the cursor of a failed run that has items left is where the run halted.
+fn reopen_halted(body: &mut Sequence) {
+    let cursor = body.cursor;
+    let Some(slot) = body.slots.get_mut(cursor) else { return };
+    let Some(each) = slot.each.as_deref_mut() else { return };
+    if let Some(item) = each.iterations.get_mut(each.index) {
+        slot.state = StepState::Running;
+        reopen_halted(&mut item.body);
+    }
 }
 
 /// Between two events the step at a cursor is never settled while a run goes on; what looks so

@@ -67,7 +67,8 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 }
 
-fn keep(level: Level, text: &str) {
+/// Keeps a line in the run's log without showing it.
+pub fn keep(level: Level, text: &str) {
     let mut log = RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner());
     if let Some(log) = log.as_mut() {
         let trace = log.trace.as_ref().map(|t| format!(" trace_id={t}")).unwrap_or_default();

@@ -1,13 +1,13 @@
 //! Telling a person what a run does: a line for each step that ends, and on a terminal a live
 //! view of where it is.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, poll};
 
 use super::progress;
-use crate::engine::run::Address;
+use crate::engine::run::{Address, StepState};
 use crate::engine::{Choice, Event, Record, Run, StepStatus};
 use crate::exec::Stop;
 use crate::fleet::Report;
@@ -33,12 +33,14 @@ pub struct TextReport {
     colour: bool,
     drawn: usize,
     last: Vec<String>,
+    /// Input that was read and not yet used.
+    typed: Vec<u8>,
 }
 
 impl TextReport {
     pub fn new(telling: Telling, colour: bool) -> Self {
         let live = telling == Telling::Progress && std::io::stderr().is_terminal();
-        TextReport { telling, live, colour, drawn: 0, last: Vec::new() }
+        TextReport { telling, live, colour, drawn: 0, last: Vec::new(), typed: Vec::new() }
     }
 
     fn say(&mut self, line: &str) {
@@ -79,6 +81,38 @@ impl TextReport {
         self.say(&line);
         if record.status == StepStatus::Failed {
             self.explain(record);
+        }
+    }
+
+    /// Tells of the loops that ended with this event: those around its step, inside out.
+    fn loops_ended(&mut self, plan: &Plan, run: &Run, event: &Event) {
+        let (step, is_loop) = match event {
+            Event::Ended { step, .. } | Event::Skipped { step } => (step, false),
+            Event::Opened { step } | Event::Moved { step, .. } => (step, true),
+            _ => return,
+        };
+        let address = StepPath::parse(step).and_then(|path| Address::of(plan, &path));
+        let mut here = address.and_then(|at| if is_loop { Some(at) } else { at.parent() });
+        while let Some(at) = here {
+            let Some(slot) = run.slot(&at) else { return };
+            let (Some(each), Some(record)) = (&slot.each, &slot.record) else { return };
+            if slot.state != StepState::Settled {
+                return;
+            }
+            let failed = each.iterations.iter().filter(|item| item.failed).count();
+            let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+            let total = at.block(plan).steps.len();
+            let line = format!(
+                "{}[{}/{total}] {}: {} ({} items{failed}, {})",
+                "  ".repeat(at.loops.len()),
+                at.step + 1,
+                at.path(plan),
+                self.paint(record.status, if failed.is_empty() { "completed" } else { "ended" }),
+                each.items.len(),
+                seconds(record.duration_ms.unwrap_or(0)),
+            );
+            self.say(&line);
+            here = at.parent();
         }
     }
 
@@ -151,6 +185,9 @@ impl Report for TextReport {
             }
             _ => {}
         }
+        if self.telling != Telling::Quiet {
+            self.loops_ended(plan, run, event);
+        }
     }
 
     fn tick(&mut self, plan: &Plan, run: &Run, now: Time) -> Option<Time> {
@@ -187,14 +224,11 @@ impl Report for TextReport {
             self.erase();
             let _ = write!(std::io::stderr().lock(), "[r]etry, [c]ontinue or [s]top? ");
             let _ = std::io::stderr().flush();
-            if !wait_for_input(stop) {
-                return None;
-            }
-            let mut line = String::new();
-            match std::io::stdin().lock().read_line(&mut line) {
-                Ok(0) | Err(_) => return Some(Choice::Stop),
-                Ok(_) => {}
-            }
+            let line = match self.read_line(stop) {
+                Line::Read(line) => line,
+                Line::End => return Some(Choice::Stop),
+                Line::Stopped => return None,
+            };
             match line.trim().to_lowercase().as_str() {
                 "r" | "retry" => return Some(Choice::Retry),
                 "c" | "continue" => return Some(Choice::Continue),
@@ -211,16 +245,40 @@ impl Drop for TextReport {
     }
 }
 
-/// Waits until there is a line to read; says no when the run was stopped meanwhile.
-fn wait_for_input(stop: &Stop) -> bool {
-    let stdin = std::io::stdin();
-    while stop.level() == 0 {
-        let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut fds, 100u16).is_ok_and(|ready| ready > 0) {
-            return true;
+/// What came of waiting for a line.
+enum Line {
+    Read(String),
+    End,
+    Stopped,
+}
+
+impl TextReport {
+    /// Reads a line from standard input, and gives up when the run is stopped meanwhile. Goes
+    /// around the standard library's buffer, which cannot be asked whether it holds a line.
+    fn read_line(&mut self, stop: &Stop) -> Line {
+        let stdin = std::io::stdin();
+        loop {
+            if let Some(end) = self.typed.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.typed.drain(..=end).collect();
+                return Line::Read(String::from_utf8_lossy(&line).into_owned());
+            }
+            if stop.level() > 0 {
+                return Line::Stopped;
+            }
+            let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+            if poll(&mut fds, 100u16).unwrap_or(0) == 0 {
+                continue;
+            }
+            let mut piece = [0; 256];
+            match nix::unistd::read(stdin.as_fd(), &mut piece) {
+                Ok(0) if self.typed.is_empty() => return Line::End,
+                Ok(0) => self.typed.push(b'\n'),
+                Ok(count) => self.typed.extend_from_slice(&piece[..count]),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => return Line::End,
+            }
         }
     }
-    false
 }
 
 fn terminal_width() -> usize {

@@ -14,6 +14,9 @@ pub struct CleanArgs {
     /// Remove runs last touched longer ago than this: 7d, 12h [default: ORCHESTRATE_KEEP_RUNS days]
     #[arg(long, value_name = "AGE")]
     pub older_than: Option<String>,
+    /// Also those that were stopped or killed and could be resumed
+    #[arg(long)]
+    pub stopped: bool,
     /// Show what would be removed, but remove nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -31,13 +34,17 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
                 .hint("give `--older-than 7d`, or set ORCHESTRATE_KEEP_RUNS to a number of days")
         })?,
     };
-    let old = old_runs(&around.state_dir, age)?;
+    let old = old_runs(&around.state_dir, age, args.stopped)?;
     for (id, path) in &old {
         if !args.dry_run {
             remove(path)?;
         }
         if common.json {
-            println!("{}", serde_json::json!({ "run_id": id.as_str(), "removed": !args.dry_run }));
+            let removed = !args.dry_run;
+            let line = serde_json::json!({
+                "schema": "clean/v1", "run_id": id.as_str(), "removed": removed,
+            });
+            println!("{line}");
         } else {
             println!("{} {id}", if args.dry_run { "would remove" } else { "removed" });
         }
@@ -52,7 +59,7 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// ORCHESTRATE_KEEP_RUNS in milliseconds, where it is set.
-fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
+pub fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
     let Some(text) = around.environment.get("ORCHESTRATE_KEEP_RUNS") else { return Ok(None) };
     match text.to_string_lossy().trim() {
         "" => Ok(None),
@@ -66,19 +73,22 @@ fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// Removes runs older than ORCHESTRATE_KEEP_RUNS days, where that is set.
-pub fn keep_days(around: &Surroundings, current: &RunId) -> Result<(), Failure> {
-    let Some(age_ms) = days_kept(around)? else { return Ok(()) };
-    for (id, path) in old_runs(&around.state_dir, age_ms)? {
-        if id != *current {
-            remove(&path)?;
-            tracing::info!("removed run {id}, which was old");
-        }
+/// Removes runs older than ORCHESTRATE_KEEP_RUNS days, where that is set. A run that has ended
+/// well stays so if an old one cannot be removed.
+pub fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
+    let Some(age_ms) = age_ms else { return };
+    let removed = old_runs(&around.state_dir, age_ms, false).and_then(|old| {
+        old.iter().filter(|(id, _)| id != current).try_for_each(|(id, path)| {
+            tracing::info!("removing run {id}, which is old");
+            remove(path)
+        })
+    });
+    if let Err(failure) = removed {
+        eprint!("{}", failure.text);
     }
-    Ok(())
 }
 
-fn old_runs(dir: &Path, age_ms: u64) -> Result<Vec<(RunId, PathBuf)>, Failure> {
+fn old_runs(dir: &Path, age_ms: u64, stopped: bool) -> Result<Vec<(RunId, PathBuf)>, Failure> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -93,8 +103,8 @@ fn old_runs(dir: &Path, age_ms: u64) -> Result<Vec<(RunId, PathBuf)>, Failure> {
         let Some(id) = entry.file_name().to_str().and_then(RunId::parse) else { continue };
         let path = entry.path();
         let (status, touched) = last_known(&path, &id);
-        // One that was stopped can still be resumed.
-        let open = status == Some(RunStatus::Running) || lock::is_held(&path);
+        // One that was stopped can still be resumed, unless its owner says otherwise.
+        let open = status == Some(RunStatus::Running) && !stopped || lock::is_held(&path);
         if !open && now.ms_since(touched) > age_ms {
             old.push((id, path));
         }

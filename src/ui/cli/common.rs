@@ -222,6 +222,11 @@ pub fn checksum(bytes: &[u8]) -> String {
     format!("sha256:{}", sha256(bytes))
 }
 
+/// Where a workflow lies: by its name from here, else from the workspace.
+pub fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
+    if file.exists() { file.to_owned() } else { around.workspace.join(file) }
+}
+
 /// Reads and compiles a workflow file; every problem of it is in the failure.
 pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
     let name = file.display().to_string();
@@ -235,11 +240,7 @@ pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
 /// Reads a workflow file as text. The error is a whole message.
 pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, String> {
     let name = file.display();
-    let path = match file.is_relative() && !file.exists() {
-        true => around.workspace.join(file),
-        false => file.to_owned(),
-    };
-    let bytes = read_bounded(&path, around.config.input_bytes)
+    let bytes = read_bounded(&workflow_path(around, file), around.config.input_bytes)
         .map_err(|error| format!("cannot read the workflow `{name}`: {error}"))?;
     String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
@@ -319,6 +320,7 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
             Err(error) => return Err(cannot(&root, &error)),
         }
     };
+    RealDisk::default().sync_dir(dir).map_err(|error| cannot(dir, &error))?;
     let owned = fill(around, new, now, &id, &root).inspect_err(|_| {
         let _ = std::fs::remove_dir_all(&root);
     })?;
@@ -356,6 +358,9 @@ fn fill(
     let store = Store::create(disk, root, &frozen, &new.plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
     keep_log(around, root, id)?;
+    for warning in &new.loaded.warnings {
+        log::keep(Level::WARN, &warning.message);
+    }
     Ok(Owned { plan: new.plan, run, store, lock })
 }
 
@@ -511,11 +516,7 @@ fn tell_end(around: &Surroundings, plan: &Plan, run: &Run, finish: Finish, took:
         Finish::Stopped(signal) => (stopped_code(signal), "stopped"),
     };
     tracing::info!("run {} {word}", run.id);
-    if around.common.json {
-        let mut summary = snapshot::summary(plan, run);
-        summary["exit_code"] = code.into();
-        println!("{summary}");
-    }
+    tell_outcome(around, plan, run, code);
     let failed: Vec<_> = run.failed_steps.iter().map(|step| format!("`{step}`")).collect();
     if !failed.is_empty() {
         around.say(format!("failed steps: {}", failed.join(", ")));
@@ -526,9 +527,21 @@ fn tell_end(around: &Surroundings, plan: &Plan, run: &Run, finish: Finish, took:
     around.say(format!("run {} {word} in {took}", run.id));
     if code != 0 {
         around.say(format!("  state: {}/state.json", run.origin.run_root));
-        around.say(format!("  go on: orchestrate resume {}", run.id));
+        // After the last step there is nothing to go on with.
+        if run.slot(&run.position()).is_some() {
+            around.say(format!("  go on: orchestrate resume {}", run.id));
+        }
     }
     code
+}
+
+/// Writes the outcome for programs, where asked.
+pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) {
+    if around.common.json {
+        let mut summary = snapshot::summary(plan, run);
+        summary["exit_code"] = code.into();
+        println!("{summary}");
+    }
 }
 
 /// The directory of a run, by its id, the beginning of it, or `latest`.

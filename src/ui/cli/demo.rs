@@ -35,15 +35,17 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
         Some(dir) => dir.clone(),
         None => std::env::temp_dir().join(format!("orchestrate-demo-{}", std::process::id())),
     };
+    let mut around = Surroundings::look(common)?;
     lay_out(&dir).map_err(|error| {
         Failure::new(1, format!("cannot lay out the demo in `{}`: {error}", dir.display()))
     })?;
     std::env::set_current_dir(&dir)
         .map_err(|error| Failure::new(1, format!("cannot work in `{}`: {error}", dir.display())))?;
-    // Whatever the caller's settings are, the demo shows what everybody would see.
-    let mut around = Surroundings::look(common)?;
-    around.workspace = std::env::current_dir().unwrap_or(dir.clone());
-    around.state_dir = around.workspace.join(".orchestrate/runs");
+    around.workspace = std::env::current_dir()
+        .map_err(|error| Failure::new(1, format!("cannot find `{}`: {error}", dir.display())))?;
+    let state_dir = common.state_dir.clone();
+    around.state_dir =
+        around.workspace.join(state_dir.unwrap_or_else(|| PathBuf::from(".orchestrate/runs")));
     around.say(format!("A small team builds a URL shortener in {}.", dir.display()));
     around.say("Its agents answer from a script; the files, the tests and the run are real.\n");
     let loaded = common::load(&around, Path::new("workflow.yaml"))?;
@@ -85,6 +87,8 @@ fn lay_out(dir: &Path) -> std::io::Result<()> {
 
 fn tell_what_next(around: &Surroundings, dir: &Path) {
     let dir = dir.display();
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate"));
+    let program = program.display();
     around.say(format!(
         "\nWhat to look at next, in {dir}:\n\
          \x20 workflow.yaml                         what was asked of whom, and in which order\n\
@@ -93,7 +97,7 @@ fn tell_what_next(around: &Surroundings, dir: &Path) {
          \x20 processed/                            the engineer's tasks, moved when done\n\
          \x20 .orchestrate/runs/latest/state.json   every step with its result and its time\n\
          \x20 .orchestrate/runs/latest/logs/        what was said along the way\n\n\
-         Run it again:  cd {dir} && orchestrate run workflow.yaml --progress\n\
+         Run it again:  cd {dir} && {program} run workflow.yaml --progress\n\
          Your own:      README.md, \"Your first workflow\""
     ));
 }

@@ -37,12 +37,19 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
         return restart(&around, args, &id, &root);
     }
     around.config = frozen_config(&root)?;
-    let plan = frozen_plan(&around, &root)?;
+    let mut plan = frozen_plan(&around, &root)?;
+    // What `run-step` began is one step, not the whole workflow.
+    if let Some(step) = origin(&root).and_then(|origin| origin.only_step) {
+        plan = plan.only(&step).ok_or_else(|| {
+            let message = format!("run {id} is of the step `{step}`, which its workflow has not");
+            Failure::new(7, message)
+        })?;
+    }
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
-    let (store, run) = match Store::load(disk.clone(), &root, &plan) {
+    let (mut store, run) = match Store::load(disk.clone(), &root, &plan) {
         Ok(loaded) => loaded,
         Err(error) if args.repair => {
-            tracing::warn!("{error}");
+            around.say(format!("{error}"));
             let (store, run, by) =
                 Store::repair(disk, &root, &plan).map_err(|error| damaged(error, &id))?;
             around.say(format!("state rebuilt from {by}"));
@@ -50,20 +57,15 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
         }
         Err(error) => return Err(damaged(error, &id)),
     };
-    // What `run-step` began is one step, not the whole workflow.
-    let (plan, mut store, run) = match run.origin.only_step.clone() {
-        Some(step) => only(plan, &step, &root, &id)?,
-        None => (plan, store, run),
-    };
     if run.status == RunStatus::Completed {
-        // Its last snapshot may be older than its last event, or damaged.
-        let saved = store.save(&plan, &run, SystemClock.now());
-        saved.map_err(|error| common::disk_failure(&error, &id))?;
+        // The snapshot may be older than the journal, or damaged no more.
+        store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e, &id))?;
         end_orphans(&around, &id);
+        common::tell_outcome(&around, &plan, &run, 0);
         around.say(format!("run {id} has completed already; there is nothing to do"));
         return Ok(0);
     }
-    check_source(&run)?;
+    check_source(&around, &run)?;
     let signals = common::listen()?;
     end_orphans(&around, &id);
     common::keep_log(&around, &root, &id)?;
@@ -82,18 +84,6 @@ fn end_orphans(around: &Surroundings, id: &RunId) {
     if orphans > 0 {
         around.say(format!("ended {orphans} processes that an earlier run of this had left"));
     }
-}
-
-fn only(plan: Plan, step: &str, root: &Path, id: &RunId) -> Result<(Plan, Store, Run), Failure> {
-    let plan = plan.only(step).ok_or_else(|| {
-        Failure::new(
-            7,
-            format!("the run is of the step `{step}`, which its workflow does not have"),
-        )
-    })?;
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
-    let (store, run) = Store::load(disk, root, &plan).map_err(|error| damaged(error, id))?;
-    Ok((plan, store, run))
 }
 
 fn damaged(error: LoadError, id: &RunId) -> Failure {
@@ -136,9 +126,9 @@ fn frozen_plan(around: &Surroundings, root: &Path) -> Result<Plan, Failure> {
 }
 
 /// A workflow that was changed since is not the one the run is of.
-fn check_source(run: &Run) -> Result<(), Failure> {
+fn check_source(around: &Surroundings, run: &Run) -> Result<(), Failure> {
     let file = &run.origin.workflow_file;
-    match std::fs::read(file) {
+    match std::fs::read(common::workflow_path(around, Path::new(file))) {
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
             let message = format!("`{file}` was changed since run {} began", run.id);
             Err(Failure::new(1, message)
@@ -164,7 +154,7 @@ fn restart(
             .hint("start again with `orchestrate run WORKFLOW`")
     })?;
     let loaded: Loaded = common::load(around, Path::new(&origin.workflow_file))?;
-    super::run::tell_warnings(&loaded);
+    super::run::tell_warnings(around, &loaded);
     let plan = match &origin.only_step {
         None => loaded.plan.clone(),
         Some(step) => loaded.plan.clone().only(step).ok_or_else(|| {

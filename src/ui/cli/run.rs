@@ -81,8 +81,9 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let (workflow, archive) = sort_out(args)?;
     let loaded = common::load(&around, &workflow)?;
-    tell_warnings(&loaded);
+    tell_warnings(&around, &loaded);
     let context = args.context.merge(&loaded.plan)?;
+    let days = clean::days_kept(&around)?;
     let processed = processed::Processed::of(&around, &loaded.plan);
     if args.clean_processed {
         processed.check()?;
@@ -110,7 +111,7 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     {
         processed.archive(&destination, &root)?;
     }
-    clean::keep_days(&around, &run.id)?;
+    clean::keep_days(&around, days, &run.id);
     Ok(code)
 }
 
@@ -129,7 +130,10 @@ fn sort_out(args: &RunArgs) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     }
 }
 
-pub fn tell_warnings(loaded: &Loaded) {
+pub fn tell_warnings(around: &Surroundings, loaded: &Loaded) {
+    if around.common.quiet {
+        return;
+    }
     for problem in &loaded.warnings {
         eprint!("{}", problem.show(&loaded.file, &loaded.text));
     }

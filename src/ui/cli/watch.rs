@@ -41,14 +41,15 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
     .map_err(|error| tracing::warn!("changes are found by looking only: {error}"))
     .ok();
     loop {
-        let definition = contents(std::slice::from_ref(&args.workflow));
+        let workflow = common::workflow_path(&around, &args.workflow);
+        let definition = contents(std::slice::from_ref(&workflow));
         let ran = run_once(&around, args, &signals);
         let files = match ran {
             Ok(Ran::Stopped(code)) => return Ok(code),
             Ok(Ran::Ended(files)) => files,
             Err(failure) => {
                 eprint!("{}", failure.text);
-                vec![args.workflow.clone()]
+                vec![workflow]
             }
         };
         if let Some(watcher) = &mut watcher {
@@ -71,7 +72,7 @@ enum Ran {
 
 fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Result<Ran, Failure> {
     let loaded = common::load(around, &args.workflow)?;
-    tell_warnings(&loaded);
+    tell_warnings(around, &loaded);
     let context = args.context.merge(&loaded.plan)?;
     let policy =
         args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
@@ -88,7 +89,7 @@ fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Resul
 
 /// The workflow, its context file, and every prompt and schema it names without a variable.
 fn watched(around: &Surroundings, args: &WatchArgs, loaded: &Loaded) -> Vec<PathBuf> {
-    let mut files = vec![args.workflow.clone()];
+    let mut files = vec![common::workflow_path(around, &args.workflow)];
     files.extend(args.context.file.clone());
     let mut named = Vec::new();
     collect(&loaded.plan.root, &mut named);
