@@ -232,6 +232,7 @@ impl Driver<'_> {
         perform::keep_earlier_logs(&self.site, &step, attempt);
         let prepared = prepare(&self.site, self.plan, &self.run, &here, attempt);
         let name = step.to_string();
+        let reads_state = matches!(&prepared, Prepared::Run(work) if work.reads_state);
         let job: Job = match prepared {
             Prepared::Skip => {
                 return self.record(Event::Skipped { step: name }).map(|()| true);
@@ -260,6 +261,9 @@ impl Driver<'_> {
             self.store.back_up(self.plan, &self.run, &name, now)?;
         }
         self.record(Event::Launched { step: name.clone(), attempt })?;
+        if reads_state {
+            self.store.save(self.plan, &self.run, self.clock.now())?;
+        }
         state.in_flight.insert(name);
         self.hand_over(job, state);
         Ok(true)

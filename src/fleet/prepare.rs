@@ -53,6 +53,8 @@ pub struct Work {
     pub debug: Map<String, Value>,
     /// Lines for the step's debug log.
     pub notes: Vec<String>,
+    /// It was told where the run is kept, so it may read the state, which must then be fresh.
+    pub reads_state: bool,
 }
 
 /// A wait for files, resolved.
@@ -405,6 +407,7 @@ impl Preparing<'_> {
             sweep,
             debug,
             notes: std::mem::take(&mut self.notes),
+            reads_state: self.step.names_run_root(),
         })))
     }
 

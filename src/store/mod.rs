@@ -106,19 +106,22 @@ impl Store {
         Ok(store)
     }
 
-    /// Puts a new run's files and names on the medium, once.
-    fn settle(&mut self) -> Result<(), StoreError> {
-        if self.unsettled.is_empty() {
-            return Ok(());
-        }
+    /// Puts the content of a new run's files on the medium, once.
+    fn sync_unsettled(&self) -> Result<(), StoreError> {
         for path in &self.unsettled {
             self.disk.sync(path).map_err(failed("sync", path))?;
         }
-        let above = self.root.parent().unwrap_or(Path::new(""));
-        for dir in [&self.root, above] {
-            self.disk.sync_dir(dir).map_err(failed("sync", dir))?;
+        Ok(())
+    }
+
+    /// Puts the names in the run's directory on the medium and, once, its own.
+    fn sync_names(&mut self) -> Result<(), StoreError> {
+        self.disk.sync_dir(&self.root).map_err(failed("sync", &self.root))?;
+        if !self.unsettled.is_empty() {
+            let above = self.root.parent().unwrap_or(Path::new(""));
+            self.disk.sync_dir(above).map_err(failed("sync", above))?;
+            self.unsettled.clear();
         }
-        self.unsettled.clear();
         Ok(())
     }
 
@@ -346,7 +349,10 @@ impl Store {
     fn sync(&mut self, now: Time) -> Result<(), StoreError> {
         let path = self.root.join(JOURNAL);
         self.disk.sync(&path).map_err(failed("sync", &path))?;
-        self.settle()?;
+        if !self.unsettled.is_empty() {
+            self.sync_unsettled()?;
+            self.sync_names()?;
+        }
         self.synced_at = now;
         self.unsynced = false;
         Ok(())
@@ -357,10 +363,14 @@ impl Store {
     pub fn save(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         let bytes = snapshot::encode(plan, run, self.seq);
         let path = self.root.join(STATE);
+        let temporary = disk::temporary(&path);
         // What is about to be replaced needs no sync of its own.
         self.unsettled.retain(|other| *other != path);
-        disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;
-        self.settle()?;
+        self.disk.write(&temporary, &bytes).map_err(failed("write", &temporary))?;
+        self.disk.sync(&temporary).map_err(failed("sync", &temporary))?;
+        self.sync_unsettled()?;
+        self.disk.rename(&temporary, &path).map_err(failed("write", &path))?;
+        self.sync_names()?;
         self.snapshot_len = bytes.len() as u64;
         self.snapshot_at = now;
         self.grown = 0;

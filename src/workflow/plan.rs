@@ -97,6 +97,18 @@ pub struct Step {
     pub on: Handlers,
 }
 
+impl Step {
+    /// Whether what it executes is told where the run is kept.
+    pub fn names_run_root(&self) -> bool {
+        let named = |template: &Template| template.holes().any(|hole| hole.raw == "run.root");
+        match &self.action {
+            Action::Exec { argv } => argv.iter().any(named),
+            Action::Ask { params, .. } => params.values().any(|param| param.any(&named)),
+            Action::Wait(_) | Action::Each(_) => false,
+        }
+    }
+}
+
 /// What a step does; it cannot do two things.
 #[derive(Clone, Debug)]
 pub enum Action {
@@ -258,6 +270,16 @@ impl Param {
         let mut missing = Vec::new();
         let value = self.fill(scope, &mut missing);
         if missing.is_empty() { Ok(value) } else { Err(missing) }
+    }
+
+    /// Whether a template in it is so.
+    fn any(&self, is: &impl Fn(&Template) -> bool) -> bool {
+        match self {
+            Param::Fixed(_) => false,
+            Param::Text(template) => is(template),
+            Param::List(items) => items.iter().any(|item| item.any(is)),
+            Param::Map(pairs) => pairs.iter().any(|(_, value)| value.any(is)),
+        }
     }
 
     fn fill(&self, scope: &dyn Scope, missing: &mut Vec<Missing>) -> Value {
