@@ -73,8 +73,7 @@ pub struct Store {
 
 impl Store {
     /// Makes a run's directory and first files, with those it freezes. They survive the end of
-    /// this process at once; the medium has them with the first sync, at the latest
-    /// [`QUIET_MS`] later.
+    /// this process at once, and a power cut from the first [`Store::keep_up`] on.
     pub fn create(
         disk: Arc<dyn Disk>,
         root: &Path,
@@ -311,6 +310,11 @@ impl Store {
 
     /// Does what keeping up needs: a sync of the journal, a new snapshot. Cheap when called often.
     pub fn keep_up(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
+        if !self.unsettled.is_empty() {
+            // At the first chance: by now the first step runs, and nobody waits for this.
+            self.sync_unsettled()?;
+            self.sync_names()?;
+        }
         if self.stale && self.may_snapshot(now) {
             return self.save(plan, run, now);
         }
