@@ -1,7 +1,5 @@
 //! Scripts: at a time, something happens, and then exactly this is owed.
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::ids::RunId;
 use crate::workflow::compile;
@@ -13,7 +11,7 @@ struct Script {
 }
 
 fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
-    let plan = compile(workflow, &BTreeMap::new()).expect("the workflow is valid").plan;
+    let plan = compile(workflow, &()).expect("the workflow is valid").plan;
     let id = RunId::new("20250115T143022Z", 7);
     let origin = Origin {
         run_id: id.as_str().into(),

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::workflow::plan::Provider;
-use crate::workflow::{Problem, read_config};
+use crate::workflow::{Configured, Problem, read_config};
 
 const BUILT_IN: &str = include_str!("../../config/orchestrate.yaml");
 
@@ -26,7 +27,9 @@ pub struct Config {
     /// The files laid over the built-in one, in order: what a run freezes, so that it goes on
     /// as it began whatever the files say later.
     pub layers: Vec<Layer>,
-    pub providers: BTreeMap<String, Provider>,
+    /// Those of the files alone; with the built-in ones they are made when first asked for.
+    own_providers: BTreeMap<String, Provider>,
+    all_providers: OnceLock<BTreeMap<String, Provider>>,
     pub max_visits: u32,
     pub grace: Duration,
     pub input_bytes: u64,
@@ -41,17 +44,17 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// The built-in settings.
+    /// The built-in settings. Their limits stand here too, so that starting up reads no YAML; a
+    /// test holds the two together.
     pub fn built_in() -> Config {
-        let mut config = Config {
+        Config {
             layers: Vec::new(),
-            providers: BTreeMap::new(),
+            own_providers: BTreeMap::new(),
+            all_providers: OnceLock::new(),
             max_visits: 10_000,
             grace: Duration::from_secs(5),
             input_bytes: 64 << 20,
-        };
-        config.lay_over(BUILT_IN).expect("the built-in settings are valid");
-        config
+        }
     }
 
     /// The built-in settings with those files laid over that exist, in order.
@@ -93,7 +96,7 @@ impl Config {
 
     fn lay_over(&mut self, text: &str) -> Result<(), Vec<Problem>> {
         let layer = read_config(text)?;
-        self.providers.extend(layer.providers);
+        self.own_providers.extend(layer.providers);
         self.max_visits = layer.max_visits.unwrap_or(self.max_visits);
         self.grace = layer.grace.unwrap_or(self.grace);
         self.input_bytes = layer.input_bytes.unwrap_or(self.input_bytes);
@@ -104,6 +107,17 @@ impl Config {
 /// A digest in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Configured for Config {
+    fn providers(&self) -> &BTreeMap<String, Provider> {
+        self.all_providers.get_or_init(|| {
+            let built_in = read_config(BUILT_IN).expect("the built-in settings are valid");
+            let mut all = built_in.providers;
+            all.extend(self.own_providers.clone());
+            all
+        })
+    }
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
@@ -121,9 +135,17 @@ mod tests {
         let file = dir.path().join("c.yaml");
         std::fs::write(&file, "providers: { claude: { command: [mine] } }\n").unwrap();
         let config = Config::load(&[dir.path().join("none.yaml"), file], None).unwrap();
-        assert_eq!(config.providers["claude"].command.len(), 1);
-        assert!(config.providers.contains_key("offline"));
+        assert_eq!(config.providers()["claude"].command.len(), 1);
+        assert!(config.providers().contains_key("offline"));
         assert_eq!(config.grace, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn the_built_in_file_says_what_is_built_in() {
+        let (file, config) = (read_config(BUILT_IN).unwrap(), Config::built_in());
+        assert_eq!(file.max_visits, Some(config.max_visits));
+        assert_eq!(file.grace, Some(config.grace));
+        assert_eq!(file.input_bytes, Some(config.input_bytes));
     }
 
     #[test]

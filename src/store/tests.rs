@@ -1,7 +1,6 @@
 //! A crash sweep: a run is played calmly once, and then again for every operation of the disk,
 //! crashing after it, and crashing again while it recovers.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -100,7 +99,7 @@ struct World {
 
 impl World {
     fn new(planted: Planted) -> Self {
-        let plan = workflow::compile(WORKFLOW, &BTreeMap::new()).unwrap().plan;
+        let plan = workflow::compile(WORKFLOW, &()).unwrap().plan;
         World {
             plan,
             disk: Arc::default(),

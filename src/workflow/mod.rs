@@ -29,13 +29,24 @@ pub struct Compiled {
     pub paths: Vec<(String, Place)>,
 }
 
-/// Compiles a workflow. `providers` are those a workflow may use without defining them.
-pub fn compile(
-    text: &str,
-    providers: &BTreeMap<String, Provider>,
-) -> Result<Compiled, Vec<Problem>> {
+/// Knows the providers that a workflow may use without defining them. They are asked for only
+/// when needed, because reading them takes longer than anything else about a small workflow.
+pub trait Configured {
+    fn providers(&self) -> &BTreeMap<String, Provider>;
+}
+
+/// Nothing is configured.
+impl Configured for () {
+    fn providers(&self) -> &BTreeMap<String, Provider> {
+        static NONE: BTreeMap<String, Provider> = BTreeMap::new();
+        &NONE
+    }
+}
+
+/// Compiles a workflow.
+pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
-    steps::compile(&document, providers)
+    steps::compile(&document, configured)
 }
 
 /// What one settings file says.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 
-use super::Compiled;
 use super::check::{self, Names};
 use super::fields::{Fields, Findings, Key, parse_template, since_1_1, suggest};
 use super::plan::{
@@ -14,6 +13,7 @@ use super::plan::{
 use super::problem::{Place, Problem, nearest};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
+use super::{Compiled, Configured};
 use crate::ids::name_fault;
 use crate::template::Hole;
 
@@ -65,8 +65,23 @@ const EACH: [Key; 5] = [
 pub(super) struct Reading<'a> {
     pub findings: &'a Findings,
     pub version: Version,
-    pub providers: &'a BTreeMap<String, Provider>,
+    /// The workflow's own providers, and those of the settings that it turned out to use.
+    pub providers: std::cell::RefCell<BTreeMap<String, Provider>>,
+    pub configured: &'a dyn Configured,
     pub paths: std::cell::RefCell<Vec<(String, Place)>>,
+}
+
+impl Reading<'_> {
+    fn knows_provider(&self, name: &str) -> bool {
+        if self.providers.borrow().contains_key(name) {
+            return true;
+        }
+        let found = self.configured.providers().get(name);
+        let found = found.map(|provider| (name.to_owned(), provider.clone()));
+        let known = found.is_some();
+        self.providers.borrow_mut().extend(found);
+        known
+    }
 }
 
 /// The names visible at one point of the text, from the outside in.
@@ -76,10 +91,7 @@ pub(super) struct Visible<'a> {
     pub aliases: Vec<String>,
 }
 
-pub fn compile(
-    document: &Node,
-    configured: &BTreeMap<String, Provider>,
-) -> Result<Compiled, Vec<Problem>> {
+pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let findings = Findings::default();
     let version = read_version(&findings, document);
     let compiled = Fields::open(&findings, document, "the workflow", &TOP, version)
@@ -130,17 +142,15 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
 
 type Paths = Vec<(String, Place)>;
 
-fn read_top(
-    top: &Fields,
-    version: Version,
-    configured: &BTreeMap<String, Provider>,
-) -> Option<(Plan, Paths)> {
-    let mut known = configured.clone();
-    if let Some(node) = top.get("providers") {
-        known.extend(providers(top.findings, node, version));
-    }
-    let reading =
-        Reading { findings: top.findings, version, providers: &known, paths: Default::default() };
+fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Option<(Plan, Paths)> {
+    let own = top.get("providers").map(|node| providers(top.findings, node, version));
+    let reading = Reading {
+        findings: top.findings,
+        version,
+        providers: own.unwrap_or_default().into(),
+        configured,
+        paths: Default::default(),
+    };
     let context = match top.get("context").map(|node| (node, node.to_json())) {
         Some((_, Json::Object(map))) => map,
         Some((node, _)) if !matches!(node.value, Value::Null) => {
@@ -158,7 +168,8 @@ fn read_top(
     };
     let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
     check::fall_through(top.findings, &root, steps);
-    let plan = Plan { version, name, strict_flow, context, providers: known.clone(), dirs, root };
+    let providers = reading.providers.into_inner();
+    let plan = Plan { version, name, strict_flow, context, providers, dirs, root };
     Some((plan, reading.paths.into_inner()))
 }
 
@@ -395,14 +406,15 @@ fn read_command(fields: &Fields) -> Option<Action> {
 fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
     let findings = reading.findings;
     let provider = fields.text("provider")?.to_owned();
-    if !reading.providers.contains_key(&provider) {
+    if !reading.knows_provider(&provider) {
         let place = fields.get("provider")?.place;
         let problem = Problem::error(format!(
             "{} asks the provider `{provider}`, but there is none of that name",
             fields.what
         ))
         .at(place);
-        let known = reading.providers.keys().map(String::as_str);
+        let own = reading.providers.borrow();
+        let known = own.keys().chain(reading.configured.providers().keys()).map(String::as_str);
         let problem = suggest(problem, &provider, known);
         findings.add(if problem.hint.is_none() {
             problem.hint("define it under `providers:`")

@@ -270,7 +270,7 @@ pub fn compile_in(
     around: &Surroundings,
     text: &str,
 ) -> Result<(Plan, Vec<Problem>), Vec<Problem>> {
-    let Compiled { plan, warnings, paths } = compile(text, &around.config.providers)?;
+    let Compiled { plan, warnings, paths } = compile(text, &around.config)?;
     let escapes: Vec<_> = paths
         .iter()
         .filter_map(|(path, place)| match workspace.check(path) {
