@@ -3,7 +3,8 @@
 //! The fault model: a crash keeps what was synced. Of what was not, it may keep any prefix of
 //! appended bytes, the old or the new content of a rewritten file (or none of it), and any change
 //! of names whose directory was not synced, each as the seed decides; a rename happened whole or
-//! not at all. Synced bytes and names are never lost. After a crash every call fails until [`SimDisk::restart`].
+//! not at all. Synced bytes and names are never lost. After a crash every call fails until
+//! [`SimDisk::restart`].
 
 use std::collections::BTreeMap;
 use std::io;
