@@ -49,8 +49,7 @@ pub fn replace_unsynced(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Resul
     disk.rename(&temporary, path)
 }
 
-/// Where a file's new content is written before it takes its place.
-pub fn temporary(path: &Path) -> PathBuf {
+fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     path.with_file_name(format!(".{}.tmp", name.unwrap_or_default()))
 }

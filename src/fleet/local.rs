@@ -1,14 +1,14 @@
 //! A local run: one process that does everything a run is owed.
 //!
-//! One loop takes messages (an execution ended, a signal came, a time is up), records an event
-//! for each, and asks the engine what is owed next. Executions happen on threads of their own, so
-//! the loop is free to keep the files up to date and the person informed.
+//! One loop waits for what happens (an execution ended, a time is up), records an event for it,
+//! and asks the engine what is owed next. Executions happen on a thread of their own, so the loop
+//! is free to keep the files up to date and the person informed.
 //!
 //! **Invariant:** an event is in the journal before anything is done because of it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use super::lifecycle;
@@ -39,14 +39,15 @@ pub trait Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
     Ended(RunStatus),
-    /// A signal stopped it; the run can be resumed.
-    Stopped(i32),
+    /// It was stopped; the run can be resumed.
+    Stopped,
 }
 
-/// What the loop hears.
-pub enum Message {
-    Done { step: StepPath, attempt: Attempt, performed: Option<Box<Performed>> },
-    Signal(i32),
+/// An execution that ended; without a result, it was stopped.
+struct Done {
+    step: StepPath,
+    attempt: Attempt,
+    performed: Option<Box<Performed>>,
 }
 
 /// Drives one run.
@@ -59,7 +60,6 @@ pub struct Driver<'a> {
     pub backups: bool,
     pub report: &'a mut dyn Report,
     pub stop: Stop,
-    pub messages: &'a (Sender<Message>, Receiver<Message>),
 }
 
 /// The loop's own state.
@@ -69,12 +69,17 @@ struct Loop {
     left_running: usize,
     /// A time that is waited for, and the same on a clock that nobody sets.
     wake: Option<(Time, Instant)>,
-    signal: Option<i32>,
     warned: bool,
-    worker: Option<Sender<Job>>,
+    worker: Option<Worker>,
 }
 
-type Job = Box<dyn FnOnce() -> Message + Send>;
+type Job = Box<dyn FnOnce() -> Done + Send>;
+
+/// The executing thread: where jobs go, and where it tells how they ended.
+struct Worker {
+    jobs: Sender<Job>,
+    done: Receiver<Done>,
+}
 
 impl Driver<'_> {
     /// Does everything the run is owed until it ends or is stopped.
@@ -91,19 +96,19 @@ impl Driver<'_> {
         driven?;
         let now = self.clock.now();
         self.store.save(self.plan, &self.run, now)?;
-        let finish = match state.signal {
-            Some(signal) if self.run.status == RunStatus::Running => Finish::Stopped(signal),
-            _ => Finish::Ended(self.run.status),
+        let finish = match self.run.status {
+            RunStatus::Running => Finish::Stopped,
+            ended => Finish::Ended(ended),
         };
         Ok((finish, self.run))
     }
 
     fn go_on(&mut self, state: &mut Loop) -> Result<(), StoreError> {
         loop {
-            if state.signal.is_none() && self.stop.level() == 0 {
+            if self.stop.level() == 0 {
                 self.do_what_is_owed(state)?;
             }
-            let over = self.run.status != RunStatus::Running || state.signal.is_some();
+            let over = self.run.status != RunStatus::Running || self.stop.level() > 0;
             if over && state.in_flight.is_empty() {
                 return Ok(());
             }
@@ -115,11 +120,10 @@ impl Driver<'_> {
     fn abandon(&self, state: &mut Loop) {
         self.stop.request(1);
         while !state.in_flight.is_empty() {
-            match self.messages.1.recv() {
-                Ok(Message::Done { step, .. }) => _ = state.in_flight.remove(&step.to_string()),
-                Ok(Message::Signal(_)) => {}
-                Err(_) => return,
-            }
+            let Some(Ok(done)) = state.worker.as_ref().map(|worker| worker.done.recv()) else {
+                return;
+            };
+            state.in_flight.remove(&done.step.to_string());
         }
     }
 
@@ -135,20 +139,19 @@ impl Driver<'_> {
         if let Some((_, wake)) = state.wake {
             nap = nap.min(wake.saturating_duration_since(Instant::now()));
         }
-        match self.messages.1.recv_timeout(nap) {
-            Ok(Message::Signal(signal)) => {
-                state.signal.get_or_insert(signal);
-                Ok(())
-            }
-            Ok(Message::Done { step, attempt, performed }) => {
-                state.in_flight.remove(&step.to_string());
-                let Some(performed) = performed else { return Ok(()) };
-                state.left_running += performed.left_running;
-                let record = Box::new(performed.record);
-                self.record(Event::Ended { step: step.to_string(), attempt, record })
-            }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(()),
-        }
+        let Some(worker) = state.worker.as_ref().filter(|_| !state.in_flight.is_empty()) else {
+            self.stop.sleep(nap);
+            return Ok(());
+        };
+        // A stop is seen by whoever is executing, who then tells us.
+        let Ok(Done { step, attempt, performed }) = worker.done.recv_timeout(nap) else {
+            return Ok(());
+        };
+        state.in_flight.remove(&step.to_string());
+        let Some(performed) = performed else { return Ok(()) };
+        state.left_running += performed.left_running;
+        let record = Box::new(performed.record);
+        self.record(Event::Ended { step: step.to_string(), attempt, record })
     }
 
     /// Keeps the files fresh. A failure here loses nothing yet: the journal has what counts, and
@@ -245,14 +248,14 @@ impl Driver<'_> {
                 let (site, stop) = (self.site.clone(), self.stop.clone());
                 Box::new(move || {
                     let performed = perform::run(&site, &work, &stop).map(Box::new);
-                    Message::Done { step, attempt, performed }
+                    Done { step, attempt, performed }
                 })
             }
             Prepared::Wait(waiting) => {
                 let (site, stop) = (self.site.clone(), self.stop.clone());
                 Box::new(move || {
                     let performed = perform::wait(&site, &waiting, &stop).map(Box::new);
-                    Message::Done { step, attempt, performed }
+                    Done { step, attempt, performed }
                 })
             }
         };
@@ -265,25 +268,25 @@ impl Driver<'_> {
             self.store.save(self.plan, &self.run, self.clock.now())?;
         }
         state.in_flight.insert(name);
-        self.hand_over(job, state);
+        Self::hand_over(job, state);
         Ok(true)
     }
 
     /// Gives a job to the executing thread, which is made for the first one.
-    fn hand_over(&self, job: Job, state: &mut Loop) {
+    fn hand_over(job: Job, state: &mut Loop) {
         let worker = state.worker.get_or_insert_with(|| {
             let (jobs, waiting) = mpsc::channel::<Job>();
-            let done = self.messages.0.clone();
+            let (tell, done) = mpsc::channel();
             std::thread::spawn(move || {
                 while let Ok(job) = waiting.recv() {
-                    if done.send(job()).is_err() {
+                    if tell.send(job()).is_err() {
                         return;
                     }
                 }
             });
-            jobs
+            Worker { jobs, done }
         });
-        worker.send(job).expect("the executing thread lives as long as the loop");
+        worker.jobs.send(job).expect("the executing thread lives as long as the loop");
     }
 
     fn open(&mut self, step: StepPath) -> Result<bool, StoreError> {

@@ -67,8 +67,11 @@ pub struct Store {
     synced_at: Time,
     unsynced: bool,
     stale: bool,
-    /// Files of a new run that the medium may not have yet.
-    unsettled: Vec<PathBuf>,
+    /// Files that a new run froze and the medium may not have yet.
+    frozen: Vec<PathBuf>,
+    /// The medium may not have the run's own name, nor the names in its directory.
+    is_new: bool,
+    names_unsynced: bool,
 }
 
 impl Store {
@@ -89,7 +92,7 @@ impl Store {
         for (name, bytes) in frozen {
             let path = root.join(name);
             store.disk.write(&path, bytes).map_err(failed("write", &path))?;
-            store.unsettled.push(path);
+            store.frozen.push(path);
         }
         let event = Event::Started { origin: run.origin.clone() };
         store.record(at, &event)?;
@@ -97,7 +100,7 @@ impl Store {
         let bytes = snapshot::encode(plan, run, store.seq);
         let path = root.join(STATE);
         disk::replace_unsynced(&*store.disk, &path, &bytes).map_err(failed("write", &path))?;
-        store.unsettled.push(path);
+        (store.is_new, store.names_unsynced) = (true, true);
         store.snapshot_len = bytes.len() as u64;
         store.snapshot_at = at;
         store.synced_at = at;
@@ -105,21 +108,15 @@ impl Store {
         Ok(store)
     }
 
-    /// Puts the content of a new run's files on the medium, once.
-    fn sync_unsettled(&self) -> Result<(), StoreError> {
-        for path in &self.unsettled {
-            self.disk.sync(path).map_err(failed("sync", path))?;
+    /// Puts what a new run froze, and its own name, on the medium: at the first chance, when the
+    /// first step runs and nobody waits for this. The names inside follow with the first sync.
+    fn begin_to_settle(&mut self) -> Result<(), StoreError> {
+        for path in std::mem::take(&mut self.frozen) {
+            self.disk.sync(&path).map_err(failed("sync", &path))?;
         }
-        Ok(())
-    }
-
-    /// Puts the names in the run's directory on the medium and, once, its own.
-    fn sync_names(&mut self) -> Result<(), StoreError> {
-        self.disk.sync_dir(&self.root).map_err(failed("sync", &self.root))?;
-        if !self.unsettled.is_empty() {
+        if std::mem::take(&mut self.is_new) {
             let above = self.root.parent().unwrap_or(Path::new(""));
             self.disk.sync_dir(above).map_err(failed("sync", above))?;
-            self.unsettled.clear();
         }
         Ok(())
     }
@@ -135,7 +132,9 @@ impl Store {
             synced_at: Time(0),
             unsynced: false,
             stale: false,
-            unsettled: Vec::new(),
+            frozen: Vec::new(),
+            is_new: false,
+            names_unsynced: false,
         }
     }
 
@@ -291,6 +290,11 @@ impl Store {
         }
     }
 
+    /// Whether a power cut can no longer take the whole run away.
+    pub fn is_settled(&self) -> bool {
+        !self.is_new && !self.names_unsynced
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -310,11 +314,7 @@ impl Store {
 
     /// Does what keeping up needs: a sync of the journal, a new snapshot. Cheap when called often.
     pub fn keep_up(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
-        if !self.unsettled.is_empty() {
-            // At the first chance: by now the first step runs, and nobody waits for this.
-            self.sync_unsettled()?;
-            self.sync_names()?;
-        }
+        self.begin_to_settle()?;
         if self.stale && self.may_snapshot(now) {
             return self.save(plan, run, now);
         }
@@ -353,10 +353,13 @@ impl Store {
     fn sync(&mut self, now: Time) -> Result<(), StoreError> {
         let path = self.root.join(JOURNAL);
         self.disk.sync(&path).map_err(failed("sync", &path))?;
-        if !self.unsettled.is_empty() {
-            self.sync_unsettled()?;
-            self.sync_names()?;
+        if std::mem::take(&mut self.names_unsynced) {
+            // The first state was not synced when it was written.
+            let state = self.root.join(STATE);
+            self.disk.sync(&state).map_err(failed("sync", &state))?;
+            self.disk.sync_dir(&self.root).map_err(failed("sync", &self.root))?;
         }
+        self.begin_to_settle()?;
         self.synced_at = now;
         self.unsynced = false;
         Ok(())
@@ -367,14 +370,9 @@ impl Store {
     pub fn save(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         let bytes = snapshot::encode(plan, run, self.seq);
         let path = self.root.join(STATE);
-        let temporary = disk::temporary(&path);
-        // What is about to be replaced needs no sync of its own.
-        self.unsettled.retain(|other| *other != path);
-        self.disk.write(&temporary, &bytes).map_err(failed("write", &temporary))?;
-        self.disk.sync(&temporary).map_err(failed("sync", &temporary))?;
-        self.sync_unsettled()?;
-        self.disk.rename(&temporary, &path).map_err(failed("write", &path))?;
-        self.sync_names()?;
+        disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;
+        self.names_unsynced = false;
+        self.begin_to_settle()?;
         self.snapshot_len = bytes.len() as u64;
         self.snapshot_at = now;
         self.grown = 0;

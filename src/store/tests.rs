@@ -150,7 +150,7 @@ impl World {
             }
             let now = self.now();
             store.keep_up(&self.plan, run, now)?;
-            self.acknowledged |= store.unsettled.is_empty();
+            self.acknowledged |= store.is_settled();
         }
         let now = self.now();
         store.save(&self.plan, run, now)

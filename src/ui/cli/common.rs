@@ -4,18 +4,17 @@ use std::ffi::OsString;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tracing::Level;
 
+use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel};
 use crate::disk::{Disk, RealDisk};
 use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
-use crate::exec::{self, Stop};
+
 use crate::fleet::config::{ConfigError, sha256};
-use crate::fleet::local::Message;
 use crate::fleet::site::{self, Environment};
 use crate::fleet::{Config, Driver, Finish, Site};
 use crate::ids::RunId;
@@ -415,46 +414,6 @@ fn point_latest(dir: &Path, id: &RunId) {
     }
 }
 
-/// Stops everything on the first signal and hurries on the second.
-pub struct Signals {
-    pub stop: Stop,
-    pub messages: (mpsc::Sender<Message>, mpsc::Receiver<Message>),
-    /// The first signal that came; known before `stop` is.
-    first: Arc<OnceLock<i32>>,
-}
-
-impl Signals {
-    /// The exit code of a program that was stopped.
-    pub fn code(&self) -> u8 {
-        stopped_code(self.first.get().copied().unwrap_or(SIGINT))
-    }
-}
-
-fn stopped_code(signal: i32) -> u8 {
-    128 + u8::try_from(signal).unwrap_or(0)
-}
-
-pub fn listen() -> Result<Signals, Failure> {
-    let failed = |error: std::io::Error| Failure::new(1, format!("cannot listen: {error}"));
-    let stop = Stop::new().map_err(failed)?;
-    let messages = mpsc::channel();
-    let mut signals =
-        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    let first = Arc::new(OnceLock::new());
-    let (asked, told, came) = (stop.clone(), messages.0.clone(), first.clone());
-    std::thread::spawn(move || {
-        let mut level = 0;
-        for signal in signals.forever() {
-            level += 1;
-            came.get_or_init(|| signal);
-            asked.request(level.min(2));
-            let _ = told.send(Message::Signal(signal));
-        }
-    });
-    exec::become_subreaper().map_err(failed)?;
-    Ok(Signals { stop, messages, first })
-}
-
 /// Drives a run to its end and tells how it went. Gives the exit code and the run.
 pub fn drive(
     around: &Surroundings,
@@ -496,23 +455,29 @@ pub fn drive(
         backups: options.backup_state || around.debug,
         report: &mut report,
         stop: signals.stop.clone(),
-        messages: &signals.messages,
     };
     let id = driver.run.id.clone();
     let driven = driver.drive();
     drop(report);
     let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
     let took = seconds(SystemClock.now().ms_since(began));
-    let code = tell_end(around, &plan, &run, finish, &took);
+    let code = tell_end(around, &plan, &run, finish, signals.code(), &took);
     drop(lock);
     Ok((code, run))
 }
 
-fn tell_end(around: &Surroundings, plan: &Plan, run: &Run, finish: Finish, took: &str) -> u8 {
+fn tell_end(
+    around: &Surroundings,
+    plan: &Plan,
+    run: &Run,
+    finish: Finish,
+    stopped: u8,
+    took: &str,
+) -> u8 {
     let (code, word) = match finish {
         Finish::Ended(RunStatus::Completed) => (0, "completed"),
         Finish::Ended(_) => (1, "failed"),
-        Finish::Stopped(signal) => (stopped_code(signal), "stopped"),
+        Finish::Stopped => (stopped, "stopped"),
     };
     tracing::info!("run {} {word}", run.id);
     tell_outcome(around, plan, run, code);

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use super::common::{self, NewRun, RunOptions, Surroundings};
-use super::{Common, Failure};
+use super::{Common, Failure, signals};
 use crate::engine::Policy;
 
 /// The files of the demonstration, by their place in its workspace.
@@ -61,7 +61,7 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     let plan = loaded.plan.clone();
     let policy = Policy::default();
     let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None };
-    let signals = common::listen()?;
+    let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     let (code, _) = common::drive(&around, owned, &options, &signals, None)?;
     if code == 0 {

@@ -12,6 +12,7 @@ mod processed;
 mod resume;
 mod run;
 mod run_step;
+mod signals;
 mod validate;
 mod watch;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
-use super::{Common, Failure};
+use super::{Common, Failure, signals};
 use crate::disk::{Disk, RealDisk};
 use crate::engine::{Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
@@ -66,7 +66,7 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
         return Ok(0);
     }
     check_source(&around, &run)?;
-    let signals = common::listen()?;
+    let signals = signals::listen()?;
     end_orphans(&around, &id);
     common::keep_log(&around, &root, &id)?;
     around.say(format!("run {id} of {}, resumed", run.origin.workflow_file));
@@ -165,7 +165,7 @@ fn restart(
     context.extend(origin.context);
     let policy = args.options.policy(origin.policy);
     let new = NewRun { loaded: &loaded, plan, context, policy, only_step: origin.only_step };
-    let signals = common::listen()?;
+    let signals = signals::listen()?;
     let owned = common::create(around, new)?;
     around.say(format!("run {} of {}, in place of {id}", owned.run.id, loaded.file));
     let (code, _) = common::drive(around, owned, &args.options, &signals, None)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
-use super::{Common, Failure, clean, processed};
+use super::{Common, Failure, clean, processed, signals};
 use crate::engine::{Policy, RunStatus};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block};
@@ -101,7 +101,7 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
         args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
     let plan = loaded.plan.clone();
     let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None };
-    let signals = common::listen()?;
+    let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     let root = owned.store.root().to_owned();
     around.say(format!("run {} of {}", owned.run.id, loaded.file));

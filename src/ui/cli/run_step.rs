@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::common::{self, NewRun, RunOptions, Surroundings};
 use super::run::ContextArgs;
-use super::{Common, Failure};
+use super::{Common, Failure, signals};
 use crate::engine::Policy;
 use crate::workflow::problem::nearest;
 
@@ -38,7 +38,7 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
         args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
     let only_step = Some(args.step.clone());
     let new = NewRun { loaded: &loaded, plan, context, policy, only_step };
-    let signals = common::listen()?;
+    let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     around.say(format!("run {} of step {} of {}", owned.run.id, args.step, loaded.file));
     let (code, _) = common::drive(&around, owned, &args.options, &signals, None)?;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use notify::{RecursiveMode, Watcher};
 
-use super::common::{self, Loaded, NewRun, RunOptions, Signals, Surroundings};
+use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::run::{ContextArgs, tell_warnings};
+use super::signals::{self, Signals};
 use super::{Common, Failure};
 use crate::engine::Policy;
 use crate::exec::Stop;
@@ -32,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
-    let signals = common::listen()?;
+    let signals = signals::listen()?;
     let (noticed, notices) = mpsc::channel();
     // Notices are a hint; what counts is the content of the files.
     let mut watcher = notify::recommended_watcher(move |_| {

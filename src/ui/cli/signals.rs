@@ -1,0 +1,47 @@
+//! Signals: the first one stops everything, the second hurries.
+//!
+//! The handler does nothing but raise a [`Stop`], which whoever waits can see; so no thread has
+//! to wait for signals, and a run of one short step does not pay for one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::Failure;
+use crate::exec::{self, Stop};
+
+/// What a program hears of signals.
+pub struct Signals {
+    pub stop: Stop,
+    first: Arc<AtomicI32>,
+}
+
+impl Signals {
+    /// The exit code of a program that was stopped.
+    pub fn code(&self) -> u8 {
+        let signal = match self.first.load(Ordering::SeqCst) {
+            0 => SIGTERM,
+            signal => signal,
+        };
+        128 + u8::try_from(signal).unwrap_or(0)
+    }
+}
+
+/// Begins to listen, and to adopt orphans of children.
+pub fn listen() -> Result<Signals, Failure> {
+    let failed = |error: std::io::Error| Failure::new(1, format!("cannot listen: {error}"));
+    let stop = Stop::new().map_err(failed)?;
+    let first = Arc::new(AtomicI32::new(0));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let (asked, came) = (stop.clone(), first.clone());
+        let heard = move || {
+            let _ = came.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
+            asked.request(asked.level() + 1);
+        };
+        // SAFETY: the handler touches atomics and writes to an eventfd, nothing else.
+        unsafe { signal_hook::low_level::register(signal, heard) }.map_err(failed)?;
+    }
+    exec::become_subreaper().map_err(failed)?;
+    Ok(Signals { stop, first })
+}
