@@ -138,6 +138,7 @@ fn check_variable(name: &str, value: &OsStr) -> Result<(), StartError> {
 }
 
 /// The child's PATH.
+#[expect(clippy::disallowed_methods, reason = "what a child inherits is no setting")]
 fn path<'a>(order: &Order<'a>) -> &'a OsStr {
     static INHERITED: OnceLock<Option<OsString>> = OnceLock::new();
     let set = order.env.iter().rev().find(|(name, _)| name == "PATH");
