@@ -27,12 +27,28 @@ pub enum PathError {
     Io { doing: &'static str, path: String, source: io::Error },
 }
 
+impl PathError {
+    /// Whether the same path can never do, whatever happens to the disk.
+    pub fn is_final(&self) -> bool {
+        match self {
+            PathError::Refused { .. } => true,
+            PathError::Missing { .. } => false,
+            PathError::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory)
+            }
+        }
+    }
+}
+
 /// A directory, resolved, and a handle on it.
 pub struct Workspace {
     root: PathBuf,
     handle: File,
 }
 
+/// As many symlinks as the kernel follows in one path.
+const LINKS_MAX: usize = 40;
+const CIRCLE: &str = "its symlinks do not end";
 const LEAVES: &str = "it leads out of the workspace through a symlink";
 
 impl Workspace {
@@ -59,6 +75,7 @@ impl Workspace {
         }
         let mut known = self.root.join(path);
         let mut rest = Vec::new();
+        let mut hops = 0;
         loop {
             match known.canonicalize() {
                 Ok(real) => {
@@ -67,15 +84,28 @@ impl Workspace {
                     return Ok(rest.iter().rev().fold(inside.to_owned(), |p, name| p.join(name)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // A link to nothing: whatever is made through it would be made elsewhere.
-                    if known.symlink_metadata().is_ok() {
-                        return Err(refused(path, "a symlink on the way leads to nothing"));
+                    // A link to nothing leads to where it would lead if there were something.
+                    if let Ok(target) = known.read_link() {
+                        hops += 1;
+                        if hops > LINKS_MAX {
+                            return Err(refused(path, CIRCLE));
+                        }
+                        known.pop();
+                        known = known.canonicalize().unwrap_or(known).join(target);
+                        continue;
+                    }
+                    // To climb out of what does not exist cannot be judged.
+                    if known.ends_with("..") {
+                        return Err(refused(path, LEAVES));
                     }
                     let Some(name) = known.file_name() else {
                         return Err(refused(path, "it has no name"));
                     };
                     rest.push(name.to_owned());
                     known.pop();
+                }
+                Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+                    return Err(refused(path, CIRCLE));
                 }
                 Err(source) => return Err(failed("resolve", path, source)),
             }
@@ -207,6 +237,10 @@ impl Workspace {
             return Err(refused(pattern, "`**` is not supported"));
         }
         let pattern_text = tidy(pattern);
+        if !pattern_text.contains(['*', '?', '[']) {
+            // One that leads out is refused even where nothing is there.
+            self.resolve(&pattern_text)?;
+        }
         let mut found = vec![String::new()];
         for part in pattern_text.split('/') {
             found = self.matches_in(found, part, pattern)?;
@@ -217,7 +251,7 @@ impl Workspace {
             self.resolve(path)?;
         }
         // A name that holds wildcards of its own, such as `a[1].csv`, matches itself.
-        if found.is_empty() && self.exists(&pattern_text) {
+        if found.is_empty() && self.root.join(&pattern_text).exists() {
             self.resolve(&pattern_text)?;
             found.push(pattern_text);
         }
@@ -320,7 +354,8 @@ fn parent_and_name(path: &str, resolved: PathBuf) -> Result<(PathBuf, PathBuf), 
 /// The path without `./` and doubled slashes, as matches are written.
 pub fn tidy(path: &str) -> String {
     let parts = Path::new(path).components().filter(|part| *part != Component::CurDir);
-    parts.collect::<PathBuf>().to_string_lossy().into_owned()
+    let tidy = parts.collect::<PathBuf>().to_string_lossy().into_owned();
+    if tidy.is_empty() { ".".to_owned() } else { tidy }
 }
 
 fn refused(path: &str, reason: &str) -> PathError {
@@ -353,16 +388,23 @@ mod tests {
         symlink(dir.path().join("ws/sub"), ws.root().join("absolute")).unwrap();
         symlink("sub", ws.root().join("relative")).unwrap();
         symlink("../outside", ws.root().join("out")).unwrap();
-        symlink("nowhere", ws.root().join("dangling")).unwrap();
+        symlink("sub/later", ws.root().join("dangling")).unwrap();
+        symlink("../outside/later", ws.root().join("dangling-out")).unwrap();
+        symlink("circle", ws.root().join("circle")).unwrap();
         assert_eq!(ws.read("absolute/a.txt", 10).unwrap(), b"a");
         assert_eq!(ws.read("relative/a.txt", 10).unwrap(), b"a");
-        for path in ["out/secret", "out/new", "dangling", "dangling/x", "../outside/secret", "/etc"]
-        {
+        assert!(matches!(ws.read("dangling", 10), Err(PathError::Missing { .. })));
+        assert!(ws.glob("dangling").unwrap().is_empty());
+        ws.create("dangling").unwrap();
+        assert!(ws.root().join("sub/later").exists());
+        let out = ["out/secret", "out/new", "dangling-out", "../outside/secret", "/etc", "circle"];
+        for path in out {
             assert!(matches!(ws.read(path, 10), Err(PathError::Refused { .. })), "{path}");
             assert!(matches!(ws.create(path), Err(PathError::Refused { .. })), "{path}");
         }
         assert!(matches!(ws.glob("out/*"), Err(PathError::Refused { .. })));
         assert!(!dir.path().join("outside/new").exists());
+        assert!(!dir.path().join("outside/later").exists());
     }
 
     #[test]

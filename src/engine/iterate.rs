@@ -268,7 +268,8 @@ fn leave(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
 fn leave_loop(plan: &Plan, run: &mut Run, here: &Address, target: Target, at: Time) {
     if let Some(slot) = run.slot_mut(here) {
         slot.state = StepState::Settled;
-        record_end(slot.record.get_or_insert_default(), true, at);
+        // The item that control left counts as failed, and so does the loop.
+        record_end(slot.record.get_or_insert_default(), false, at);
     }
     match target {
         Target::End if here.loops.is_empty() => finish(plan, run),

@@ -67,6 +67,9 @@ pub struct Origin {
     /// The one step to execute, where not the whole workflow is meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_step: Option<String>,
+    /// Where the processed directory is archived after success; empty for the run's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
 }
 
 /// One execution of a plan.

@@ -190,13 +190,36 @@ fn forget_failure(plan: &Plan, run: &mut Run, here: &Address) {
     }
 }
 
+/// A failure that nothing at its own level handles: the nearest loop around it that has a handler
+/// takes it, else the run ends.
 fn halt(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+    if let Some(target) = handler_around(plan, here) {
+        return iterate::finish_item(plan, run, &here.loops, Exit::Jump(target), at);
+    }
     note_failure(plan, run, here);
     if here.loops.is_empty() {
         run.status = RunStatus::Failed;
     } else {
         iterate::finish_item(plan, run, &here.loops, Exit::Halt, at);
     }
+}
+
+/// Where the nearest loop around a step sends control when it fails, as seen from the step.
+fn handler_around(plan: &Plan, here: &Address) -> Option<Target> {
+    let mut inner = here.clone();
+    let mut left = 0;
+    while let Some(around) = inner.parent() {
+        left += 1;
+        let on = around.step_of(plan).on;
+        if let Some(target) = on.always.or(on.failure) {
+            return Some(match target {
+                Target::Step { out, step } => Target::Step { out: out + left, step },
+                Target::End => Target::End,
+            });
+        }
+        inner = around;
+    }
+    None
 }
 
 pub fn wake(run: &mut Run, at: Time) {
@@ -246,11 +269,14 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy) {
         return;
     };
     let open = slot.state == StepState::Running && slot.each.is_none();
-    if open || (halted && slot.state == StepState::Settled) {
+    if open || halted {
         slot.state = StepState::Ready;
         // An attempt that was cut off is made again; a step that failed gets all its tries again.
         slot.tries = if open { slot.tries.saturating_sub(1) } else { 0 };
-        slot.visits = slot.visits.min(policy.max_visits);
+        if slot.visits > policy.max_visits {
+            // It was an endless cycle; whoever resumes it lets it go round again.
+            slot.visits = 1;
+        }
         forget_failure(plan, run, &here);
     }
 }

@@ -21,6 +21,7 @@ fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
         context: plan.context.clone(),
         policy,
         only_step: None,
+        archive: None,
     };
     let run = Run::new(&plan, id, origin, Time(0));
     let mut script = Script { plan, run };

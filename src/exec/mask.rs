@@ -212,30 +212,41 @@ fn add_forms(secret: &str, forms: &mut Vec<Vec<u8>>) {
     let trimmed = secret.trim_end_matches(['\r', '\n']);
     for value in [secret, trimmed] {
         forms.push(value.as_bytes().to_vec());
-        forms.push(json_escaped(value, false).into_bytes());
-        forms.push(json_escaped(value, true).into_bytes());
+        forms.extend(json_escaped(value).into_iter().map(String::into_bytes));
         if value.len() >= BASE64_VALUE_MIN {
             add_base64(value.as_bytes(), forms);
         }
     }
 }
 
-/// The inside of a JSON string; with `ascii`, as tools write it that escape all else and `/`.
-fn json_escaped(value: &str, ascii: bool) -> String {
+/// The inside of a JSON string as tools write it: some escape all that is not ASCII, some `/`,
+/// some what is special in HTML.
+fn json_escaped(value: &str) -> Vec<String> {
     let quoted = serde_json::Value::from(value).to_string();
     let inside = &quoted[1..quoted.len() - 1];
-    if !ascii {
-        return inside.to_owned();
-    }
-    let mut escaped = String::new();
-    for unit in inside.encode_utf16() {
-        match unit {
-            0x2f => escaped.push_str("\\/"),
-            0..=0x7e => escaped.push(unit as u8 as char),
-            _ => escaped.push_str(&format!("\\u{unit:04x}")),
+    let mut forms = Vec::new();
+    for (ascii, slash, html) in (0..8).map(|n| (n & 1 > 0, n & 2 > 0, n & 4 > 0)) {
+        let mut escaped = String::new();
+        for c in inside.chars() {
+            match c {
+                '/' if slash => escaped.push_str("\\/"),
+                '&' | '<' | '>' | '\u{2028}' | '\u{2029}' if html => {
+                    escaped.push_str(&format!("\\u{:04x}", c as u32));
+                }
+                _ if ascii && !c.is_ascii() => {
+                    let mut units = [0; 2];
+                    for unit in c.encode_utf16(&mut units) {
+                        escaped.push_str(&format!("\\u{unit:04x}"));
+                    }
+                }
+                _ => escaped.push(c),
+            }
+        }
+        if !forms.contains(&escaped) {
+            forms.push(escaped);
         }
     }
-    escaped
+    forms
 }
 
 fn add_base64(value: &[u8], forms: &mut Vec<Vec<u8>>) {

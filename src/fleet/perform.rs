@@ -1,12 +1,10 @@
 //! Doing the work: a child run to its end and its output read, or files waited for.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::prepare::{Waiting, Work, mask_json, mask_map};
+use super::prepare::{Unusable, Waiting, Work, mask_json, mask_map, usable_schema};
 use super::site::Site;
 use crate::disk;
 use crate::engine::record::Metrics;
@@ -14,6 +12,7 @@ use crate::engine::{Fault, Record, StepStatus};
 use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, Stop};
 use crate::ids::{Attempt, StepPath};
 use crate::workflow::plan::{CaptureMode, Require};
+use crate::workspace::PathError;
 
 /// What came of an execution.
 pub struct Performed {
@@ -25,12 +24,16 @@ pub struct Performed {
 /// Runs a child. Nothing comes back when it was stopped: the attempt then stays open.
 pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
     if site.debug {
-        write_notes(site, work);
+        note_environment(site, work);
     }
     let began = Instant::now();
     let (out, err) = match open_captures(site, work) {
         Ok(captures) => captures,
-        Err(message) => return Some(refused(site, work, 1, message)),
+        Err(error) => {
+            // A path that can never be written is not worth another try; a full disk may be.
+            let code = if error.is_final() { 2 } else { 1 };
+            return Some(refused(site, work, code, error.to_string()));
+        }
     };
     let mark = site.mark(&work.step, work.attempt);
     let order = Order {
@@ -71,7 +74,7 @@ fn inherited_of_outer_run() -> [String; 2] {
     ["ORCHESTRATE_ITEM".to_owned(), "ORCHESTRATE_AGENT".to_owned()]
 }
 
-fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), String> {
+fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathError> {
     let mode = match work.capture {
         CaptureMode::Text => Mode::Text,
         CaptureMode::Lines => Mode::Lines,
@@ -79,7 +82,7 @@ fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), String>
     };
     let mut out = Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout"));
     if let Some(path) = &work.output_file {
-        out = out.tee(site.workspace.create(path).map_err(|error| error.to_string())?, path);
+        out = out.tee(site.workspace.create(path)?, path);
     }
     let err = Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stderr"));
     Ok((out, err))
@@ -98,21 +101,14 @@ pub fn keep_earlier_logs(site: &Site, step: &StepPath, attempt: Attempt) {
     }
 }
 
-fn write_notes(site: &Site, work: &Work) {
-    let mut text = work.notes.join("\n");
-    text.push_str("\nenvironment, values of the step's own only:\n");
-    for name in site.environment.keys() {
-        text.push_str(&format!("  {name}\n"));
-    }
-    for (name, value) in &work.env {
-        text.push_str(&format!("  {name}={}\n", value.to_string_lossy()));
-    }
-    let path = site.log(&work.step, "debug");
-    let file = std::fs::OpenOptions::new().create(true).append(true).mode(0o644).open(&path);
-    let masked = site.mask.text(&text);
-    if let Err(error) = file.and_then(|mut file| file.write_all(masked.as_bytes())) {
-        tracing::warn!("cannot write `{}`: {error}", path.display());
-    }
+/// What a child finds in its environment: names only, but for the step's own.
+fn note_environment(site: &Site, work: &Work) {
+    let inherited = site.environment.keys().map(|name| format!("environment: {name}"));
+    let own = work
+        .env
+        .iter()
+        .map(|(name, value)| format!("environment: {name}={}", value.to_string_lossy()));
+    site.keep_notes(&work.step, &inherited.chain(own).collect::<Vec<_>>());
 }
 
 /// A step that could not be started.
@@ -247,21 +243,16 @@ impl Outcome<'_> {
     fn keep_unparsed(&mut self, out: &Captured, reason: &str) {
         let diagnosis = json!({ "reason": reason });
         self.record.debug.insert("json_parse_error".into(), diagnosis);
-        self.record.output_capture = None;
-        let mut head = out.head.clone();
-        self.record.truncated = Some(exec::capture::cut(&mut head, exec::capture::TEXT_BYTES));
-        self.record.output = Some(String::from_utf8_lossy(&head).into_owned());
+        if self.work.allow_parse_error {
+            let mut head = out.head.clone();
+            self.record.truncated = Some(exec::capture::cut(&mut head, exec::capture::TEXT_BYTES));
+            self.record.output = Some(String::from_utf8_lossy(&head).into_owned());
+        }
         let path = self.site.log(&self.work.step, "stdout");
         if let Err(error) = out.write_log(&path) {
             tracing::warn!("cannot write `{}`: {error}", path.display());
         }
     }
-}
-
-/// Output that is not what the author asked for.
-struct Unusable {
-    message: String,
-    context: Map<String, Value>,
 }
 
 fn check_json(site: &Site, work: &Work, value: &Value) -> Result<(), Unusable> {
@@ -280,16 +271,7 @@ fn check_json(site: &Site, work: &Work, value: &Value) -> Result<(), Unusable> {
 }
 
 fn check_schema(site: &Site, path: &str, value: &Value) -> Result<(), Unusable> {
-    let broken = |reason: String| Unusable {
-        message: format!("the schema `{path}` cannot be used: {reason}"),
-        context: [("output_schema".to_owned(), json!(path))].into_iter().collect(),
-    };
-    let bytes =
-        site.workspace.read(path, site.input_bytes).map_err(|error| broken(error.to_string()))?;
-    let schema: Value =
-        serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
-    let validator =
-        jsonschema::validator_for(&schema).map_err(|error| broken(error.to_string()))?;
+    let validator = usable_schema(site, path)?;
     let errors: Vec<_> = validator
         .iter_errors(value)
         .take(20)
@@ -354,18 +336,31 @@ pub fn wait(site: &Site, waiting: &Waiting, stop: &Stop) -> Option<Performed> {
         let files = match found {
             Ok(files) => files,
             Err(error) => {
-                let record = Record::refused(2, error.to_string(), Map::new());
+                let message = site.mask.text(&error.to_string());
+                let record = Record::refused(2, message, Map::new());
                 return Some(Performed { record, left_running: 0 });
             }
         };
         let met = files.len() >= waiting.min_count;
         if met || waited >= waiting.timeout {
-            return Some(waited_for(waiting, files, waited, polls, met));
+            let mut performed = waited_for(waiting, files, waited, polls, met);
+            mask_record(site, &mut performed.record);
+            return Some(performed);
         }
         let nap = waiting.poll.min(waiting.timeout - waited);
         if !stop.sleep(nap) {
             return None;
         }
+    }
+}
+
+/// Masks what a record says of paths and patterns.
+fn mask_record(site: &Site, record: &mut Record) {
+    for file in record.files.iter_mut().flatten() {
+        *file = site.mask.text(file);
+    }
+    if let Some(error) = &mut record.error {
+        error.message = site.mask.text(&error.message);
     }
 }
 

@@ -51,8 +51,6 @@ pub struct Work {
     pub require: Vec<Require>,
     pub sweep: Sweep,
     pub debug: Map<String, Value>,
-    /// Lines for the step's debug log.
-    pub notes: Vec<String>,
     /// It was told where the run is kept, so it may read the state, which must then be fresh.
     pub reads_state: bool,
 }
@@ -97,7 +95,7 @@ impl From<PathError> for Refusal {
 
 /// Prepares the step at `here`.
 pub fn prepare(site: &Site, plan: &Plan, run: &Run, here: &Address, attempt: Attempt) -> Prepared {
-    let preparing = Preparing {
+    let mut preparing = Preparing {
         site,
         plan,
         step: here.step_of(plan),
@@ -106,7 +104,12 @@ pub fn prepare(site: &Site, plan: &Plan, run: &Run, here: &Address, attempt: Att
         scope: RunScope { plan, run, loops: &here.loops },
         notes: Vec::new(),
     };
-    preparing.prepare().unwrap_or_else(|refusal| {
+    let prepared = preparing.prepare();
+    if let Err(refusal) = &prepared {
+        preparing.note(|| format!("refused: {}", refusal.message));
+    }
+    site.keep_notes(&preparing.path, &preparing.notes);
+    prepared.unwrap_or_else(|refusal| {
         let message = site.mask.text(&refusal.message);
         let context = mask_map(site, refusal.context);
         Prepared::Refuse(Box::new(Record::refused(2, message, context)))
@@ -149,7 +152,7 @@ struct Preparing<'a> {
 }
 
 impl Preparing<'_> {
-    fn prepare(mut self) -> Result<Prepared, Refusal> {
+    fn prepare(&mut self) -> Result<Prepared, Refusal> {
         if !self.condition_holds()? {
             return Ok(Prepared::Skip);
         }
@@ -175,10 +178,12 @@ impl Preparing<'_> {
     /// Fills a template, naming everything that is missing, with its kind.
     fn render(&mut self, template: &Template) -> Result<String, Refusal> {
         let text = template.render(&self.scope).map_err(|missing| unresolved(&missing, false))?;
-        if self.site.debug && template.literal().is_none() {
-            self.notes.push(format!("substituted: {text}"));
-        }
         for hole in template.holes() {
+            if self.site.debug
+                && let Ok(value) = self.scope.look_up(hole)
+            {
+                self.notes.push(format!("variable: ${{{}}} is `{}`", hole.raw, display(&value)));
+            }
             if self.was_cut(hole) {
                 tracing::warn!("`${{{}}}` was truncated when it was captured", hole.raw);
             }
@@ -270,6 +275,7 @@ impl Preparing<'_> {
 
     fn wait(&mut self, wait: &WaitFor) -> Result<Prepared, Refusal> {
         let glob = self.render(&wait.glob)?;
+        self.note(|| format!("wait_for: `{glob}`"));
         // A pattern that may not be used fails now rather than after the timeout.
         self.site.workspace.glob(&glob)?;
         let &WaitFor { timeout, poll, min_count, .. } = wait;
@@ -286,8 +292,19 @@ impl Preparing<'_> {
         let (prompt, injection) = self.compose(files)?;
         let merged = self.merge(provider, params)?;
         self.note_unused(provider, name, &merged);
-        let argv_prompt = (provider.input == InputMode::Argv)
-            .then(|| Value::String(String::from_utf8_lossy(&prompt).into_owned()));
+        let wants_prompt = |token: &Template| token.holes().any(|hole| hole.raw == "PROMPT");
+        let argv_prompt = match (provider.input, std::str::from_utf8(&prompt)) {
+            (InputMode::Stdin, _) => None,
+            (InputMode::Argv, Ok(text)) => Some(Value::String(text.to_owned())),
+            (InputMode::Argv, Err(_)) if !provider.command.iter().any(wants_prompt) => None,
+            (InputMode::Argv, Err(error)) => {
+                return Err(Refusal::new(format!(
+                    "the prompt is not UTF-8 text (byte {}), so it cannot be an argument; \
+                     a provider with `input_mode: stdin` gets it as it is",
+                    error.valid_up_to()
+                )));
+            }
+        };
         let scope = ProviderScope { prompt: argv_prompt, params: &merged, around: &self.scope };
         let mut argv = Vec::new();
         let mut missing = Vec::new();
@@ -378,8 +395,13 @@ impl Preparing<'_> {
         let output_file = output.file.as_ref().map(|t| self.render(t)).transpose()?;
         if let Some(path) = &output_file {
             self.site.workspace.check(path)?;
+            self.notes.push(format!("output_file: {path}"));
         }
         let schema = output.schema.as_ref().map(|t| self.render(t)).transpose()?;
+        if let Some(path) = &schema {
+            // Found now, a schema that cannot be used costs nothing.
+            usable_schema(self.site, path)?;
+        }
         let env = self.environment();
         if self.site.debug {
             let command: Vec<_> = argv.iter().map(|arg| self.site.mask.text(arg)).collect();
@@ -406,7 +428,6 @@ impl Preparing<'_> {
             require: output.require.clone(),
             sweep,
             debug,
-            notes: std::mem::take(&mut self.notes),
             reads_state: self.step.names_run_root(),
         })))
     }
@@ -431,6 +452,31 @@ impl Preparing<'_> {
         }
         env.extend(self.step.env.iter().map(|(key, value)| (key.clone(), value.into())));
         env
+    }
+}
+
+/// Reads a schema, or says why it cannot be used.
+pub fn usable_schema(site: &Site, path: &str) -> Result<jsonschema::Validator, Unusable> {
+    let broken = |reason: String| Unusable {
+        message: format!("the schema `{path}` cannot be used: {reason}"),
+        context: [("output_schema".to_owned(), json!(path))].into_iter().collect(),
+    };
+    let bytes =
+        site.workspace.read(path, site.input_bytes).map_err(|error| broken(error.to_string()))?;
+    let schema: Value =
+        serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
+    jsonschema::validator_for(&schema).map_err(|error| broken(error.to_string()))
+}
+
+/// Something that is not what the author asked for.
+pub struct Unusable {
+    pub message: String,
+    pub context: Map<String, Value>,
+}
+
+impl From<Unusable> for Refusal {
+    fn from(Unusable { message, context }: Unusable) -> Self {
+        Refusal { message, context }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,6 +34,20 @@ impl Site {
     /// The stem of a step's log files.
     pub fn log(&self, step: &StepPath, ending: &str) -> PathBuf {
         self.run_root.join("logs").join(format!("{step}.{ending}"))
+    }
+
+    /// Adds lines to a step's debug log, where one is kept.
+    pub fn keep_notes(&self, step: &StepPath, lines: &[String]) {
+        if !self.debug || lines.is_empty() {
+            return;
+        }
+        let path = self.log(step, "debug");
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(self.mask.text(&text).as_bytes()));
+        if let Err(error) = written {
+            tracing::warn!("cannot write `{}`: {error}", path.display());
+        }
     }
 
     pub fn cwd(&self) -> &Path {

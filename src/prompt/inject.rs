@@ -104,7 +104,7 @@ fn list(inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
 
 fn content(inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
     let mut block = format!("{}\n", instruction(inject));
-    let mut left = CAP;
+    let (mut left, mut headers_left, mut shown_size) = (CAP, CAP, 0);
     let (mut shown_files, mut truncated) = (0, 0);
     let mut omitted = Vec::new();
     for file in files {
@@ -112,10 +112,12 @@ fn content(inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
             block.push_str(&format!("\n=== Directory: {} ===\n", file.path));
             continue;
         };
-        if left == 0 && file.size > 0 {
+        let header = file.path.len() as u64 + 64;
+        if (left == 0 && file.size > 0) || header > headers_left {
             omitted.push(file);
             continue;
         }
+        headers_left -= header;
         let fits = file.size <= left && head.len() as u64 == file.size;
         let text = String::from_utf8_lossy(&head[..head.len().min(left as usize)]);
         let text = if fits { &text } else { text.trim_end_matches('\u{fffd}') };
@@ -124,6 +126,7 @@ fn content(inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
             block.push_str(&format!("\n=== File: {} ({} bytes) ===\n", file.path, file.size));
             push_line(&mut block, text);
             left -= file.size;
+            shown_size += file.size;
         } else {
             let shown = text.len() as u64;
             let (path, size) = (&file.path, file.size);
@@ -135,6 +138,7 @@ fn content(inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
                 human(size)
             ));
             truncated += 1;
+            shown_size += shown;
             left = 0;
         }
     }
@@ -142,7 +146,7 @@ fn content(inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
     let total: u64 = files.iter().filter(|file| file.head.is_some()).map(|file| file.size).sum();
     let cut = (truncated > 0 || !omitted.is_empty()).then(|| Cut {
         total_size: total,
-        shown_size: CAP - left,
+        shown_size,
         files_shown: shown_files,
         files_truncated: truncated,
         files_omitted: omitted.len(),

@@ -61,6 +61,9 @@ impl Serialize for Document<'_> {
         if let Some(step) = &run.origin.only_step {
             map.serialize_entry("only_step", step)?;
         }
+        if let Some(destination) = &run.origin.archive {
+            map.serialize_entry("archive", destination)?;
+        }
         map.serialize_entry("journal_seq", journal_seq)?;
         map.end()
     }
@@ -306,6 +309,7 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         failed_steps: Vec<String>,
         #[serde(default)]
         context: Map<String, Value>,
+        #[serde(deserialize_with = "Option::deserialize")]
         cursor: Option<String>,
         #[serde(default)]
         steps: Map<String, Value>,
@@ -316,6 +320,8 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         policy: Policy,
         #[serde(default)]
         only_step: Option<String>,
+        #[serde(default)]
+        archive: Option<String>,
         journal_seq: u64,
     }
     let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
@@ -324,6 +330,9 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
             "its schema_version is `{}`, not `{SCHEMA_VERSION}`",
             head.schema_version
         ));
+    }
+    if head.status == RunStatus::Running && head.cursor.is_none() {
+        return Err("it is `running`, but its `cursor` names no step".to_owned());
     }
     let id = RunId::parse(&head.run_id).ok_or(format!("`{}` is no run id", head.run_id))?;
     let origin = Origin {
@@ -334,6 +343,7 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         context: head.context,
         policy: head.policy,
         only_step: head.only_step,
+        archive: head.archive,
     };
     let mut run = Run::new(plan, id, origin, head.started_at);
     run.updated_at = head.updated_at;

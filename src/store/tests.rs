@@ -130,6 +130,7 @@ impl World {
             context: Default::default(),
             policy: Policy::default(),
             only_step: None,
+            archive: None,
         };
         let mut run = Run::new(&self.plan, id, origin, at);
         let root = PathBuf::from("run");

@@ -13,6 +13,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::exec::Mask;
 use crate::time::{Clock, SystemClock};
 
 /// The open log of the run that this process drives.
@@ -22,6 +23,7 @@ struct RunLog {
     file: File,
     /// Put on every line, where traces are asked for.
     trace: Option<String>,
+    mask: Mask,
 }
 
 struct Lines {
@@ -35,10 +37,11 @@ pub fn set_up(shown: Level, kept: Level) {
 }
 
 /// Begins to keep lines in a run's log.
-pub fn keep_in(root: &Path, trace: Option<String>) -> std::io::Result<()> {
+pub fn keep_in(root: &Path, trace: Option<String>, mask: Mask) -> std::io::Result<()> {
     let path = root.join("logs").join("orchestrator.log");
     let file = File::options().create(true).append(true).open(path)?;
-    *RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(RunLog { file, trace });
+    *RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner()) =
+        Some(RunLog { file, trace, mask });
     Ok(())
 }
 
@@ -72,6 +75,7 @@ pub fn keep(level: Level, text: &str) {
     let mut log = RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner());
     if let Some(log) = log.as_mut() {
         let trace = log.trace.as_ref().map(|t| format!(" trace_id={t}")).unwrap_or_default();
+        let text = log.mask.text(text);
         let now = SystemClock.now().to_milli();
         // A line of log that cannot be written is no reason to stop a run.
         let _ = log.file.write_all(format!("{now} {level:<5}{trace} {text}\n").as_bytes());

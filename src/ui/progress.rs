@@ -19,10 +19,7 @@ pub fn lines(plan: &Plan, run: &Run, now: Time) -> Vec<String> {
         let indent = "  ".repeat(depth + 1);
         let (item, items, shown) = &pair[0];
         let shown: String = shown.chars().take(60).filter(|c| !c.is_control()).collect();
-        let mut line = format!("{indent}└─ for_each: [{item}/{items}] Processing {shown}");
-        if let Some((_, _, step)) = pair.get(1) {
-            line.push_str(&format!(": {step}"));
-        }
+        let line = format!("{indent}└─ for_each: [{item}/{items}] Processing {shown}");
         lines.push(line);
     }
     lines

@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, poll};
 
 use super::progress;
-use crate::engine::run::{Address, StepState};
+use crate::engine::run::{Address, ItemResult, StepState};
 use crate::engine::{Choice, Event, Record, Run, StepStatus};
-use crate::exec::Stop;
+use crate::exec::{Mask, Stop};
 use crate::fleet::Report;
 use crate::ids::StepPath;
 use crate::time::Time;
@@ -35,15 +35,17 @@ pub struct TextReport {
     last: Vec<String>,
     /// Input that was read and not yet used.
     typed: Vec<u8>,
+    mask: Mask,
 }
 
 impl TextReport {
-    pub fn new(telling: Telling, colour: bool) -> Self {
+    pub fn new(telling: Telling, colour: bool, mask: Mask) -> Self {
         let live = telling == Telling::Progress && std::io::stderr().is_terminal();
-        TextReport { telling, live, colour, drawn: 0, last: Vec::new(), typed: Vec::new() }
+        TextReport { telling, live, colour, drawn: 0, last: Vec::new(), typed: Vec::new(), mask }
     }
 
     fn say(&mut self, line: &str) {
+        let line = &self.mask.text(line);
         self.erase();
         // In one write, as others may write there too. Nobody to tell is no reason to stop.
         let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
@@ -99,16 +101,26 @@ impl TextReport {
             if slot.state != StepState::Settled {
                 return;
             }
-            let failed = each.iterations.iter().filter(|item| item.failed).count();
+            let left = each.index < each.items.len();
+            let with = |wanted| each.iterations.iter().filter(|i| i.result == Some(wanted)).count();
+            let failed = with(ItemResult::Failure);
             let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
+            let word = match (left, failed.is_empty()) {
+                (true, _) => "left",
+                (false, true) => "completed",
+                (false, false) => "ended",
+            };
+            let items = match left {
+                true => format!("{} of {} items", each.iterations.len(), each.items.len()),
+                false => format!("{} items", each.items.len()),
+            };
             let total = at.block(plan).steps.len();
             let line = format!(
-                "{}[{}/{total}] {}: {} ({} items{failed}, {})",
+                "{}[{}/{total}] {}: {} ({items}{failed}, {})",
                 "  ".repeat(at.loops.len()),
                 at.step + 1,
                 at.path(plan),
-                self.paint(record.status, if failed.is_empty() { "completed" } else { "ended" }),
-                each.items.len(),
+                self.paint(record.status, word),
                 seconds(record.duration_ms.unwrap_or(0)),
             );
             self.say(&line);
@@ -144,7 +156,7 @@ impl TextReport {
         let tail =
             if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
         for line in tail.iter().skip(tail.len().saturating_sub(5)) {
-            self.say(&format!("      | {}", printable(line)));
+            self.say(&format!("      | {}", excerpt(line)));
         }
     }
 }
@@ -156,9 +168,17 @@ fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
     slot == Some(StepStatus::Failed)
 }
 
-/// A child's line without what could move the cursor or change colours.
-fn printable(line: &str) -> String {
-    line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+/// A child's line, cut to what is worth a look, without what could move the cursor or change
+/// colours. Of a line that was written over itself, the last state is shown.
+fn excerpt(line: &str) -> String {
+    const SHOWN: usize = 200;
+    let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
+    let clean = last.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c });
+    let mut shown: String = clean.take(SHOWN).collect();
+    if last.chars().count() > SHOWN {
+        shown.push('…');
+    }
+    shown
 }
 
 pub fn seconds(ms: u64) -> String {
@@ -178,6 +198,7 @@ impl Report for TextReport {
             {
                 self.ended(plan, run, step);
             }
+            Event::Opened { step } if failed(plan, run, step) => self.ended(plan, run, step),
             _ if self.telling == Telling::Quiet => {}
             Event::Skipped { step } => self.ended(plan, run, step),
             Event::Moved { step, index, error: Some(error) } => {
@@ -195,6 +216,7 @@ impl Report for TextReport {
             return None;
         }
         let lines = progress::lines(plan, run, now);
+        let lines: Vec<_> = lines.iter().map(|line| self.mask.text(line)).collect();
         let steady = |lines: &[String]| -> Vec<String> {
             lines.iter().map(|l| l.split(" (").next().unwrap_or_default().to_owned()).collect()
         };
@@ -304,10 +326,19 @@ fn log(plan: &Plan, run: &Run, event: &Event) {
         }
         Event::Skipped { step } => tracing::info!("step `{step}` skipped"),
         Event::Opened { step } => {
-            let items = StepPath::parse(step)
+            let slot = StepPath::parse(step)
                 .and_then(|path| Address::of(plan, &path))
-                .and_then(|at| Some(run.slot(&at)?.each.as_ref()?.items.len()));
-            tracing::info!("loop `{step}` entered with {} items", items.unwrap_or(0));
+                .and_then(|at| run.slot(&at));
+            let error = slot.and_then(|slot| slot.record.as_ref()?.error.as_ref());
+            match (slot.and_then(|slot| slot.each.as_ref()), error) {
+                (Some(each), _) => {
+                    tracing::info!("loop `{step}` entered with {} items", each.items.len());
+                }
+                (None, Some(error)) => {
+                    tracing::info!("loop `{step}` could not begin: {}", error.message);
+                }
+                (None, None) => {}
+            }
         }
         Event::Moving { from, to, .. } => tracing::info!("moving `{from}` to `{to}`"),
         Event::Moved { error: Some(error), .. } => tracing::info!("not moved: {error}"),

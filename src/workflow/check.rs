@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::fields::{Fields, Findings, suggest};
-use super::plan::{Action, Block, Items, Param, Step, Target};
+use super::plan::{Action, Block, CaptureMode, Each, Items, Param, Step, Target};
 use super::problem::{Place, Problem};
 use super::steps::{Reading, Visible};
 use super::yaml::{Node, Value};
@@ -206,6 +206,29 @@ fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
             Problem::warning(format!("`${{{raw}}}` is not defined"))
                 .hint(format!("if the shell is meant to expand it, write `$${{{raw}}}`")),
         ),
+    }
+}
+
+/// Warns of a loop over lines or JSON that the step it names does not capture.
+pub fn sources_of_items(findings: &Findings, block: &Block, nodes: &[Node]) {
+    for (step, node) in block.steps.iter().zip(nodes) {
+        let Action::Each(Each { items: Items::From(hole), .. }) = &step.action else { continue };
+        let [_, name, field, ..] = hole.path.as_slice() else { continue };
+        let Some((_, source)) = block.find(name) else { continue };
+        let wanted = if field == "lines" { CaptureMode::Lines } else { CaptureMode::Json };
+        let captures = matches!(source.action, Action::Exec { .. } | Action::Ask { .. });
+        if !captures || source.output.capture != wanted {
+            let place = node.get("for_each").and_then(|each| each.get("items_from"));
+            let place = place.map_or(node.place, |node| node.place);
+            findings.add(
+                Problem::warning(format!(
+                    "`items_from` of step `{}` names `{field}` of step `{name}`, which has none",
+                    step.name
+                ))
+                .at(place)
+                .hint(format!("give `{name}` an `output_capture: {field}`")),
+            );
+        }
     }
 }
 

@@ -266,7 +266,9 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
     let mut visible = outer.clone();
     visible.blocks.push(&names);
     let steps = nodes.iter().filter_map(|node| read_step(reading, node, &visible)).collect();
-    Some(Block { steps, by_name: names.by_name.clone() })
+    let block = Block { steps, by_name: names.by_name.clone() };
+    check::sources_of_items(findings, &block, nodes);
+    Some(block)
 }
 
 fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> {
@@ -301,7 +303,7 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
 }
 
 fn check_agent(fields: &Fields) {
-    let Some(agent) = fields.text("agent") else { return };
+    let Some(agent) = fields.get("agent").and_then(Node::text) else { return };
     if let Some(fault) = name_fault(agent) {
         let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
         fields.findings.error(place, format!("`{agent}` cannot name an agent: {fault}"));

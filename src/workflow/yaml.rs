@@ -34,7 +34,13 @@ pub fn parse(text: &str) -> Result<Node, Problem> {
     let options = serde_saphyr::options! { strict_booleans: true };
     // A byte-order mark is no part of the text.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    serde_saphyr::from_str_with_options::<Node>(text, options).map_err(|error| {
+    let read = serde_saphyr::from_str_with_options::<Node>(text, options);
+    let lines: Vec<&str> = text.lines().collect();
+    read.map(|mut node| {
+        node.mend_integers(&lines);
+        node
+    })
+    .map_err(|error| {
         let place = error.location().map(|at| Place {
             line: at.line() as usize,
             column: at.column() as usize,
@@ -71,6 +77,29 @@ impl Node {
             Value::Text(_) => "text",
             Value::List(_) => "a list",
             Value::Map(_) => "a map",
+        }
+    }
+
+    /// The parser reads digits with a leading zero as a float; YAML 1.2 calls them an integer.
+    fn mend_integers(&mut self, lines: &[&str]) {
+        match &mut self.value {
+            Value::Number(number) if number.is_f64() => {
+                let line = lines.get(self.place.line - 1).copied().unwrap_or_default();
+                let from = self.place.column - 1;
+                let token: String = line.chars().skip(from).take(self.place.len).collect();
+                let digits = token.strip_prefix(['-', '+']).unwrap_or(&token);
+                if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
+                    if let Ok(integer) = token.parse::<i64>() {
+                        *number = integer.into();
+                    }
+                }
+            }
+            Value::List(items) => items.iter_mut().for_each(|item| item.mend_integers(lines)),
+            Value::Map(pairs) => pairs.iter_mut().for_each(|(key, value)| {
+                key.mend_integers(lines);
+                value.mend_integers(lines);
+            }),
+            _ => {}
         }
     }
 
@@ -156,11 +185,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
         Ok(Value::Number(value.into()))
     }
 
-    /// The parser reads digits with a leading zero as a float; YAML 1.2 calls them an integer.
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        if value.fract() == 0.0 && value.abs() < 9e15 {
-            return Ok(Value::Number((value as i64).into()));
-        }
         Number::from_f64(value)
             .map(Value::Number)
             .ok_or_else(|| E::custom("`.inf` and `.nan` have no place in a workflow"))
@@ -216,7 +241,7 @@ mod tests {
         assert_eq!(json("on: yes"), r#"{"on":"yes"}"#);
         assert_eq!(
             json("[no, off, y, true, ~, 012, 0o14, 1.5, 1.0]"),
-            r#"["no","off","y",true,null,12,12,1.5,1]"#
+            r#"["no","off","y",true,null,12,12,1.5,1.0]"#
         );
         assert_eq!(json("v: \"1.1\""), r#"{"v":"1.1"}"#);
     }

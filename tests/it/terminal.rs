@@ -138,9 +138,9 @@ fn live() {
     });
     world.write("go", "");
     session.shows("[3/3] Each: Running (");
-    session.shows("└─ for_each: [1/2] Processing alpha: Do");
+    session.shows("└─ for_each: [1/2] Processing alpha");
     world.write("alpha", "");
-    session.shows("└─ for_each: [2/2] Processing beta: Do");
+    session.shows("└─ for_each: [2/2] Processing beta");
     world.write("beta", "");
     let (exit, written) = session.end();
     assert_eq!(exit, 0, "{written}");

@@ -103,8 +103,10 @@ fn old_runs(dir: &Path, age_ms: u64, stopped: bool) -> Result<Vec<(RunId, PathBu
         let Some(id) = entry.file_name().to_str().and_then(RunId::parse) else { continue };
         let path = entry.path();
         let (status, touched) = last_known(&path, &id);
-        // One that was stopped can still be resumed, unless its owner says otherwise.
-        let open = status == Some(RunStatus::Running) && !stopped || lock::is_held(&path);
+        // One that was stopped can be resumed, and one that cannot be read may be repaired,
+        // unless its owner says otherwise.
+        let over = matches!(status, Some(RunStatus::Completed | RunStatus::Failed)) || stopped;
+        let open = !over || lock::is_held(&path);
         if !open && now.ms_since(touched) > age_ms {
             old.push((id, path));
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tracing::Level;
 
+use super::processed::Processed;
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel};
 use crate::disk::{Disk, RealDisk};
@@ -297,6 +298,8 @@ pub struct NewRun<'a> {
     pub context: Map<String, Value>,
     pub policy: Policy,
     pub only_step: Option<String>,
+    /// Where the processed directory is archived after success; empty for the run's directory.
+    pub archive: Option<String>,
 }
 
 /// Makes a run: its directory, its first files, its lock, and `latest`. A run that cannot be made
@@ -345,6 +348,7 @@ fn fill(
         context: new.context,
         policy: new.policy,
         only_step: new.only_step,
+        archive: new.archive,
     };
     let mut run = Run::new(&new.plan, id.clone(), origin, now);
     let settings = serde_json::to_vec_pretty(&around.config.layers).unwrap_or_default();
@@ -355,7 +359,7 @@ fn fill(
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
     let store = Store::create(disk, root, &frozen, &new.plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
-    keep_log(around, root, id)?;
+    keep_log(around, &new.plan, root, id)?;
     for warning in &new.loaded.warnings {
         log::keep(Level::WARN, &warning.message);
     }
@@ -363,8 +367,14 @@ fn fill(
 }
 
 /// Begins to keep the log of a run.
-pub fn keep_log(around: &Surroundings, root: &Path, id: &RunId) -> Result<(), Failure> {
-    log::keep_in(root, around.common.trace.then(|| id.to_string())).map_err(|error| {
+pub fn keep_log(
+    around: &Surroundings,
+    plan: &Plan,
+    root: &Path,
+    id: &RunId,
+) -> Result<(), Failure> {
+    let mask = site::mask(plan, &around.environment);
+    log::keep_in(root, around.common.trace.then(|| id.to_string()), mask).map_err(|error| {
         let message = format!("cannot write the log in `{}`: {error}", root.display());
         hinted(Failure::new(1, message), &error, "try again")
     })
@@ -445,7 +455,8 @@ pub fn drive(
         (false, true) => Telling::Progress,
         (false, false) => Telling::Plain,
     };
-    let mut report = TextReport::new(telling, around.colour());
+    let root = site.run_root.clone();
+    let mut report = TextReport::new(telling, around.colour(), site.mask.clone());
     let driver = Driver {
         site: Arc::new(site),
         plan: &plan,
@@ -461,6 +472,11 @@ pub fn drive(
     drop(report);
     let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
     let took = seconds(SystemClock.now().ms_since(began));
+    if let Some(destination) = &run.origin.archive
+        && run.status == RunStatus::Completed
+    {
+        Processed::of(around, &plan).archive(Path::new(destination), &root)?;
+    }
     let code = tell_end(around, &plan, &run, finish, signals.code(), &took);
     drop(lock);
     Ok((code, run))
@@ -488,13 +504,16 @@ fn tell_end(
     if let Some(error) = &run.error {
         eprintln!("error: {error}");
     }
-    around.say(format!("run {} {word} in {took}", run.id));
-    if code != 0 {
-        around.say(format!("  state: {}/state.json", run.origin.run_root));
-        // After the last step there is nothing to go on with.
-        if run.slot(&run.position()).is_some() {
-            around.say(format!("  go on: orchestrate resume {}", run.id));
-        }
+    if code == 0 {
+        around.say(format!("run {} {word} in {took}", run.id));
+        return code;
+    }
+    // What is wrong is told to those who asked for quiet too.
+    eprintln!("run {} {word} in {took}", run.id);
+    eprintln!("  state: {}/state.json", run.origin.run_root);
+    // After the last step there is nothing to go on with.
+    if run.slot(&run.position()).is_some() {
+        eprintln!("  go on: orchestrate resume {}", run.id);
     }
     code
 }

@@ -60,7 +60,7 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     };
     let plan = loaded.plan.clone();
     let policy = Policy::default();
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None };
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None, archive: None };
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     let (code, _) = common::drive(&around, owned, &options, &signals, None)?;

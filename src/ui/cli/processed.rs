@@ -29,7 +29,9 @@ impl<'a> Processed<'a> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(self.failed("resolve", &error)),
         };
-        if real == self.workspace || !real.starts_with(self.workspace) {
+        let ours = self.workspace.join(".orchestrate");
+        let kept = real.starts_with(&ours) || ours.starts_with(&real);
+        if kept || !real.starts_with(self.workspace) {
             let message = format!(
                 "`{}` is not a directory inside the workspace; it is left alone",
                 self.name

@@ -68,7 +68,7 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     check_source(&around, &run)?;
     let signals = signals::listen()?;
     end_orphans(&around, &id);
-    common::keep_log(&around, &root, &id)?;
+    common::keep_log(&around, &plan, &root, &id)?;
     around.say(format!("run {id} of {}, resumed", run.origin.workflow_file));
     let policy = args.options.policy(run.origin.policy.clone());
     let policy = Policy { max_visits: around.config.max_visits, ..policy };
@@ -149,10 +149,10 @@ fn restart(
     id: &RunId,
     root: &Path,
 ) -> Result<u8, Failure> {
-    let origin = origin(root).ok_or_else(|| {
-        Failure::new(7, format!("neither the state nor the journal of run {id} can be read"))
-            .hint("start again with `orchestrate run WORKFLOW`")
-    })?;
+    let origin = match origin(root) {
+        Some(origin) => origin,
+        None => frozen_origin(around, root, id)?,
+    };
     let loaded: Loaded = common::load(around, Path::new(&origin.workflow_file))?;
     super::run::tell_warnings(around, &loaded);
     let plan = match &origin.only_step {
@@ -164,7 +164,8 @@ fn restart(
     let mut context = loaded.plan.context.clone();
     context.extend(origin.context);
     let policy = args.options.policy(origin.policy);
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: origin.only_step };
+    let (only_step, archive) = (origin.only_step, origin.archive);
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive };
     let signals = signals::listen()?;
     let owned = common::create(around, new)?;
     around.say(format!("run {} of {}, in place of {id}", owned.run.id, loaded.file));
@@ -172,11 +173,36 @@ fn restart(
     Ok(code)
 }
 
+/// What is left of a run none of whose documents can be read: the workflow it began with.
+fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origin, Failure> {
+    let path = root.join(store::DEFINITION);
+    if !path.exists() {
+        let message = format!("nothing of run {id} can be read, not even its workflow");
+        return Err(Failure::new(7, message).hint("start again with `orchestrate run WORKFLOW`"));
+    }
+    around.say("warning: the context of the run cannot be read; the workflow's own is taken");
+    Ok(Origin {
+        run_id: id.as_str().to_owned(),
+        workflow_file: path.to_string_lossy().into_owned(),
+        workflow_checksum: String::new(),
+        run_root: root.to_string_lossy().into_owned(),
+        context: serde_json::Map::new(),
+        policy: Policy::default(),
+        only_step: None,
+        archive: None,
+    })
+}
+
 /// What a run was begun with, from whichever file still says it.
 fn origin(root: &Path) -> Option<Origin> {
-    let state = std::fs::read(root.join(store::STATE)).unwrap_or_default();
-    if let Ok(origin) = serde_json::from_slice::<Origin>(&state) {
-        return Some(origin);
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let backups = names.filter(|name| name.starts_with(store::STATE) && name.ends_with(".bak"));
+    for name in std::iter::once(store::STATE.to_owned()).chain(backups) {
+        let document = std::fs::read(root.join(name)).unwrap_or_default();
+        if let Ok(origin) = serde_json::from_slice::<Origin>(&document) {
+            return Some(origin);
+        }
     }
     let bytes = std::fs::read(root.join(store::JOURNAL)).ok()?;
     let first = journal::read(&bytes).entries.into_iter().next()?;

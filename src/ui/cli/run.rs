@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::{Common, Failure, clean, processed, signals};
-use crate::engine::{Policy, RunStatus};
+use crate::engine::Policy;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block};
 use crate::workflow::yaml;
@@ -65,7 +65,10 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(2, format!("cannot read the context file `{name}`: {error}"))
     })?;
-    // JSON is YAML, so one reader serves both and gives places.
+    if let Ok(Value::Object(map)) = serde_json::from_str(&text) {
+        return Ok(map);
+    }
+    // What is no JSON may be YAML; its reader gives places too.
     let node = yaml::parse(&text)
         .map_err(|p| Failure { code: 2, text: p.show(&name.to_string(), &text) })?;
     match node.to_json() {
@@ -100,17 +103,12 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let policy =
         args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
     let plan = loaded.plan.clone();
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None };
+    let archive = archive.map(|path| path.to_string_lossy().into_owned());
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None, archive };
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
-    let root = owned.store.root().to_owned();
     around.say(format!("run {} of {}", owned.run.id, loaded.file));
     let (code, run) = common::drive(&around, owned, &args.options, &signals, None)?;
-    if let Some(destination) = archive
-        && run.status == RunStatus::Completed
-    {
-        processed.archive(&destination, &root)?;
-    }
     clean::keep_days(&around, days, &run.id);
     Ok(code)
 }

@@ -37,7 +37,7 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     let policy =
         args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
     let only_step = Some(args.step.clone());
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step };
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive: None };
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     around.say(format!("run {} of step {} of {}", owned.run.id, args.step, loaded.file));

@@ -78,7 +78,7 @@ fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Resul
     let policy =
         args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
     let plan = loaded.plan.clone();
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None };
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None, archive: None };
     let owned = common::create(around, new)?;
     around.say(format!("run {} of {}", owned.run.id, loaded.file));
     let (code, _) = common::drive(around, owned, &args.options, signals, None)?;
