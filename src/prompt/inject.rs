@@ -144,7 +144,7 @@ fn content(inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
     }
     push_omitted(&mut block, &omitted);
     let total: u64 = files.iter().filter(|file| file.head.is_some()).map(|file| file.size).sum();
-    let cut = (truncated > 0 || !omitted.is_empty()).then(|| Cut {
+    let cut = (truncated > 0 || !omitted.is_empty()).then_some(Cut {
         total_size: total,
         shown_size,
         files_shown: shown_files,

@@ -88,10 +88,11 @@ impl Node {
                 let from = self.place.column - 1;
                 let token: String = line.chars().skip(from).take(self.place.len).collect();
                 let digits = token.strip_prefix(['-', '+']).unwrap_or(&token);
-                if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
-                    if let Ok(integer) = token.parse::<i64>() {
-                        *number = integer.into();
-                    }
+                if !digits.is_empty()
+                    && digits.bytes().all(|b| b.is_ascii_digit())
+                    && let Ok(integer) = token.parse::<i64>()
+                {
+                    *number = integer.into();
                 }
             }
             Value::List(items) => items.iter_mut().for_each(|item| item.mend_integers(lines)),
