@@ -4,7 +4,7 @@
 //! to wait for signals, and a run of one short step does not pay for one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -33,11 +33,14 @@ pub fn listen() -> Result<Signals, Failure> {
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot listen: {error}"));
     let stop = Stop::new().map_err(failed)?;
     let first = Arc::new(AtomicI32::new(0));
+    let count = Arc::new(AtomicU32::new(0));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let (asked, came) = (stop.clone(), first.clone());
+        let (asked, came, count) = (stop.clone(), first.clone(), count.clone());
         let heard = move || {
             let _ = came.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
-            asked.request(asked.level() + 1);
+            // Handlers of two signals may run at once: each must count, so that the second hurries.
+            let before = count.fetch_add(1, Ordering::SeqCst);
+            asked.request(if before == 0 { 1 } else { 2 });
         };
         // SAFETY: the handler touches atomics and writes to an eventfd, nothing else.
         unsafe { signal_hook::low_level::register(signal, heard) }.map_err(failed)?;
