@@ -76,7 +76,8 @@ pub struct Store {
 
 impl Store {
     /// Makes a run's directory and first files, with those it freezes. They survive the end of
-    /// this process at once, and a power cut from the first [`Store::keep_up`] on.
+    /// this process at once, and a power cut from the first sync on, at the latest [`QUIET_MS`]
+    /// later.
     pub fn create(
         disk: Arc<dyn Disk>,
         root: &Path,
@@ -111,12 +112,14 @@ impl Store {
     /// Puts what a new run froze, and its own name, on the medium: at the first chance, when the
     /// first step runs and nobody waits for this. The names inside follow with the first sync.
     fn begin_to_settle(&mut self) -> Result<(), StoreError> {
-        for path in std::mem::take(&mut self.frozen) {
-            self.disk.sync(&path).map_err(failed("sync", &path))?;
+        while let Some(path) = self.frozen.last() {
+            self.disk.sync(path).map_err(failed("sync", path))?;
+            self.frozen.pop();
         }
-        if std::mem::take(&mut self.is_new) {
+        if self.is_new {
             let above = self.root.parent().unwrap_or(Path::new(""));
             self.disk.sync_dir(above).map_err(failed("sync", above))?;
+            self.is_new = false;
         }
         Ok(())
     }
@@ -353,11 +356,12 @@ impl Store {
     fn sync(&mut self, now: Time) -> Result<(), StoreError> {
         let path = self.root.join(JOURNAL);
         self.disk.sync(&path).map_err(failed("sync", &path))?;
-        if std::mem::take(&mut self.names_unsynced) {
+        if self.names_unsynced {
             // The first state was not synced when it was written.
             let state = self.root.join(STATE);
             self.disk.sync(&state).map_err(failed("sync", &state))?;
             self.disk.sync_dir(&self.root).map_err(failed("sync", &self.root))?;
+            self.names_unsynced = false;
         }
         self.begin_to_settle()?;
         self.synced_at = now;
