@@ -5,6 +5,7 @@
 //! what is owed is done ([`fleet`], by way of [`prompt`], [`workspace`] and [`exec`]); and all of
 //! it is shown ([`ui`]). Everything up to `prompt` touches nothing outside itself.
 
+pub mod digest;
 pub mod ids;
 pub mod time;
 

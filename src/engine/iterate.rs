@@ -150,9 +150,7 @@ fn record_end(record: &mut Record, success: bool, at: Time) {
 
 /// Notes that the item a step is in had a failure that nothing handled.
 pub fn mark_failed(run: &mut Run, here: &Address) {
-    for depth in 0..here.loops.len() {
-        let (step, index) = here.loops[depth];
-        let at = Address { loops: here.loops[..depth].to_vec(), step };
+    for (at, index) in here.around() {
         if let Some(item) = run.each_mut(&at).and_then(|each| each.iterations.get_mut(index)) {
             item.failed = true;
         }
@@ -284,9 +282,7 @@ fn leave_loop(plan: &Plan, run: &mut Run, here: &Address, target: Target, at: Ti
 
 /// Makes the items on the way to a halted step current again, their files to be put back.
 pub fn reopen(run: &mut Run, here: &Address) {
-    for depth in 0..here.loops.len() {
-        let (step, index) = here.loops[depth];
-        let at = Address { loops: here.loops[..depth].to_vec(), step };
+    for (at, index) in here.around() {
         let Some(each) = run.each_mut(&at) else { return };
         each.leaving = None;
         let Some(item) = each.iterations.get_mut(index) else { return };

@@ -25,7 +25,6 @@ pub use scope::RunScope;
 
 use run::{Address, Slot, StepState};
 
-use crate::ids::StepPath;
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::Action;
@@ -77,8 +76,7 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
 
 /// Does something at the step that a path names, where the plan has it.
 fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Address)) {
-    let address = StepPath::parse(path).and_then(|path| Address::of(plan, &path));
-    if let Some(address) = address
+    if let Some(address) = Address::parse(plan, path)
         && run.slot(&address).is_some()
     {
         act(run, &address);
@@ -92,9 +90,7 @@ pub fn owed(plan: &Plan, run: &Run) -> Vec<Effect> {
     }
     // The files of items come first: an item that is left or tried again waits for its own.
     let here = run.position();
-    for depth in 0..here.loops.len() {
-        let (step, index) = here.loops[depth];
-        let at = Address { loops: here.loops[..depth].to_vec(), step };
+    for (at, index) in here.around() {
         if let Some(effect) = iterate::owed(plan, run, &at, index) {
             return vec![effect];
         }
@@ -119,18 +115,14 @@ fn owed_by(plan: &Plan, here: &Address, slot: &Slot) -> Vec<Effect> {
 pub fn whereabouts(plan: &Plan, run: &Run) -> Vec<(usize, usize, String)> {
     let here = run.position();
     let mut found = vec![];
-    let mut loops = Vec::new();
-    for (step, item) in &here.loops {
-        let at = Address { loops: loops.clone(), step: *step };
+    for (at, item) in here.around() {
         let total = at.block(plan).steps.len();
-        found.push((*step + 1, total, at.step_of(plan).name.clone()));
-        let items = run.slot(&at).and_then(|slot| Some(slot.each.as_ref()?.items.len()));
-        let shown = run
-            .slot(&at)
-            .and_then(|slot| slot.each.as_ref()?.items.get(*item))
+        found.push((at.step + 1, total, at.step_of(plan).name.clone()));
+        let items = run.slot(&at).and_then(|slot| Some(&slot.each.as_ref()?.items));
+        let shown = items
+            .and_then(|items| items.get(item))
             .map(|item| crate::template::display(item).into_owned());
-        found.push((*item + 1, items.unwrap_or(0), shown.unwrap_or_default()));
-        loops.push((*step, *item));
+        found.push((item + 1, items.map_or(0, Vec::len), shown.unwrap_or_default()));
     }
     let block = here.block(plan);
     if let Some(step) = block.steps.get(here.step) {

@@ -263,6 +263,18 @@ impl Address {
         Some(Address { loops, step: block.find(&path.step)?.0 })
     }
 
+    /// The same, from a path's text form.
+    pub fn parse(plan: &Plan, path: &str) -> Option<Address> {
+        Address::of(plan, &StepPath::parse(path)?)
+    }
+
+    /// The loops this step is in, from the outside in, each with the item that is meant.
+    pub fn around(&self) -> impl Iterator<Item = (Address, usize)> {
+        self.loops.iter().enumerate().map(|(depth, (step, item))| {
+            (Address { loops: self.loops[..depth].to_vec(), step: *step }, *item)
+        })
+    }
+
     pub fn block<'a>(&self, plan: &'a Plan) -> &'a Block {
         block_of(plan, &self.loops)
     }

@@ -1,7 +1,7 @@
 //! Scripts: at a time, something happens, and then exactly this is owed.
 
 use super::*;
-use crate::ids::RunId;
+use crate::ids::{RunId, StepPath};
 use crate::workflow::compile;
 
 /// A run under test. `check` is the only code that knows the engine's interface.

@@ -46,7 +46,7 @@ pub struct Order<'a> {
     pub cwd: &'a Path,
     /// Laid over the inherited environment; a later entry wins over an earlier one.
     pub env: &'a [(String, OsString)],
-    pub env_remove: &'a [String],
+    pub env_remove: &'a [&'a str],
     /// Nothing is `/dev/null`.
     pub stdin: Option<&'a [u8]>,
     pub timeout: Option<Duration>,

@@ -142,7 +142,7 @@ fn check_variable(name: &str, value: &OsStr) -> Result<(), StartError> {
 fn path<'a>(order: &Order<'a>) -> &'a OsStr {
     static INHERITED: OnceLock<Option<OsString>> = OnceLock::new();
     let set = order.env.iter().rev().find(|(name, _)| name == "PATH");
-    let removed = order.env_remove.iter().any(|name| name == "PATH");
+    let removed = order.env_remove.contains(&"PATH");
     let inherited = || INHERITED.get_or_init(|| env::var_os("PATH")).as_deref();
     let path = set.map(|(_, path)| path.as_os_str());
     path.or_else(|| inherited().filter(|_| !removed)).unwrap_or(OsStr::new(DEFAULT_PATH))

@@ -16,7 +16,7 @@ use super::*;
 struct Trial {
     argv: Vec<String>,
     env: Vec<(String, OsString)>,
-    env_remove: Vec<String>,
+    env_remove: Vec<&'static str>,
     stdin: Option<Vec<u8>>,
     timeout: Option<Duration>,
     grace: Duration,
@@ -154,7 +154,7 @@ fn the_environment_is_laid_over_and_the_later_wins() {
     let mut child = sh("echo $A$B$HOME; echo $ORCHESTRATE_MARK");
     let pair = |name: &str, value: &str| (name.to_owned(), OsString::from(value));
     child.env = vec![pair("A", "1"), pair("B", "2"), pair("A", "3")];
-    child.env_remove = vec!["HOME".to_owned()];
+    child.env_remove = vec!["HOME"];
     let text = child.run().out.text();
     assert!(text.starts_with(&format!("32\n{}", child.mark)), "{text}");
 }
@@ -173,7 +173,7 @@ fn a_program_is_looked_up_in_the_path_of_the_child() {
     child.env = vec![("PATH".into(), "/nowhere".into())];
     assert_eq!(child.try_run().err().unwrap().to_string(), "`script` was not found in PATH");
     let mut child = trial(&["sh", "-c", "echo $0 ${PATH-none}"]);
-    child.env_remove = vec!["PATH".into()];
+    child.env_remove = vec!["PATH"];
     assert!(child.run().out.text().starts_with("sh "));
 }
 

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
+use crate::digest::sha256;
 use crate::workflow::plan::Provider;
 use crate::workflow::{Configured, Problem, read_config};
 
@@ -102,11 +102,6 @@ impl Config {
         self.input_bytes = layer.input_bytes.unwrap_or(self.input_bytes);
         Ok(())
     }
-}
-
-/// A digest in hexadecimal.
-pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Configured for Config {

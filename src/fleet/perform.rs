@@ -27,7 +27,7 @@ pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
         note_environment(site, work);
     }
     let began = Instant::now();
-    let (out, err) = match open_captures(site, work) {
+    let (mut out, mut err) = match open_captures(site, work) {
         Ok(captures) => captures,
         Err(error) => {
             // A path that can never be written is not worth another try; a full disk may be.
@@ -40,14 +40,13 @@ pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
         argv: &work.argv,
         cwd: site.cwd(),
         env: &work.env,
-        env_remove: &inherited_of_outer_run(),
+        env_remove: &OF_OUTER_RUN,
         stdin: work.stdin.as_deref(),
         timeout: work.timeout,
         grace: site.grace,
         mark: &mark,
         sweep: work.sweep,
     };
-    let (mut out, mut err) = (out, err);
     let ended = match exec::run(&order, &mut out, &mut err, stop) {
         Ok(ended) => ended,
         Err(error) => return Some(refused(site, work, error.exit_code(), error.to_string())),
@@ -70,9 +69,7 @@ pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
 }
 
 /// What an outer run may have said of its own step, and this one may not say of its.
-fn inherited_of_outer_run() -> [String; 2] {
-    ["ORCHESTRATE_ITEM".to_owned(), "ORCHESTRATE_AGENT".to_owned()]
-}
+const OF_OUTER_RUN: [&str; 2] = ["ORCHESTRATE_ITEM", "ORCHESTRATE_AGENT"];
 
 fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathError> {
     let mode = match work.capture {

@@ -4,7 +4,8 @@
 //! content never reached the medium though its name did, has no right seal and is never believed.
 
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
+
+use crate::digest::sha256;
 
 const KEY: &str = ",\"seal\":\"";
 const TRAILER_LEN: usize = KEY.len() + 64 + 2;
@@ -13,20 +14,16 @@ const TRAILER_LEN: usize = KEY.len() + 64 + 2;
 pub fn seal(object: &Map<String, Value>) -> Vec<u8> {
     let mut text = serde_json::to_vec(object).expect("a map is always JSON");
     text.pop();
-    let seal = digest(&text);
+    let seal = sha256(&text);
     text.extend_from_slice(format!("{KEY}{seal}\"}}\n").as_bytes());
     text
-}
-
-fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Reads a sealed object; nothing, if it is not one or not whole.
 pub fn unseal(bytes: &[u8]) -> Option<Map<String, Value>> {
     let line = bytes.strip_suffix(b"\n")?;
     let (head, trailer) = line.split_at_checked(line.len().checked_sub(TRAILER_LEN)?)?;
-    if trailer != format!("{KEY}{}\"}}", digest(head)).as_bytes() {
+    if trailer != format!("{KEY}{}\"}}", sha256(head)).as_bytes() {
         return None;
     }
     match serde_json::from_slice(line).ok()? {

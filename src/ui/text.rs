@@ -70,7 +70,7 @@ impl TextReport {
     }
 
     fn ended(&mut self, plan: &Plan, run: &Run, step: &str) {
-        let address = StepPath::parse(step).and_then(|path| Address::of(plan, &path));
+        let address = Address::parse(plan, step);
         let Some(address) = address else { return };
         let Some(record) = run.slot(&address).and_then(|slot| slot.record.as_deref()) else {
             return;
@@ -93,7 +93,7 @@ impl TextReport {
             Event::Opened { step } | Event::Moved { step, .. } => (step, true),
             _ => return,
         };
-        let address = StepPath::parse(step).and_then(|path| Address::of(plan, &path));
+        let address = Address::parse(plan, step);
         let mut here = address.and_then(|at| if is_loop { Some(at) } else { at.parent() });
         while let Some(at) = here {
             let Some(slot) = run.slot(&at) else { return };
@@ -163,7 +163,7 @@ impl TextReport {
 
 /// Whether a step has failed for good.
 fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
-    let address = StepPath::parse(step).and_then(|path| Address::of(plan, &path));
+    let address = Address::parse(plan, step);
     let slot = address.and_then(|address| run.slot(&address).map(|slot| slot.status()));
     slot == Some(StepStatus::Failed)
 }
@@ -326,9 +326,7 @@ fn log(plan: &Plan, run: &Run, event: &Event) {
         }
         Event::Skipped { step } => tracing::info!("step `{step}` skipped"),
         Event::Opened { step } => {
-            let slot = StepPath::parse(step)
-                .and_then(|path| Address::of(plan, &path))
-                .and_then(|at| run.slot(&at));
+            let slot = Address::parse(plan, step).and_then(|at| run.slot(&at));
             let error = slot.and_then(|slot| slot.record.as_ref()?.error.as_ref());
             match (slot.and_then(|slot| slot.each.as_ref()), error) {
                 (Some(each), _) => {

@@ -15,7 +15,8 @@ use super::{Colour, Common, Failure, LogLevel};
 use crate::disk::{Disk, RealDisk};
 use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
 
-use crate::fleet::config::{ConfigError, sha256};
+use crate::digest::sha256;
+use crate::fleet::config::ConfigError;
 use crate::fleet::site::{self, Environment};
 use crate::fleet::{Config, Driver, Finish, Site};
 use crate::ids::RunId;
@@ -58,6 +59,11 @@ pub enum OnErrorArg {
 }
 
 impl RunOptions {
+    /// The policy of a new run.
+    pub fn new_policy(&self, around: &Surroundings) -> Policy {
+        self.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() })
+    }
+
     /// The policy these flags make of `base`.
     pub fn policy(&self, base: Policy) -> Policy {
         let on_error = self.on_error.map(|choice| match choice {

@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::{Common, Failure, clean, processed, signals};
-use crate::engine::Policy;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block};
 use crate::workflow::yaml;
@@ -100,8 +99,7 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     if args.clean_processed {
         processed.clean()?;
     }
-    let policy =
-        args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
+    let policy = args.options.new_policy(&around);
     let plan = loaded.plan.clone();
     let archive = archive.map(|path| path.to_string_lossy().into_owned());
     let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None, archive };

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use super::common::{self, NewRun, RunOptions, Surroundings};
 use super::run::ContextArgs;
 use super::{Common, Failure, signals};
-use crate::engine::Policy;
 use crate::workflow::problem::nearest;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -34,8 +33,7 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
             None => Failure::new(2, message),
         }
     })?;
-    let policy =
-        args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
+    let policy = args.options.new_policy(&around);
     let only_step = Some(args.step.clone());
     let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive: None };
     let signals = signals::listen()?;

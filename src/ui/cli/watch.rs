@@ -11,7 +11,6 @@ use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::run::{ContextArgs, tell_warnings};
 use super::signals::{self, Signals};
 use super::{Common, Failure};
-use crate::engine::Policy;
 use crate::exec::Stop;
 use crate::workflow::plan::{Action, Block};
 
@@ -75,8 +74,7 @@ fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Resul
     let loaded = common::load(around, &args.workflow)?;
     tell_warnings(around, &loaded);
     let context = args.context.merge(&loaded.plan)?;
-    let policy =
-        args.options.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() });
+    let policy = args.options.new_policy(around);
     let plan = loaded.plan.clone();
     let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None, archive: None };
     let owned = common::create(around, new)?;
