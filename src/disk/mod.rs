@@ -42,13 +42,6 @@ pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     disk.sync_dir(path.parent().unwrap_or(Path::new("")))
 }
 
-/// The same for readers only: what a power cut leaves is anybody's guess until it is synced.
-pub fn replace_unsynced(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = temporary(path);
-    disk.write(&temporary, bytes)?;
-    disk.rename(&temporary, path)
-}
-
 fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     path.with_file_name(format!(".{}.tmp", name.unwrap_or_default()))

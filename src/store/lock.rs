@@ -1,8 +1,12 @@
-//! One writer per run: a lock on a file in its directory, held as long as the process lives.
+//! One writer per run: a lock on its frozen workflow, which is there from the beginning and never
+//! replaced, held as long as the process lives.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use super::DEFINITION;
 
 /// A held lock. The kernel lets go of it when the process ends, however it ends.
 #[derive(Debug)]
@@ -17,32 +21,55 @@ pub enum LockError {
 }
 
 /// Takes the lock of a run, or says who has it.
-pub fn take(root: &Path, owner: &str) -> Result<RunLock, LockError> {
-    let path = root.join("lock");
-    let mut file =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+pub fn take(root: &Path) -> Result<RunLock, LockError> {
+    // Writable, because a network file system gives an exclusive lock on nothing less.
+    let file = OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?;
     match fs4::FileExt::try_lock(&file) {
-        Ok(()) => {}
-        Err(fs4::TryLockError::WouldBlock) => {
-            let mut owner = String::new();
-            file.read_to_string(&mut owner)?;
-            // Whoever has just taken it may not have signed yet.
-            let signed = Some(owner.trim()).filter(|owner| !owner.is_empty());
-            let owner = signed.unwrap_or("another process").to_owned();
-            return Err(LockError::Held { owner });
-        }
-        Err(fs4::TryLockError::Error(error)) => return Err(error.into()),
+        Ok(()) => Ok(RunLock(file)),
+        Err(fs4::TryLockError::WouldBlock) => Err(LockError::Held { owner: owner(&file) }),
+        Err(fs4::TryLockError::Error(error)) => Err(error.into()),
     }
-    file.set_len(0)?;
-    file.rewind()?;
-    file.write_all(owner.as_bytes())?;
-    Ok(RunLock(file))
 }
 
 /// Whether somebody holds a run's lock.
 pub fn is_held(root: &Path) -> bool {
-    let Ok(file) = OpenOptions::new().read(true).write(true).open(root.join("lock")) else {
-        return false;
+    matches!(take(root), Err(LockError::Held { .. }))
+}
+
+/// Who holds the lock of a file, as the kernel tells it. One of another machine or container it
+/// does not know.
+fn owner(file: &File) -> String {
+    let holder = || {
+        let inode = file.metadata().ok()?.ino();
+        holder(&std::fs::read_to_string("/proc/locks").ok()?, inode)
     };
-    matches!(fs4::FileExt::try_lock(&file), Err(fs4::TryLockError::WouldBlock))
+    holder().map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+/// The process in a list of the kernel's that holds an exclusive lock of the inode.
+fn holder(locks: &str, inode: u64) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let [_, _, _, "WRITE", pid, place, ..] = fields[..] else { return None };
+        let same = place.rsplit(':').next()?.parse() == Ok(inode);
+        pid.parse().ok().filter(|pid| same && *pid > 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_list_tells_who_holds_a_lock() {
+        let locks = "\
+1: FLOCK  ADVISORY  WRITE 1708 fd:01:5775 0 EOF
+2: POSIX  ADVISORY  READ  99 fd:01:42 0 EOF
+3: -> FLOCK  ADVISORY  WRITE 77 fd:01:42 0 EOF
+4: FLOCK  ADVISORY  WRITE 0 fd:01:43 0 EOF
+";
+        assert_eq!(holder(locks, 5775), Some(1708));
+        assert_eq!(holder(locks, 42), None);
+        assert_eq!(holder(locks, 43), None);
+    }
 }

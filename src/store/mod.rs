@@ -32,6 +32,9 @@ const BACKUPS_KEPT: usize = 3;
 
 /// A snapshot is replaced at most this often, and the journal synced at least this often.
 pub const QUIET_MS: u64 = 100;
+/// When a new run's first snapshot is due: soon enough for people, late enough that a run which is
+/// over in an instant makes only its last one. Until then the journal tells all.
+const FIRST_MS: u64 = 5;
 /// Above this size a snapshot waits until the journal has grown by the snapshot's own size, or
 /// for as long as it would take at [`BYTES_PER_MS`].
 const SMALL_SNAPSHOT: u64 = 64 * 1024;
@@ -67,6 +70,8 @@ pub struct Store {
     synced_at: Time,
     unsynced: bool,
     stale: bool,
+    /// When the first snapshot is due, as long as there is none.
+    first_due: Option<Time>,
     /// Files that a new run froze and the medium may not have yet.
     frozen: Vec<PathBuf>,
     /// The medium may not have the run's own name, nor the names in its directory.
@@ -98,14 +103,9 @@ impl Store {
         let event = Event::Started { origin: run.origin.clone() };
         store.record(at, &event)?;
         engine::apply(plan, run, at, &event);
-        let bytes = snapshot::encode(plan, run, store.seq);
-        let path = root.join(STATE);
-        disk::replace_unsynced(&*store.disk, &path, &bytes).map_err(failed("write", &path))?;
         (store.is_new, store.names_unsynced) = (true, true);
-        store.snapshot_len = bytes.len() as u64;
-        store.snapshot_at = at;
-        store.synced_at = at;
-        store.stale = false;
+        store.first_due = Some(at.plus_ms(FIRST_MS));
+        (store.snapshot_at, store.synced_at) = (at, at);
         Ok(store)
     }
 
@@ -135,6 +135,7 @@ impl Store {
             synced_at: Time(0),
             unsynced: false,
             stale: false,
+            first_due: None,
             frozen: Vec::new(),
             is_new: false,
             names_unsynced: false,
@@ -144,7 +145,10 @@ impl Store {
     /// Loads a run: its snapshot, then what the journal has beyond it.
     pub fn load(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<(Store, Run), LoadError> {
         let mut store = Store::at(disk, root);
-        let bytes = store.read(STATE)?;
+        let bytes = match store.read(STATE) {
+            Err(LoadError::Damaged { .. }) => return store.load_without_snapshot(plan),
+            other => other?,
+        };
         let loaded = snapshot::decode(plan, &bytes)
             .map_err(|reason| LoadError::Damaged { path: root.join(STATE), reason })?;
         let mut run = loaded.run;
@@ -153,6 +157,16 @@ impl Store {
         store.snapshot_len = bytes.len() as u64;
         store.replay(plan, &mut run, loaded.journal_seq, &entries)?;
         Ok((store, run))
+    }
+
+    /// Loads a run that ended before its first snapshot, or lost it: its journal has everything.
+    fn load_without_snapshot(mut self, plan: &Plan) -> Result<(Store, Run), LoadError> {
+        let entries = self.read_journal()?;
+        let Some((run, _, _)) = self.by_journal(plan, &entries) else {
+            let reason = "it is missing, and the journal does not begin at the beginning".into();
+            return Err(LoadError::Damaged { path: self.root.join(STATE), reason });
+        };
+        Ok((self, run))
     }
 
     /// Reads the journal and cuts off what a crash left half-written.
@@ -335,6 +349,9 @@ impl Store {
     /// grown as much again, or after so long that people looking at it are served and the disk
     /// is still at rest most of the time.
     fn snapshot_due(&self) -> Time {
+        if let Some(due) = self.first_due {
+            return due;
+        }
         let cheap = self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len;
         let rest_ms = if cheap { QUIET_MS } else { self.snapshot_len / BYTES_PER_MS };
         self.snapshot_at.plus_ms(rest_ms.max(QUIET_MS))
@@ -357,9 +374,6 @@ impl Store {
         let path = self.root.join(JOURNAL);
         self.disk.sync(&path).map_err(failed("sync", &path))?;
         if self.names_unsynced {
-            // The first state was not synced when it was written.
-            let state = self.root.join(STATE);
-            self.disk.sync(&state).map_err(failed("sync", &state))?;
             self.disk.sync_dir(&self.root).map_err(failed("sync", &self.root))?;
             self.names_unsynced = false;
         }
@@ -376,6 +390,7 @@ impl Store {
         let path = self.root.join(STATE);
         disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;
         self.names_unsynced = false;
+        self.first_due = None;
         self.begin_to_settle()?;
         self.snapshot_len = bytes.len() as u64;
         self.snapshot_at = now;

@@ -104,7 +104,8 @@ fn nearly_full() {
 fn full_in_the_middle() {
     let world = World::with(
         "version: '1.1'\nsteps:\n\
-         - { name: One, command: [sh, -c, 'echo one >> ran'] }\n\
+         - { name: One, command: [sh, -c, 'until [ -e .orchestrate/runs/latest/state.json ]; \
+         do sleep 0.01; done; echo one >> ran'] }\n\
          - { name: Fill, command: [sh, -c, 'echo fill >> ran; [ -e room ] || cat /dev/zero \
          > .orchestrate/ballast 2>/dev/null; true'] }\n\
          - { name: Long, command: [sh, -c, 'echo long >> ran; yes | head -c 8000'] }\n\

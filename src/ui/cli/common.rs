@@ -344,7 +344,6 @@ fn fill(
     id: &RunId,
     root: &Path,
 ) -> Result<Owned, Failure> {
-    let lock = take_lock(root, id)?;
     let relative = root.strip_prefix(&around.workspace).unwrap_or(root);
     let origin = Origin {
         run_id: id.as_str().to_owned(),
@@ -365,6 +364,7 @@ fn fill(
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
     let store = Store::create(disk, root, &frozen, &new.plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
+    let lock = take_lock(root, id)?;
     keep_log(around, &new.plan, root, id)?;
     for warning in &new.loaded.warnings {
         log::keep(Level::WARN, &warning.message);
@@ -406,11 +406,13 @@ fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
 }
 
 pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
-    let host = nix::unistd::gethostname().unwrap_or_default();
-    let owner = format!("process {} on {}", std::process::id(), host.to_string_lossy());
-    lock::take(root, &owner).map_err(|error| match error {
+    lock::take(root).map_err(|error| match error {
         LockError::Held { owner } => {
             Failure::new(5, format!("run {id} is being driven already: {owner} owns it"))
+        }
+        LockError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let message = format!("run {id} is damaged: its `{DEFINITION}` is missing");
+            Failure::new(7, message).hint("run the workflow again; this run cannot go on")
         }
         LockError::Io(error) => {
             let message = format!("cannot lock `{}`: {error}", root.display());
