@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// The longest name a person may give to a step, an agent or a run.
 pub const NAME_MAX: usize = 128;
 
@@ -85,7 +87,8 @@ pub type Attempt = u32;
 ///
 /// Written `Loop.3.Step`. A dot inside a name is written `%2E`, so the text form is injective and
 /// serves as the stem of log files too.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct StepPath {
     pub loops: Vec<(String, usize)>,
     pub step: String,
@@ -117,6 +120,20 @@ impl StepPath {
 fn unescape(part: &str) -> Option<String> {
     let plain = part.replace("%2E", ".");
     (!plain.contains('%')).then_some(plain)
+}
+
+impl From<StepPath> for String {
+    fn from(path: StepPath) -> String {
+        path.to_string()
+    }
+}
+
+impl TryFrom<String> for StepPath {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<StepPath, String> {
+        StepPath::parse(&text).ok_or_else(|| format!("`{text}` is no step"))
+    }
 }
 
 impl fmt::Display for StepPath {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Record;
+use super::record::{Record, TaskRef};
 use super::run::{ItemResult, Origin, Policy};
 use crate::ids::Attempt;
 
@@ -13,7 +13,13 @@ pub enum Event {
     /// The run began.
     Started { origin: Origin },
     /// An attempt went out.
-    Launched { step: String, attempt: Attempt },
+    Launched {
+        step: String,
+        attempt: Attempt,
+        /// The task it went out as, where it is not executed by whoever drives the run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<TaskRef>,
+    },
     /// An attempt ended, or was refused before it went out.
     Ended { step: String, attempt: Attempt, record: Box<Record> },
     /// A step's condition did not hold.
@@ -32,6 +38,10 @@ pub enum Event {
     Decided { step: String, choice: Choice },
     /// Somebody took the run up again.
     Resumed { policy: Policy },
+    /// Somebody ended the run for good.
+    Cancelled,
+    /// A run that is over is to go on from this step of the workflow.
+    Rewound { step: String },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ mod tests;
 
 pub use effect::Effect;
 pub use event::{Choice, Event};
-pub use record::{Fault, Record, StepStatus};
+pub use record::{Fault, Record, StepStatus, TaskRef};
 pub use run::{OnError, Origin, Policy, Run, RunStatus};
 pub use scope::RunScope;
 
@@ -35,16 +35,18 @@ use crate::workflow::plan::Action;
 /// wake-up of a settled step) changes nothing.
 pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
     run.updated_at = at;
-    if let Event::Resumed { policy } = event {
-        return sequence::resume(plan, run, policy);
+    match event {
+        Event::Resumed { policy } => return sequence::resume(plan, run, policy),
+        Event::Rewound { step } => return sequence::rewind(plan, run, step, at),
+        _ => {}
     }
     if run.status != RunStatus::Running {
         return;
     }
     match event {
         Event::Started { .. } => sequence::enter(plan, run, &[], 0, at),
-        Event::Launched { step, attempt } => {
-            with(plan, run, step, |run, here| sequence::launch(run, here, *attempt, at));
+        Event::Launched { step, attempt, task } => {
+            with(plan, run, step, |run, here| sequence::launch(run, here, *attempt, task, at));
         }
         Event::Ended { step, attempt, record } => {
             with(plan, run, step, |run, here| {
@@ -70,7 +72,8 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
         Event::Decided { step, choice } => {
             with(plan, run, step, |run, here| sequence::decide(plan, run, here, *choice, at));
         }
-        Event::Resumed { .. } => {}
+        Event::Cancelled => sequence::cancel(run, at),
+        Event::Resumed { .. } | Event::Rewound { .. } => {}
     }
 }
 

@@ -56,6 +56,18 @@ pub struct Record {
     pub debug: Map<String, Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Metrics>,
+    /// The task that the attempt went out as, in a fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskRef>,
+}
+
+/// A task, as a run refers to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskRef {
+    pub id: String,
+    pub agent: String,
+    /// What a status must carry to count.
+    pub ticket: String,
 }
 
 /// Documents tell times to the second, as `jq` reads them; `duration_ms` tells the rest.

@@ -15,6 +15,7 @@ pub enum RunStatus {
     Running,
     Completed,
     Failed,
+    Cancelled,
 }
 
 /// What the person who started the run decided about failures.
@@ -70,6 +71,9 @@ pub struct Origin {
     /// Where the processed directory is archived after success; empty for the run's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<String>,
+    /// Its steps go out as tasks to the workers of a fleet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fleet: bool,
 }
 
 /// One execution of a plan.

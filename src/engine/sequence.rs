@@ -2,7 +2,7 @@
 
 use super::event::Choice;
 use super::iterate;
-use super::record::{Record, StepStatus};
+use super::record::{Fault, Record, StepStatus, TaskRef};
 use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, StepState, block_of};
 use crate::ids::Attempt;
 use crate::time::Time;
@@ -44,7 +44,7 @@ pub fn finish(plan: &Plan, run: &mut Run) {
     run.status = if kept_going { RunStatus::Failed } else { RunStatus::Completed };
 }
 
-pub fn launch(run: &mut Run, here: &Address, attempt: Attempt, at: Time) {
+pub fn launch(run: &mut Run, here: &Address, attempt: Attempt, task: &Option<TaskRef>, at: Time) {
     let Some(slot) = run.slot_mut(here) else { return };
     if slot.state != StepState::Ready || attempt != slot.attempts + 1 {
         return;
@@ -56,6 +56,7 @@ pub fn launch(run: &mut Run, here: &Address, attempt: Attempt, at: Time) {
         status: StepStatus::Running,
         started_at: Some(at),
         attempt,
+        task: task.clone(),
         ..Record::default()
     }));
 }
@@ -79,8 +80,10 @@ pub fn end(
         slot.tries += 1;
         slot.each = None;
     }
-    let started = slot.record.as_ref().filter(|_| ran).and_then(|old| old.started_at).unwrap_or(at);
+    let launched = slot.record.take().filter(|_| ran).unwrap_or_default();
+    let started = launched.started_at.unwrap_or(at);
     let mut record = record.clone();
+    record.task = launched.task;
     record.attempt = attempt;
     record.started_at = Some(started);
     record.completed_at = Some(at);
@@ -246,12 +249,44 @@ pub fn decide(plan: &Plan, run: &mut Run, here: &Address, choice: Choice, at: Ti
     }
 }
 
+/// Ends a run for good. What was going on is over, by whoever cancels; nothing is owed any more.
+pub fn cancel(run: &mut Run, at: Time) {
+    run.status = RunStatus::Cancelled;
+    let here = run.position();
+    let Some(slot) = run.slot_mut(&here) else { return };
+    if slot.state == StepState::Running && slot.each.is_none() {
+        slot.state = StepState::Settled;
+        let record = slot.record.get_or_insert_default();
+        record.status = StepStatus::Failed;
+        record.completed_at = Some(at);
+        record.exit_code = Some(128 + 15);
+        let message = "the run was cancelled".to_owned();
+        record.error = Some(Fault { message, exit_code: 128 + 15, ..Fault::default() });
+    }
+}
+
+/// Sends control of a run that is over to a step of the workflow, as if by a `goto`.
+pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
+    let Some((index, _)) = plan.root.find(step) else { return };
+    if run.status == RunStatus::Running {
+        return;
+    }
+    run.status = RunStatus::Running;
+    run.error = None;
+    run.failed_steps.clear();
+    let cursor = run.body.cursor;
+    if let Some(slot) = run.body.slots.get_mut(cursor) {
+        slot.state = StepState::Settled;
+    }
+    enter(plan, run, &[], index, at);
+}
+
 /// Takes a run up where it stands: an attempt that was open, or the step that failed, is owed
 /// again.
 pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy) {
     let halted = match run.status {
         RunStatus::Completed => return,
-        RunStatus::Failed => true,
+        RunStatus::Failed | RunStatus::Cancelled => true,
         RunStatus::Running => false,
     };
     run.origin.policy = policy.clone();
@@ -268,7 +303,9 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy) {
         }
         return;
     };
-    let open = slot.state == StepState::Running && slot.each.is_none();
+    let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
+    // A task that is out goes on whoever drives the run.
+    let open = slot.state == StepState::Running && slot.each.is_none() && !out;
     if open || halted {
         slot.state = StepState::Ready;
         // An attempt that was cut off is made again; a step that failed gets all its tries again.

@@ -22,6 +22,7 @@ fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
         policy,
         only_step: None,
         archive: None,
+        fleet: false,
     };
     let run = Run::new(&plan, id, origin, Time(0));
     let mut script = Script { plan, run };
@@ -52,7 +53,7 @@ impl Script {
         assert_eq!(shown, wanted.trim(), "after `{line}`");
         for effect in super::owed(&self.plan, &self.run) {
             if let Effect::Execute { step, attempt } = effect {
-                let launched = Event::Launched { step: step.to_string(), attempt };
+                let launched = Event::Launched { step: step.to_string(), attempt, task: None };
                 apply(&self.plan, &mut self.run, at, &launched);
             }
         }

@@ -90,7 +90,7 @@ impl Driver<'_> {
             self.abandon(&mut state);
         }
         if state.left_running > 0 {
-            let ended = exec::sweep(&format!("{}/", self.site.run_id));
+            let ended = exec::sweep(&format!("{}/", self.run.id));
             tracing::info!("ended {ended} processes that commands had left running");
         }
         driven?;
@@ -246,8 +246,9 @@ impl Driver<'_> {
             Prepared::Open => return self.record(Event::Opened { step: name }).map(|()| true),
             Prepared::Run(work) => {
                 let (site, stop) = (self.site.clone(), self.stop.clone());
+                let mark = format!("{}/{step}#{attempt}", self.run.id);
                 Box::new(move || {
-                    let performed = perform::run(&site, &work, &stop).map(Box::new);
+                    let performed = perform::run(&site, &work, &mark, &stop).map(Box::new);
                     Done { step, attempt, performed }
                 })
             }
@@ -263,7 +264,7 @@ impl Driver<'_> {
             let now = self.clock.now();
             self.store.back_up(self.plan, &self.run, &name, now)?;
         }
-        self.record(Event::Launched { step: name.clone(), attempt })?;
+        self.record(Event::Launched { step: name.clone(), attempt, task: None })?;
         if reads_state {
             self.store.save(self.plan, &self.run, self.clock.now())?;
         }

@@ -6,6 +6,7 @@ pub mod local;
 pub mod perform;
 pub mod prepare;
 pub mod site;
+pub mod work;
 
 pub use config::Config;
 pub use local::{Driver, Finish, Report};

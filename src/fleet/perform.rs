@@ -1,11 +1,13 @@
 //! Doing the work: a child run to its end and its output read, or files waited for.
 
+use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::prepare::{Unusable, Waiting, Work, mask_json, mask_map, usable_schema};
+use super::prepare::{Unusable, mask_json, mask_map, usable_schema};
 use super::site::Site;
+use super::work::{Input, Waiting, Work};
 use crate::disk;
 use crate::engine::record::Metrics;
 use crate::engine::{Fault, Record, StepStatus};
@@ -21,10 +23,12 @@ pub struct Performed {
     pub left_running: usize,
 }
 
-/// Runs a child. Nothing comes back when it was stopped: the attempt then stays open.
-pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
+/// Runs a child, its processes to be known by `mark`. Nothing comes back when it was stopped: the
+/// attempt then stays open.
+pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
+    let env = environment(site, work);
     if site.debug {
-        note_environment(site, work);
+        note_environment(site, work, &env);
     }
     let began = Instant::now();
     let (mut out, mut err) = match open_captures(site, work) {
@@ -35,17 +39,22 @@ pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
             return Some(refused(site, work, code, error.to_string()));
         }
     };
-    let mark = site.mark(&work.step, work.attempt);
+    let mut argv = std::borrow::Cow::Borrowed(&work.argv);
+    // Whichever `orchestrate` is on the PATH, a step that calls it means this one.
+    if argv.first().is_some_and(|program| program == "orchestrate") {
+        argv.to_mut()[0] = site.program.to_string_lossy().into_owned();
+    }
+    let stdin = work.stdin.as_ref().map(Input::bytes);
     let order = Order {
-        argv: &work.argv,
+        argv: &argv,
         cwd: site.cwd(),
-        env: &work.env,
+        env: &env,
         env_remove: &OF_OUTER_RUN,
-        stdin: work.stdin.as_deref(),
-        timeout: work.timeout,
+        stdin: stdin.as_deref(),
+        timeout: work.timeout(),
         grace: site.grace,
-        mark: &mark,
-        sweep: work.sweep,
+        mark,
+        sweep: work.sweep(),
     };
     let ended = match exec::run(&order, &mut out, &mut err, stop) {
         Ok(ended) => ended,
@@ -64,8 +73,20 @@ pub fn run(site: &Site, work: &Work, stop: &Stop) -> Option<Performed> {
     }
     let mut record = result.record;
     record.duration_ms = Some(began.elapsed().as_millis() as u64);
-    let left = if work.sweep == exec::Sweep::OnStop { ended.survivors } else { 0 };
+    let left = if work.asks { 0 } else { ended.survivors };
     Some(Performed { record, left_running: left })
+}
+
+/// What is laid over the inherited environment: who is calling, then the step's own `env`.
+/// Secrets are inherited already.
+fn environment(site: &Site, work: &Work) -> Vec<(String, OsString)> {
+    let mut env: Vec<(String, OsString)> = site.about.clone();
+    env.push(("ORCHESTRATE_STEP".into(), work.step.to_string().into()));
+    env.push(("ORCHESTRATE_ATTEMPT".into(), work.attempt.to_string().into()));
+    env.extend(work.item.iter().map(|item| ("ORCHESTRATE_ITEM".into(), item.into())));
+    env.extend(work.agent.iter().map(|agent| ("ORCHESTRATE_AGENT".into(), agent.into())));
+    env.extend(work.env.iter().map(|(key, value)| (key.clone(), value.into())));
+    env
 }
 
 /// What an outer run may have said of its own step, and this one may not say of its.
@@ -99,12 +120,10 @@ pub fn keep_earlier_logs(site: &Site, step: &StepPath, attempt: Attempt) {
 }
 
 /// What a child finds in its environment: names only, but for the step's own.
-fn note_environment(site: &Site, work: &Work) {
+fn note_environment(site: &Site, work: &Work, env: &[(String, OsString)]) {
     let inherited = site.environment.keys().map(|name| format!("environment: {name}"));
-    let own = work
-        .env
-        .iter()
-        .map(|(name, value)| format!("environment: {name}={}", value.to_string_lossy()));
+    let own =
+        env.iter().map(|(name, value)| format!("environment: {name}={}", value.to_string_lossy()));
     site.keep_notes(&work.step, &inherited.chain(own).collect::<Vec<_>>());
 }
 
@@ -165,7 +184,7 @@ impl Outcome<'_> {
     fn failure_message(&self) -> String {
         match self.ended.how {
             How::TimedOut => {
-                let limit = self.work.timeout.unwrap_or_default().as_secs_f64();
+                let limit = self.work.timeout().unwrap_or_default().as_secs_f64();
                 format!("Command timed out after {limit} s")
             }
             How::Killed(signal) => format!("Command was killed by signal {signal}"),
@@ -177,7 +196,7 @@ impl Outcome<'_> {
     fn failure_context(&self) -> Map<String, Value> {
         let mut context = Map::new();
         if self.ended.how == How::TimedOut {
-            let limit = self.work.timeout.unwrap_or_default().as_secs_f64();
+            let limit = self.work.timeout().unwrap_or_default().as_secs_f64();
             context.insert("timeout_sec".into(), json!(limit));
         }
         context

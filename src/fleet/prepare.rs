@@ -5,22 +5,18 @@
 //! exit code 2 before anything is started.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::site::Site;
+use super::work::{Input, Waiting, Work};
 use crate::engine::run::Address;
 use crate::engine::{Record, Run, RunScope};
-use crate::exec::Sweep;
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
 use crate::template::{Hole, Missing, Scope, Template, display};
 use crate::workflow::Plan;
-use crate::workflow::plan::{
-    Action, CaptureMode, InjectMode, InputMode, Param, Provider, Require, Step, WaitFor,
-};
+use crate::workflow::plan::{Action, InjectMode, InputMode, Param, Provider, Step, WaitFor};
 use crate::workspace::PathError;
 
 /// What a step comes to before it runs.
@@ -33,35 +29,6 @@ pub enum Prepared {
     Open,
     Run(Box<Work>),
     Wait(Waiting),
-}
-
-/// One execution, resolved.
-#[derive(Debug)]
-pub struct Work {
-    pub step: StepPath,
-    pub attempt: Attempt,
-    pub argv: Vec<String>,
-    pub stdin: Option<Vec<u8>>,
-    pub env: Vec<(String, OsString)>,
-    pub timeout: Option<Duration>,
-    pub capture: CaptureMode,
-    pub allow_parse_error: bool,
-    pub output_file: Option<String>,
-    pub schema: Option<String>,
-    pub require: Vec<Require>,
-    pub sweep: Sweep,
-    pub debug: Map<String, Value>,
-    /// It was told where the run is kept, so it may read the state, which must then be fresh.
-    pub reads_state: bool,
-}
-
-/// A wait for files, resolved.
-#[derive(Debug)]
-pub struct Waiting {
-    pub glob: String,
-    pub timeout: Duration,
-    pub poll: Duration,
-    pub min_count: usize,
 }
 
 /// A step that cannot run, with what people need to mend it.
@@ -163,7 +130,7 @@ impl Preparing<'_> {
             Action::Wait(wait) => self.wait(wait),
             Action::Exec { argv } => {
                 let argv = self.render_all(argv)?;
-                self.work(argv, None, Sweep::OnStop, Map::new())
+                self.work(argv, None, false, Map::new())
             }
             Action::Ask { provider, params } => self.ask(provider, params, files),
         }
@@ -327,7 +294,7 @@ impl Preparing<'_> {
         if let Some(cut) = injection {
             debug.insert("injection".into(), cut.to_json());
         }
-        self.work(argv, stdin, Sweep::Always, debug)
+        self.work(argv, stdin, true, debug)
     }
 
     /// The prompt: the input file as it is, with dependencies put in where asked.
@@ -386,9 +353,9 @@ impl Preparing<'_> {
 
     fn work(
         &mut self,
-        mut argv: Vec<String>,
+        argv: Vec<String>,
         stdin: Option<Vec<u8>>,
-        sweep: Sweep,
+        asks: bool,
         mut debug: Map<String, Value>,
     ) -> Result<Prepared, Refusal> {
         let output = &self.step.output;
@@ -402,56 +369,40 @@ impl Preparing<'_> {
             // Found now, a schema that cannot be used costs nothing.
             usable_schema(self.site, path)?;
         }
-        let env = self.environment();
         if self.site.debug {
             let command: Vec<_> = argv.iter().map(|arg| self.site.mask.text(arg)).collect();
             debug.insert("command".into(), json!(command));
             debug.insert("cwd".into(), json!(self.site.cwd()));
-            debug.insert("env_count".into(), json!(self.site.environment.len() + env.len()));
+            debug.insert(
+                "env_count".into(),
+                json!(self.site.environment.len() + self.step.env.len()),
+            );
             self.notes.push(format!("command: {command:?}"));
         }
-        // Whichever `orchestrate` is on the PATH, a step that calls it means this one.
-        if argv.first().is_some_and(|program| program == "orchestrate") {
-            argv[0] = self.site.program.to_string_lossy().into_owned();
-        }
         Ok(Prepared::Run(Box::new(Work {
-            step: self.path.clone(),
-            attempt: self.attempt,
-            argv,
-            stdin,
-            env,
-            timeout: self.step.timeout,
+            stdin: stdin.map(Input::of),
+            env: self.step.env.clone(),
+            secrets: self.step.secrets.clone(),
+            item: self.item(),
+            agent: self.step.agent.clone(),
+            timeout_ms: self.step.timeout.map(|timeout| timeout.as_millis() as u64),
             capture: output.capture,
             allow_parse_error: output.allow_parse_error,
             output_file,
             schema,
             require: output.require.clone(),
-            sweep,
+            asks,
             debug,
             reads_state: self.step.names_run_root(),
+            ..Work::new(self.path.clone(), self.attempt, argv)
         })))
     }
 
-    /// What is laid over the inherited environment: who is calling, then the step's own `env`.
-    /// Secrets are inherited already.
-    fn environment(&self) -> Vec<(String, OsString)> {
-        let mut env: Vec<(String, OsString)> = vec![
-            ("ORCHESTRATE_RUN_ID".into(), self.site.run_id.as_str().into()),
-            ("ORCHESTRATE_RUN_ROOT".into(), self.site.run_root.clone().into()),
-            ("ORCHESTRATE_STEP".into(), self.path.to_string().into()),
-            ("ORCHESTRATE_ATTEMPT".into(), self.attempt.to_string().into()),
-        ];
-        if let Ok(item) = self.scope.look_up(&Hole::new("item")) {
-            let text = display(&item);
-            if text.len() <= 32 * 1024 && !text.contains('\0') {
-                env.push(("ORCHESTRATE_ITEM".into(), text.as_ref().into()));
-            }
-        }
-        if let Some(agent) = &self.step.agent {
-            env.push(("ORCHESTRATE_AGENT".into(), agent.into()));
-        }
-        env.extend(self.step.env.iter().map(|(key, value)| (key.clone(), value.into())));
-        env
+    /// The item of the loop around the step, where a variable can hold it.
+    fn item(&self) -> Option<String> {
+        let item = self.scope.look_up(&Hole::new("item")).ok()?;
+        let text = display(&item);
+        (text.len() <= 32 * 1024 && !text.contains('\0')).then(|| text.into_owned())
     }
 }
 

@@ -18,8 +18,10 @@ pub type Environment = BTreeMap<String, OsString>;
 /// Everything an execution needs to know about its surroundings.
 pub struct Site {
     pub workspace: Workspace,
-    pub run_root: PathBuf,
-    pub run_id: RunId,
+    /// Where logs of executions go.
+    pub logs: PathBuf,
+    /// What every child is told of its surroundings: the run's id and directory.
+    pub about: Vec<(String, OsString)>,
     pub environment: Environment,
     pub debug: bool,
     pub grace: Duration,
@@ -33,7 +35,7 @@ pub struct Site {
 impl Site {
     /// The stem of a step's log files.
     pub fn log(&self, step: &StepPath, ending: &str) -> PathBuf {
-        self.run_root.join("logs").join(format!("{step}.{ending}"))
+        self.logs.join(format!("{step}.{ending}"))
     }
 
     /// Adds lines to a step's debug log, where one is kept.
@@ -53,11 +55,14 @@ impl Site {
     pub fn cwd(&self) -> &Path {
         self.workspace.root()
     }
+}
 
-    /// By which the processes of one attempt are found; all of a run's share the beginning.
-    pub fn mark(&self, step: &StepPath, attempt: u32) -> String {
-        format!("{}/{step}#{attempt}", self.run_id)
-    }
+/// What the children of a run are told of it.
+pub fn about(id: &RunId, root: &Path) -> Vec<(String, OsString)> {
+    vec![
+        ("ORCHESTRATE_RUN_ID".into(), id.as_str().into()),
+        ("ORCHESTRATE_RUN_ROOT".into(), root.into()),
+    ]
 }
 
 /// The values of all secrets a plan names, from the environment and from `env` of its steps.

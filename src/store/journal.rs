@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     fn entry(seq: u64) -> Entry {
-        let event = Event::Launched { step: format!("Step{seq}"), attempt: 1 };
+        let event = Event::Launched { step: format!("Step{seq}"), attempt: 1, task: None };
         Entry { seq, at: Time(1_000 * seq as i64 + 1), event }
     }
 

@@ -64,6 +64,9 @@ impl Serialize for Document<'_> {
         if let Some(destination) = &run.origin.archive {
             map.serialize_entry("archive", destination)?;
         }
+        if run.origin.fleet {
+            map.serialize_entry("fleet", &true)?;
+        }
         map.serialize_entry("journal_seq", journal_seq)?;
         map.end()
     }
@@ -194,8 +197,8 @@ fn write_loops<M: SerializeMap>(
         let (Action::Each(each), Some(run)) = (&step.action, &slot.each) else { continue };
         let path = format!("{prefix}{}", StepPath::top(&step.name));
         let mut doc = LoopDoc::of(each, slot, run);
-        if doc.status == StepStatus::Running && run_status == RunStatus::Failed {
-            // The run halted inside it: nothing of it runs.
+        if doc.status == StepStatus::Running && run_status != RunStatus::Running {
+            // The run ended inside it: nothing of it runs.
             doc.status = StepStatus::Failed;
         }
         map.serialize_entry(&path, &doc)?;
@@ -322,6 +325,8 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         only_step: Option<String>,
         #[serde(default)]
         archive: Option<String>,
+        #[serde(default)]
+        fleet: bool,
         journal_seq: u64,
     }
     let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
@@ -344,6 +349,7 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         policy: head.policy,
         only_step: head.only_step,
         archive: head.archive,
+        fleet: head.fleet,
     };
     let mut run = Run::new(plan, id, origin, head.started_at);
     run.updated_at = head.updated_at;
@@ -357,7 +363,7 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     run.body = reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", 0)?;
     match run.status {
         RunStatus::Running => make_ready(&mut run.body),
-        RunStatus::Failed => reopen_halted(&mut run.body),
+        RunStatus::Failed | RunStatus::Cancelled => reopen_halted(&mut run.body),
         RunStatus::Completed => {}
     }
     Ok(Loaded { run, journal_seq: head.journal_seq })

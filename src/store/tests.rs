@@ -131,6 +131,7 @@ impl World {
             policy: Policy::default(),
             only_step: None,
             archive: None,
+            fleet: false,
         };
         let mut run = Run::new(&self.plan, id, origin, at);
         let root = PathBuf::from("run");
@@ -165,7 +166,7 @@ impl World {
         attempt: u32,
     ) -> Result<(), StoreError> {
         let name = step.to_string();
-        self.record(store, run, Event::Launched { step: name.clone(), attempt })?;
+        self.record(store, run, Event::Launched { step: name.clone(), attempt, task: None })?;
         let code = outcome(&self.plan, run, step);
         self.executed.push(format!("{name}={code}"));
         let status = if code == 0 { StepStatus::Completed } else { StepStatus::Failed };

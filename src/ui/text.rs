@@ -315,8 +315,12 @@ fn log(plan: &Plan, run: &Run, event: &Event) {
     match event {
         Event::Started { .. } => tracing::info!("run {} started", run.id),
         Event::Resumed { .. } => tracing::info!("run {} resumed", run.id),
-        Event::Launched { step, attempt } => {
+        Event::Launched { step, attempt, task: None } => {
             tracing::info!("step `{step}` started, attempt {attempt}");
+        }
+        Event::Launched { step, attempt, task: Some(task) } => {
+            let (agent, id) = (&task.agent, &task.id);
+            tracing::info!("step `{step}` put out to `{agent}`, attempt {attempt}, task {id}");
         }
         Event::Ended { step, attempt, record } => {
             let code = record.exit_code.unwrap_or(0);
@@ -348,6 +352,8 @@ fn log(plan: &Plan, run: &Run, event: &Event) {
             );
         }
         Event::Woke => {}
+        Event::Cancelled => tracing::info!("run {} cancelled", run.id),
+        Event::Rewound { step } => tracing::info!("run {} goes on from `{step}`", run.id),
         Event::Decided { step, choice } => tracing::info!("step `{step}`: {choice:?} was chosen"),
     }
 }

@@ -105,7 +105,9 @@ fn old_runs(dir: &Path, age_ms: u64, stopped: bool) -> Result<Vec<(RunId, PathBu
         let (status, touched) = last_known(&path, &id);
         // One that was stopped can be resumed, and one that cannot be read may be repaired,
         // unless its owner says otherwise.
-        let over = matches!(status, Some(RunStatus::Completed | RunStatus::Failed)) || stopped;
+        let over =
+            matches!(status, Some(RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled))
+                || stopped;
         let open = !over || lock::is_held(&path);
         if !open && now.ms_since(touched) > age_ms {
             old.push((id, path));

@@ -306,6 +306,16 @@ pub struct NewRun<'a> {
     pub only_step: Option<String>,
     /// Where the processed directory is archived after success; empty for the run's directory.
     pub archive: Option<String>,
+    /// Its steps go out as tasks.
+    pub fleet: bool,
+}
+
+impl<'a> NewRun<'a> {
+    /// A whole workflow, run by this process.
+    pub fn of(loaded: &'a Loaded, context: Map<String, Value>, policy: Policy) -> Self {
+        let plan = loaded.plan.clone();
+        NewRun { loaded, plan, context, policy, only_step: None, archive: None, fleet: false }
+    }
 }
 
 /// Makes a run: its directory, its first files, its lock, and `latest`. A run that cannot be made
@@ -354,6 +364,7 @@ fn fill(
         policy: new.policy,
         only_step: new.only_step,
         archive: new.archive,
+        fleet: new.fleet,
     };
     let mut run = Run::new(&new.plan, id.clone(), origin, now);
     let settings = serde_json::to_vec_pretty(&around.config.layers).unwrap_or_default();
@@ -449,8 +460,8 @@ pub fn drive(
     }
     let site = Site {
         workspace: open_workspace(around)?,
-        run_root: store.root().to_owned(),
-        run_id: run.id.clone(),
+        logs: store.root().join("logs"),
+        about: site::about(&run.id, store.root()),
         mask: site::mask(&plan, &around.environment),
         environment: around.environment.clone(),
         debug: around.debug,
@@ -463,7 +474,7 @@ pub fn drive(
         (false, true) => Telling::Progress,
         (false, false) => Telling::Plain,
     };
-    let root = site.run_root.clone();
+    let root = store.root().to_owned();
     let mut report = TextReport::new(telling, around.colour(), site.mask.clone());
     let driver = Driver {
         site: Arc::new(site),
@@ -500,6 +511,7 @@ fn tell_end(
 ) -> u8 {
     let (code, word) = match finish {
         Finish::Ended(RunStatus::Completed) => (0, "completed"),
+        Finish::Ended(RunStatus::Cancelled) => (4, "cancelled"),
         Finish::Ended(_) => (1, "failed"),
         Finish::Stopped => (stopped, "stopped"),
     };

@@ -58,9 +58,8 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
         max_retries: None,
         retry_delay: None,
     };
-    let plan = loaded.plan.clone();
     let policy = Policy::default();
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None, archive: None };
+    let new = NewRun::of(&loaded, context, policy);
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     let (code, _) = common::drive(&around, owned, &options, &signals, None)?;

@@ -164,8 +164,8 @@ fn restart(
     let mut context = loaded.plan.context.clone();
     context.extend(origin.context);
     let policy = args.options.policy(origin.policy);
-    let (only_step, archive) = (origin.only_step, origin.archive);
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive };
+    let (only_step, archive, fleet) = (origin.only_step, origin.archive, origin.fleet);
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive, fleet };
     let signals = signals::listen()?;
     let owned = common::create(around, new)?;
     around.say(format!("run {} of {}, in place of {id}", owned.run.id, loaded.file));
@@ -190,6 +190,7 @@ fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origi
         policy: Policy::default(),
         only_step: None,
         archive: None,
+        fleet: false,
     })
 }
 

@@ -100,9 +100,8 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
         processed.clean()?;
     }
     let policy = args.options.new_policy(&around);
-    let plan = loaded.plan.clone();
     let archive = archive.map(|path| path.to_string_lossy().into_owned());
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None, archive };
+    let new = NewRun { archive, ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     around.say(format!("run {} of {}", owned.run.id, loaded.file));

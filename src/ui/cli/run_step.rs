@@ -35,7 +35,7 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     })?;
     let policy = args.options.new_policy(&around);
     let only_step = Some(args.step.clone());
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive: None };
+    let new = NewRun { plan, only_step, ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     around.say(format!("run {} of step {} of {}", owned.run.id, args.step, loaded.file));

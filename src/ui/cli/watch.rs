@@ -75,8 +75,7 @@ fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Resul
     tell_warnings(around, &loaded);
     let context = args.context.merge(&loaded.plan)?;
     let policy = args.options.new_policy(around);
-    let plan = loaded.plan.clone();
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step: None, archive: None };
+    let new = NewRun::of(&loaded, context, policy);
     let owned = common::create(around, new)?;
     around.say(format!("run {} of {}", owned.run.id, loaded.file));
     let (code, _) = common::drive(around, owned, &args.options, signals, None)?;

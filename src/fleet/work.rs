@@ -1,0 +1,144 @@
+//! Work that can be done: one execution, resolved, in a form that fits into a task file.
+//!
+//! **Invariant:** whoever carries it out needs no engine and no plan, and it holds no secret's
+//! value and no path of the machine it was prepared on.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::exec::Sweep;
+use crate::ids::{Attempt, StepPath};
+use crate::workflow::plan::{CaptureMode, Require};
+
+/// One execution of a child.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub step: StepPath,
+    pub attempt: Attempt,
+    pub argv: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<Input>,
+    /// The step's own variables, laid over what whoever carries it out has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<(String, String)>,
+    /// Variables that must be set where it is carried out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+    /// The item of the loop it is in, and the agent it is for: the child may want to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    #[serde(default)]
+    pub capture: CaptureMode,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_parse_error: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_file: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub require: Vec<Require>,
+    /// It asks a provider: nothing it started may outlive it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asks: bool,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub debug: Map<String, Value>,
+    /// It was told where the run is kept, so it may read the state, which must then be fresh.
+    #[serde(default, skip)]
+    pub reads_state: bool,
+}
+
+impl Work {
+    /// What every execution has; the rest is for the caller to fill in.
+    pub fn new(step: StepPath, attempt: Attempt, argv: Vec<String>) -> Self {
+        Work {
+            step,
+            attempt,
+            argv,
+            stdin: None,
+            env: Vec::new(),
+            secrets: Vec::new(),
+            item: None,
+            agent: None,
+            timeout_ms: None,
+            capture: CaptureMode::Text,
+            allow_parse_error: false,
+            output_file: None,
+            schema: None,
+            require: Vec::new(),
+            asks: false,
+            debug: Map::new(),
+            reads_state: false,
+        }
+    }
+
+    pub fn sweep(&self) -> Sweep {
+        if self.asks { Sweep::Always } else { Sweep::OnStop }
+    }
+
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout_ms.map(Duration::from_millis)
+    }
+}
+
+/// What is written to a child's standard input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Input {
+    Text(String),
+    /// What is not UTF-8, two digits for each byte.
+    Hex(String),
+}
+
+impl Input {
+    pub fn of(bytes: Vec<u8>) -> Self {
+        match String::from_utf8(bytes) {
+            Ok(text) => Input::Text(text),
+            Err(error) => {
+                Input::Hex(error.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect())
+            }
+        }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Input::Text(text) => text.clone().into_bytes(),
+            Input::Hex(digits) => digits
+                .as_bytes()
+                .chunks(2)
+                .filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+                .collect(),
+        }
+    }
+}
+
+/// A wait for files, resolved.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    pub glob: String,
+    pub timeout: Duration,
+    pub poll: Duration,
+    pub min_count: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_reads_back_as_written() {
+        let mut work = Work::new(StepPath::top("Build"), 3, vec!["make".into()]);
+        work.stdin = Some(Input::of(vec![0xff, 0, b'a']));
+        work.env = vec![("A".into(), "b".into())];
+        let text = serde_json::to_string(&work).unwrap();
+        let back: Work = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, work);
+        assert_eq!(back.stdin.unwrap().bytes(), [0xff, 0, b'a']);
+        assert_eq!(Input::of(b"plain".to_vec()), Input::Text("plain".into()));
+    }
+}
