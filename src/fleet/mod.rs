@@ -1,6 +1,7 @@
 //! Doing what a run is owed: here the pure middle meets the disk, the clock and child processes.
 
 pub mod config;
+pub mod drive;
 mod lifecycle;
 pub mod local;
 pub mod perform;
@@ -9,5 +10,6 @@ pub mod site;
 pub mod work;
 
 pub use config::Config;
-pub use local::{Driver, Finish, Report};
+pub use drive::{Drive, Report};
+pub use local::Finish;
 pub use site::Site;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::prepare::{Unusable, mask_json, mask_map, usable_schema};
+use super::prepare::{Unusable, mask_json, mask_map, missing_secrets, usable_schema};
 use super::site::Site;
 use super::work::{Input, Waiting, Work};
 use crate::disk;
@@ -26,6 +26,11 @@ pub struct Performed {
 /// Runs a child, its processes to be known by `mark`. Nothing comes back when it was stopped: the
 /// attempt then stays open.
 pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
+    if let Err(missing) = missing_secrets(&work.secrets, &site.environment) {
+        let context = mask_map(site, missing.context);
+        let record = Record::refused(2, site.mask.text(&missing.message), context);
+        return Some(Performed { record, left_running: 0 });
+    }
     let env = environment(site, work);
     if site.debug {
         note_environment(site, work, &env);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::site::Site;
+use super::site::{Environment, Site};
 use super::work::{Input, Waiting, Work};
 use crate::engine::run::Address;
 use crate::engine::{Record, Run, RunScope};
@@ -60,14 +60,23 @@ impl From<PathError> for Refusal {
     }
 }
 
-/// Prepares the step at `here`.
-pub fn prepare(site: &Site, plan: &Plan, run: &Run, here: &Address, attempt: Attempt) -> Prepared {
+/// Prepares the step at `here`. Secrets of work that may go `elsewhere` are for whoever does it to
+/// have.
+pub fn prepare(
+    site: &Site,
+    plan: &Plan,
+    run: &Run,
+    here: &Address,
+    attempt: Attempt,
+    elsewhere: bool,
+) -> Prepared {
     let mut preparing = Preparing {
         site,
         plan,
         step: here.step_of(plan),
         path: here.path(plan),
         attempt,
+        elsewhere,
         scope: RunScope { plan, run, loops: &here.loops },
         notes: Vec::new(),
     };
@@ -114,6 +123,7 @@ struct Preparing<'a> {
     step: &'a Step,
     path: StepPath,
     attempt: Attempt,
+    elsewhere: bool,
     scope: RunScope<'a>,
     notes: Vec<String>,
 }
@@ -123,7 +133,9 @@ impl Preparing<'_> {
         if !self.condition_holds()? {
             return Ok(Prepared::Skip);
         }
-        self.check_secrets()?;
+        if !self.elsewhere {
+            missing_secrets(&self.step.secrets, &self.site.environment)?;
+        }
         let files = self.dependencies()?;
         match &self.step.action {
             Action::Each(_) => Ok(Prepared::Open),
@@ -200,17 +212,6 @@ impl Preparing<'_> {
             }
         }
         Ok(true)
-    }
-
-    fn check_secrets(&self) -> Result<(), Refusal> {
-        let absent = |name: &&String| !self.site.environment.contains_key(*name);
-        let missing: Vec<_> = self.step.secrets.iter().filter(absent).collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let list = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        let message = format!("secrets are not set in the environment: {list}");
-        Err(Refusal::new(message).with("missing_secrets", json!(missing)))
     }
 
     /// Checks that required files are there; gives all that were found, sorted.
@@ -404,6 +405,18 @@ impl Preparing<'_> {
         let text = display(&item);
         (text.len() <= 32 * 1024 && !text.contains('\0')).then(|| text.into_owned())
     }
+}
+
+/// Whether all secrets are there.
+pub fn missing_secrets(names: &[String], environment: &Environment) -> Result<(), Unusable> {
+    let missing: Vec<_> = names.iter().filter(|name| !environment.contains_key(*name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let message = format!("secrets are not set in the environment: {list}");
+    let context = [("missing_secrets".to_owned(), json!(missing))].into_iter().collect();
+    Err(Unusable { message, context })
 }
 
 /// Reads a schema, or says why it cannot be used.

@@ -18,7 +18,7 @@ use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
 use crate::digest::sha256;
 use crate::fleet::config::ConfigError;
 use crate::fleet::site::{self, Environment};
-use crate::fleet::{Config, Driver, Finish, Site};
+use crate::fleet::{Config, Drive, Finish, Site, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
@@ -476,18 +476,10 @@ pub fn drive(
     };
     let root = store.root().to_owned();
     let mut report = TextReport::new(telling, around.colour(), site.mask.clone());
-    let driver = Driver {
-        site: Arc::new(site),
-        plan: &plan,
-        run,
-        store,
-        clock: &SystemClock,
-        backups: options.backup_state || around.debug,
-        report: &mut report,
-        stop: signals.stop.clone(),
-    };
-    let id = driver.run.id.clone();
-    let driven = driver.drive();
+    let (id, plan) = (run.id.clone(), Arc::new(plan));
+    let backups = options.backup_state || around.debug;
+    let drive = Drive::new(Arc::new(site), plan.clone(), run, store, backups);
+    let driven = local::drive(drive, &SystemClock, &mut report, &signals.stop);
     drop(report);
     let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
     let took = seconds(SystemClock.now().ms_since(began));

@@ -1,0 +1,359 @@
+//! One run being driven: what it is owed is done, and what happens is recorded, without waiting
+//! for anything.
+//!
+//! Whoever drives a run, alone or among many, calls [`Drive::advance`] and hears from its
+//! [`Hands`] how executions ended; waiting is for the caller.
+//!
+//! **Invariant:** an event is in the journal before anything is done because of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::lifecycle;
+use super::perform::{self, Performed};
+use super::prepare::{Prepared, prepare};
+use super::site::Site;
+use super::work::{Waiting, Work};
+use crate::engine::run::{Address, StepState};
+use crate::engine::{self, Choice, Effect, Event, Run, RunStatus, TaskRef};
+use crate::exec::{self, Stop};
+use crate::ids::{Attempt, RunId, StepPath};
+use crate::store::{Store, StoreError};
+use crate::time::{Clock, Time};
+use crate::workflow::Plan;
+
+/// Where a run is told about, and where a person is asked.
+pub trait Report {
+    /// An event was recorded and applied.
+    fn happened(&mut self, plan: &Plan, run: &Run, event: &Event);
+    /// Time passed. Says when to be called again.
+    fn tick(&mut self, _plan: &Plan, _run: &Run, _now: Time) -> Option<Time> {
+        None
+    }
+    /// What is to follow the failure of a step?
+    fn ask(&mut self, run: &Run, step: &StepPath, stop: &Stop) -> Option<Choice>;
+}
+
+/// Who executes what a run is owed.
+pub trait Hands {
+    /// The agent whose worker is to do this work, and nothing for work that is done here.
+    fn agent_for(&self, work: &Work) -> Option<String>;
+    /// A task that nobody else has made, for an agent.
+    fn new_task(&mut self, agent: String) -> TaskRef;
+    /// Begins an execution that is on record as launched.
+    fn begin(&mut self, launch: Launch) -> Result<(), StoreError>;
+}
+
+/// An execution to begin.
+pub struct Launch {
+    pub run: RunId,
+    pub site: Arc<Site>,
+    pub step: StepPath,
+    pub attempt: Attempt,
+    pub job: Job,
+    /// The task it goes out as.
+    pub task: Option<TaskRef>,
+}
+
+pub enum Job {
+    Run(Box<Work>),
+    Wait(Waiting),
+}
+
+impl Launch {
+    /// Does it, here and now. Nothing comes back when it was stopped.
+    pub fn perform(&self, stop: &Stop) -> Option<Performed> {
+        match &self.job {
+            Job::Run(work) => {
+                let mark = format!("{}/{}#{}", self.run, self.step, self.attempt);
+                perform::run(&self.site, work, &mark, stop)
+            }
+            Job::Wait(waiting) => perform::wait(&self.site, waiting, stop),
+        }
+    }
+}
+
+/// What a run is driven with.
+pub struct Reins<'a> {
+    pub clock: &'a dyn Clock,
+    pub report: &'a mut dyn Report,
+    pub hands: &'a mut dyn Hands,
+    pub stop: &'a Stop,
+}
+
+/// One run being driven.
+pub struct Drive {
+    pub site: Arc<Site>,
+    pub plan: Arc<Plan>,
+    pub run: Run,
+    pub store: Store,
+    /// Copies the state aside before every step.
+    pub backups: bool,
+    /// Attempts that are out, by step.
+    in_flight: HashMap<String, Attempt>,
+    left_running: usize,
+    /// A time that is waited for, and the same on a clock that nobody sets.
+    wake: Option<(Time, Instant)>,
+    warned: bool,
+}
+
+impl Drive {
+    pub fn new(site: Arc<Site>, plan: Arc<Plan>, run: Run, store: Store, backups: bool) -> Drive {
+        let in_flight = HashMap::new();
+        Drive {
+            site,
+            plan,
+            run,
+            store,
+            backups,
+            in_flight,
+            left_running: 0,
+            wake: None,
+            warned: false,
+        }
+    }
+
+    /// Attempts that are out as tasks since before this process drove the run.
+    pub fn tasks_out(&mut self) -> Vec<(StepPath, Attempt, TaskRef)> {
+        let here = self.run.position();
+        let Some(slot) = self.run.slot(&here) else { return Vec::new() };
+        let task = slot.record.as_ref().and_then(|record| record.task.clone());
+        match (slot.state, task) {
+            (StepState::Running, Some(task)) if slot.each.is_none() => {
+                let step = here.path(&self.plan);
+                self.in_flight.insert(step.to_string(), slot.attempts);
+                vec![(step, slot.attempts, task)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The work of an attempt that is out, as it would be prepared now.
+    pub fn work_again(&self, step: &StepPath, attempt: Attempt) -> Option<Box<Work>> {
+        match prepare(&self.site, &self.plan, &self.run, &self.address(step), attempt, true) {
+            Prepared::Run(work) => Some(work),
+            _ => None,
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.run.status != RunStatus::Running
+    }
+
+    /// Whether an execution is out.
+    pub fn is_busy(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// Takes in how an execution ended; without a result, it was stopped.
+    pub fn ended(
+        &mut self,
+        reins: &mut Reins,
+        step: &StepPath,
+        attempt: Attempt,
+        performed: Option<Performed>,
+    ) -> Result<(), StoreError> {
+        let name = step.to_string();
+        if self.in_flight.get(&name) != Some(&attempt) {
+            return Ok(());
+        }
+        self.in_flight.remove(&name);
+        let Some(performed) = performed else { return Ok(()) };
+        self.left_running += performed.left_running;
+        let record = Box::new(performed.record);
+        self.record(reins, Event::Ended { step: name, attempt, record })
+    }
+
+    /// Gives up on executions whose end will not be heard.
+    pub fn forget_flights(&mut self) {
+        self.in_flight.clear();
+    }
+
+    /// How long until [`Drive::keep_up`] or [`Drive::advance`] should be called again, if nothing
+    /// else happens.
+    pub fn patience(&self, now: Time) -> Option<Duration> {
+        // A due time that has passed and could not be met (a full disk) is no reason to spin.
+        let files = self.store.next_due().map(|due| due.ms_since(now).clamp(1, 3_600_000));
+        let wake = self.wake.map(|(_, wake)| wake.saturating_duration_since(Instant::now()));
+        files.map(Duration::from_millis).into_iter().chain(wake).min()
+    }
+
+    /// Keeps the files fresh. A failure here loses nothing yet: the journal has what counts, and
+    /// if that cannot be written either, [`Drive::record`] says so.
+    pub fn keep_up(&mut self, now: Time) {
+        if let Err(error) = self.store.keep_up(&self.plan, &self.run, now)
+            && !std::mem::replace(&mut self.warned, true)
+        {
+            tracing::warn!("{error}; will be tried again");
+        }
+    }
+
+    /// Ends what plain commands have left running.
+    pub fn tidy_up(&mut self) {
+        if std::mem::take(&mut self.left_running) > 0 {
+            let ended = exec::sweep(&format!("{}/", self.run.id));
+            tracing::info!("ended {ended} processes that commands had left running");
+        }
+    }
+
+    /// Leaves the run as it stands: over, or for somebody to take up.
+    pub fn rest(&mut self, now: Time) -> Result<(), StoreError> {
+        self.tidy_up();
+        self.store.save(&self.plan, &self.run, now)
+    }
+
+    pub fn record(&mut self, reins: &mut Reins, event: Event) -> Result<(), StoreError> {
+        let now = reins.clock.now();
+        self.record_at(reins, now, event)
+    }
+
+    fn record_at(&mut self, reins: &mut Reins, at: Time, event: Event) -> Result<(), StoreError> {
+        self.store.record(at, &event)?;
+        engine::apply(&self.plan, &mut self.run, at, &event);
+        reins.report.happened(&self.plan, &self.run, &event);
+        Ok(())
+    }
+
+    /// Does what is owed until all that is left is to wait.
+    pub fn advance(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
+        loop {
+            let mut progressed = false;
+            for effect in engine::owed(&self.plan, &self.run) {
+                progressed |= self.perform(reins, effect)?;
+            }
+            if !progressed || reins.stop.level() > 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Performs or begins one effect. Says whether the run may now be owed something else.
+    fn perform(&mut self, reins: &mut Reins, effect: Effect) -> Result<bool, StoreError> {
+        match effect {
+            Effect::Execute { step, attempt } => self.execute(reins, step, attempt),
+            Effect::Open { step } => self.open(reins, step),
+            Effect::MoveItem { step, index, result } => self.move_item(reins, &step, index, result),
+            Effect::MoveBack { step, index, from, to } => {
+                self.store.commit(reins.clock.now())?;
+                let error = lifecycle::carry_out(&self.site.workspace, &from, &to);
+                let step = step.to_string();
+                self.record(reins, Event::MovedBack { step, index, error }).map(|()| true)
+            }
+            Effect::Ask { step } => self.ask(reins, step),
+            Effect::Wake { at } => self.wake(reins, at),
+        }
+    }
+
+    /// Says that a time has come, or remembers it. The rest until then is measured once and on a
+    /// clock that nobody sets, so that setting the other one neither shortens nor lengthens it.
+    fn wake(&mut self, reins: &mut Reins, at: Time) -> Result<bool, StoreError> {
+        let rest = || Duration::from_millis(at.ms_since(reins.clock.now()));
+        let due = match self.wake {
+            Some((known, due)) if known == at => due,
+            _ => Instant::now() + rest(),
+        };
+        if Instant::now() < due {
+            self.wake = Some((at, due));
+            return Ok(false);
+        }
+        self.wake = None;
+        let at = reins.clock.now().max(at);
+        self.record_at(reins, at, Event::Woke).map(|()| true)
+    }
+
+    fn address(&self, step: &StepPath) -> Address {
+        Address::of(&self.plan, step).expect("an effect names a step of the plan")
+    }
+
+    fn execute(
+        &mut self,
+        reins: &mut Reins,
+        step: StepPath,
+        attempt: Attempt,
+    ) -> Result<bool, StoreError> {
+        let here = self.address(&step);
+        let fleet = self.run.origin.fleet;
+        perform::keep_earlier_logs(&self.site, &step, attempt);
+        let prepared = prepare(&self.site, &self.plan, &self.run, &here, attempt, fleet);
+        let name = step.to_string();
+        let job = match prepared {
+            Prepared::Skip => {
+                return self.record(reins, Event::Skipped { step: name }).map(|()| true);
+            }
+            Prepared::Refuse(record) => {
+                let ended = Event::Ended { step: name, attempt, record };
+                return self.record(reins, ended).map(|()| true);
+            }
+            Prepared::Open => {
+                return self.record(reins, Event::Opened { step: name }).map(|()| true);
+            }
+            Prepared::Run(work) => Job::Run(work),
+            Prepared::Wait(waiting) => Job::Wait(waiting),
+        };
+        if self.backups {
+            self.store.back_up(&self.plan, &self.run, &name, reins.clock.now())?;
+        }
+        let agent = match &job {
+            Job::Run(work) if fleet => reins.hands.agent_for(work),
+            _ => None,
+        };
+        let task = agent.map(|agent| reins.hands.new_task(agent));
+        let launched = Event::Launched { step: name.clone(), attempt, task: task.clone() };
+        self.record(reins, launched)?;
+        if matches!(&job, Job::Run(work) if work.reads_state) {
+            self.store.save(&self.plan, &self.run, reins.clock.now())?;
+        }
+        self.in_flight.insert(name, attempt);
+        let (run, site) = (self.run.id.clone(), self.site.clone());
+        reins.hands.begin(Launch { run, site, step, attempt, job, task })?;
+        Ok(true)
+    }
+
+    fn open(&mut self, reins: &mut Reins, step: StepPath) -> Result<bool, StoreError> {
+        let here = self.address(&step);
+        let attempt = self.run.slot(&here).map_or(1, |slot| slot.attempts + 1);
+        let step = step.to_string();
+        let event = match prepare(&self.site, &self.plan, &self.run, &here, attempt, false) {
+            Prepared::Skip => Event::Skipped { step },
+            Prepared::Refuse(record) => Event::Ended { step, attempt, record },
+            _ => Event::Opened { step },
+        };
+        self.record(reins, event).map(|()| true)
+    }
+
+    fn move_item(
+        &mut self,
+        reins: &mut Reins,
+        step: &StepPath,
+        index: usize,
+        result: engine::run::ItemResult,
+    ) -> Result<bool, StoreError> {
+        let here = self.address(step);
+        let workspace = &self.site.workspace;
+        let planned = lifecycle::plan_move(&self.plan, &self.run, &here, index, result, workspace);
+        let step = step.to_string();
+        let (target, error) = match planned {
+            Ok(target) => (target, None),
+            Err((target, error)) => (target, Some(error)),
+        };
+        let (from, to) = (target.from.clone(), target.to.clone());
+        self.record(reins, Event::Moving { step: step.clone(), index, result, from, to })?;
+        // A move on the medium whose intent is not there could not be told from a missing file.
+        self.store.commit(reins.clock.now())?;
+        let error =
+            error.or_else(|| lifecycle::carry_out(&self.site.workspace, &target.from, &target.to));
+        self.record(reins, Event::Moved { step, index, error }).map(|()| true)
+    }
+
+    fn ask(&mut self, reins: &mut Reins, step: StepPath) -> Result<bool, StoreError> {
+        self.store.save(&self.plan, &self.run, reins.clock.now())?;
+        match reins.report.ask(&self.run, &step, reins.stop) {
+            Some(choice) => {
+                let decided = Event::Decided { step: step.to_string(), choice };
+                self.record(reins, decided).map(|()| true)
+            }
+            None => Ok(false),
+        }
+    }
+}
