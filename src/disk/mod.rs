@@ -35,10 +35,14 @@ pub trait Disk: Send + Sync {
 /// Replaces a file's content as one step: readers, and whoever comes after a crash, see the old
 /// or the new.
 pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = temporary(path);
-    disk.write(&temporary, bytes)?;
-    disk.sync(&temporary)?;
-    disk.rename(&temporary, path)?;
+    replace_by(disk, &temporary(path), path, bytes)
+}
+
+/// The same, by way of a file that the caller names.
+pub fn replace_by(disk: &dyn Disk, way: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    disk.write(way, bytes)?;
+    disk.sync(way)?;
+    disk.rename(way, path)?;
     disk.sync_dir(path.parent().unwrap_or(Path::new("")))
 }
 

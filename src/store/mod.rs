@@ -5,6 +5,10 @@
 //! somebody may be looking, and names the last event it contains. To load a run is to read the
 //! snapshot and apply the rest of the journal. Cost stays linear in the run's length: the journal
 //! is only ever appended to, and a large snapshot waits until the journal has grown as much again.
+//!
+//! A run that passes from one coordinator to another gets a journal for each *term*. The new owner
+//! reads what was there when it took over and goes on in a file of its own, so whatever a paused
+//! owner still writes when it wakes up counts for nothing, on any file system.
 
 pub mod journal;
 pub mod lock;
@@ -62,6 +66,8 @@ pub enum LoadError {
 pub struct Store {
     disk: Arc<dyn Disk>,
     root: PathBuf,
+    /// Which owner's journal is appended to.
+    term: u32,
     seq: u64,
     /// Journal bytes since the last snapshot, and that snapshot's size.
     grown: u64,
@@ -70,6 +76,8 @@ pub struct Store {
     synced_at: Time,
     unsynced: bool,
     stale: bool,
+    /// The terms after the first, each with the number of its first event.
+    later_terms: Vec<(u32, u64)>,
     /// When the first snapshot is due, as long as there is none.
     first_due: Option<Time>,
     /// Files that a new run froze and the medium may not have yet.
@@ -128,6 +136,7 @@ impl Store {
         Store {
             disk,
             root: root.to_owned(),
+            term: 1,
             seq: 0,
             grown: 0,
             snapshot_len: 0,
@@ -135,6 +144,7 @@ impl Store {
             synced_at: Time(0),
             unsynced: false,
             stale: false,
+            later_terms: Vec::new(),
             first_due: None,
             frozen: Vec::new(),
             is_new: false,
@@ -153,6 +163,9 @@ impl Store {
             .map_err(|reason| LoadError::Damaged { path: root.join(STATE), reason })?;
         let mut run = loaded.run;
         let entries = store.read_journal()?;
+        if store.is_late(loaded.journal_term, loaded.journal_seq) {
+            return store.load_by_journal(plan, &entries);
+        }
         let entries = store.begin_journal_anew(loaded.journal_seq, entries)?;
         store.snapshot_len = bytes.len() as u64;
         store.replay(plan, &mut run, loaded.journal_seq, &entries)?;
@@ -162,20 +175,67 @@ impl Store {
     /// Loads a run that ended before its first snapshot, or lost it: its journal has everything.
     fn load_without_snapshot(mut self, plan: &Plan) -> Result<(Store, Run), LoadError> {
         let entries = self.read_journal()?;
-        let Some((run, _, _)) = self.by_journal(plan, &entries) else {
+        self.load_by_journal(plan, &entries)
+    }
+
+    fn load_by_journal(
+        mut self,
+        plan: &Plan,
+        entries: &[Entry],
+    ) -> Result<(Store, Run), LoadError> {
+        let Some((run, _, _)) = self.by_journal(plan, entries) else {
             let reason = "it is missing, and the journal does not begin at the beginning".into();
             return Err(LoadError::Damaged { path: self.root.join(STATE), reason });
         };
         Ok((self, run))
     }
 
-    /// Reads the journal and cuts off what a crash left half-written.
-    fn read_journal(&self) -> Result<Vec<Entry>, LoadError> {
-        let path = self.root.join(JOURNAL);
-        let bytes = match self.disk.read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(failed("read", &path))?,
-        };
+    /// Whether a snapshot was written by an owner of an earlier term after it had lost the run.
+    fn is_late(&self, term: u32, seq: u64) -> bool {
+        self.later_terms.iter().any(|(later, began)| *later > term && *began <= seq)
+    }
+
+    /// Reads the journals of all terms, each as far as the next one's beginning, and goes on in
+    /// the last.
+    fn read_journal(&mut self) -> Result<Vec<Entry>, LoadError> {
+        let terms = self.terms()?;
+        let mut all: Vec<Entry> = Vec::new();
+        self.later_terms.clear();
+        for (place, term) in terms.iter().enumerate() {
+            self.term = *term;
+            let entries = match place + 1 == terms.len() {
+                true => self.read_last_journal()?,
+                false => self.read_earlier_journal()?,
+            };
+            if let Some(first) = entries.first().filter(|_| *term > 1) {
+                self.later_terms.push((*term, first.seq));
+                all.retain(|entry| entry.seq < first.seq);
+            }
+            all.extend(entries);
+        }
+        Ok(all)
+    }
+
+    /// The terms that there is a journal of, in order.
+    fn terms(&self) -> Result<Vec<u32>, StoreError> {
+        let names = self.disk.list(&self.root).map_err(failed("list", &self.root))?;
+        let mut terms: Vec<u32> = names.iter().filter_map(|name| term_of(name)).collect();
+        terms.sort_unstable();
+        Ok(terms)
+    }
+
+    /// What an owner of an earlier term wrote, as far as it can be believed. It may still be
+    /// writing, so nothing is cut.
+    fn read_earlier_journal(&self) -> Result<Vec<Entry>, LoadError> {
+        let path = self.journal();
+        let bytes = self.disk.read(&path).map_err(failed("read", &path))?;
+        Ok(journal::read(&bytes).entries)
+    }
+
+    /// Reads the journal of the last term and cuts off what a crash left half-written.
+    fn read_last_journal(&self) -> Result<Vec<Entry>, LoadError> {
+        let path = self.journal();
+        let bytes = self.disk.read(&path).map_err(failed("read", &path))?;
         let journal = journal::read(&bytes);
         if let Some(journal::Damage { line, reason }) = journal.damage {
             return Err(LoadError::Damaged { path, reason: format!("line {line}: {reason}") });
@@ -195,9 +255,11 @@ impl Store {
         entries: &[Entry],
     ) -> Result<(), LoadError> {
         let newer: Vec<_> = entries.iter().filter(|entry| entry.seq > contained).collect();
-        if newer.first().is_some_and(|first| first.seq != contained + 1) {
-            let reason = format!("events after number {contained} are missing");
-            return Err(LoadError::Damaged { path: self.root.join(JOURNAL), reason });
+        for (entry, wanted) in newer.iter().zip(contained + 1..) {
+            if entry.seq != wanted {
+                let reason = format!("events after number {} are missing", wanted - 1);
+                return Err(LoadError::Damaged { path: self.journal(), reason });
+            }
         }
         for entry in &newer {
             engine::apply(plan, run, entry.at, &entry.event);
@@ -217,7 +279,7 @@ impl Store {
         if entries.last().is_none_or(|last| last.seq >= contained) {
             return Ok(entries);
         }
-        let path = self.root.join(JOURNAL);
+        let path = self.journal();
         let aside = self.root.join(format!("{JOURNAL}.short"));
         let bytes = self.disk.read(&path).map_err(failed("read", &path))?;
         disk::replace(&*self.disk, &aside, &bytes).map_err(failed("write", &aside))?;
@@ -234,6 +296,7 @@ impl Store {
         plan: &Plan,
     ) -> Result<(Store, Run, String), LoadError> {
         let mut store = Store::at(disk, root);
+        store.term = store.terms()?.last().copied().unwrap_or(1);
         store.set_damaged_journal_aside()?;
         let entries = store.read_journal()?;
         let mut best: Option<(Run, u64, String)> = None;
@@ -284,7 +347,7 @@ impl Store {
 
     /// Keeps the good beginning of a damaged journal, and the whole of it beside.
     fn set_damaged_journal_aside(&self) -> Result<(), StoreError> {
-        let path = self.root.join(JOURNAL);
+        let path = self.journal();
         let Ok(bytes) = self.disk.read(&path) else { return Ok(()) };
         let journal = journal::read(&bytes);
         if journal.damage.is_none() {
@@ -316,10 +379,26 @@ impl Store {
         &self.root
     }
 
+    fn journal(&self) -> PathBuf {
+        self.root.join(match self.term {
+            0 | 1 => JOURNAL.to_owned(),
+            term => format!("journal.{term}.jsonl"),
+        })
+    }
+
+    /// Goes on in a journal of one's own, as the run's owner of this term. Whoever has lost the
+    /// run may go on writing: nobody reads it.
+    pub fn begin_term(&mut self, term: u32) {
+        if term > self.term {
+            self.term = term;
+            self.names_unsynced = true;
+        }
+    }
+
     /// Appends an event. It survives the end of this process from now on, and a power cut once
     /// the journal is synced (at the latest [`QUIET_MS`] later, or with the next snapshot).
     pub fn record(&mut self, at: Time, event: &Event) -> Result<(), StoreError> {
-        let path = self.root.join(JOURNAL);
+        let path = self.journal();
         let line = journal::encode(&Entry { seq: self.seq + 1, at, event: event.clone() });
         self.disk.append(&path, &line).map_err(failed("write", &path))?;
         self.seq += 1;
@@ -371,7 +450,7 @@ impl Store {
     }
 
     fn sync(&mut self, now: Time) -> Result<(), StoreError> {
-        let path = self.root.join(JOURNAL);
+        let path = self.journal();
         self.disk.sync(&path).map_err(failed("sync", &path))?;
         if self.names_unsynced {
             self.disk.sync_dir(&self.root).map_err(failed("sync", &self.root))?;
@@ -386,9 +465,14 @@ impl Store {
     /// Replaces the snapshot now. The journal need not be synced first: one that ends before the
     /// snapshot does, after a power cut, is begun anew when the run is loaded.
     pub fn save(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
-        let bytes = snapshot::encode(plan, run, self.seq);
+        let bytes = snapshot::encode(plan, run, self.seq, self.term);
         let path = self.root.join(STATE);
-        disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;
+        // Owners of two terms may write at once, but never to one file.
+        let temporary = self.root.join(match self.term {
+            0 | 1 => format!(".{STATE}.tmp"),
+            term => format!(".{STATE}.{term}.tmp"),
+        });
+        disk::replace_by(&*self.disk, &temporary, &path, &bytes).map_err(failed("write", &path))?;
         self.names_unsynced = false;
         self.first_due = None;
         self.begin_to_settle()?;
@@ -407,7 +491,7 @@ impl Store {
         step: &str,
         now: Time,
     ) -> Result<(), StoreError> {
-        let bytes = snapshot::encode(plan, run, self.seq);
+        let bytes = snapshot::encode(plan, run, self.seq, self.term);
         let path = self.root.join(format!("{STATE}.step_{step}.bak"));
         disk::replace(&*self.disk, &path, &bytes).map_err(failed("write", &path))?;
         self.save(plan, run, now)?;
@@ -436,6 +520,15 @@ impl Store {
         found.sort();
         Ok(found.into_iter().map(|(_, name)| name).collect())
     }
+}
+
+/// The term that a file is the journal of.
+fn term_of(name: &str) -> Option<u32> {
+    if name == JOURNAL {
+        return Some(1);
+    }
+    let digits = name.strip_prefix("journal.")?.strip_suffix(".jsonl")?;
+    digits.parse().ok().filter(|term: &u32| *term > 1 && term.to_string() == digits)
 }
 
 /// Whether a time has come. A clock that was set back to before `since` must not stop us.

@@ -22,9 +22,10 @@ use crate::workflow::plan::{Action, Block, Each, Target};
 
 pub const SCHEMA_VERSION: &str = "1.1.1";
 
-/// Writes the document; `journal_seq` is the last event it contains.
-pub fn encode(plan: &Plan, run: &Run, journal_seq: u64) -> Vec<u8> {
-    let mut text = serde_json::to_vec_pretty(&Document { plan, run, journal_seq })
+/// Writes the document; `journal_seq` is the last event it contains, `journal_term` whose
+/// journal that is in.
+pub fn encode(plan: &Plan, run: &Run, journal_seq: u64, journal_term: u32) -> Vec<u8> {
+    let mut text = serde_json::to_vec_pretty(&Document { plan, run, journal_seq, journal_term })
         .expect("a run is always JSON");
     text.push(b'\n');
     text
@@ -34,11 +35,12 @@ struct Document<'a> {
     plan: &'a Plan,
     run: &'a Run,
     journal_seq: u64,
+    journal_term: u32,
 }
 
 impl Serialize for Document<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Document { plan, run, journal_seq } = self;
+        let Document { plan, run, journal_seq, journal_term } = self;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("schema_version", SCHEMA_VERSION)?;
         map.serialize_entry("run_id", run.id.as_str())?;
@@ -68,6 +70,9 @@ impl Serialize for Document<'_> {
             map.serialize_entry("fleet", &true)?;
         }
         map.serialize_entry("journal_seq", journal_seq)?;
+        if *journal_term > 1 {
+            map.serialize_entry("journal_term", journal_term)?;
+        }
         map.end()
     }
 }
@@ -293,6 +298,7 @@ impl<'a> LoopDoc<'a> {
 pub struct Loaded {
     pub run: Run,
     pub journal_seq: u64,
+    pub journal_term: u32,
 }
 
 /// Reads the document. The error says what is wrong with it.
@@ -328,6 +334,8 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         #[serde(default)]
         fleet: bool,
         journal_seq: u64,
+        #[serde(default = "first_term")]
+        journal_term: u32,
     }
     let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if head.schema_version != SCHEMA_VERSION {
@@ -366,7 +374,11 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         RunStatus::Failed | RunStatus::Cancelled => reopen_halted(&mut run.body),
         RunStatus::Completed => {}
     }
-    Ok(Loaded { run, journal_seq: head.journal_seq })
+    Ok(Loaded { run, journal_seq: head.journal_seq, journal_term: head.journal_term })
+}
+
+fn first_term() -> u32 {
+    1
 }
 
 /// A loop at the cursor of a failed run that has items left is where the run halted.

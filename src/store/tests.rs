@@ -308,10 +308,10 @@ fn a_snapshot_read_back_is_the_run_that_was_written() {
     let mut world = World::new(Planted::Nothing);
     let (mut store, mut run) = world.begin().unwrap();
     for _ in 0..40 {
-        let bytes = snapshot::encode(&world.plan, &run, store.seq);
+        let bytes = snapshot::encode(&world.plan, &run, store.seq, 1);
         let read = snapshot::decode(&world.plan, &bytes).unwrap().run;
         assert_eq!(owed(&world.plan, &read), owed(&world.plan, &run));
-        let again = snapshot::encode(&world.plan, &read, store.seq);
+        let again = snapshot::encode(&world.plan, &read, store.seq, 1);
         assert_eq!(String::from_utf8(again), String::from_utf8(bytes));
         match owed(&world.plan, &run).into_iter().next() {
             Some(Effect::Execute { step, attempt }) => {
@@ -325,4 +325,29 @@ fn a_snapshot_read_back_is_the_run_that_was_written() {
         }
     }
     panic!("the run never ended");
+}
+
+/// Two owners of one run: the first is paused, the second takes over, the first wakes up and goes
+/// on as if nothing had happened.
+#[test]
+fn what_an_owner_writes_after_it_lost_the_run_counts_for_nothing() {
+    let mut world = World::new(Planted::Nothing);
+    let root = Path::new("run");
+    let (mut paused, mut stale) = world.begin().unwrap();
+    let a = StepPath::top("A");
+    world.execute(&mut paused, &mut stale, &a, 1).unwrap();
+    let (mut store, mut run) = Store::load(world.faulty(), root, &world.plan).unwrap();
+    store.begin_term(2);
+    world.record(&mut store, &mut run, Event::Resumed { policy: Policy::default() }).unwrap();
+    world.execute(&mut store, &mut run, &a, 2).unwrap();
+    // The first owner wakes up: it records another end of the step, and its own view of the run.
+    world.execute(&mut paused, &mut stale, &a, 2).unwrap();
+    world.execute(&mut paused, &mut stale, &a, 3).unwrap();
+    let now = world.now();
+    paused.save(&world.plan, &stale, now).unwrap();
+    let (again, loaded) = Store::load(world.faulty(), root, &world.plan).unwrap();
+    assert_eq!(again.seq, store.seq);
+    assert_eq!(owed(&world.plan, &loaded), owed(&world.plan, &run));
+    let state = |run: &Run| String::from_utf8(snapshot::encode(&world.plan, run, 0, 1)).unwrap();
+    assert_eq!(state(&loaded), state(&run));
 }
