@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::sha256;
 use crate::workflow::plan::Provider;
-use crate::workflow::{Configured, Problem, read_config};
+use crate::workflow::settings::{AgentLayer, QueueLayer};
+use crate::workflow::{ConfigLayer, Configured, Problem, read_config};
 
 const BUILT_IN: &str = include_str!("../../config/orchestrate.yaml");
+const AGENTS: [&str; 3] = ["architect", "engineer", "qa"];
 
 /// A settings file as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +21,117 @@ pub struct Layer {
     pub file: String,
     pub sha256: String,
     pub text: String,
+}
+
+/// An agent, as the settings describe it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    /// Nothing: [`Config::default_provider`].
+    pub provider: Option<String>,
+    pub model: Option<String>,
+    /// How many tasks a worker does at once.
+    pub concurrency: u32,
+    /// A file in the workspace; or the text itself, if it has a line break.
+    pub system_prompt: Option<String>,
+    pub spell: Option<String>,
+    /// How long a free task may take that says nothing itself.
+    pub timeout: Option<Duration>,
+    /// The variables that its children get; nothing: all of them.
+    pub env: Option<Vec<String>>,
+    /// The agents it may hand follow-up tasks to; nothing: every agent of the settings.
+    pub next: Option<Vec<String>>,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        Agent {
+            provider: None,
+            model: None,
+            concurrency: 1,
+            system_prompt: None,
+            spell: None,
+            timeout: Some(Duration::from_secs(3600)),
+            env: None,
+            next: None,
+        }
+    }
+}
+
+impl Agent {
+    fn lay_over(&mut self, layer: AgentLayer) {
+        fn set<T>(to: &mut Option<T>, from: Option<T>) {
+            if from.is_some() {
+                *to = from;
+            }
+        }
+        set(&mut self.provider, layer.provider);
+        set(&mut self.model, layer.model);
+        self.concurrency = layer.concurrency.unwrap_or(self.concurrency);
+        set(&mut self.system_prompt, layer.system_prompt);
+        set(&mut self.spell, layer.spell);
+        self.timeout = layer.timeout.unwrap_or(self.timeout);
+        set(&mut self.env, layer.env);
+        set(&mut self.next, layer.next);
+    }
+}
+
+/// How the queue is worked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueSettings {
+    pub beat: Duration,
+    pub lease: Duration,
+    pub poll: Duration,
+    pub idle_poll: Duration,
+    pub settle: Duration,
+    pub drain: Duration,
+    pub crash_limit: u32,
+    pub follow_up_depth: u32,
+    pub follow_up_count: u32,
+    pub task_bytes: u64,
+    pub world_writable: bool,
+}
+
+impl Default for QueueSettings {
+    fn default() -> Self {
+        QueueSettings {
+            beat: Duration::from_secs(1),
+            lease: Duration::from_secs(30),
+            poll: Duration::from_millis(100),
+            idle_poll: Duration::from_secs(2),
+            settle: Duration::from_millis(200),
+            drain: Duration::from_secs(600),
+            crash_limit: 3,
+            follow_up_depth: 5,
+            follow_up_count: 10,
+            task_bytes: 1 << 20,
+            world_writable: false,
+        }
+    }
+}
+
+impl QueueSettings {
+    fn lay_over(&mut self, layer: &QueueLayer) -> Result<(), Problem> {
+        self.beat = layer.beat.unwrap_or(self.beat);
+        self.lease = layer.lease.unwrap_or(self.lease);
+        self.poll = layer.poll.unwrap_or(self.poll);
+        self.idle_poll = layer.idle_poll.unwrap_or(self.idle_poll);
+        self.settle = layer.settle.unwrap_or(self.settle);
+        self.drain = layer.drain.unwrap_or(self.drain);
+        self.crash_limit = layer.crash_limit.unwrap_or(self.crash_limit);
+        self.follow_up_depth = layer.follow_up_depth.unwrap_or(self.follow_up_depth);
+        self.follow_up_count = layer.follow_up_count.unwrap_or(self.follow_up_count);
+        self.task_bytes = layer.task_bytes.unwrap_or(self.task_bytes);
+        self.world_writable = layer.world_writable.unwrap_or(self.world_writable);
+        if self.lease >= 3 * self.beat {
+            return Ok(());
+        }
+        let (lease, beat) = (self.lease.as_secs_f64(), self.beat.as_secs_f64());
+        let problem = Problem::error(format!(
+            "`lease_sec` of `queue` is {lease}, but must be at least three times `beat_sec` \
+             ({beat}): one late beat must not cost a worker its tasks"
+        ));
+        Err(Problem { place: layer.place, ..problem })
+    }
 }
 
 /// Settings in force.
@@ -30,6 +143,16 @@ pub struct Config {
     /// Those of the files alone; with the built-in ones they are made when first asked for.
     own_providers: BTreeMap<String, Provider>,
     all_providers: OnceLock<BTreeMap<String, Provider>>,
+    agents: BTreeMap<String, Agent>,
+    /// Who gets the agent steps of a fleet run that name no agent.
+    pub default_agent: String,
+    /// Who gets its plain commands that name no agent; nothing: the coordinator runs them.
+    pub command_agent: Option<String>,
+    /// The provider of prompts that name none.
+    pub default_provider: String,
+    pub queue: QueueSettings,
+    /// Whether what was acknowledged survives a power cut, or the end of processes only.
+    pub durable: bool,
     pub max_visits: u32,
     pub grace: Duration,
     pub input_bytes: u64,
@@ -44,13 +167,19 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// The built-in settings. Their limits stand here too, so that starting up reads no YAML; a
-    /// test holds the two together.
+    /// The built-in settings. All but the providers stand here too, so that starting up reads no
+    /// YAML; a test holds the two together.
     pub fn built_in() -> Config {
         Config {
             layers: Vec::new(),
             own_providers: BTreeMap::new(),
             all_providers: OnceLock::new(),
+            agents: AGENTS.map(|name| (name.to_owned(), Agent::default())).into(),
+            default_agent: "engineer".into(),
+            command_agent: None,
+            default_provider: "claude".into(),
+            queue: QueueSettings::default(),
+            durable: true,
             max_visits: 10_000,
             grace: Duration::from_secs(5),
             input_bytes: 64 << 20,
@@ -96,11 +225,47 @@ impl Config {
 
     fn lay_over(&mut self, text: &str) -> Result<(), Vec<Problem>> {
         let layer = read_config(text)?;
+        self.lay_over_agents(layer.agents)?;
+        self.queue.lay_over(&layer.queue).map_err(|problem| vec![problem])?;
+        let ConfigLayer { default_agent, command_agent, default_provider, durable, .. } = layer;
+        self.default_agent = default_agent.unwrap_or_else(|| self.default_agent.clone());
+        self.command_agent = command_agent.or_else(|| self.command_agent.take());
+        self.default_provider = default_provider.unwrap_or_else(|| self.default_provider.clone());
+        self.durable = durable.unwrap_or(self.durable);
         self.own_providers.extend(layer.providers);
         self.max_visits = layer.max_visits.unwrap_or(self.max_visits);
         self.grace = layer.grace.unwrap_or(self.grace);
         self.input_bytes = layer.input_bytes.unwrap_or(self.input_bytes);
         Ok(())
+    }
+
+    /// An agent's settings are laid over one by one; two agents may not share an inbox where
+    /// letters have no case.
+    fn lay_over_agents(
+        &mut self,
+        layers: BTreeMap<String, AgentLayer>,
+    ) -> Result<(), Vec<Problem>> {
+        let mut problems = Vec::new();
+        for (name, layer) in layers {
+            let alike = |other: &&String| **other != name && other.eq_ignore_ascii_case(&name);
+            if let Some(other) = self.agents.keys().find(alike) {
+                let message = format!("agents `{name}` and `{other}` differ in case only");
+                problems.push(Problem::error(message).at(layer.place));
+                continue;
+            }
+            self.agents.entry(name).or_default().lay_over(layer);
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+
+    /// Every agent that the settings name.
+    pub fn agents(&self) -> &BTreeMap<String, Agent> {
+        &self.agents
+    }
+
+    /// What the settings say about an agent; one they do not name has all defaults.
+    pub fn agent(&self, name: &str) -> Agent {
+        self.agents.get(name).cloned().unwrap_or_default()
     }
 }
 
@@ -141,6 +306,83 @@ mod tests {
         assert_eq!(file.max_visits, Some(config.max_visits));
         assert_eq!(file.grace, Some(config.grace));
         assert_eq!(file.input_bytes, Some(config.input_bytes));
+        assert_eq!(file.default_agent.as_deref(), Some(config.default_agent.as_str()));
+        assert_eq!(file.default_provider.as_deref(), Some(config.default_provider.as_str()));
+        assert_eq!(file.command_agent, config.command_agent);
+        assert_eq!(file.durable, Some(config.durable));
+        let mut laid_over = Config::built_in();
+        laid_over.agents.clear();
+        laid_over.lay_over(BUILT_IN).unwrap();
+        assert_eq!(laid_over.agents, config.agents);
+        let mut queue = QueueSettings { beat: Duration::ZERO, ..none() };
+        queue.lay_over(&file.queue).unwrap();
+        assert_eq!(queue, config.queue);
+    }
+
+    /// Queue settings that differ from the built-in ones in every field.
+    fn none() -> QueueSettings {
+        QueueSettings {
+            beat: Duration::ZERO,
+            lease: Duration::ZERO,
+            poll: Duration::ZERO,
+            idle_poll: Duration::ZERO,
+            settle: Duration::ZERO,
+            drain: Duration::ZERO,
+            crash_limit: 0,
+            follow_up_depth: 0,
+            follow_up_count: 0,
+            task_bytes: 0,
+            world_writable: true,
+        }
+    }
+
+    fn laid_over(text: &str) -> Result<Config, Vec<Problem>> {
+        let mut config = Config::built_in();
+        config.lay_over(text).map(|()| config)
+    }
+
+    #[test]
+    fn agents_are_laid_over_key_by_key_and_unknown_ones_have_defaults() {
+        let mut config = laid_over(
+            "agents:\n  engineer: { model: big, timeout: 15m, env: [PATH] }\n  writer:\n\
+             command_agent: engineer\ndurability: process\n",
+        )
+        .unwrap();
+        config.lay_over("agents: { engineer: { timeout: none, next: [qa] } }\n").unwrap();
+        let engineer = config.agent("engineer");
+        assert_eq!(engineer.model.as_deref(), Some("big"));
+        assert_eq!(engineer.timeout, None);
+        assert_eq!(engineer.env, Some(vec!["PATH".to_owned()]));
+        assert_eq!(engineer.next, Some(vec!["qa".to_owned()]));
+        assert_eq!(config.agent("nobody"), Agent::default());
+        let names: Vec<_> = config.agents().keys().map(String::as_str).collect();
+        assert_eq!(names, ["architect", "engineer", "qa", "writer"]);
+        assert_eq!(config.command_agent.as_deref(), Some("engineer"));
+        assert!(!config.durable);
+    }
+
+    #[test]
+    fn settings_that_cannot_hold_are_refused_in_place() {
+        for (text, line, said) in [
+            ("queue:\n  beat_sec: 20\n", 2, "at least three times"),
+            ("queue: { pol_ms: 5 }\n", 1, "no field `pol_ms`"),
+            ("queue: { poll_ms: 0 }\n", 1, "a whole number from 1"),
+            ("durability: maybe\n", 1, "must be `power` or `process`"),
+            ("agents:\n  ../x: {}\n", 2, "cannot name an agent"),
+            ("agents:\n  coordinator: {}\n", 2, "workflows are submitted"),
+            ("agents:\n  QA: {}\n", 2, "differ in case only"),
+            ("agents:\n  qa: { timeout: soon }\n", 2, "such as `15m`"),
+            ("agents:\n  qa: { timeout: 15 }\n", 2, "must be text"),
+            ("agents:\n  qa: { env: [\"A=B\"] }\n", 2, "environment variable"),
+            ("agents:\n  qa: { next: [\"a b\"] }\n", 2, "cannot name an agent"),
+            ("agents:\n  qa: { modle: x }\n", 2, "no field `modle`"),
+            ("agents: [qa]\n", 1, "`agents` must be a map"),
+            ("default_agent: a/b\n", 1, "cannot name an agent"),
+        ] {
+            let problems = laid_over(text).map(|_| ()).unwrap_err();
+            assert!(problems[0].message.contains(said), "{text}: {}", problems[0].message);
+            assert_eq!(problems[0].place.map(|place| place.line), Some(line), "{text}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod check;
 mod fields;
 pub mod plan;
 pub mod problem;
+pub mod settings;
 mod steps;
 mod steps_parts;
 pub mod yaml;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 pub use check::path_fault;
 pub use plan::Plan;
 pub use problem::{Place, Problem, Severity};
+pub use settings::{ConfigLayer, read_config};
 
 use plan::Provider;
 
@@ -47,42 +49,4 @@ impl Configured for () {
 pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
     steps::compile(&document, configured)
-}
-
-/// What one settings file says.
-#[derive(Debug, Default)]
-pub struct ConfigLayer {
-    pub providers: BTreeMap<String, Provider>,
-    pub max_visits: Option<u32>,
-    pub grace: Option<std::time::Duration>,
-    pub input_bytes: Option<u64>,
-}
-
-/// Reads a settings file, strict as a workflow is.
-pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
-    const TOP: [fields::Key; 2] = fields::since_1_1(["providers", "limits"]);
-    const LIMITS: [fields::Key; 3] = fields::since_1_1(["max_visits", "grace_sec", "input_bytes"]);
-    let document = yaml::parse(text).map_err(|problem| vec![problem])?;
-    let mut layer = ConfigLayer::default();
-    if matches!(document.value, yaml::Value::Null) {
-        return Ok(layer);
-    }
-    let version = plan::Version::V1_1;
-    let findings = fields::Findings::default();
-    if let Some(top) = fields::Fields::open(&findings, &document, "the file", &TOP, version) {
-        if let Some(node) = top.get("providers") {
-            layer.providers = steps::providers(&findings, node, version);
-        }
-        let limits = top
-            .get("limits")
-            .and_then(|node| fields::Fields::open(&findings, node, "`limits`", &LIMITS, version));
-        if let Some(limits) = limits {
-            let visits = limits.integer("max_visits", 1, u64::from(u32::MAX));
-            layer.max_visits = visits.map(|number| number as u32);
-            layer.grace = limits.seconds("grace_sec", true);
-            layer.input_bytes = limits.integer("input_bytes", 1, 1 << 40);
-        }
-    }
-    let problems = findings.into_problems();
-    if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok(layer) }
 }

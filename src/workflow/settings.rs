@@ -1,0 +1,270 @@
+//! The shape of a settings file: what one says, key by key, strict as a workflow is.
+//!
+//! What no file says stays as it is built in; whoever lays files over each other knows that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::fields::{Fields, Findings, Key, since_1_1};
+use super::plan::{Provider, Version};
+use super::problem::{Place, Problem};
+use super::steps;
+use super::yaml::{self, Node, Value};
+use crate::ids::name_fault;
+use crate::time::parse_duration;
+
+/// The inbox of whoever drives runs; no agent can be called so.
+pub const COORDINATOR: &str = "coordinator";
+
+const TOP: [Key; 8] = since_1_1([
+    "providers",
+    "agents",
+    "default_agent",
+    "command_agent",
+    "default_provider",
+    "queue",
+    "durability",
+    "limits",
+]);
+
+const AGENT: [Key; 8] = since_1_1([
+    "provider",
+    "model",
+    "concurrency",
+    "system_prompt",
+    "spell",
+    "timeout",
+    "env",
+    "next",
+]);
+
+const QUEUE: [Key; 11] = since_1_1([
+    "beat_sec",
+    "lease_sec",
+    "poll_ms",
+    "idle_poll_ms",
+    "settle_ms",
+    "drain_sec",
+    "crash_limit",
+    "follow_up_depth",
+    "follow_up_count",
+    "task_bytes",
+    "world_writable",
+]);
+
+const LIMITS: [Key; 3] = since_1_1(["max_visits", "grace_sec", "input_bytes"]);
+
+/// Settings are not versioned; they know what the first version of a workflow knows.
+const VERSION: Version = Version::V1_1;
+
+/// What one settings file says.
+#[derive(Debug, Default)]
+pub struct ConfigLayer {
+    pub providers: BTreeMap<String, Provider>,
+    pub agents: BTreeMap<String, AgentLayer>,
+    pub default_agent: Option<String>,
+    pub command_agent: Option<String>,
+    pub default_provider: Option<String>,
+    pub queue: QueueLayer,
+    /// Whether what was acknowledged is to survive a power cut.
+    pub durable: Option<bool>,
+    pub max_visits: Option<u32>,
+    pub grace: Option<Duration>,
+    pub input_bytes: Option<u64>,
+}
+
+/// What one file says about an agent.
+#[derive(Debug)]
+pub struct AgentLayer {
+    pub place: Place,
+    pub provider: Option<String>,
+    pub model: Option<String>,
+    pub concurrency: Option<u32>,
+    pub system_prompt: Option<String>,
+    pub spell: Option<String>,
+    /// `Some(None)`: there is to be no limit.
+    pub timeout: Option<Option<Duration>>,
+    pub env: Option<Vec<String>>,
+    pub next: Option<Vec<String>>,
+}
+
+/// What one file says about the queue.
+#[derive(Debug, Default)]
+pub struct QueueLayer {
+    pub place: Option<Place>,
+    pub beat: Option<Duration>,
+    pub lease: Option<Duration>,
+    pub poll: Option<Duration>,
+    pub idle_poll: Option<Duration>,
+    pub settle: Option<Duration>,
+    pub drain: Option<Duration>,
+    pub crash_limit: Option<u32>,
+    pub follow_up_depth: Option<u32>,
+    pub follow_up_count: Option<u32>,
+    pub task_bytes: Option<u64>,
+    pub world_writable: Option<bool>,
+}
+
+/// Reads a settings file.
+pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
+    let document = yaml::parse(text).map_err(|problem| vec![problem])?;
+    if matches!(document.value, Value::Null) {
+        return Ok(ConfigLayer::default());
+    }
+    let findings = Findings::default();
+    let top = Fields::open(&findings, &document, "the file", &TOP, VERSION);
+    let layer = top.map(|top| read_top(&top)).unwrap_or_default();
+    let problems = findings.into_problems();
+    if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok(layer) }
+}
+
+fn read_top(top: &Fields) -> ConfigLayer {
+    let findings = top.findings;
+    let section = |key: &str, keys: &[Key]| {
+        let node = top.get(key).filter(|node| !matches!(node.value, Value::Null))?;
+        Fields::open(findings, node, format!("`{key}`"), keys, VERSION)
+    };
+    let mut layer = ConfigLayer {
+        agents: top.get("agents").map(|node| agents(findings, node)).unwrap_or_default(),
+        default_agent: agent_name(top, "default_agent"),
+        command_agent: agent_name(top, "command_agent"),
+        default_provider: top.text("default_provider").map(str::to_owned),
+        durable: top.choice("durability", &[("power", true), ("process", false)]),
+        ..ConfigLayer::default()
+    };
+    if let Some(node) = top.get("providers") {
+        layer.providers = steps::providers(findings, node, VERSION);
+    }
+    if let Some(queue) = section("queue", &QUEUE) {
+        layer.queue = read_queue(&queue);
+    }
+    if let Some(limits) = section("limits", &LIMITS) {
+        layer.max_visits = number(&limits, "max_visits", 1);
+        layer.grace = limits.seconds("grace_sec", true);
+        layer.input_bytes = limits.integer("input_bytes", 1, 1 << 40);
+    }
+    layer
+}
+
+fn number(fields: &Fields, key: &str, least: u32) -> Option<u32> {
+    let number = fields.integer(key, u64::from(least), u64::from(u32::MAX))?;
+    u32::try_from(number).ok()
+}
+
+fn read_queue(fields: &Fields) -> QueueLayer {
+    /// A day: longer than that, and a mistake in the unit is likelier than the wish.
+    const LONGEST_MS: u64 = 86_400_000;
+    let millis =
+        |key: &str, least: u64| fields.integer(key, least, LONGEST_MS).map(Duration::from_millis);
+    let written = ["lease_sec", "beat_sec"].into_iter().find_map(|key| fields.get(key));
+    QueueLayer {
+        place: written.map(|node| node.place),
+        beat: fields.seconds("beat_sec", false),
+        lease: fields.seconds("lease_sec", false),
+        poll: millis("poll_ms", 1),
+        idle_poll: millis("idle_poll_ms", 1),
+        settle: millis("settle_ms", 0),
+        drain: fields.seconds("drain_sec", true),
+        crash_limit: number(fields, "crash_limit", 1),
+        follow_up_depth: number(fields, "follow_up_depth", 0),
+        follow_up_count: number(fields, "follow_up_count", 0),
+        // A task is held in memory, and its text goes into one document.
+        task_bytes: fields.integer("task_bytes", 1, 1 << 28),
+        world_writable: fields.boolean("world_writable"),
+    }
+}
+
+fn agents(findings: &Findings, node: &Node) -> BTreeMap<String, AgentLayer> {
+    let Value::Map(pairs) = &node.value else {
+        if !matches!(node.value, Value::Null) {
+            findings.error(node.place, format!("`agents` must be a map, not {}", node.kind()));
+        }
+        return BTreeMap::new();
+    };
+    let mut found = BTreeMap::new();
+    for (key, body) in pairs {
+        let Some(name) = key.text() else {
+            findings.error(key.place, "an agent's name must be text");
+            continue;
+        };
+        if let Some(fault) = agent_fault(name) {
+            findings.error(key.place, format!("`{name}` cannot name an agent: {fault}"));
+        }
+        found.extend(read_agent(findings, name, key.place, body).map(|a| (name.to_owned(), a)));
+    }
+    found
+}
+
+/// Says why `name` cannot name an agent, or nothing when it can.
+pub fn agent_fault(name: &str) -> Option<&'static str> {
+    let taken = name.eq_ignore_ascii_case(COORDINATOR);
+    let reserved = "its inbox is where workflows are submitted";
+    name_fault(name).or_else(|| taken.then_some(reserved))
+}
+
+fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Option<AgentLayer> {
+    // `qa:` with nothing after it is an agent that has all defaults.
+    let empty = Node { place, value: Value::Map(Vec::new()) };
+    let node = if matches!(node.value, Value::Null) { &empty } else { node };
+    let fields = Fields::open(findings, node, format!("agent `{name}`"), &AGENT, VERSION)?;
+    let text = |key: &str| fields.text(key).map(str::to_owned);
+    Some(AgentLayer {
+        place,
+        provider: text("provider"),
+        model: text("model"),
+        concurrency: number(&fields, "concurrency", 1),
+        system_prompt: text("system_prompt"),
+        spell: text("spell"),
+        timeout: timeout(&fields),
+        env: names(&fields, "env", "an environment variable", variable_fault),
+        next: names(&fields, "next", "an agent", agent_fault),
+    })
+}
+
+/// A length of time, or `none`.
+fn timeout(fields: &Fields) -> Option<Option<Duration>> {
+    let text = fields.text("timeout")?;
+    if text == "none" {
+        return Some(None);
+    }
+    match parse_duration(text).filter(|ms| *ms > 0) {
+        Some(ms) => Some(Some(Duration::from_millis(ms))),
+        None => {
+            let place = fields.get("timeout").map_or(fields.node.place, |node| node.place);
+            let wanted = "a length of time such as `15m` or `1h30m`, or `none`";
+            let what = &fields.what;
+            let message = format!("`timeout` of {what} is `{text}`, but must be {wanted}");
+            fields.findings.error(place, message);
+            None
+        }
+    }
+}
+
+fn variable_fault(name: &str) -> Option<&'static str> {
+    let well = !name.is_empty() && !name.contains(['=', '\0']);
+    (!well).then_some("it is empty, or holds `=` or a zero byte")
+}
+
+fn names(
+    fields: &Fields,
+    key: &str,
+    what: &str,
+    fault: fn(&str) -> Option<&'static str>,
+) -> Option<Vec<String>> {
+    let texts = fields.texts(key)?;
+    for (name, place) in &texts {
+        if let Some(fault) = fault(name) {
+            fields.findings.error(*place, format!("`{name}` cannot name {what}: {fault}"));
+        }
+    }
+    Some(texts.into_iter().map(|(name, _)| name.to_owned()).collect())
+}
+
+fn agent_name(top: &Fields, key: &str) -> Option<String> {
+    let name = top.text(key)?;
+    if let Some(fault) = agent_fault(name) {
+        let place = top.get(key).map_or(top.node.place, |node| node.place);
+        top.findings.error(place, format!("`{name}` cannot name an agent: {fault}"));
+    }
+    Some(name.to_owned())
+}
