@@ -33,7 +33,8 @@ pub fn name_fault(name: &str) -> Option<&'static str> {
 }
 
 /// A run's identity: when it began, to the second, and six random characters.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct RunId(String);
 
 impl RunId {
@@ -70,6 +71,20 @@ impl RunId {
     /// The start of the run as `YYYYMMDDTHHMMSSZ`.
     pub fn stamp(&self) -> &str {
         &self.0[..16]
+    }
+}
+
+impl From<RunId> for String {
+    fn from(id: RunId) -> String {
+        id.0
+    }
+}
+
+impl TryFrom<String> for RunId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<RunId, String> {
+        RunId::parse(&text).ok_or_else(|| format!("`{text}` is no run id"))
     }
 }
 

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{
@@ -41,9 +42,10 @@ impl PathError {
 }
 
 /// A directory, resolved, and a handle on it.
+#[derive(Clone)]
 pub struct Workspace {
     root: PathBuf,
-    handle: File,
+    handle: Arc<File>,
 }
 
 /// As many symlinks as the kernel follows in one path.
@@ -54,7 +56,7 @@ const LEAVES: &str = "it leads out of the workspace through a symlink";
 impl Workspace {
     pub fn open(dir: &Path) -> io::Result<Workspace> {
         let root = dir.canonicalize()?;
-        let handle = File::open(&root)?;
+        let handle = Arc::new(File::open(&root)?);
         Ok(Workspace { root, handle })
     }
 

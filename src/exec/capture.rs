@@ -1,7 +1,7 @@
 //! Capture: what a child printed, kept within a limit, with the whole of it in files.
 //!
 //! A stream passes once: raw into the tee, masked into memory up to the mode's limit, and masked
-//! into the log once that limit is passed. Whatever a child prints, memory stays bounded.
+//! into the log once that limit is passed, or from the beginning for those who follow it. Whatever a child prints, memory stays bounded.
 //!
 //! **Invariant:** nothing unmasked reaches the head, the tail or the log; only the tee, which is
 //! the user's own file, gets the bytes as they came.
@@ -40,6 +40,8 @@ pub struct Capture {
     /// A file and how to call it.
     tee: Option<(File, String)>,
     log: Log,
+    /// The log gets the stream as it comes, not only once memory is full.
+    live: bool,
     head: Vec<u8>,
     /// What is parsed as JSON: a mask could break its syntax, so values are masked afterwards.
     raw: Vec<u8>,
@@ -58,6 +60,7 @@ impl Capture {
             masked: Vec::new(),
             tee: None,
             log: Log::Nowhere,
+            live: false,
             head: Vec::new(),
             raw: Vec::new(),
             newlines: 0,
@@ -77,6 +80,12 @@ impl Capture {
     /// Where the whole masked stream goes if memory does not hold it.
     pub fn log(mut self, path: PathBuf) -> Capture {
         self.log = Log::Unopened(path);
+        self
+    }
+
+    /// Lets the log have the stream as it comes, for those who follow it.
+    pub fn live(mut self, live: bool) -> Capture {
+        self.live = live;
         self
     }
 
@@ -130,19 +139,22 @@ impl Capture {
 
     fn keep(&mut self, masked: &[u8]) {
         self.tail.push(masked);
-        if !self.truncated && self.mode != Mode::Tail {
-            self.head.extend_from_slice(masked);
-            let Some(limit) = self.passed_limit(masked) else {
-                return;
-            };
-            self.truncated = true;
+        let logs_all = self.live || self.mode == Mode::Tail || self.truncated;
+        if logs_all && !masked.is_empty() {
+            self.write_log(masked);
+        }
+        if self.truncated || self.mode == Mode::Tail {
+            return;
+        }
+        self.head.extend_from_slice(masked);
+        let Some(limit) = self.passed_limit(masked) else { return };
+        self.truncated = true;
+        if !self.live {
             let head = std::mem::take(&mut self.head);
             self.write_log(&head);
             self.head = head;
-            cut(&mut self.head, limit);
-        } else if !masked.is_empty() {
-            self.write_log(masked);
         }
+        cut(&mut self.head, limit);
     }
 
     /// Where the head has to be cut, if it has passed its limit with these last bytes.

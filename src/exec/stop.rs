@@ -46,16 +46,21 @@ impl Stop {
 
     /// Waits, unless and until a stop is requested. True if the whole time has passed.
     pub fn sleep(&self, time: Duration) -> bool {
+        self.wait_above(0, time) == 0
+    }
+
+    /// Waits until the level is above this one, or the time is over. Gives the level.
+    pub fn wait_above(&self, level: u8, time: Duration) -> u8 {
         let end = Instant::now() + time;
-        while self.level() == 0 {
+        while self.level() <= level {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return true;
+                break;
             }
-            let mut fds = self.above(0).map(|fd| [PollFd::new(fd, PollFlags::POLLIN)]);
+            let mut fds = self.above(level).map(|fd| [PollFd::new(fd, PollFlags::POLLIN)]);
             let _ = poll(fds.as_mut().map_or(&mut [], |fds| &mut fds[..]), timeout(left));
         }
-        false
+        self.level()
     }
 
     /// Readable once the level is above this one; nothing is above 2.

@@ -1,6 +1,6 @@
 //! Where a run is executed: its workspace, its directory, the environment, and what is secret.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,8 @@ pub struct Site {
     pub about: Vec<(String, OsString)>,
     pub environment: Environment,
     pub debug: bool,
+    /// Logs are written as output comes, so that others can follow it.
+    pub live: bool,
     pub grace: Duration,
     pub input_bytes: u64,
     /// Every secret that any step of the plan names, so that none shows up in another's output.
@@ -70,6 +72,21 @@ pub fn mask(plan: &Plan, environment: &Environment) -> Mask {
     let mut values = Vec::new();
     collect(&plan.root, environment, &mut values);
     Mask::new(values)
+}
+
+/// The names of all secrets that a plan's steps name.
+pub fn secrets(plan: &Plan) -> Vec<String> {
+    fn names(block: &Block, into: &mut BTreeSet<String>) {
+        for step in &block.steps {
+            into.extend(step.secrets.iter().cloned());
+            if let Action::Each(each) = &step.action {
+                names(&each.block, into);
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    names(&plan.root, &mut found);
+    found.into_iter().collect()
 }
 
 fn collect(block: &Block, environment: &Environment, into: &mut Vec<String>) {

@@ -17,6 +17,7 @@ use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
 
 use crate::digest::sha256;
 use crate::fleet::config::ConfigError;
+use crate::fleet::open::compile_in;
 use crate::fleet::site::{self, Environment};
 use crate::fleet::{Config, Drive, Finish, Site, local};
 use crate::ids::RunId;
@@ -25,8 +26,8 @@ use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::time::{Clock, SystemClock, Time};
 use crate::ui::log;
 use crate::ui::text::{Telling, TextReport, seconds};
-use crate::workflow::{Compiled, Plan, Problem, compile};
-use crate::workspace::{PathError, Workspace};
+use crate::workflow::{Plan, Problem};
+use crate::workspace::Workspace;
 
 /// Flags that decide how a run goes.
 #[derive(clap::Args, Clone, Debug)]
@@ -238,7 +239,7 @@ pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
     let name = file.display().to_string();
     let text = read_workflow(around, file).map_err(|message| Failure::new(2, message))?;
     let workspace = open_workspace(around)?;
-    let (plan, warnings) = compile_in(&workspace, around, &text)
+    let (plan, warnings) = compile_in(&workspace, &around.config, &text)
         .map_err(|problems| Failure { code: 2, text: show(&problems, &name, &text) })?;
     Ok(Loaded { plan, file: name, text, warnings })
 }
@@ -268,25 +269,6 @@ fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
 pub fn open_workspace(around: &Surroundings) -> Result<Workspace, Failure> {
     Workspace::open(&around.workspace)
         .map_err(|error| Failure::new(1, format!("cannot open the workspace: {error}")))
-}
-
-/// Compiles, then asks the disk what only it can tell: do the workflow's paths stay inside?
-pub fn compile_in(
-    workspace: &Workspace,
-    around: &Surroundings,
-    text: &str,
-) -> Result<(Plan, Vec<Problem>), Vec<Problem>> {
-    let Compiled { plan, warnings, paths } = compile(text, &around.config)?;
-    let escapes: Vec<_> = paths
-        .iter()
-        .filter_map(|(path, place)| match workspace.check(path) {
-            Err(error @ PathError::Refused { .. }) => {
-                Some(Problem::error(error.to_string()).at(*place))
-            }
-            _ => None,
-        })
-        .collect();
-    if escapes.is_empty() { Ok((plan, warnings)) } else { Err(escapes) }
 }
 
 /// A run that this process owns.
@@ -465,6 +447,7 @@ pub fn drive(
         mask: site::mask(&plan, &around.environment),
         environment: around.environment.clone(),
         debug: around.debug,
+        live: run.origin.fleet,
         grace: around.config.grace,
         input_bytes: around.config.input_bytes,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),

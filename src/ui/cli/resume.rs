@@ -8,11 +8,10 @@ use super::{Common, Failure, signals};
 use crate::disk::{Disk, RealDisk};
 use crate::engine::{Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
-use crate::fleet::Config;
+use crate::fleet::open::{self, OpenError};
 use crate::ids::RunId;
-use crate::store::{self, LoadError, Store, journal};
+use crate::store::{self, LoadError, Store};
 use crate::time::{Clock, SystemClock};
-use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ResumeArgs {
@@ -36,15 +35,10 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     if args.force_restart {
         return restart(&around, args, &id, &root);
     }
-    around.config = frozen_config(&root)?;
-    let mut plan = frozen_plan(&around, &root)?;
-    // What `run-step` began is one step, not the whole workflow.
-    if let Some(step) = origin(&root).and_then(|origin| origin.only_step) {
-        plan = plan.only(&step).ok_or_else(|| {
-            let message = format!("run {id} is of the step `{step}`, which its workflow has not");
-            Failure::new(7, message)
-        })?;
-    }
+    around.config = open::frozen_config(&root).map_err(|error| cannot_open(error, &id))?;
+    let workspace = common::open_workspace(&around)?;
+    let plan = open::frozen_plan(&workspace, &around.config, &root)
+        .map_err(|error| cannot_open(error, &id))?;
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
     let (mut store, run) = match Store::load(disk.clone(), &root, &plan) {
         Ok(loaded) => loaded,
@@ -95,34 +89,17 @@ fn damaged(error: LoadError, id: &RunId) -> Failure {
     }
 }
 
-/// The settings that the run was begun with.
-fn frozen_config(root: &Path) -> Result<Config, Failure> {
-    let path = root.join(store::SETTINGS);
-    let layers = match std::fs::read(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        read => read
-            .and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::from))
-            .map_err(|error| {
-                Failure::new(7, format!("cannot read `{}`: {error}", path.display()))
-                    .hint("`--force-restart` begins anew with the settings as they are now")
-            })?,
-    };
-    Config::frozen(layers).map_err(|error| common::bad_config(&error))
-}
-
-/// The plan that the run was begun with.
-fn frozen_plan(around: &Surroundings, root: &Path) -> Result<Plan, Failure> {
-    let path = root.join(store::DEFINITION);
-    let text = std::fs::read_to_string(&path).map_err(|error| {
-        Failure::new(7, format!("cannot read `{}`: {error}", path.display()))
-            .hint("`--force-restart` begins anew with the workflow as it is now")
-    })?;
-    let workspace = common::open_workspace(around)?;
-    let compiled = common::compile_in(&workspace, around, &text);
-    compiled.map(|(plan, _)| plan).map_err(|problems| Failure {
-        code: 2,
-        text: common::show(&problems, &path.display().to_string(), &text),
-    })
+/// What a run that cannot be taken up is told as.
+fn cannot_open(error: OpenError, id: &RunId) -> Failure {
+    match error {
+        OpenError::Unreadable(message) => Failure::new(7, message)
+            .hint("`--force-restart` begins anew with workflow and settings as they are now"),
+        OpenError::Settings(error) => common::bad_config(&error),
+        OpenError::Workflow { file, text, problems } => {
+            Failure { code: 2, text: common::show(&problems, &file, &text) }
+        }
+        OpenError::State(error) => damaged(error, id),
+    }
 }
 
 /// A workflow that was changed since is not the one the run is of.
@@ -149,7 +126,7 @@ fn restart(
     id: &RunId,
     root: &Path,
 ) -> Result<u8, Failure> {
-    let origin = match origin(root) {
+    let origin = match open::origin(root) {
         Some(origin) => origin,
         None => frozen_origin(around, root, id)?,
     };
@@ -192,23 +169,4 @@ fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origi
         archive: None,
         fleet: false,
     })
-}
-
-/// What a run was begun with, from whichever file still says it.
-fn origin(root: &Path) -> Option<Origin> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let backups = names.filter(|name| name.starts_with(store::STATE) && name.ends_with(".bak"));
-    for name in std::iter::once(store::STATE.to_owned()).chain(backups) {
-        let document = std::fs::read(root.join(name)).unwrap_or_default();
-        if let Ok(origin) = serde_json::from_slice::<Origin>(&document) {
-            return Some(origin);
-        }
-    }
-    let bytes = std::fs::read(root.join(store::JOURNAL)).ok()?;
-    let first = journal::read(&bytes).entries.into_iter().next()?;
-    match first.event {
-        Event::Started { origin } => Some(origin),
-        _ => None,
-    }
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::common::{self, Surroundings};
 use super::{Common, Failure};
+use crate::fleet::open::compile_in;
 use crate::workflow::{Problem, Severity};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -33,7 +34,7 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
                 continue;
             }
         };
-        let problems = match common::compile_in(&workspace, &around, &text) {
+        let problems = match compile_in(&workspace, &around.config, &text) {
             Ok((_, warnings)) => warnings,
             Err(problems) => problems,
         };

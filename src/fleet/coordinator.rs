@@ -1,0 +1,877 @@
+//! A coordinator: a process that drives any number of runs.
+//!
+//! A run is itself a task in `inbox/coordinator/`: whoever claims it owns the run, and if the
+//! owner dies, the claim is reaped like any other and another coordinator takes the run up. What
+//! a run is owed goes out as tasks to the agents' inboxes; when one ends, its status is read and
+//! the run goes on.
+//!
+//! One loop does all of it. It waits for messages: a local execution ended, a claimed task left
+//! its directory, a signal came, the keeper looked around. Everything that is a message can also
+//! be found by looking, which the loop does from time to time.
+//!
+//! **Invariant:** a task is on record in its run's journal before it is put out, under an id of
+//! its own, so whoever takes the run up knows what to look for.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use serde_json::Map;
+
+use super::config::Config;
+use super::drive::{Drive, Hands, Job, Launch, Reins, Report};
+use super::hint::{Change, Hints, Patience};
+use super::member::{Buried, Member};
+use super::open;
+use super::perform::Performed;
+use super::pool::Pool;
+use super::post::{self, Asked, COORDINATOR, RunTask, StepTask};
+use super::site::{self, Environment, Site};
+use super::work::Work;
+use super::worker::obituary;
+use crate::engine::{Event, Record, Run, RunStatus, StepStatus, TaskRef};
+use crate::exec::{self, Stop};
+use crate::ids::{Attempt, RunId, StepPath};
+use crate::queue::{
+    Claim, ClaimName, Claimed, End, Ending, Finish, FsQueue, Place, Queue, Task, TaskId,
+};
+use crate::store::lock::{self, LockError, RunLock};
+use crate::store::StoreError;
+use crate::time::{Clock, SystemClock};
+use crate::workspace::Workspace;
+
+/// How many steps a coordinator executes itself at once.
+const JOBS: usize = 16;
+/// How many runs it drives at once.
+const RUNS: usize = 10_000;
+
+/// What a coordinator is made of.
+pub struct Setup {
+    pub queue: Arc<FsQueue>,
+    pub workspace: Workspace,
+    pub config: Config,
+    pub environment: Environment,
+    pub program: PathBuf,
+    pub debug: bool,
+    pub backups: bool,
+}
+
+/// Who is told what a coordinator does.
+pub trait Reports {
+    /// Who is told about one run.
+    fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report>;
+    fn note(&mut self, line: &str);
+    /// A run is no longer driven here.
+    fn left(&mut self, run: &Run, how: Left);
+}
+
+/// How a coordinator and a run part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Ended(RunStatus),
+    /// It goes on elsewhere or later.
+    GivenBack,
+    /// Another coordinator has it.
+    Lost,
+}
+
+/// What the loop can hear.
+enum Heard {
+    Done { run: RunId, step: StepPath, attempt: Attempt, performed: Option<Box<Performed>> },
+    /// A claimed task left its directory.
+    Went(ClaimName),
+    /// Something came into the coordinator's inbox.
+    Came,
+    Signal,
+    Looked { held: HashSet<String>, cancel: HashSet<String>, buried: Vec<Buried> },
+}
+
+/// A run that is driven here.
+struct Held {
+    claim: Claim,
+    drive: Drive,
+    report: Box<dyn Report>,
+    config: Config,
+    masked: Vec<String>,
+    stop: Stop,
+    /// Held as long as the run is: a local `resume` must not drive it too.
+    _lock: Option<RunLock>,
+    /// Executions in this process.
+    here: usize,
+    cancelling: bool,
+}
+
+/// A task that is out.
+#[derive(Clone, Debug)]
+struct Out {
+    run: RunId,
+    step: StepPath,
+    attempt: Attempt,
+    task: TaskRef,
+}
+
+/// A coordinator at work.
+pub struct Coordinator {
+    setup: Setup,
+    held: HashMap<RunId, Held>,
+    /// Claimed, but somebody on this machine still has the run's lock.
+    locked_out: Vec<(Claim, Instant)>,
+    out: HashMap<String, Out>,
+    /// Runs that may be owed something, or whose files may have to be kept up.
+    touched: VecDeque<RunId>,
+    timed: HashSet<RunId>,
+    outbox: Vec<Task>,
+    pool: Pool,
+    tell: Sender<Heard>,
+    heard: Receiver<Heard>,
+    hints: Hints,
+    watched: HashSet<String>,
+    patience: Patience,
+    next_look: Instant,
+    closing: bool,
+    /// It drives this one run and no other.
+    only: Option<RunId>,
+}
+
+impl Coordinator {
+    pub fn new(setup: Setup) -> Coordinator {
+        let (tell, heard) = mpsc::channel();
+        let hints = Hints::new(hear_changes(tell.clone()));
+        let settings = &setup.config.queue;
+        let most = settings.idle_poll;
+        let patience = Patience::new(settings.poll, most, u64::from(std::process::id()));
+        Coordinator {
+            setup,
+            held: HashMap::new(),
+            locked_out: Vec::new(),
+            out: HashMap::new(),
+            touched: VecDeque::new(),
+            timed: HashSet::new(),
+            outbox: Vec::new(),
+            pool: Pool::new(JOBS),
+            tell,
+            heard,
+            hints,
+            watched: HashSet::new(),
+            patience,
+            next_look: Instant::now(),
+            closing: false,
+            only: None,
+        }
+    }
+
+    /// Drives runs until it is told to stop: whatever is submitted, or the one run that is given.
+    ///
+    /// A first request to stop lets local executions end, a second one stops them; then every run
+    /// is given back.
+    pub fn serve(
+        mut self,
+        only: Option<Claim>,
+        stop: &Stop,
+        reports: &mut dyn Reports,
+    ) -> io::Result<()> {
+        let queue = self.setup.queue.clone();
+        queue.open_agent(COORDINATOR)?;
+        let lease = self.setup.config.queue.lease;
+        let mut member = Member::join(queue.clone(), COORDINATOR, RUNS as u32, lease)?;
+        for dead in member.look_around()? {
+            reports.note(&obituary(&dead));
+        }
+        self.hints.add(&queue.layout.inbox(COORDINATOR));
+        let over = Arc::new(AtomicBool::new(false));
+        let keeper = self.spawn_keeper(member, over.clone());
+        self.spawn_guard(stop.clone());
+        if let Some(claim) = only {
+            let run = run_of(&claim).map_err(io::Error::other)?.run_id;
+            self.only = Some(run);
+            self.take_up(claim, reports);
+        }
+        let served = self.go_on(stop, reports);
+        over.store(true, Ordering::SeqCst);
+        keeper.thread().unpark();
+        let _ = keeper.join();
+        served
+    }
+
+    fn go_on(&mut self, stop: &Stop, reports: &mut dyn Reports) -> io::Result<()> {
+        loop {
+            self.claim_runs(reports);
+            self.look_if_due(reports);
+            self.advance(reports);
+            if stop.level() > 0 {
+                self.close(stop.level());
+            }
+            if self.may_leave() {
+                return self.leave(reports);
+            }
+            self.listen(reports);
+        }
+    }
+
+    fn may_leave(&self) -> bool {
+        let idle = self.held.values().all(|held| held.here == 0);
+        let only_run_is_over = self.only.is_some() && self.held.is_empty();
+        (self.closing && idle) || (only_run_is_over && self.locked_out.is_empty())
+    }
+
+    /// No new runs, and nothing new for those at hand.
+    fn close(&mut self, level: u8) {
+        self.closing = true;
+        if level > 1 || self.only.is_some() {
+            self.held.values().for_each(|held| held.stop.request(level));
+        }
+    }
+
+    /// Gives back every run that is not over.
+    fn leave(&mut self, reports: &mut dyn Reports) -> io::Result<()> {
+        let now = SystemClock.now();
+        for (_, mut held) in std::mem::take(&mut self.held) {
+            if let Err(error) = held.drive.rest(now) {
+                reports.note(&format!("run {}: {error}", held.drive.run.id));
+            }
+            // A run that was started here and stopped here is for its owner to resume.
+            let left = match self.only {
+                Some(_) => self.end_claim(&held.claim, End::Failed, "stopped"),
+                None => self.setup.queue.release(&held.claim),
+            };
+            if let Err(error) = left {
+                reports.note(&format!("run {}: {error}", held.drive.run.id));
+            }
+            reports.left(&held.drive.run, Left::GivenBack);
+        }
+        for (claim, _) in std::mem::take(&mut self.locked_out) {
+            self.setup.queue.release(&claim)?;
+        }
+        Ok(())
+    }
+
+    fn claim_runs(&mut self, reports: &mut dyn Reports) {
+        while !self.closing && self.only.is_none() && self.held.len() < RUNS {
+            match self.setup.queue.claim(COORDINATOR) {
+                Ok(Claimed::Task(claim)) => {
+                    self.patience.reset();
+                    self.take_up(*claim, reports);
+                }
+                Ok(Claimed::Quarantined { name, reason }) => {
+                    reports.note(&format!("{}: {reason}", name.task.file()));
+                }
+                Ok(Claimed::Nothing) => return,
+                Err(error) => {
+                    tracing::warn!("cannot claim a run: {error}; will be tried again");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes up a run that was claimed.
+    fn take_up(&mut self, claim: Claim, reports: &mut dyn Reports) {
+        let task = match run_of(&claim) {
+            Ok(task) => task,
+            Err(reason) => return self.refuse(&claim, &reason, reports),
+        };
+        if let Err(error) = self.setup.workspace.check(&task.run_root) {
+            return self.refuse(&claim, &error.to_string(), reports);
+        }
+        let root = self.setup.workspace.root().join(&task.run_root);
+        let lock = match lock::take(&root) {
+            Ok(lock) => Some(lock),
+            Err(LockError::Held { .. }) => {
+                // Its last owner has lost it and does not know yet, or somebody resumed it here.
+                let again = Instant::now() + self.setup.config.queue.beat;
+                return self.locked_out.push((claim, again));
+            }
+            // A volume without locks: the claim is what counts between machines.
+            Err(LockError::Io(error)) if error.kind() != io::ErrorKind::NotFound => None,
+            Err(error) => return self.refuse(&claim, &error.to_string(), reports),
+        };
+        match self.open(claim.clone(), &root, lock, reports) {
+            Ok(held) => self.begin(held, reports),
+            Err(reason) => self.refuse(&claim, &reason, reports),
+        }
+    }
+
+    /// A run that cannot be driven ends its task, with the reason.
+    fn refuse(&self, claim: &Claim, reason: &str, reports: &mut dyn Reports) {
+        reports.note(&format!("{}: {reason}", claim.name.task.file()));
+        if let Err(error) = self.end_claim(claim, End::Failed, reason) {
+            reports.note(&format!("{}: {error}", claim.name.task.file()));
+        }
+    }
+
+    fn end_claim(&self, claim: &Claim, end: End, message: &str) -> io::Result<Ending> {
+        let now = SystemClock.now();
+        let record = match end {
+            End::Processed => Record {
+                status: StepStatus::Completed,
+                exit_code: Some(0),
+                ..Record::default()
+            },
+            _ => Record::refused(1, message, Map::new()),
+        };
+        let status = post::status(claim, &record, now, now);
+        let finish = Finish { claim: claim.clone(), end, status };
+        self.setup.queue.complete(&[finish]).remove(0)
+    }
+
+    fn open(
+        &self,
+        claim: Claim,
+        root: &Path,
+        lock: Option<RunLock>,
+        reports: &mut dyn Reports,
+    ) -> Result<Held, String> {
+        let (config, plan, mut store, run) =
+            open::open(&self.setup.workspace, root).map_err(|error| error.to_string())?;
+        store.begin_term(claim.name.task.attempt);
+        let environment = self.setup.environment.clone();
+        let site = Site {
+            workspace: self.setup.workspace.clone(),
+            logs: root.join("logs"),
+            about: site::about(&run.id, root),
+            mask: site::mask(&plan, &environment),
+            environment,
+            debug: self.setup.debug,
+            live: true,
+            grace: config.grace,
+            input_bytes: config.input_bytes,
+            program: self.setup.program.clone(),
+        };
+        let masked = site::secrets(&plan);
+        let report = reports.about(&run, root);
+        let stop = Stop::new().map_err(|error| error.to_string())?;
+        let drive = Drive::new(Arc::new(site), Arc::new(plan), run, store, self.setup.backups);
+        Ok(Held {
+            claim,
+            drive,
+            report,
+            config,
+            masked,
+            stop,
+            _lock: lock,
+            here: 0,
+            cancelling: false,
+        })
+    }
+
+    /// Begins to drive a run: what was open in the process that drove it before is owed again,
+    /// what is out as a task is waited for.
+    fn begin(&mut self, mut held: Held, reports: &mut dyn Reports) {
+        let run = held.drive.run.id.clone();
+        let orphans = exec::sweep(&format!("{run}/"));
+        if orphans > 0 {
+            reports.note(&format!("run {run}: ended {orphans} processes of its last owner"));
+        }
+        if held.claim.name.task.attempt > 1 || held.drive.run.status != RunStatus::Running {
+            let policy = held.drive.run.origin.policy.clone();
+            let recorded = self.with(&mut held, |drive, reins| {
+                drive.record(reins, Event::Resumed { policy })
+            });
+            if let Err(error) = recorded {
+                reports.note(&format!("run {run}: {error}"));
+                let _ = self.setup.queue.release(&held.claim);
+                return;
+            }
+        }
+        for (step, attempt, task) in held.drive.tasks_out() {
+            self.watch(&task.agent);
+            let out = Out { run: run.clone(), step, attempt, task };
+            self.out.insert(out.task.id.clone(), out);
+        }
+        self.next_look = Instant::now();
+        self.held.insert(run.clone(), held);
+        self.touched.push_back(run);
+    }
+
+    /// Does something with a run, its reins in hand.
+    fn with<T>(
+        &mut self,
+        held: &mut Held,
+        act: impl FnOnce(&mut Drive, &mut Reins) -> T,
+    ) -> T {
+        let mut hands = FleetHands {
+            queue: &self.setup.queue,
+            config: &held.config,
+            run_root: held.drive.run.origin.run_root.clone(),
+            debug: self.setup.debug,
+            masked: &held.masked,
+            stop: &held.stop,
+            tell: &self.tell,
+            pool: &mut self.pool,
+            out: &mut self.out,
+            outbox: &mut self.outbox,
+            here: 0,
+        };
+        let done = act(
+            &mut held.drive,
+            &mut Reins {
+                clock: &SystemClock,
+                report: &mut *held.report,
+                hands: &mut hands,
+                stop: &held.stop,
+            },
+        );
+        held.here += hands.here;
+        done
+    }
+
+    /// Lets every run go on that something has happened to, then puts out what they are owed.
+    fn advance(&mut self, reports: &mut dyn Reports) {
+        let now = Instant::now();
+        for (claim, _) in take_due(&mut self.locked_out, now) {
+            self.take_up(claim, reports);
+        }
+        self.touched.extend(self.timed.drain());
+        let mut flushed = Vec::new();
+        while let Some(run) = self.touched.pop_front() {
+            let Some(mut held) = self.held.remove(&run) else { continue };
+            let driven = match self.closing || held.cancelling {
+                true => Ok(()),
+                false => self.with(&mut held, |drive, reins| drive.advance(reins)),
+            };
+            if let Err(error) = driven {
+                self.abandon(held, &error, reports);
+                continue;
+            }
+            let over = held.drive.is_over() || (held.cancelling && held.here == 0);
+            if over && held.here == 0 && self.finish(&mut held, reports) {
+                continue;
+            }
+            held.drive.keep_up(SystemClock.now());
+            if held.drive.patience(SystemClock.now()).is_some() {
+                self.timed.insert(run.clone());
+            }
+            flushed.push(run.clone());
+            self.held.insert(run, held);
+        }
+        self.flush(&flushed, reports);
+    }
+
+    /// Puts out the tasks that were recorded.
+    fn flush(&mut self, runs: &[RunId], reports: &mut dyn Reports) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        let tasks = std::mem::take(&mut self.outbox);
+        let now = SystemClock.now();
+        if self.setup.config.durable {
+            // A task on the medium that its run does not know of would be executed for nothing.
+            for run in runs {
+                let Some(held) = self.held.get_mut(run) else { continue };
+                if let Err(error) = held.drive.store.commit(now) {
+                    tracing::warn!("run {run}: {error}");
+                }
+            }
+        }
+        if let Err(error) = self.setup.queue.enqueue(&tasks) {
+            // They are on record, and will be found missing at the next look.
+            reports.note(&format!("cannot put tasks out: {error}; will be tried again"));
+            self.next_look = Instant::now() + self.setup.config.queue.beat;
+        }
+        let agents: HashSet<String> = tasks.into_iter().map(|task| task.agent).collect();
+        agents.iter().for_each(|agent| self.watch(agent));
+    }
+
+    /// A run whose files cannot be written is given back: another may have more luck.
+    fn abandon(&mut self, mut held: Held, error: &StoreError, reports: &mut dyn Reports) {
+        reports.note(&format!("run {}: {error}; it is given back", held.drive.run.id));
+        held.stop.request(1);
+        held.drive.tidy_up();
+        self.forget_tasks(&held.drive.run.id);
+        let _ = self.setup.queue.release(&held.claim);
+        reports.left(&held.drive.run, Left::GivenBack);
+    }
+
+    fn forget_tasks(&mut self, run: &RunId) {
+        self.out.retain(|_, out| out.run != *run);
+    }
+
+    /// Ends a run that is over, or was cancelled. Says whether it is gone from here.
+    fn finish(&mut self, held: &mut Held, reports: &mut dyn Reports) -> bool {
+        let run = held.drive.run.id.clone();
+        if held.cancelling && !held.drive.is_over() {
+            if self.out.values().any(|out| out.run == run) {
+                return false;
+            }
+            let recorded = self.with(held, |drive, reins| drive.record(reins, Event::Cancelled));
+            if let Err(error) = recorded {
+                reports.note(&format!("run {run}: {error}"));
+                return false;
+            }
+        }
+        if let Err(error) = held.drive.rest(SystemClock.now()) {
+            tracing::warn!("run {run}: {error}; will be tried again");
+            self.timed.insert(run);
+            return false;
+        }
+        let status = held.drive.run.status;
+        let (end, message) = match status {
+            RunStatus::Completed => (End::Processed, "completed"),
+            RunStatus::Cancelled => (End::Cancelled, "cancelled"),
+            _ => (End::Failed, "the run failed"),
+        };
+        let left = match self.end_claim(&held.claim, end, message) {
+            Ok(Ending::Committed) => Left::Ended(status),
+            Ok(Ending::Fenced) => Left::Lost,
+            Err(error) => {
+                tracing::warn!("run {run}: {error}; will be tried again");
+                self.timed.insert(run);
+                return false;
+            }
+        };
+        let _ = self.setup.queue.forget_cancel(run.as_str());
+        self.forget_tasks(&run);
+        reports.left(&held.drive.run, left);
+        true
+    }
+
+    /// Waits for the next messages and takes them in.
+    fn listen(&mut self, reports: &mut dyn Reports) {
+        let mut nap = self.next_look.saturating_duration_since(Instant::now());
+        let now = SystemClock.now();
+        for run in &self.timed {
+            let due = self.held.get(run).and_then(|held| held.drive.patience(now));
+            nap = nap.min(due.unwrap_or(nap));
+        }
+        for held in self.held.values_mut().filter(|_| self.only.is_some()) {
+            let tick = held.report.tick(&held.drive.plan, &held.drive.run, now);
+            let due = tick.map(|at| Duration::from_millis(at.ms_since(now).max(1)));
+            nap = nap.min(due.unwrap_or(nap));
+        }
+        let mut next = match self.heard.recv_timeout(nap) {
+            Ok(heard) => Some(heard),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        };
+        while let Some(heard) = next {
+            self.take_in(heard, reports);
+            next = self.heard.try_recv().ok();
+        }
+    }
+
+    fn take_in(&mut self, heard: Heard, reports: &mut dyn Reports) {
+        match heard {
+            Heard::Done { run, step, attempt, performed } => {
+                let Some(mut held) = self.held.remove(&run) else { return };
+                held.here -= 1;
+                let performed = performed.map(|performed| *performed);
+                self.ended(held, &step, attempt, performed, reports);
+            }
+            Heard::Went(name) => self.consume_hinted(&name, reports),
+            Heard::Came | Heard::Signal => {}
+            Heard::Looked { held, cancel, buried } => {
+                for dead in &buried {
+                    reports.note(&obituary(dead));
+                    self.next_look = Instant::now();
+                }
+                self.drop_lost(&held, reports);
+                self.cancel_asked(&cancel);
+            }
+        }
+    }
+
+    fn ended(
+        &mut self,
+        mut held: Held,
+        step: &StepPath,
+        attempt: Attempt,
+        performed: Option<Performed>,
+        reports: &mut dyn Reports,
+    ) {
+        let recorded =
+            self.with(&mut held, |drive, reins| drive.ended(reins, step, attempt, performed));
+        if let Err(error) = recorded {
+            return self.abandon(held, &error, reports);
+        }
+        let run = held.drive.run.id.clone();
+        self.held.insert(run.clone(), held);
+        self.touched.push_back(run);
+    }
+
+    /// Runs whose claim is no longer here: somebody took this process for dead.
+    fn drop_lost(&mut self, claims: &HashSet<String>, reports: &mut dyn Reports) {
+        let lost: Vec<RunId> = self
+            .held
+            .iter()
+            .filter(|(_, held)| !claims.contains(&held.claim.name.stem()))
+            .map(|(run, _)| run.clone())
+            .collect();
+        for run in lost {
+            let Some(mut held) = self.held.remove(&run) else { continue };
+            // It may have been claimed since the keeper looked.
+            let still = self.setup.queue.claims(COORDINATOR);
+            if still.is_ok_and(|still| still.contains(&held.claim.name)) {
+                self.held.insert(run, held);
+                continue;
+            }
+            held.stop.request(1);
+            held.drive.tidy_up();
+            self.forget_tasks(&run);
+            reports.left(&held.drive.run, Left::Lost);
+        }
+    }
+
+    fn cancel_asked(&mut self, asked: &HashSet<String>) {
+        if asked.is_empty() {
+            return;
+        }
+        let runs: Vec<RunId> =
+            self.held.keys().filter(|run| asked.contains(run.as_str())).cloned().collect();
+        for run in runs {
+            let Some(held) = self.held.get_mut(&run) else { continue };
+            held.cancelling = true;
+            held.stop.request(1);
+            self.touched.push_back(run);
+            self.next_look = Instant::now();
+        }
+    }
+
+    /// A task that was out left its claim: if its holder ended it, its status is where it belongs.
+    fn consume_hinted(&mut self, name: &ClaimName, reports: &mut dyn Reports) {
+        let Some(out) = self.out.get(name.task.id.as_str()).cloned() else { return };
+        match self.setup.queue.ended_by_holder(out.run.as_str(), name) {
+            Ok(Some((_, status))) => self.consume(&out, &status, reports),
+            // It went back, or somebody else ended it, which the next look will find.
+            Ok(None) => self.next_look = Instant::now(),
+            Err(error) => tracing::warn!("task {}: {error}", out.task.id),
+        }
+    }
+
+    /// Takes in the result of a task.
+    fn consume(
+        &mut self,
+        out: &Out,
+        status: &Map<String, serde_json::Value>,
+        reports: &mut dyn Reports,
+    ) {
+        let record = match post::record(status, &out.task) {
+            Ok(record) => record,
+            Err(reason) => {
+                tracing::warn!("a status of task {} is not believed: {reason}", out.task.id);
+                Record::refused(1, format!("its status is not believed: {reason}"), Map::new())
+            }
+        };
+        self.out.remove(&out.task.id);
+        self.patience.reset();
+        let Some(held) = self.held.remove(&out.run) else { return };
+        let performed = Performed { record, left_running: 0 };
+        self.ended(held, &out.step, out.attempt, Some(performed), reports);
+    }
+
+    /// Looks for what no hint may have told: tasks that ended, tasks that are nowhere.
+    fn look_if_due(&mut self, reports: &mut dyn Reports) {
+        if Instant::now() < self.next_look {
+            return;
+        }
+        if let Err(error) = self.look(reports) {
+            tracing::warn!("cannot look for results: {error}; will be tried again");
+        }
+        self.next_look = Instant::now() + self.patience.next_wait();
+    }
+
+    fn look(&mut self, reports: &mut dyn Reports) -> io::Result<()> {
+        let queue = self.setup.queue.clone();
+        let agents: HashSet<String> = self.out.values().map(|out| out.task.agent.clone()).collect();
+        let mut seen: HashSet<String> = HashSet::new();
+        for agent in &agents {
+            seen.extend(queue.waiting(agent)?.into_iter().map(|name| name.id.to_string()));
+            seen.extend(queue.claims(agent)?.into_iter().map(|name| name.task.id.to_string()));
+        }
+        let gone: Vec<Out> =
+            self.out.values().filter(|out| !seen.contains(&out.task.id)).cloned().collect();
+        for out in gone {
+            let Some(id) = TaskId::parse(&out.task.id) else { continue };
+            let batch = out.run.as_str();
+            match queue.find(&out.task.agent, batch, &id)? {
+                Some(Place::Ended { end, name, .. }) => {
+                    let status = queue.status(end, batch, &name)?.unwrap_or_default();
+                    self.consume(&out, &status, reports);
+                }
+                Some(_) => {}
+                None => self.put_out_again(&out, reports),
+            }
+        }
+        Ok(())
+    }
+
+    /// A task that is on record but nowhere: its coordinator died before it was put out, or the
+    /// medium forgot it.
+    fn put_out_again(&mut self, out: &Out, reports: &mut dyn Reports) {
+        let Some(mut held) = self.held.remove(&out.run) else { return };
+        if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
+            reports.note(&format!("run {}: task {} is put out again", out.run, out.task.id));
+            let (run, site) = (out.run.clone(), held.drive.site.clone());
+            let (step, attempt, task) = (out.step.clone(), out.attempt, Some(out.task.clone()));
+            let launch = Launch { run, site, step, attempt, job: Job::Run(work), task };
+            let begun = self.with(&mut held, |_, reins| reins.hands.begin(launch));
+            if let Err(error) = begun {
+                reports.note(&format!("run {}: {error}", out.run));
+            }
+        }
+        self.touched.push_back(out.run.clone());
+        self.held.insert(out.run.clone(), held);
+    }
+
+    /// Has changes of an agent's claims told.
+    fn watch(&mut self, agent: &str) {
+        if self.watched.insert(agent.to_owned()) {
+            let queue = &self.setup.queue;
+            if queue.open_agent(agent).is_ok() {
+                self.hints.add(&queue.layout.claimed(agent));
+            }
+        }
+    }
+
+    /// The thread that beats and looks around.
+    fn spawn_keeper(
+        &self,
+        mut member: Member,
+        over: Arc<AtomicBool>,
+    ) -> std::thread::JoinHandle<()> {
+        let (queue, tell) = (self.setup.queue.clone(), self.tell.clone());
+        let beat = self.setup.config.queue.beat;
+        std::thread::spawn(move || {
+            let mut failing = false;
+            while !over.load(Ordering::SeqCst) {
+                match look_around(&queue, &mut member) {
+                    Ok(looked) => {
+                        failing = false;
+                        let _ = tell.send(looked);
+                    }
+                    Err(error) if !std::mem::replace(&mut failing, true) => {
+                        tracing::warn!("cannot keep the beat: {error}; will be tried again");
+                    }
+                    Err(_) => {}
+                }
+                std::thread::park_timeout(beat);
+            }
+            member.leave();
+        })
+    }
+
+    /// The thread that hears signals.
+    fn spawn_guard(&self, stop: Stop) {
+        let tell = self.tell.clone();
+        std::thread::spawn(move || {
+            for level in 0..2 {
+                while stop.wait_above(level, Duration::from_secs(3600)) <= level {}
+                if tell.send(Heard::Signal).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+fn look_around(queue: &FsQueue, member: &mut Member) -> io::Result<Heard> {
+    member.beat()?;
+    let buried = member.look_around()?;
+    let cancel = queue.cancel_requests()?;
+    let mine = queue.claims(COORDINATOR)?;
+    let held = mine.iter().filter(|claim| claim.worker == queue.me()).map(ClaimName::stem);
+    Ok(Heard::Looked { held: held.collect(), cancel, buried })
+}
+
+/// What changes of directories mean to the loop.
+fn hear_changes(tell: Sender<Heard>) -> impl Fn(&Path, Change) + Send + 'static {
+    move |_, change| {
+        let heard = match change {
+            Change::Went(name) => match ClaimName::parse(&name) {
+                Some(name) => Heard::Went(name),
+                None => return,
+            },
+            Change::Came(name) if ClaimName::parse(&name).is_some() => return,
+            Change::Came(_) | Change::Other => Heard::Came,
+        };
+        let _ = tell.send(heard);
+    }
+}
+
+fn run_of(claim: &Claim) -> Result<RunTask, String> {
+    match post::read(&claim.task.document)? {
+        Asked::Run(run) => Ok(run),
+        _ => Err("it is no run, which is all that a coordinator drives".into()),
+    }
+}
+
+fn take_due(waiting: &mut Vec<(Claim, Instant)>, now: Instant) -> Vec<(Claim, Instant)> {
+    let (due, later) = std::mem::take(waiting).into_iter().partition(|(_, at)| *at <= now);
+    *waiting = later;
+    due
+}
+
+/// The hands of a run in a fleet: tasks for agents, and a pool for what is done here.
+struct FleetHands<'a> {
+    queue: &'a FsQueue,
+    config: &'a Config,
+    run_root: String,
+    debug: bool,
+    masked: &'a [String],
+    stop: &'a Stop,
+    tell: &'a Sender<Heard>,
+    pool: &'a mut Pool,
+    out: &'a mut HashMap<String, Out>,
+    outbox: &'a mut Vec<Task>,
+    here: usize,
+}
+
+impl Hands for FleetHands<'_> {
+    fn agent_for(&self, work: &Work) -> Option<String> {
+        let default = match work.asks {
+            true => Some(&self.config.default_agent),
+            false => self.config.command_agent.as_ref(),
+        };
+        work.agent.as_ref().or(default).cloned()
+    }
+
+    fn new_task(&mut self, agent: String) -> TaskRef {
+        let (id, ticket) = (self.queue.new_id(SystemClock.now()), self.queue.word());
+        TaskRef { id: id.to_string(), agent, ticket: format!("{ticket}{}", self.queue.word()) }
+    }
+
+    fn begin(&mut self, launch: Launch) -> Result<(), StoreError> {
+        match (&launch.job, &launch.task) {
+            (Job::Run(work), Some(task)) => self.put_out(&launch, work, task),
+            _ => self.execute_here(launch),
+        }
+        Ok(())
+    }
+}
+
+impl FleetHands<'_> {
+    fn put_out(&mut self, launch: &Launch, work: &Work, task: &TaskRef) {
+        let step = StepTask {
+            run_id: launch.run.clone(),
+            run_root: self.run_root.clone(),
+            debug: self.debug,
+            masked: self.masked.to_vec(),
+            ticket: task.ticket.clone(),
+            work: work.clone(),
+        };
+        let limit = self.config.queue.crash_limit;
+        self.outbox.extend(post::step_task(task, &step, limit, SystemClock.now()));
+        let Launch { run, step, attempt, .. } = launch;
+        let (run, step, attempt) = (run.clone(), step.clone(), *attempt);
+        self.out.insert(task.id.clone(), Out { run, step, attempt, task: task.clone() });
+    }
+
+    fn execute_here(&mut self, launch: Launch) {
+        self.here += 1;
+        let (tell, stop) = (self.tell.clone(), self.stop.clone());
+        let waits = matches!(launch.job, Job::Wait(_));
+        let execute = move || {
+            let performed = launch.perform(&stop).map(Box::new);
+            let Launch { run, step, attempt, .. } = launch;
+            let _ = tell.send(Heard::Done { run, step, attempt, performed });
+        };
+        // Whoever only waits must not keep others from working.
+        if waits {
+            std::thread::spawn(execute);
+        } else {
+            self.pool.give(execute);
+        }
+    }
+}

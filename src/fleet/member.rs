@@ -1,0 +1,313 @@
+//! A member of the fleet: a process that others can see, and that sees whether others live.
+//!
+//! Every worker and coordinator registers itself, beats, and watches the holders of claims. There
+//! is no leader: whoever finds a holder dead puts its tasks back, and a rename decides who did.
+//!
+//! **Invariant:** a holder is dead if its process is gone from this very kernel, or if its beat
+//! stood still for a whole lease on this process's own clock. Times of files and of other machines
+//! are never compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::exec;
+use crate::queue::watch::{DeathWatch, Evidence};
+use crate::queue::{FsQueue, Queue, Reaped};
+use crate::time::{Clock, SystemClock};
+
+/// A process, told from all others that ever were.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pub host: String,
+    /// Which start of the kernel: pids mean nothing on another.
+    pub boot_id: String,
+    /// Pids of another namespace mean nothing either.
+    pub pid_namespace: String,
+    pub pid: u32,
+    /// In ticks since the kernel started: a pid that is used again has another.
+    pub start_time: u64,
+}
+
+impl Process {
+    /// This process.
+    pub fn this() -> Process {
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let pid_namespace = std::fs::read_link("/proc/self/ns/pid");
+        let pid = std::process::id();
+        Process {
+            host: nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned(),
+            boot_id: boot_id.unwrap_or_default().trim().to_owned(),
+            pid_namespace: pid_namespace.unwrap_or_default().to_string_lossy().into_owned(),
+            pid,
+            start_time: start_time(pid).unwrap_or(0),
+        }
+    }
+
+    /// Whether both are processes of one kernel that see each other.
+    pub fn is_beside(&self, other: &Process) -> bool {
+        !self.boot_id.is_empty()
+            && self.boot_id == other.boot_id
+            && self.pid_namespace == other.pid_namespace
+    }
+
+    /// Whether it runs, asked on its own machine.
+    pub fn lives_here(&self) -> bool {
+        start_time(self.pid) == Some(self.start_time)
+    }
+}
+
+/// When a process began; nothing, if there is none or it is only waiting to be buried.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, so fields are counted from its end.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// What a member tells of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Registration {
+    pub schema: String,
+    pub worker: String,
+    pub agent: String,
+    #[serde(flatten)]
+    pub process: Process,
+    pub version: String,
+    pub started_at: String,
+    pub concurrency: u32,
+    /// It takes no new tasks.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
+}
+
+/// All members that have registered and not left, dead ones included.
+pub fn registrations(queue: &FsQueue) -> io::Result<Vec<Registration>> {
+    let dir = queue.layout.workers();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let Ok(bytes) = std::fs::read(entry?.path()) else { continue };
+        found.extend(serde_json::from_slice::<Registration>(&bytes).ok());
+    }
+    found.sort_by(|a, b| (&a.agent, &a.started_at).cmp(&(&b.agent, &b.started_at)));
+    Ok(found)
+}
+
+/// When this process last said that it lives, on a clock that counts sleep too.
+#[derive(Clone, Default)]
+pub struct Pulse {
+    last_ms: Arc<AtomicU64>,
+}
+
+impl Pulse {
+    fn felt(&self) {
+        self.last_ms.store(uptime_ms(), Ordering::SeqCst);
+    }
+
+    /// Whether others may think that this process is dead: half a lease has passed without a
+    /// beat. Needs no volume to answer.
+    pub fn is_doubtful(&self, lease: Duration) -> bool {
+        let last = self.last_ms.load(Ordering::SeqCst);
+        uptime_ms().saturating_sub(last) > lease.as_millis() as u64 / 2
+    }
+}
+
+/// Milliseconds of a clock that nobody sets and that goes on while the machine sleeps.
+pub fn uptime_ms() -> u64 {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
+        .map(|time| time.tv_sec() as u64 * 1000 + time.tv_nsec() as u64 / 1_000_000)
+        .unwrap_or(0)
+}
+
+/// A holder that was found dead, and what was done about its claims.
+#[derive(Debug)]
+pub struct Buried {
+    pub worker: String,
+    pub agent: Option<String>,
+    /// How it is known: nothing where its process is gone from this kernel.
+    pub evidence: Option<Evidence>,
+    pub reaped: Vec<Reaped>,
+    /// Processes that it had left running here.
+    pub orphans: usize,
+}
+
+/// This process, as a member.
+pub struct Member {
+    queue: Arc<FsQueue>,
+    registration: Registration,
+    watch: DeathWatch,
+    known: BTreeMap<String, Registration>,
+    pub pulse: Pulse,
+}
+
+impl Member {
+    /// Joins the fleet: registers and beats for the first time.
+    pub fn join(
+        queue: Arc<FsQueue>,
+        agent: &str,
+        concurrency: u32,
+        lease: Duration,
+    ) -> io::Result<Member> {
+        let registration = Registration {
+            schema: "worker/v1".into(),
+            worker: queue.me().to_owned(),
+            agent: agent.to_owned(),
+            process: Process::this(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            started_at: SystemClock.now().to_milli(),
+            concurrency,
+            draining: false,
+        };
+        let watch = DeathWatch::new(lease.as_millis() as u64);
+        let known = BTreeMap::new();
+        let member = Member { queue, registration, watch, known, pulse: Pulse::default() };
+        member.beat()?;
+        member.register()?;
+        Ok(member)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.queue.layout.workers().join(format!("{}.json", self.registration.worker))
+    }
+
+    fn register(&self) -> io::Result<()> {
+        let text = serde_json::to_vec(&self.registration).expect("it is always JSON");
+        // Read by people and by `serde_json`, which takes no half of one.
+        std::fs::write(self.path(), text)
+    }
+
+    /// Tells others that this member takes no new tasks.
+    pub fn say_draining(&mut self) -> io::Result<()> {
+        self.registration.draining = true;
+        self.register()
+    }
+
+    /// Leaves: nobody has to find out.
+    pub fn leave(&self) {
+        let _ = std::fs::remove_file(self.path());
+        let _ = std::fs::remove_file(self.queue.layout.beats().join(&self.registration.worker));
+    }
+
+    pub fn beat(&self) -> io::Result<()> {
+        self.queue.beat()?;
+        self.pulse.felt();
+        Ok(())
+    }
+
+    /// Looks after the others: buries the dead. To be called once a beat.
+    pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
+        let me = self.registration.worker.clone();
+        self.known =
+            registrations(&self.queue)?.into_iter().map(|r| (r.worker.clone(), r)).collect();
+        let mut holders: BTreeSet<String> = self.known.keys().cloned().collect();
+        for agent in self.queue.agents()? {
+            holders.extend(self.queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
+        }
+        holders.remove(&me);
+        self.watch.keep(|worker| holders.contains(worker));
+        let mut buried = Vec::new();
+        for worker in holders {
+            if let Some(evidence) = self.is_dead(&worker)? {
+                buried.push(self.bury(&worker, evidence)?);
+            }
+        }
+        Ok(buried)
+    }
+
+    /// Whether a holder is dead, and by which evidence beyond its process.
+    fn is_dead(&mut self, worker: &str) -> io::Result<Option<Option<Evidence>>> {
+        let beside = self.known.get(worker).filter(|r| self.is_beside(r));
+        if beside.is_some_and(|registration| !registration.process.lives_here()) {
+            return Ok(Some(None));
+        }
+        let beat = self.queue.read_beat(worker)?;
+        Ok(self.watch.read(worker, beat, uptime_ms()).map(Some))
+    }
+
+    fn is_beside(&self, other: &Registration) -> bool {
+        self.registration.process.is_beside(&other.process)
+    }
+
+    fn bury(&mut self, worker: &str, evidence: Option<Evidence>) -> io::Result<Buried> {
+        let registration = self.known.get(worker);
+        let beside = registration.is_some_and(|r| self.is_beside(r));
+        let agent = registration.map(|r| r.agent.clone());
+        let orphans = if beside && evidence.is_none() { self.end_orphans(worker)? } else { 0 };
+        let reaped = self.queue.reap(worker)?;
+        // A beat that stood still may go on: only a process that is gone is forgotten.
+        if evidence.is_none() {
+            let workers = self.queue.layout.workers();
+            let _ = std::fs::remove_file(workers.join(format!("{worker}.json")));
+            let _ = std::fs::remove_file(self.queue.layout.beats().join(worker));
+            self.queue.sweep_tmp(&|incarnation| incarnation == worker)?;
+        }
+        Ok(Buried { worker: worker.to_owned(), agent, evidence, reaped, orphans })
+    }
+
+    /// Ends what the tasks of a dead holder still run on this machine.
+    fn end_orphans(&self, worker: &str) -> io::Result<usize> {
+        let mut ended = 0;
+        for agent in self.queue.agents()? {
+            for claim in self.queue.claims(&agent)? {
+                if claim.worker == worker {
+                    ended += exec::sweep(&mark_prefix(claim.task.id.as_str()));
+                }
+            }
+        }
+        Ok(ended)
+    }
+}
+
+/// By which the processes of a task are found, whichever attempt they are of.
+pub fn mark_prefix(task_id: &str) -> String {
+    format!("task-{task_id}/")
+}
+
+/// A word that no other process has: a member's name.
+pub fn new_incarnation() -> (String, u64) {
+    use std::hash::{BuildHasher, Hasher};
+    let random = || std::collections::hash_map::RandomState::new().build_hasher().finish();
+    let process = Process::this();
+    let text = format!("{}/{}/{}/{:x}", process.host, process.boot_id, process.pid, random());
+    let digest = crate::digest::sha256(text.as_bytes());
+    (digest[..12].to_owned(), random())
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_itself_and_others() {
+        let this = Process::this();
+        assert!(this.lives_here() && this.is_beside(&this));
+        let gone = Process { start_time: this.start_time + 1, ..this.clone() };
+        assert!(!gone.lives_here(), "a pid that was used again is another process");
+        let far = Process { boot_id: "another".into(), ..this.clone() };
+        assert!(!this.is_beside(&far));
+    }
+
+    #[test]
+    fn a_pulse_is_doubtful_after_half_a_lease() {
+        let pulse = Pulse::default();
+        pulse.felt();
+        assert!(!pulse.is_doubtful(Duration::from_secs(60)));
+        pulse.last_ms.store(uptime_ms() - 31_000, Ordering::SeqCst);
+        assert!(pulse.is_doubtful(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn no_two_incarnations_are_the_same() {
+        assert_ne!(new_incarnation().0, new_incarnation().0);
+    }
+}

@@ -1,0 +1,127 @@
+//! Taking up a run that has been kept: its settings, its plan and its state, as it froze them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::config::{Config, ConfigError, Layer};
+use crate::disk::{Disk, RealDisk};
+use crate::engine::{Event, Origin, Run};
+use crate::store::{self, LoadError, Store, journal};
+use crate::workflow::{Compiled, Plan, Problem, compile};
+use crate::workspace::{PathError, Workspace};
+
+/// Why a run cannot be taken up.
+#[derive(Debug)]
+pub enum OpenError {
+    /// A file of the run is missing or cannot be read: what is wrong.
+    Unreadable(String),
+    /// Its settings are not valid any more.
+    Settings(ConfigError),
+    /// Its workflow is not valid any more: the file, its text, what is wrong.
+    Workflow { file: String, text: String, problems: Vec<Problem> },
+    State(LoadError),
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let first = |problems: &[Problem]| problems.first().map(|p| p.message.clone());
+        match self {
+            OpenError::Unreadable(message) => f.write_str(message),
+            OpenError::Settings(error) => {
+                let message = first(&error.problems).unwrap_or_default();
+                write!(f, "`{}`: {message}", error.file.display())
+            }
+            OpenError::Workflow { file, problems, .. } => {
+                write!(f, "`{file}`: {}", first(problems).unwrap_or_default())
+            }
+            OpenError::State(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// Compiles, then asks the disk what only it can tell: do the workflow's paths stay inside?
+pub fn compile_in(
+    workspace: &Workspace,
+    config: &Config,
+    text: &str,
+) -> Result<(Plan, Vec<Problem>), Vec<Problem>> {
+    let Compiled { plan, warnings, paths } = compile(text, config)?;
+    let escapes: Vec<_> = paths
+        .iter()
+        .filter_map(|(path, place)| match workspace.check(path) {
+            Err(error @ PathError::Refused { .. }) => {
+                Some(Problem::error(error.to_string()).at(*place))
+            }
+            _ => None,
+        })
+        .collect();
+    if escapes.is_empty() { Ok((plan, warnings)) } else { Err(escapes) }
+}
+
+/// The settings that a run was begun with.
+pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
+    let path = root.join(store::SETTINGS);
+    let layers: Vec<Layer> = match std::fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        read => read
+            .and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::from))
+            .map_err(|error| unreadable(&path, &error))?,
+    };
+    Config::frozen(layers).map_err(OpenError::Settings)
+}
+
+/// The plan that a run was begun with.
+pub fn frozen_plan(
+    workspace: &Workspace,
+    config: &Config,
+    root: &Path,
+) -> Result<Plan, OpenError> {
+    let path = root.join(store::DEFINITION);
+    let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
+    let plan = match compile_in(workspace, config, &text) {
+        Ok((plan, _)) => plan,
+        Err(problems) => {
+            let file = path.display().to_string();
+            return Err(OpenError::Workflow { file, text, problems });
+        }
+    };
+    // What `run-step` began is one step, not the whole workflow.
+    match origin(root).and_then(|origin| origin.only_step) {
+        None => Ok(plan),
+        Some(step) => plan.only(&step).ok_or_else(|| {
+            OpenError::Unreadable(format!("its workflow has no step `{step}`, which it is of"))
+        }),
+    }
+}
+
+/// A run as it stands, ready to be driven.
+pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, Run), OpenError> {
+    let config = frozen_config(root)?;
+    let plan = frozen_plan(workspace, &config, root)?;
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let (store, run) = Store::load(disk, root, &plan).map_err(OpenError::State)?;
+    Ok((config, plan, store, run))
+}
+
+/// What a run was begun with, from whichever file still says it.
+pub fn origin(root: &Path) -> Option<Origin> {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let backups = names.filter(|name| name.starts_with(store::STATE) && name.ends_with(".bak"));
+    for name in std::iter::once(store::STATE.to_owned()).chain(backups) {
+        let document = std::fs::read(root.join(name)).unwrap_or_default();
+        if let Ok(origin) = serde_json::from_slice::<Origin>(&document) {
+            return Some(origin);
+        }
+    }
+    let bytes = std::fs::read(root.join(store::JOURNAL)).ok()?;
+    let first = journal::read(&bytes).entries.into_iter().next()?;
+    match first.event {
+        Event::Started { origin } => Some(origin),
+        _ => None,
+    }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> OpenError {
+    OpenError::Unreadable(format!("cannot read `{}`: {error}", path.display()))
+}

@@ -1,0 +1,226 @@
+//! What goes out and what comes back: an attempt as a task document, and the status that a worker
+//! leaves, from which the run goes on.
+//!
+//! **Invariant:** a status counts only if it carries the ticket of the task it is for. No document
+//! holds a secret's value.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::work::Work;
+use crate::engine::{Record, StepStatus, TaskRef};
+use crate::ids::RunId;
+use crate::queue::name::label;
+use crate::queue::{Claim, Task, TaskId, TaskName};
+use crate::time::Time;
+
+/// The priority of a task that names none.
+pub const PRIORITY: u8 = 5;
+/// The agent whose inbox takes submitted runs.
+pub const COORDINATOR: &str = "coordinator";
+
+/// An attempt at a step, put out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StepTask {
+    pub run_id: RunId,
+    /// RUN_ROOT, relative to the workspace where it lies inside.
+    pub run_root: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub debug: bool,
+    /// Every secret that the workflow names: none may show up in what is kept of the output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub masked: Vec<String>,
+    pub ticket: String,
+    pub work: Work,
+}
+
+/// A run, put out for a coordinator to drive.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunTask {
+    pub run_id: RunId,
+    pub run_root: String,
+}
+
+/// What a task document asks for.
+#[derive(Debug)]
+pub enum Asked {
+    Step(Box<StepTask>),
+    Run(RunTask),
+    /// Text that a person dropped.
+    Free,
+}
+
+/// What the head of every task document holds.
+fn head(kind: &str, id: &TaskId, agent: &str, at: Time) -> Map<String, Value> {
+    let Value::Object(head) = json!({
+        "schema": "task/v1",
+        "kind": kind,
+        "id": id.as_str(),
+        "agent": agent,
+        "created_at": at.to_milli(),
+    }) else {
+        unreachable!()
+    };
+    head
+}
+
+fn with(mut head: Map<String, Value>, body: impl Serialize) -> Map<String, Value> {
+    if let Ok(Value::Object(body)) = serde_json::to_value(body) {
+        head.extend(body);
+    }
+    head
+}
+
+/// The task of an attempt.
+pub fn step_task(reference: &TaskRef, step: &StepTask, crash_limit: u32, at: Time) -> Option<Task> {
+    let id = TaskId::parse(&reference.id)?;
+    let path = step.work.step.to_string();
+    let mut document = head("step", &id, &reference.agent, at);
+    document.insert("step".into(), path.clone().into());
+    document.insert("step_attempt".into(), step.work.attempt.into());
+    let name = name(&id, &path);
+    let (agent, batch) = (reference.agent.clone(), step.run_id.to_string());
+    Some(Task { name, agent, batch, crash_limit, document: with(document, step) })
+}
+
+/// The task that a run itself is.
+pub fn run_task(id: &TaskId, run: &RunTask, workflow: &str, crash_limit: u32, at: Time) -> Task {
+    let document = with(head("run", id, COORDINATOR, at), run);
+    let stem = std::path::Path::new(workflow).file_stem().unwrap_or_default();
+    Task {
+        name: name(id, &stem.to_string_lossy()),
+        agent: COORDINATOR.into(),
+        batch: run.run_id.to_string(),
+        crash_limit,
+        document,
+    }
+}
+
+fn name(id: &TaskId, text: &str) -> TaskName {
+    TaskName { priority: PRIORITY, id: id.clone(), label: label(text), attempt: 1, crashes: 0 }
+}
+
+/// Reads what a claimed task asks for. The error is one sentence.
+pub fn read(document: &Map<String, Value>) -> Result<Asked, String> {
+    let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
+    if text("schema") != "task/v1" {
+        return Err(format!("its schema is `{}`, not `task/v1`", text("schema")));
+    }
+    let body = || Value::Object(document.clone());
+    let wrong = |error: serde_json::Error| format!("it is no task of a {}: {error}", text("kind"));
+    match text("kind") {
+        "step" => serde_json::from_value(body()).map(Asked::Step).map_err(wrong),
+        "run" => serde_json::from_value(body()).map(Asked::Run).map_err(wrong),
+        "free" => Ok(Asked::Free),
+        kind => Err(format!("its kind is `{kind}`, which this version does not know")),
+    }
+}
+
+/// The status of a task, in the shape that agents leave for people, with what the fleet needs.
+pub fn status(claim: &Claim, record: &Record, began: Time, ended: Time) -> Map<String, Value> {
+    let document = &claim.task.document;
+    let member = |key: &str| document.get(key).cloned().unwrap_or(Value::Null);
+    let error = record.error.as_ref();
+    let message = match (error, record.status) {
+        (Some(error), _) => error.message.clone(),
+        (None, StepStatus::Completed) => "completed".to_owned(),
+        (None, _) => "failed".to_owned(),
+    };
+    let output_file = document.get("work").and_then(|work| work.get("output_file"));
+    let Value::Object(mut status) = json!({
+        "schema": "status/v1",
+        "correlation_id": document.get("run_id").unwrap_or(&member("id")),
+        "agent": claim.agent,
+        "timestamp": ended.to_milli(),
+        "success": record.status == StepStatus::Completed,
+        "exit_code": record.exit_code.unwrap_or(0),
+        "outputs": output_file.into_iter().collect::<Vec<_>>(),
+        "metrics": record.metrics,
+        "next_actions": [],
+        "message": message,
+        "task_id": claim.name.task.id.as_str(),
+        "attempt": claim.name.task.attempt,
+        "ticket": member("ticket"),
+        "worker": claim.name.worker,
+        "started_at": began.to_milli(),
+        "record": record,
+    }) else {
+        unreachable!()
+    };
+    for key in ["run_id", "step", "step_attempt", "title"] {
+        if let Some(value) = document.get(key) {
+            status.insert(key.into(), value.clone());
+        }
+    }
+    if let Some(error) = error {
+        let reason = if record.exit_code == Some(124) { "timeout" } else { "failed" };
+        let message = &error.message;
+        status.insert("error".into(), json!({ "reason": reason, "message": message }));
+    }
+    status
+}
+
+/// The result that a status tells of, if it is of this task. The error is why it is not believed.
+pub fn record(status: &Map<String, Value>, task: &TaskRef) -> Result<Record, String> {
+    let text = |key: &str| status.get(key).and_then(Value::as_str).unwrap_or_default();
+    if text("task_id") != task.id || text("ticket") != task.ticket {
+        return Err("it does not carry the ticket of the task".into());
+    }
+    if let Some(record) = status.get("record") {
+        return Record::deserialize(record).map_err(|error| format!("its record: {error}"));
+    }
+    // Whoever ended the task never executed it to its end.
+    let error = status.get("error").cloned().unwrap_or_default();
+    let message = error["message"].as_str().unwrap_or(text("message")).to_owned();
+    let code = status.get("exit_code").and_then(Value::as_i64).filter(|code| *code != 0);
+    let mut context = Map::new();
+    context.insert("reason".into(), error["reason"].clone());
+    Ok(Record::refused(code.unwrap_or(1) as i32, message, context))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::StepPath;
+    use crate::queue::ClaimName;
+
+    fn claim() -> (Claim, TaskRef) {
+        let id = TaskId::new(1, 2);
+        let task = TaskRef { id: id.to_string(), agent: "qa".into(), ticket: "t1cket".into() };
+        let step = StepTask {
+            run_id: RunId::new("20250115T143022Z", 7),
+            run_root: ".orchestrate/runs/x".into(),
+            debug: false,
+            masked: vec!["TOKEN".into()],
+            ticket: task.ticket.clone(),
+            work: Work::new(StepPath::top("Build"), 2, vec!["true".into()]),
+        };
+        let task_file = step_task(&task, &step, 3, Time(0)).unwrap();
+        let name = ClaimName {
+            task: task_file.name.clone(),
+            worker: "w".into(),
+            claim: "c".into(),
+        };
+        (Claim { name, agent: "qa".into(), task: task_file }, task)
+    }
+
+    #[test]
+    fn a_task_reads_back_as_what_it_asks_for() {
+        let (claim, _) = claim();
+        let Ok(Asked::Step(step)) = read(&claim.task.document) else { panic!("no step") };
+        assert_eq!((step.work.attempt, step.masked.as_slice()), (2, &["TOKEN".to_owned()][..]));
+        let mut other = claim.task.document.clone();
+        other.insert("kind".into(), "dance".into());
+        assert!(read(&other).unwrap_err().contains("`dance`"));
+    }
+
+    #[test]
+    fn only_a_status_with_the_ticket_counts() {
+        let (claim, task) = claim();
+        let record_left = Record { status: StepStatus::Completed, ..Record::default() };
+        let left = status(&claim, &record_left, Time(0), Time(5));
+        assert_eq!(record(&left, &task), Ok(record_left));
+        let forged = TaskRef { ticket: "other".into(), ..task };
+        assert!(record(&left, &forged).unwrap_err().contains("ticket"));
+    }
+}

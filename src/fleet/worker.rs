@@ -1,0 +1,521 @@
+//! A worker: a process that serves one agent's inbox.
+//!
+//! Each slot is a thread that claims a task, executes it by the same code as a local run, ends it
+//! with a status, and claims the next at once. Beside the slots, one thread keeps the beat and
+//! looks after the claims; the caller's thread waits for signals and for tasks that people drop.
+//!
+//! **Invariant:** a result is told to nobody before the move of its task is done; a task that was
+//! lost to another is never ended here.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
+
+use super::config::Config;
+use super::hint::{Bell, Change, Hints, Patience};
+use super::member::{Buried, Member, Pulse, mark_prefix};
+use super::perform::{self, Performed};
+use super::post::{self, Asked, StepTask};
+use super::site::{self, Environment, Site};
+use super::work::Work;
+use crate::engine::{Record, StepStatus};
+use crate::exec::{self, Mask, Stop};
+use crate::queue::{Claim, Claimed, End, Ending, Finish, FsQueue, Queue};
+use crate::time::{Clock, SystemClock, Time};
+use crate::workspace::Workspace;
+
+/// When a worker ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// It is told to.
+    Told,
+    /// One task was done.
+    Once,
+    /// Nothing is waiting any more.
+    Empty,
+}
+
+/// What a worker is made of.
+pub struct Setup {
+    pub queue: Arc<FsQueue>,
+    pub workspace: Workspace,
+    pub config: Config,
+    pub agent: String,
+    pub concurrency: u32,
+    pub until: Until,
+    pub environment: Environment,
+    pub program: PathBuf,
+}
+
+/// Who is told what a worker does.
+pub trait Audience: Send + Sync {
+    fn started(&self, doing: &Doing);
+    /// How a task ended, in a word or two, and how long it took.
+    fn ended(&self, doing: &Doing, how: &str, took: Duration);
+    fn note(&self, line: &str);
+    /// Time passed: what is being done now. Says when to be called again.
+    fn tick(&self, _doing: &[Doing]) -> Option<Duration> {
+        None
+    }
+}
+
+/// A task that is being executed.
+#[derive(Clone, Debug)]
+pub struct Doing {
+    pub id: String,
+    /// The step of a run, or the title of a free task.
+    pub label: String,
+    pub run: Option<String>,
+    pub attempt: u32,
+    pub since: Instant,
+    /// Where its output goes as it comes.
+    pub logs: [PathBuf; 2],
+}
+
+/// Why a task that is being executed is to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// It goes back, unpenalised.
+    Leaving = 1,
+    Cancelled = 2,
+    /// Somebody else has it now.
+    Lost = 3,
+}
+
+struct Running {
+    doing: Doing,
+    stop: Stop,
+    why: Arc<AtomicU8>,
+}
+
+/// What all threads of a worker share.
+struct Shop {
+    setup: Setup,
+    bell: Arc<Bell>,
+    audience: Arc<dyn Audience>,
+    /// No new tasks are taken.
+    closing: AtomicBool,
+    /// By the stem of the claim's name.
+    running: Mutex<HashMap<String, Running>>,
+    slots_left: AtomicUsize,
+    done: AtomicUsize,
+    failed: AtomicUsize,
+    masks: Mutex<BTreeMap<Vec<String>, Mask>>,
+    /// Ends tasks in groups, where each must survive a power cut.
+    commits: Option<Sender<Option<(Finish, Doing)>>>,
+}
+
+/// How a worker's work went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub done: usize,
+    pub failed: usize,
+}
+
+impl Shop {
+    fn running(&self) -> MutexGuard<'_, HashMap<String, Running>> {
+        self.running.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.bell.ring();
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    /// Stops the tasks that the filter picks.
+    fn stop(&self, why: Why, level: u8, pick: impl Fn(&str, &Running) -> bool) {
+        for (stem, running) in self.running().iter() {
+            if pick(stem, running) {
+                // The first reason decides what becomes of the task.
+                let _ = running.why.compare_exchange(
+                    0,
+                    why as u8,
+                    Ordering::SeqCst,
+                    Ordering::SeqCst,
+                );
+                running.stop.request(level);
+            }
+        }
+    }
+
+    /// Claims and executes until there is no reason to go on.
+    fn serve(&self, seed: u64) {
+        let settings = &self.setup.config.queue;
+        let mut patience = Patience::new(settings.poll, settings.idle_poll, seed);
+        let mut failing = false;
+        while !self.is_closing() {
+            let heard = self.bell.rings();
+            match self.setup.queue.claim(&self.setup.agent) {
+                Ok(Claimed::Task(claim)) => {
+                    patience.reset();
+                    failing = false;
+                    self.execute(*claim);
+                    if self.setup.until == Until::Once {
+                        self.close();
+                    }
+                }
+                Ok(Claimed::Quarantined { name, reason }) => {
+                    self.audience.note(&format!("{}: {reason}", name.task.file()));
+                }
+                Ok(Claimed::Nothing) if self.setup.until == Until::Empty => break,
+                Ok(Claimed::Nothing) => self.bell.wait(heard, patience.next_wait()),
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!("cannot claim: {error}; will be tried again");
+                    }
+                    self.bell.wait(heard, patience.next_wait());
+                }
+            }
+        }
+        self.slots_left.fetch_sub(1, Ordering::SeqCst);
+        self.bell.ring();
+    }
+
+    /// Waits until all slots have left, listening for hints and telling what is being done.
+    fn attend(&self) {
+        let inbox = self.setup.queue.layout.inbox(&self.setup.agent);
+        let bell = self.bell.clone();
+        let mut hints = Hints::new(move |_, change| {
+            if !matches!(change, Change::Went(_)) {
+                bell.ring();
+            }
+        });
+        hints.add(&inbox);
+        loop {
+            let heard = self.bell.rings();
+            if self.slots_left.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            let doing: Vec<Doing> = self.running().values().map(|r| r.doing.clone()).collect();
+            let nap = self.audience.tick(&doing).unwrap_or(Duration::from_secs(3600));
+            self.bell.wait(heard, nap);
+        }
+    }
+
+    fn execute(&self, claim: Claim) {
+        let began = SystemClock.now();
+        let prepared = self.prepare(&claim);
+        let logs = match &prepared {
+            Ok((site, work)) => ["stdout", "stderr"].map(|ending| site.log(&work.step, ending)),
+            Err(_) => [PathBuf::new(), PathBuf::new()],
+        };
+        let doing = doing(&claim, logs);
+        let (site, work) = match prepared {
+            Ok(prepared) => prepared,
+            Err(reason) => {
+                self.audience.note(&format!("{}: {reason}", claim.name.task.file()));
+                let record = Record::refused(2, reason, Map::new());
+                let status = post::status(&claim, &record, began, SystemClock.now());
+                return self.end(Finish { claim, end: End::Failed, status }, doing);
+            }
+        };
+        let Ok(stop) = Stop::new().inspect_err(|error| tracing::warn!("cannot run: {error}"))
+        else {
+            let _ = self.setup.queue.release(&claim);
+            return;
+        };
+        let why = Arc::new(AtomicU8::new(0));
+        let running = Running { doing: doing.clone(), stop: stop.clone(), why: why.clone() };
+        self.running().insert(claim.name.stem(), running);
+        self.audience.started(&doing);
+        if claim.name.task.attempt > 1 {
+            // Whoever had it before may have died here and left its child.
+            exec::sweep(&mark_prefix(claim.name.task.id.as_str()));
+        }
+        perform::keep_earlier_logs(&site, &work.step, claim.name.task.attempt);
+        let mark = format!("{}{}", mark_prefix(&doing.id), claim.name.stem());
+        let performed = perform::run(&site, &work, &mark, &stop);
+        match performed {
+            Some(performed) => self.finish(claim, doing, performed, began),
+            None => self.give_up(claim, &doing, why.load(Ordering::SeqCst), began),
+        }
+    }
+
+    fn finish(&self, claim: Claim, doing: Doing, performed: Performed, began: Time) {
+        let record = performed.record;
+        let status = post::status(&claim, &record, began, SystemClock.now());
+        let end = match record.status {
+            StepStatus::Completed => End::Processed,
+            _ => End::Failed,
+        };
+        self.end(Finish { claim, end, status }, doing);
+    }
+
+    /// What becomes of a task whose execution was stopped.
+    fn give_up(&self, claim: Claim, doing: &Doing, why: u8, began: Time) {
+        if why == Why::Cancelled as u8 {
+            let record = Record::refused(128 + 15, "cancelled", Map::new());
+            let mut status = post::status(&claim, &record, began, SystemClock.now());
+            let error = serde_json::json!({ "reason": "cancelled", "message": "cancelled" });
+            status.insert("error".into(), error);
+            return self.end(Finish { claim, end: End::Cancelled, status }, doing.clone());
+        }
+        let released = self.setup.queue.release(&claim);
+        self.running().remove(&claim.name.stem());
+        let how = match released {
+            Ok(Ending::Committed) => "given back",
+            Ok(Ending::Fenced) => "lost to another worker",
+            Err(_) => "left behind",
+        };
+        self.audience.ended(doing, how, doing.since.elapsed());
+    }
+
+    /// Ends a task, at once or in the next group.
+    fn end(&self, finish: Finish, doing: Doing) {
+        match &self.commits {
+            Some(commits) => {
+                commits.send(Some((finish, doing))).expect("groups are ended after the slots");
+            }
+            None => self.commit(vec![(finish, doing)]),
+        }
+    }
+
+    fn commit(&self, group: Vec<(Finish, Doing)>) {
+        let (finishes, doings): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+        let endings = self.setup.queue.complete(&finishes);
+        for ((finish, doing), ending) in finishes.iter().zip(doings).zip(endings) {
+            self.running().remove(&finish.claim.name.stem());
+            let how = match (&ending, finish.end) {
+                (Ok(Ending::Committed), End::Processed) => "done".to_owned(),
+                (Ok(Ending::Committed), End::Failed) => format!("failed: {}", why_failed(finish)),
+                (Ok(Ending::Committed), End::Cancelled) => "cancelled".to_owned(),
+                (Ok(Ending::Fenced), _) => "too late: another worker has it".to_owned(),
+                (Err(error), _) => format!("cannot be ended: {error}"),
+            };
+            if matches!(ending, Ok(Ending::Committed)) {
+                self.done.fetch_add(1, Ordering::SeqCst);
+                if finish.end != End::Processed {
+                    self.failed.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            self.audience.ended(&doing, &how, doing.since.elapsed());
+        }
+    }
+
+    /// Makes of a claimed task what can be executed. The error is one sentence.
+    fn prepare(&self, claim: &Claim) -> Result<(Site, Work), String> {
+        match post::read(&claim.task.document)? {
+            Asked::Step(step) => self.prepare_step(*step),
+            Asked::Run(_) => Err("it is a run, which only a coordinator can drive".into()),
+            Asked::Free => Err("it is a free task".into()),
+        }
+    }
+
+    fn prepare_step(&self, step: StepTask) -> Result<(Site, Work), String> {
+        let workspace = &self.setup.workspace;
+        workspace.check(&step.run_root).map_err(|error| error.to_string())?;
+        let root = workspace.root().join(&step.run_root);
+        let mut site = self.site(&step.masked);
+        site.logs = root.join("logs");
+        site.about = site::about(&step.run_id, &root);
+        site.debug = step.debug;
+        Ok((site, step.work))
+    }
+
+    fn site(&self, masked: &[String]) -> Site {
+        let Setup { workspace, config, environment, program, .. } = &self.setup;
+        Site {
+            workspace: workspace.clone(),
+            logs: PathBuf::new(),
+            about: Vec::new(),
+            environment: environment.clone(),
+            debug: false,
+            live: true,
+            grace: config.grace,
+            input_bytes: config.input_bytes,
+            mask: self.mask(masked),
+            program: program.clone(),
+        }
+    }
+
+    /// The mask of some secrets, made once.
+    fn mask(&self, names: &[String]) -> Mask {
+        let mut masks = self.masks.lock().unwrap_or_else(|poison| poison.into_inner());
+        if let Some(mask) = masks.get(names) {
+            return mask.clone();
+        }
+        let value = |name: &String| {
+            let value = self.setup.environment.get(name)?;
+            Some(value.to_string_lossy().into_owned())
+        };
+        let mask = Mask::new(names.iter().filter_map(value));
+        masks.insert(names.to_vec(), mask.clone());
+        mask
+    }
+
+    /// Looks after the claims once: who is to be cancelled, what was lost, what is ours unknown.
+    fn audit(&self) -> io::Result<()> {
+        let requests = self.setup.queue.cancel_requests()?;
+        let asked = |running: &Running| {
+            let run = running.doing.run.as_ref();
+            requests.contains(&running.doing.id) || run.is_some_and(|run| requests.contains(run))
+        };
+        self.stop(Why::Cancelled, 1, |_, running| asked(running));
+        let known: HashSet<String> = self.running().keys().cloned().collect();
+        let me = self.setup.queue.me();
+        let claims = self.setup.queue.claims(&self.setup.agent)?;
+        let held: HashSet<String> =
+            claims.iter().filter(|claim| claim.worker == me).map(|claim| claim.stem()).collect();
+        // One that was claimed or ended while we looked is neither lost nor a surprise.
+        self.stop(Why::Lost, 1, |stem, _| known.contains(stem) && !held.contains(stem));
+        Ok(())
+    }
+}
+
+fn why_failed(finish: &Finish) -> String {
+    let message = finish.status.get("message").and_then(Value::as_str).unwrap_or_default();
+    message.lines().next().unwrap_or_default().to_owned()
+}
+
+fn doing(claim: &Claim, logs: [PathBuf; 2]) -> Doing {
+    let text = |key: &str| claim.task.document.get(key).and_then(Value::as_str);
+    let label = text("step").or(text("title")).unwrap_or(&claim.name.task.label);
+    Doing {
+        id: claim.name.task.id.to_string(),
+        label: label.to_owned(),
+        run: text("run_id").map(str::to_owned),
+        attempt: claim.name.task.attempt,
+        since: Instant::now(),
+        logs,
+    }
+}
+
+/// Ends tasks in groups: while one group is on its way to the medium, the next one gathers.
+fn commit_groups(shop: &Shop, waiting: &Receiver<Option<(Finish, Doing)>>) {
+    while let Ok(Some(first)) = waiting.recv() {
+        let mut group = vec![first];
+        let mut over = false;
+        for next in waiting.try_iter().take(255) {
+            match next {
+                Some(next) => group.push(next),
+                None => over = true,
+            }
+        }
+        shop.commit(group);
+        if over {
+            return;
+        }
+    }
+}
+
+/// The thread that keeps the beat and looks after the claims, the others' too.
+fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool) {
+    let beat = shop.setup.config.queue.beat;
+    let mut failing = false;
+    while !over.load(Ordering::SeqCst) {
+        let looked = member.beat().and_then(|()| shop.audit()).and_then(|()| member.look_around());
+        match looked {
+            Ok(buried) => {
+                failing = false;
+                if !buried.is_empty() {
+                    shop.bell.ring();
+                }
+                buried.iter().for_each(|dead| shop.audience.note(&obituary(dead)));
+            }
+            Err(error) if !std::mem::replace(&mut failing, true) => {
+                tracing::warn!("cannot keep the beat: {error}; will be tried again");
+            }
+            Err(_) => {}
+        }
+        std::thread::park_timeout(beat);
+    }
+    member.leave();
+}
+
+/// What is said of a holder that was found dead.
+pub fn obituary(dead: &Buried) -> String {
+    let how = match dead.evidence {
+        None => "its process is gone".to_owned(),
+        Some(evidence) => format!(
+            "its beat stood still for {} s, read {} times",
+            evidence.span_ms / 1000,
+            evidence.readings
+        ),
+    };
+    let agent = dead.agent.as_deref().unwrap_or("a worker");
+    let orphans = match dead.orphans {
+        0 => String::new(),
+        count => format!("; ended {count} processes it had left"),
+    };
+    let count = dead.reaped.len();
+    format!("{agent} {} is dead ({how}): took over {count} of its tasks{orphans}", dead.worker)
+}
+
+/// The thread that never touches the volume: it hears signals, and stops what others may think
+/// dead. It ends with the process.
+fn stand_guard(shop: &Shop, pulse: &Pulse, stop: &Stop) {
+    let settings = &shop.setup.config.queue;
+    let mut closed: Option<Instant> = None;
+    let mut level = 0;
+    while shop.slots_left.load(Ordering::SeqCst) > 0 {
+        let now = stop.wait_above(level, settings.beat);
+        if now > 0 && closed.is_none() {
+            closed = Some(Instant::now());
+            shop.close();
+        }
+        let late = closed.is_some_and(|since| since.elapsed() > settings.drain);
+        if now > 1 || late {
+            shop.stop(Why::Leaving, now.max(1), |_, _| true);
+        }
+        if pulse.is_doubtful(settings.lease) {
+            shop.stop(Why::Lost, 1, |_, _| true);
+        }
+        level = now;
+    }
+}
+
+/// Serves an inbox until it is told to stop, or by itself where that was asked for.
+///
+/// A first request to stop lets the tasks at hand be finished, a second one gives them back.
+pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Result<Tally> {
+    let queue = setup.queue.clone();
+    queue.open_agent(&setup.agent)?;
+    let lease = setup.config.queue.lease;
+    let mut member = Member::join(queue.clone(), &setup.agent, setup.concurrency, lease)?;
+    for dead in member.look_around()? {
+        audience.note(&obituary(&dead));
+    }
+    let slots = setup.concurrency.max(1) as usize;
+    let (commits, groups) = mpsc::channel();
+    let shop = Arc::new(Shop {
+        bell: Arc::default(),
+        audience,
+        closing: AtomicBool::new(false),
+        running: Mutex::default(),
+        slots_left: AtomicUsize::new(slots),
+        done: AtomicUsize::new(0),
+        failed: AtomicUsize::new(0),
+        masks: Mutex::default(),
+        commits: setup.config.durable.then_some(commits),
+        setup,
+    });
+    let (guarded, pulse, stop) = (shop.clone(), member.pulse.clone(), stop.clone());
+    std::thread::spawn(move || stand_guard(&guarded, &pulse, &stop));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let shop = &*shop;
+        let keeper = scope.spawn(|| keep_beat(shop, member, &over));
+        for slot in 0..slots {
+            scope.spawn(move || shop.serve(slot as u64 + 1));
+        }
+        scope.spawn(move || commit_groups(shop, &groups));
+        shop.attend();
+        shop.commits.iter().for_each(|commits| _ = commits.send(None));
+        over.store(true, Ordering::SeqCst);
+        keeper.thread().unpark();
+    });
+    Ok(Tally {
+        done: shop.done.load(Ordering::SeqCst),
+        failed: shop.failed.load(Ordering::SeqCst),
+    })
+}
