@@ -141,14 +141,15 @@ impl Image {
     /// new name there, too.
     fn sync_names(&mut self, dir: &Path) {
         let inside = |path: &Path| path.parent() == Some(dir);
-        let before: BTreeSet<usize> =
-            self.durable.iter().filter(|(path, _)| inside(path)).map(|(_, inode)| *inode).collect();
-        self.durable.retain(|path, _| !inside(path));
-        let names = self.names.iter().filter(|(path, inode)| {
-            inside(path) || (before.contains(inode) && !self.durable.values().any(|n| n == *inode))
+        let mut moved = Vec::new();
+        self.durable.retain(|path, inode| {
+            let gone = inside(path) && !self.names.contains_key(path);
+            moved.extend(gone.then_some(*inode));
+            !inside(path)
         });
-        let names: Vec<_> = names.map(|(path, inode)| (path.clone(), *inode)).collect();
-        self.durable.extend(names);
+        moved.retain(|inode| !self.durable.values().any(|other| other == inode));
+        let names = self.names.iter().filter(|(path, inode)| inside(path) || moved.contains(inode));
+        self.durable.extend(names.map(|(path, inode)| (path.clone(), *inode)));
     }
 
     fn inode(&mut self, path: &Path) -> io::Result<&mut Inode> {
