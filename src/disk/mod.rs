@@ -9,27 +9,62 @@ mod real;
 pub mod sim;
 
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 pub use real::{RealDisk, rename};
 
+/// Looks at one name after the other, until it has seen enough.
+pub type Visit<'a> = &'a mut dyn FnMut(&str) -> ControlFlow<()>;
+
 /// What we ask of a disk.
 pub trait Disk: Send + Sync {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// Reads a regular file of at most `limit` bytes. Anything else is [`no_file`]: a link is not
+    /// followed, and whoever left a pipe or a device there cannot make us wait.
+    fn read_regular(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
     /// Adds bytes at the end, making the file if there is none.
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
     /// Writes the whole content, not atomically.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Writes files that are not there yet, not atomically, and syncs them if asked to. One
+    /// result for each.
+    fn write_new(&self, files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>>;
+    /// Writes over the beginning of a file, making it if there is none. Nothing is cut off, so a
+    /// record of constant length is never seen empty.
+    fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     fn sync(&self, path: &Path) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file a second name, unless that name is taken.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Makes a directory, if there is none; its parent exists.
+    /// Makes a directory, if there is none; its parent exists. The group may write to it at most.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
     /// Makes a directory and its parents, their names synced.
     fn make_dirs(&self, dir: &Path) -> io::Result<()>;
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// All names in a directory, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        self.scan(dir, &mut |name| {
+            names.push(name.to_owned());
+            ControlFlow::Continue(())
+        })?;
+        names.sort_unstable();
+        Ok(names)
+    }
+    /// Visits the names in a directory, in no order, without keeping them.
+    fn scan(&self, dir: &Path, visit: Visit) -> io::Result<()>;
+    /// The directories in a directory, sorted. A link to one is none.
+    fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Who may do what with a file or a directory: the mode's last twelve bits.
+    fn mode(&self, path: &Path) -> io::Result<u32>;
     fn remove(&self, path: &Path) -> io::Result<()>;
+}
+
+/// What [`Disk::read_regular`] says of something that is not what it reads.
+pub fn no_file(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 /// Replaces a file's content as one step: readers, and whoever comes after a crash, see the old

@@ -1,12 +1,23 @@
 //! The machine's own disk. Renames and removals of our own files happen here and nowhere else.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::Disk;
+use nix::dir::{Dir, Type};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use super::{Disk, Visit, no_file};
+
+/// How many files are open at once while a group of them is written and synced.
+const GROUP: usize = 64;
+/// What a directory may be at most; the process's mask takes away more.
+const DIR_MODE: u32 = 0o775;
 
 /// Gives a file another name. Durable only once the directory is synced.
 #[expect(clippy::disallowed_methods, reason = "this is the disk")]
@@ -17,27 +28,64 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 /// A disk that keeps the files it appends to open.
 #[derive(Default)]
 pub struct RealDisk {
-    appending: Mutex<HashMap<PathBuf, File>>,
+    appending: Mutex<HashMap<PathBuf, Arc<File>>>,
 }
 
 impl RealDisk {
-    fn appender<T>(
-        &self,
-        path: &Path,
-        act: impl FnOnce(&mut File) -> io::Result<T>,
-    ) -> io::Result<T> {
-        let mut open = self.appending.lock().unwrap_or_else(|poison| poison.into_inner());
-        if !open.contains_key(path) {
-            let file = OpenOptions::new().append(true).create(true).open(path)?;
-            open.insert(path.to_owned(), file);
+    /// Only held to look up: writes and syncs of different files do not wait for one another.
+    fn open(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<File>>> {
+        self.appending.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn appender(&self, path: &Path) -> io::Result<Arc<File>> {
+        let mut open = self.open();
+        if let Some(file) = open.get(path) {
+            return Ok(file.clone());
         }
-        act(open.get_mut(path).expect("it was just put there"))
+        let file = Arc::new(OpenOptions::new().append(true).create(true).open(path)?);
+        open.insert(path.to_owned(), file.clone());
+        Ok(file)
     }
 
     /// Forgets the open file of a path whose name is about to mean another file.
     fn forget(&self, path: &Path) {
-        self.appending.lock().unwrap_or_else(|poison| poison.into_inner()).remove(path);
+        let mut open = self.open();
+        if !open.is_empty() {
+            open.remove(path);
+        }
     }
+}
+
+fn or_here(dir: &Path) -> &Path {
+    if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
+}
+
+fn open_dir(dir: &Path) -> io::Result<Dir> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(Dir::open(or_here(dir), flags, Mode::empty())?)
+}
+
+/// A close may be the first to tell that nothing was written.
+fn close(file: File) -> io::Result<()> {
+    Ok(nix::unistd::close(file)?)
+}
+
+fn write_group(files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>> {
+    let write = |(path, bytes): &(PathBuf, Vec<u8>)| {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        file.write_all(bytes)?;
+        Ok(file)
+    };
+    // All are written before the first is waited for.
+    let written: Vec<io::Result<File>> = files.iter().map(write).collect();
+    let finish = |file: io::Result<File>| {
+        let file = file?;
+        if sync {
+            file.sync_data()?;
+        }
+        close(file)
+    };
+    written.into_iter().map(finish).collect()
 }
 
 impl Disk for RealDisk {
@@ -45,8 +93,29 @@ impl Disk for RealDisk {
         fs::read(path)
     }
 
+    fn read_regular(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+        let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
+        let file = opened.map_err(|error| match error.raw_os_error() {
+            Some(code) if code == nix::errno::Errno::ELOOP as i32 => no_file("it is a link"),
+            Some(code) if code == nix::errno::Errno::ENXIO as i32 => no_file("it is a socket"),
+            _ => error,
+        })?;
+        let known = file.metadata()?;
+        if !known.is_file() {
+            return Err(no_file("it is no regular file"));
+        }
+        if known.len() > limit {
+            return Err(no_file("it is too large"));
+        }
+        // One byte more than there should be: enough to read to the end, and to see it grow.
+        let mut bytes = Vec::with_capacity(known.len() as usize + 1);
+        file.take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit { Err(no_file("it is too large")) } else { Ok(bytes) }
+    }
+
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.appender(path, |file| file.write_all(bytes))
+        (&*self.appender(path)?).write_all(bytes)
     }
 
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
@@ -59,9 +128,19 @@ impl Disk for RealDisk {
         File::create(path)?.write_all(bytes)
     }
 
+    fn write_new(&self, files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>> {
+        files.chunks(GROUP).flat_map(|group| write_group(group, sync)).collect()
+    }
+
+    fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        file.write_all_at(bytes, 0)?;
+        close(file)
+    }
+
     fn sync(&self, path: &Path) -> io::Result<()> {
-        let open = self.appending.lock().unwrap_or_else(|poison| poison.into_inner());
-        match open.get(path) {
+        let open = self.open().get(path).cloned();
+        match open {
             Some(file) => file.sync_data(),
             None => File::open(path)?.sync_data(),
         }
@@ -73,13 +152,16 @@ impl Disk for RealDisk {
         rename(from, to)
     }
 
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::hard_link(from, to)
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        File::open(dir)?.sync_all()
+        File::open(or_here(dir))?.sync_all()
     }
 
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        match fs::create_dir(dir) {
+        match DirBuilder::new().mode(DIR_MODE).create(dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => Ok(()),
         }
@@ -102,14 +184,37 @@ impl Disk for RealDisk {
         Ok(())
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let names = fs::read_dir(dir)?
-            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-            .collect::<io::Result<Vec<_>>>();
-        names.map(|mut names| {
-            names.sort();
-            names
-        })
+    fn scan(&self, dir: &Path, visit: Visit) -> io::Result<()> {
+        for entry in open_dir(dir)?.iter() {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy();
+            if name != "." && name != ".." && visit(&name) == ControlFlow::Break(()) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in open_dir(dir)?.iter() {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_dir = match entry.file_type() {
+                Some(kind) => kind == Type::Directory,
+                // Not every file system says.
+                None => fs::symlink_metadata(dir.join(&name)).is_ok_and(|known| known.is_dir()),
+            };
+            if is_dir && name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn mode(&self, path: &Path) -> io::Result<u32> {
+        Ok(fs::metadata(path)?.permissions().mode() & 0o7777)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

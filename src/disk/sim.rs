@@ -3,15 +3,17 @@
 //! The fault model: a crash keeps what was synced. Of what was not, it may keep any prefix of
 //! appended bytes, the old or the new content of a rewritten file (or none of it), and any change
 //! of names whose directory was not synced, each as the seed decides; a rename happened whole or
-//! not at all. Synced bytes and names are never lost. After a crash every call fails until
-//! [`SimDisk::restart`].
+//! not at all, so a sync of either of its directories is a sync of both names. Synced bytes and
+//! names are never lost. A directory is there for good once it is made. After a crash every call
+//! fails until [`SimDisk::restart`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use super::Disk;
+use super::{Disk, Visit, no_file};
+use crate::random::Random;
 
 #[derive(Clone, Default)]
 struct Inode {
@@ -25,7 +27,7 @@ struct Image {
     /// Names as processes see them, and as the medium has them.
     names: BTreeMap<PathBuf, usize>,
     durable: BTreeMap<PathBuf, usize>,
-    dirs: std::collections::BTreeSet<PathBuf>,
+    dirs: BTreeSet<PathBuf>,
     operations: usize,
     crash_after: Option<usize>,
     crashed: bool,
@@ -51,7 +53,7 @@ impl SimDisk {
     /// Comes back after a crash with what the medium may hold by `seed`.
     pub fn restart(&self, seed: u64) {
         let mut image = self.image.lock().unwrap();
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let names = image.names_after(&mut random);
         for inode in &mut image.inodes {
             inode.written = torn(inode, &mut random);
@@ -61,6 +63,13 @@ impl SimDisk {
         image.names = names;
         image.crash_after = None;
         image.crashed = false;
+    }
+
+    /// Takes a directory away with all that is in it, as an unmounted volume does.
+    pub fn take_away(&self, dir: &Path) {
+        let mut image = self.image.lock().unwrap();
+        image.names.retain(|path, _| !path.starts_with(dir));
+        image.dirs.retain(|path| !path.starts_with(dir));
     }
 
     /// Comes back after the end of a process, which takes nothing from the disk.
@@ -100,27 +109,6 @@ fn torn(inode: &Inode, random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// A small generator: enough to choose faults, the same on every machine.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.draw() % limit.max(1) as u64) as usize
-    }
-
-    pub fn coin(&mut self) -> bool {
-        self.draw().is_multiple_of(2)
-    }
-}
-
 fn missing() -> io::Error {
     io::Error::from(io::ErrorKind::NotFound)
 }
@@ -133,7 +121,7 @@ impl Image {
         for (path, inode) in &self.names {
             let before = self.durable.iter().find(|(_, other)| *other == inode);
             let kept = match before {
-                Some((old, _)) if old == path => Some(path),
+                _ if self.durable.get(path) == Some(inode) => Some(path),
                 Some((old, _)) => Some(if random.coin() { path } else { old }),
                 None => random.coin().then_some(path),
             };
@@ -149,18 +137,46 @@ impl Image {
         after
     }
 
+    /// Puts on the medium how a directory's names stand. What was moved out of it is under its
+    /// new name there, too.
+    fn sync_names(&mut self, dir: &Path) {
+        let inside = |path: &Path| path.parent() == Some(dir);
+        let mut moved = Vec::new();
+        self.durable.retain(|path, inode| {
+            let gone = inside(path) && !self.names.contains_key(path);
+            moved.extend(gone.then_some(*inode));
+            !inside(path)
+        });
+        moved.retain(|inode| !self.durable.values().any(|other| other == inode));
+        let names = self.names.iter().filter(|(path, inode)| inside(path) || moved.contains(inode));
+        self.durable.extend(names.map(|(path, inode)| (path.clone(), *inode)));
+    }
+
     fn inode(&mut self, path: &Path) -> io::Result<&mut Inode> {
         let index = *self.names.get(path).ok_or_else(missing)?;
         Ok(&mut self.inodes[index])
     }
 
-    fn make(&mut self, path: &Path) -> &mut Inode {
+    /// The file of a path, made if there is none; its directory must be there.
+    fn make(&mut self, path: &Path) -> io::Result<&mut Inode> {
+        self.has_dir(path.parent().unwrap_or(Path::new("")))?;
         let fresh = self.inodes.len();
         let index = *self.names.entry(path.to_owned()).or_insert(fresh);
         if index == fresh {
             self.inodes.push(Inode::default());
         }
-        &mut self.inodes[index]
+        Ok(&mut self.inodes[index])
+    }
+
+    fn has_dir(&self, dir: &Path) -> io::Result<()> {
+        let there = dir.as_os_str().is_empty() || self.dirs.contains(dir);
+        if there { Ok(()) } else { Err(missing()) }
+    }
+
+    fn names_in(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.has_dir(dir)?;
+        let paths = self.names.keys().chain(&self.dirs).filter(|path| path.parent() == Some(dir));
+        Ok(paths.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
     }
 }
 
@@ -169,9 +185,20 @@ impl Disk for SimDisk {
         self.act(|image| Ok(image.inode(path)?.written.clone()))
     }
 
+    fn read_regular(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        self.act(|image| {
+            if image.dirs.contains(path) {
+                return Err(no_file("it is no regular file"));
+            }
+            let bytes = &image.inode(path)?.written;
+            let fits = bytes.len() as u64 <= limit;
+            if fits { Ok(bytes.clone()) } else { Err(no_file("it is too large")) }
+        })
+    }
+
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.act(|image| {
-            image.make(path).written.extend_from_slice(bytes);
+            image.make(path)?.written.extend_from_slice(bytes);
             Ok(())
         })
     }
@@ -185,7 +212,35 @@ impl Disk for SimDisk {
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.act(|image| {
-            image.make(path).written = bytes.to_vec();
+            image.make(path)?.written = bytes.to_vec();
+            Ok(())
+        })
+    }
+
+    fn write_new(&self, files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>> {
+        let write = |(path, bytes): &(PathBuf, Vec<u8>)| {
+            self.act(|image| {
+                if image.names.contains_key(path) {
+                    return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+                }
+                image.make(path)?.written = bytes.clone();
+                Ok(())
+            })
+        };
+        // In two rounds, as a real disk does it: a crash may come between any two of them.
+        let written: Vec<_> = files.iter().map(write).collect();
+        let finish = |(result, (path, _)): (io::Result<()>, &(PathBuf, Vec<u8>))| {
+            result?;
+            if sync { self.sync(path) } else { Ok(()) }
+        };
+        written.into_iter().zip(files).map(finish).collect()
+    }
+
+    fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.act(|image| {
+            let written = &mut image.make(path)?.written;
+            written.resize(written.len().max(bytes.len()), 0);
+            written[..bytes.len()].copy_from_slice(bytes);
             Ok(())
         })
     }
@@ -200,7 +255,24 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.act(|image| {
+            image.has_dir(to.parent().unwrap_or(Path::new("")))?;
+            if image.dirs.remove(from) {
+                image.dirs.insert(to.to_owned());
+                return Ok(());
+            }
             let inode = image.names.remove(from).ok_or_else(missing)?;
+            image.names.insert(to.to_owned(), inode);
+            Ok(())
+        })
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.act(|image| {
+            image.has_dir(to.parent().unwrap_or(Path::new("")))?;
+            let inode = *image.names.get(from).ok_or_else(missing)?;
+            if image.names.contains_key(to) {
+                return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+            }
             image.names.insert(to.to_owned(), inode);
             Ok(())
         })
@@ -208,10 +280,8 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.act(|image| {
-            let inside = |path: &Path| path.parent() == Some(dir);
-            image.durable.retain(|path, _| !inside(path));
-            let names = image.names.iter().filter(|(path, _)| inside(path));
-            image.durable.extend(names.map(|(path, inode)| (path.clone(), *inode)));
+            image.has_dir(dir)?;
+            image.sync_names(dir);
             Ok(())
         })
     }
@@ -224,20 +294,29 @@ impl Disk for SimDisk {
     }
 
     fn make_dirs(&self, dir: &Path) -> io::Result<()> {
-        self.make_dir(dir)
+        self.act(|image| {
+            let all = dir.ancestors().filter(|dir| !dir.as_os_str().is_empty());
+            image.dirs.extend(all.map(Path::to_owned));
+            Ok(())
+        })
     }
 
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+    fn scan(&self, dir: &Path, visit: Visit) -> io::Result<()> {
+        let names = self.act(|image| image.names_in(dir))?;
+        let _ = names.iter().try_for_each(|name| visit(name));
+        Ok(())
+    }
+
+    fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>> {
         self.act(|image| {
-            let inside = |path: &PathBuf| {
-                let rest = path.strip_prefix(dir).ok()?;
-                Some(rest.components().next()?.as_os_str().to_str()?.to_owned())
-            };
-            let files = image.names.keys().filter(|path| path.parent() == Some(dir));
-            let names: std::collections::BTreeSet<_> =
-                files.chain(&image.dirs).filter_map(inside).collect();
-            Ok(names.into_iter().collect())
+            let mut names = image.names_in(dir)?;
+            names.retain(|name| image.dirs.contains(&dir.join(name)));
+            Ok(names)
         })
+    }
+
+    fn mode(&self, path: &Path) -> io::Result<u32> {
+        self.act(|image| image.has_dir(path).map(|()| 0o755))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -44,18 +44,29 @@ impl Layout {
     }
 
     pub fn end(&self, end: End, batch: &str) -> PathBuf {
+        self.ends(end).join(batch)
+    }
+
+    /// Where the batches of tasks lie that ended so.
+    pub fn ends(&self, end: End) -> PathBuf {
         match end {
-            End::Processed => self.root.join(&self.processed).join(batch),
-            End::Failed => self.root.join(&self.failed).join(batch),
-            End::Cancelled => self.own("cancelled").join(batch),
+            End::Processed => self.root.join(&self.processed),
+            End::Failed => self.root.join(&self.failed),
+            End::Cancelled => self.own("cancelled"),
         }
     }
 
-    pub fn quarantine(&self) -> PathBuf {
-        self.own("quarantine")
+    /// Says which volume this is.
+    pub fn fleet_file(&self) -> PathBuf {
+        self.own("fleet.json")
     }
 
-    /// Results of attempts that were fenced: evidence that nobody applies.
+    /// Logs of tasks that belong to no run.
+    pub fn results(&self) -> PathBuf {
+        self.own("results")
+    }
+
+    /// Statuses of attempts that were fenced: evidence that nobody applies.
     pub fn evidence(&self) -> PathBuf {
         self.own("evidence")
     }

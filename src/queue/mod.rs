@@ -8,14 +8,25 @@
 //! The queue does not know what a workflow is. A task is a sealed document with a few members
 //! that the queue reads ([`Task`]); the rest is for whoever executes it.
 
+mod claim;
+mod commit;
+mod enqueue;
 pub mod fs;
 pub mod layout;
+mod look;
+mod markers;
+mod moves;
 pub mod name;
+mod reap;
 pub mod seal;
+mod status;
+mod stock;
 #[cfg(test)]
 mod tests;
+mod volume;
 pub mod watch;
 
+use std::collections::HashSet;
 use std::io;
 
 use serde_json::{Map, Value};
@@ -62,12 +73,24 @@ pub enum Ending {
     Fenced,
 }
 
+/// How a claimed task is to end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    pub claim: Claim,
+    pub end: End,
+    pub status: Map<String, Value>,
+}
+
 /// What a claim may come to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Claimed {
     Task(Box<Claim>),
-    /// A file that is no sealed task; it was put aside under this name.
-    Quarantined(String),
+    /// A file that is no sealed task. It has been put into `failed/unreadable/`, with a status
+    /// that says why; the next claim goes on after it.
+    Quarantined {
+        name: ClaimName,
+        reason: String,
+    },
     Nothing,
 }
 
@@ -79,26 +102,56 @@ pub enum Place {
     Ended { end: End, name: ClaimName, by: String },
 }
 
-/// What every backend offers. All of it may be called by any number of processes at once.
-pub trait Queue {
-    /// Puts a task into its agent's inbox. When it returns, the task will be executed.
-    fn enqueue(&self, task: &Task) -> io::Result<()>;
-    /// Takes the next task of an agent: the most urgent, and of those the oldest.
-    fn claim(&mut self, agent: &str) -> io::Result<Claimed>;
-    /// Ends a claimed task with its status. The move of the task is the commit.
-    fn complete(&self, claim: &Claim, end: End, status: &Map<String, Value>) -> io::Result<Ending>;
+/// What was done about a claim whose holder is gone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reaped {
+    /// Its holder had finished, and the task was moved on as it would have been; or it was no
+    /// sealed task, and failed.
+    Finished { name: ClaimName, end: End },
+    /// It went back to the inbox.
+    Returned { name: TaskName },
+    /// It had killed too many holders.
+    Poison { name: ClaimName },
+    /// Somebody had asked for it to be cancelled.
+    Cancelled { name: ClaimName },
+}
+
+/// What every backend offers. All of it may be called by any number of threads and processes at
+/// once.
+pub trait Queue: Send + Sync {
+    /// Puts tasks into their agents' inboxes. When it returns, they will be executed: in durable
+    /// mode they survive a power cut.
+    fn enqueue(&self, tasks: &[Task]) -> io::Result<()>;
+    /// Puts a task out as one that this process has claimed already.
+    fn enqueue_claimed(&self, task: &Task) -> io::Result<Claim>;
+    /// Takes the next task of an agent: the most urgent, and of those the oldest. Nothing while
+    /// the agent is paused.
+    fn claim(&self, agent: &str) -> io::Result<Claimed>;
+    /// Takes one particular waiting task. Nothing if somebody else has it, or the agent is paused.
+    fn claim_this(&self, agent: &str, name: &TaskName) -> io::Result<Claimed>;
+    /// Ends claimed tasks, each with its status. The move of each is its commit. One result for
+    /// each, in order.
+    fn complete(&self, done: &[Finish]) -> Vec<io::Result<Ending>>;
     /// Gives a claimed task back, as an attempt that does not count against it.
     fn release(&self, claim: &Claim) -> io::Result<Ending>;
     /// Puts back, or ends, the claims of a holder that is known to be dead.
     fn reap(&self, worker: &str) -> io::Result<Vec<Reaped>>;
     /// Says that this process lives.
-    fn beat(&mut self) -> io::Result<()>;
+    fn beat(&self) -> io::Result<()>;
+    /// What a process said last; nothing, if it never did.
+    fn read_beat(&self, worker: &str) -> io::Result<Option<Vec<u8>>>;
+    /// Every agent that has an inbox or claims.
+    fn agents(&self) -> io::Result<Vec<String>>;
     /// All claims of an agent.
     fn claims(&self, agent: &str) -> io::Result<Vec<ClaimName>>;
-    /// All tasks that wait for an agent, in order.
+    /// All tasks that wait for an agent, in the order of claims.
     fn waiting(&self, agent: &str) -> io::Result<Vec<TaskName>>;
-    /// The tasks of a batch that ended so.
+    /// Whether any task waits for an agent. Cheap: looks no further than the first.
+    fn has_waiting(&self, agent: &str) -> io::Result<bool>;
+    /// The tasks of a batch that ended so, each with who ended it.
     fn ended(&self, end: End, batch: &str) -> io::Result<Vec<(ClaimName, String)>>;
+    /// The batches that have tasks which ended so.
+    fn batches(&self, end: End) -> io::Result<Vec<String>>;
     /// The status that goes with an ended task; nothing, if there is none or it is not whole.
     fn status(
         &self,
@@ -106,17 +159,31 @@ pub trait Queue {
         batch: &str,
         name: &ClaimName,
     ) -> io::Result<Option<Map<String, Value>>>;
+    /// How a claim ended, if its own holder ended it. Opens the names it would have and lists
+    /// nothing. No answer is not an answer: somebody else may have ended it.
+    fn ended_by_holder(
+        &self,
+        batch: &str,
+        name: &ClaimName,
+    ) -> io::Result<Option<(End, Map<String, Value>)>>;
+    /// Where a task is. Looks along its way twice, so that a move in between cannot hide it.
+    fn find(&self, agent: &str, batch: &str, id: &TaskId) -> io::Result<Option<Place>>;
+    /// The task that lies somewhere; nothing, if it is not there or not whole.
+    fn read(&self, place: &Place, batch: &str) -> io::Result<Option<Task>>;
+    /// Asks for a task to be cancelled, wherever it is, or for all tasks of a run.
+    fn request_cancel(&self, id: &str) -> io::Result<()>;
+    /// What was asked to be cancelled: ids of tasks and runs.
+    fn cancel_requests(&self) -> io::Result<HashSet<String>>;
+    /// Drops a request. Nothing happens if there is none.
+    fn forget_cancel(&self, id: &str) -> io::Result<()>;
     /// Takes a waiting task out. `Fenced` when somebody claimed it first.
     fn cancel_waiting(&self, agent: &str, name: &TaskName) -> io::Result<Ending>;
-}
-
-/// What was done about a claim of the dead.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Reaped {
-    /// Its holder had finished: the task was moved on as it would have been.
-    Finished { name: ClaimName, end: End },
-    /// It went back to the inbox.
-    Returned { name: TaskName },
-    /// It had killed too many holders.
-    Poison { name: ClaimName },
+    /// Puts an ended task back into its inbox as the next attempt, its crashes and a request to
+    /// cancel it forgotten. `by` is who ended it, as [`Queue::ended`] tells.
+    fn requeue(&self, end: End, batch: &str, name: &ClaimName, by: &str) -> io::Result<Ending>;
+    /// Lets nobody claim tasks of an agent.
+    fn pause(&self, agent: &str, reason: &str) -> io::Result<()>;
+    fn resume(&self, agent: &str) -> io::Result<()>;
+    /// Why an agent is paused, if it is.
+    fn paused(&self, agent: &str) -> io::Result<Option<String>>;
 }

@@ -9,6 +9,7 @@ use std::fmt;
 /// The ending of every task file.
 pub const ENDING: &str = ".task";
 const LABEL_MAX: usize = 48;
+const ID_LEN: usize = 26;
 
 /// A task's identity: 26 characters that sort by the time they were made.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,7 +21,7 @@ impl TaskId {
     /// Makes an id of a time in milliseconds and 80 random bits.
     pub fn new(at_ms: u64, random: u128) -> Self {
         let mut bits = (u128::from(at_ms & 0xffff_ffff_ffff) << 80) | (random & ((1 << 80) - 1));
-        let mut text = [b'0'; 26];
+        let mut text = [b'0'; ID_LEN];
         for place in text.iter_mut().rev() {
             *place = ALPHABET[(bits & 31) as usize];
             bits >>= 5;
@@ -29,8 +30,7 @@ impl TaskId {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        let well = text.len() == 26 && text.bytes().all(|b| ALPHABET.contains(&b));
-        well.then(|| TaskId(text.to_owned()))
+        is_id(text).then(|| TaskId(text.to_owned()))
     }
 
     pub fn as_str(&self) -> &str {
@@ -74,7 +74,8 @@ pub fn label(text: &str) -> String {
     label.trim_matches('-').to_owned()
 }
 
-fn is_word(text: &str) -> bool {
+/// Whether a text can be a part of a name: who, or which claim.
+pub fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
@@ -94,34 +95,83 @@ impl TaskName {
         Self::parse_stem(file.strip_suffix(ENDING)?)
     }
 
+    /// Whether a file's name is one of these. Makes nothing, so it may be asked of a million.
+    pub fn is_name(file: &str) -> bool {
+        file.strip_suffix(ENDING).and_then(Parts::of).is_some()
+    }
+
+    /// Whether a file's name is one of these for the task `id`.
+    pub fn is_name_of(file: &str, id: &TaskId) -> bool {
+        file.get(2..28) == Some(id.as_str()) && Self::is_name(file)
+    }
+
     fn parse_stem(stem: &str) -> Option<Self> {
-        let (head, attempt) = stem.rsplit_once(".a")?;
-        let (attempt, crashes) = match attempt.split_once('c') {
-            Some((attempt, crashes)) => (attempt, crashes.parse().ok()?),
-            None => (attempt, 0),
-        };
-        let (priority, rest) = head.split_once('-')?;
-        let (id, label) = match rest.split_once('-') {
-            Some((id, text)) if label(text) == text => (id, text),
-            Some(_) => return None,
-            None => (rest, ""),
-        };
-        let name = TaskName {
-            priority: priority.parse().ok().filter(|p| *p <= 9)?,
-            id: TaskId::parse(id)?,
-            label: label.to_owned(),
-            attempt: attempt.parse().ok().filter(|a| *a > 0)?,
-            crashes,
-        };
-        // One task, one spelling: `a1` and `a01` must not be two names of it.
-        (name.stem() == stem).then_some(name)
+        let parts = Parts::of(stem)?;
+        Some(TaskName {
+            priority: parts.priority,
+            id: TaskId(parts.id.to_owned()),
+            label: parts.label.to_owned(),
+            attempt: parts.attempt,
+            crashes: parts.crashes,
+        })
     }
 
     /// The same task for its next attempt.
     pub fn next(&self, crashed: bool) -> TaskName {
-        let crashes = self.crashes + u32::from(crashed);
-        TaskName { attempt: self.attempt + 1, crashes, ..self.clone() }
+        let crashes = self.crashes.saturating_add(u32::from(crashed));
+        TaskName { attempt: self.attempt.saturating_add(1), crashes, ..self.clone() }
     }
+}
+
+/// What a stem `5-<id>-<label>.a01c2` is made of. One task has one spelling: `a1` is not `a01`.
+struct Parts<'a> {
+    priority: u8,
+    id: &'a str,
+    label: &'a str,
+    attempt: u32,
+    crashes: u32,
+}
+
+impl<'a> Parts<'a> {
+    fn of(stem: &'a str) -> Option<Self> {
+        let (priority, rest) = stem.split_once('-')?;
+        let priority = match priority.as_bytes() {
+            [digit @ b'0'..=b'9'] => digit - b'0',
+            _ => return None,
+        };
+        let (id, rest) = rest.split_at_checked(ID_LEN)?;
+        let (label, counts) = rest.split_once(".a")?;
+        let label = match label.strip_prefix('-') {
+            Some(text) if is_label(text) => text,
+            None if label.is_empty() => "",
+            _ => return None,
+        };
+        let (attempt, crashes) = match counts.split_once('c') {
+            Some((attempt, crashes)) => (attempt, number(crashes, 1)?),
+            None => (counts, 0),
+        };
+        let attempt = number(attempt, 2)?;
+        is_id(id).then_some(Parts { priority, id, label, attempt, crashes })
+    }
+}
+
+/// Reads a number that is not zero, written with at least `width` digits and no needless ones.
+fn number(text: &str, width: usize) -> Option<u32> {
+    let spelt = text.len() == width || (text.len() > width && !text.starts_with('0'));
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    if spelt && digits { text.parse().ok().filter(|n| *n > 0) } else { None }
+}
+
+fn is_label(text: &str) -> bool {
+    let fit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+    (1..=LABEL_MAX).contains(&text.len())
+        && text.bytes().all(fit)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID_LEN && text.bytes().all(|b| ALPHABET.contains(&b))
 }
 
 impl ClaimName {
@@ -175,6 +225,7 @@ mod tests {
     fn names_read_back_as_written() {
         for name in [task("", 0), task("fix-login", 0), task("L-3-Build", 7)] {
             assert_eq!(TaskName::parse(&name.file()), Some(name.clone()), "{}", name.file());
+            assert!(TaskName::is_name_of(&name.file(), &name.id));
             let claim = ClaimName { task: name, worker: "w0rker".into(), claim: "abc123".into() };
             assert_eq!(ClaimName::parse(&claim.file()), Some(claim.clone()));
             let ended = claim.ended("other1");
@@ -197,12 +248,22 @@ mod tests {
             "5-x.a01.task",
             "5-01JHNG00000000000000000000.a1.task",
             "5-01JHNG00000000000000000000.a00.task",
+            "5-01JHNG00000000000000000000.a001.task",
+            "5-01JHNG00000000000000000000.a+1.task",
+            "5-01JHNG00000000000000000000.a01c0.task",
+            "5-01JHNG00000000000000000000.a01c01.task",
+            "5-01JHNG00000000000000000000-.a01.task",
+            "5-01JHNG00000000000000000000--x.a01.task",
+            "5-01JHNG00000000000000000000-x.y.a01.task",
+            "5-01JHNG0000000000000000000.a01.task",
+            "5-01JHNG000000000000000000é.a01.task",
             "55-01JHNG00000000000000000000.a01.task",
             "5-01JHNG00000000000000000000-a/b.a01.task",
             "5-01JHNG00000000000000000000.a01.task.tmp",
             "5-01JHNG00000000000000000000.a01.task~",
         ] {
             assert_eq!(TaskName::parse(file), None, "{file}");
+            assert!(!TaskName::is_name(file), "{file}");
         }
         assert_eq!(label("../Fix login!.v2"), "Fix-login--v2");
     }

@@ -3,6 +3,7 @@
 //! The last member, `seal`, is the SHA-256 of all before it. A file that was cut off, or whose
 //! content never reached the medium though its name did, has no right seal and is never believed.
 
+use serde::Serializer;
 use serde_json::{Map, Value};
 
 use crate::digest::sha256;
@@ -12,7 +13,17 @@ const TRAILER_LEN: usize = KEY.len() + 64 + 2;
 
 /// Writes an object on one line with its seal.
 pub fn seal(object: &Map<String, Value>) -> Vec<u8> {
-    let mut text = serde_json::to_vec(object).expect("a map is always JSON");
+    seal_with(object, &[])
+}
+
+/// The same with some members put over its own.
+pub fn seal_with(object: &Map<String, Value>, over: &[(&str, Value)]) -> Vec<u8> {
+    let own = object.iter().filter(|(key, _)| !over.iter().any(|(other, _)| other == key));
+    let own = own.map(|(key, value)| (key.as_str(), value));
+    let mut text = Vec::with_capacity(1024);
+    serde_json::Serializer::new(&mut text)
+        .collect_map(own.chain(over.iter().map(|(key, value)| (*key, value))))
+        .expect("a map is always JSON");
     text.pop();
     let seal = sha256(&text);
     text.extend_from_slice(format!("{KEY}{seal}\"}}\n").as_bytes());
@@ -46,7 +57,12 @@ mod tests {
             unreachable!()
         };
         let bytes = seal(&map);
-        assert_eq!(unseal(&bytes), Some(map));
+        assert_eq!(unseal(&bytes), Some(map.clone()));
+        let over = unseal(&seal_with(&map, &[("n", 2.into()), ("m", 3.into())])).unwrap();
+        assert_eq!(
+            Value::Object(over),
+            json!({ "schema": "task/v1", "text": "é\n", "n": 2, "m": 3 })
+        );
         for cut in 0..bytes.len() {
             assert_eq!(unseal(&bytes[..cut]), None, "cut at {cut}");
         }

@@ -30,49 +30,54 @@ fn open(disk: &Arc<dyn Disk>, root: &Path, me: &str, seed: u64) -> FsQueue {
     queue
 }
 
-fn take(queue: &mut FsQueue) -> Option<Box<Claim>> {
+fn take(queue: &FsQueue) -> Option<Box<Claim>> {
     match queue.claim("qa").unwrap() {
         Claimed::Task(claim) => Some(claim),
         Claimed::Nothing => None,
-        Claimed::Quarantined(name) => panic!("{name} was put aside"),
+        Claimed::Quarantined { name, reason } => panic!("{name:?} was put aside: {reason}"),
     }
+}
+
+fn finish(queue: &FsQueue, claim: &Claim, end: End) -> io::Result<Ending> {
+    let finish = Finish { claim: claim.clone(), end, status: done() };
+    queue.complete(&[finish]).pop().unwrap()
 }
 
 /// What every queue must do.
 fn contract(disk: Arc<dyn Disk>, root: &Path) {
-    let mut one = open(&disk, root, "one", 1);
-    let mut two = open(&disk, root, "two", 2);
+    let one = open(&disk, root, "one", 1);
+    let two = open(&disk, root, "two", 2);
     // First in, first out within a priority; 0 before 9.
     for (number, priority) in [(1, 5), (2, 5), (3, 0), (4, 9)] {
-        one.enqueue(&task(number, priority)).unwrap();
+        one.enqueue(&[task(number, priority)]).unwrap();
     }
     let order: Vec<_> = one.waiting("qa").unwrap().iter().map(|n| n.label.clone()).collect();
     assert_eq!(order, ["t3", "t1", "t2", "t4"]);
     // Two claim at once: each task goes to one of them, whatever they have listed before.
-    let first = take(&mut one).unwrap();
-    let second = take(&mut two).unwrap();
+    let first = take(&one).unwrap();
+    let second = take(&two).unwrap();
     assert_eq!((first.task.name.label.as_str(), second.task.name.label.as_str()), ("t3", "t1"));
     assert_eq!(first.task.document["number"], 3);
     // What is completed is there with its status; a second completion is fenced.
-    assert_eq!(one.complete(&first, End::Processed, &done()).unwrap(), Ending::Committed);
-    assert_eq!(one.complete(&first, End::Failed, &done()).unwrap(), Ending::Fenced);
+    assert_eq!(finish(&one, &first, End::Processed).unwrap(), Ending::Committed);
+    assert_eq!(finish(&one, &first, End::Failed).unwrap(), Ending::Fenced);
     let ended = two.ended(End::Processed, "day").unwrap();
     assert_eq!(ended.len(), 1);
     assert_eq!(two.status(End::Processed, "day", &ended[0].0).unwrap(), Some(done()));
     assert!(two.ended(End::Failed, "day").unwrap().is_empty());
     // Released: it comes again as a later attempt that does not count as a crash.
     assert_eq!(two.release(&second).unwrap(), Ending::Committed);
-    assert_eq!(two.complete(&second, End::Processed, &done()).unwrap(), Ending::Fenced);
-    let again = std::iter::from_fn(|| take(&mut one)).find(|c| c.task.name.label == "t1");
+    assert_eq!(finish(&two, &second, End::Processed).unwrap(), Ending::Fenced);
+    let again = std::iter::from_fn(|| take(&one)).find(|c| c.task.name.label == "t1");
     let again = again.unwrap();
     assert_eq!((again.name.task.attempt, again.name.task.crashes), (2, 0));
     // The dead: what they held comes back, and after too many deaths it is poison.
     let reaped = two.reap("one").unwrap();
     assert_eq!(reaped.len(), 3, "{reaped:?}");
-    assert_eq!(one.complete(&again, End::Processed, &done()).unwrap(), Ending::Fenced);
+    assert_eq!(finish(&one, &again, End::Processed).unwrap(), Ending::Fenced);
     for worker in ["three", "four"] {
-        let mut doomed = open(&disk, root, worker, 3);
-        while take(&mut doomed).is_some() {}
+        let doomed = open(&disk, root, worker, 3);
+        while take(&doomed).is_some() {}
         two.reap(worker).unwrap();
     }
     assert!(two.waiting("qa").unwrap().is_empty());
@@ -83,11 +88,11 @@ fn contract(disk: Arc<dyn Disk>, root: &Path) {
         assert_eq!((by.as_str(), status["error"]["reason"].as_str()), ("two", Some("crash_limit")));
     }
     // Cancelled before anybody claimed it.
-    one.enqueue(&task(5, 5)).unwrap();
+    one.enqueue(&[task(5, 5)]).unwrap();
     let name = one.waiting("qa").unwrap().remove(0);
     assert_eq!(two.cancel_waiting("qa", &name).unwrap(), Ending::Committed);
     assert_eq!(one.cancel_waiting("qa", &name).unwrap(), Ending::Fenced);
-    assert!(take(&mut one).is_none());
+    assert!(take(&one).is_none());
 }
 
 #[test]
@@ -104,21 +109,21 @@ fn the_contract_holds_on_a_real_disk() {
 #[test]
 fn a_file_that_is_no_sealed_task_is_put_aside_and_never_run() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::default());
-    let mut queue = open(&disk, Path::new("ws"), "one", 1);
+    let queue = open(&disk, Path::new("ws"), "one", 1);
     let name = task(1, 5).name;
     disk.write(&queue.layout.inbox("qa").join(name.file()), b"").unwrap();
-    assert!(matches!(queue.claim("qa").unwrap(), Claimed::Quarantined(_)));
+    assert!(matches!(queue.claim("qa").unwrap(), Claimed::Quarantined { .. }));
     assert_eq!(queue.claim("qa").unwrap(), Claimed::Nothing);
-    assert_eq!(disk.list(&queue.layout.quarantine()).unwrap().len(), 1);
+    assert_eq!(disk.list(&queue.layout.end(End::Failed, "unreadable")).unwrap().len(), 2);
 }
 
 /// A worker that executes all it can claim until the disk fails under it.
 fn work(disk: &Arc<dyn Disk>, me: &str, seed: u64, executed: &mut Vec<u64>) -> std::io::Result<()> {
-    let mut queue = FsQueue::open(disk.clone(), Layout::new(Path::new("ws")), me, seed, true)?;
+    let queue = FsQueue::open(disk.clone(), Layout::new(Path::new("ws")), me, seed, true)?;
     queue.open_agent("qa")?;
     while let Claimed::Task(claim) = queue.claim("qa")? {
         executed.push(claim.task.document["number"].as_u64().unwrap());
-        queue.complete(&claim, End::Processed, &done())?;
+        finish(&queue, &claim, End::Processed)?;
     }
     Ok(())
 }
@@ -137,7 +142,7 @@ fn play(crash: Option<usize>, power_cut: bool, seed: u64) -> usize {
         let queue = FsQueue::open(disk.clone(), Layout::new(Path::new("ws")), "boss", seed, true)?;
         queue.open_agent("qa")?;
         for number in 1..=3 {
-            queue.enqueue(&task(number, 5))?;
+            queue.enqueue(&[task(number, 5)])?;
             acknowledged.insert(number);
         }
         work(&disk, "first", seed + 1, &mut executed)

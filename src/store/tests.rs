@@ -79,8 +79,26 @@ impl Disk for Faulty {
     fn make_dirs(&self, dir: &Path) -> io::Result<()> {
         self.disk.make_dirs(dir)
     }
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(dir)
+    fn read_regular(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        self.disk.read_regular(path, limit)
+    }
+    fn write_new(&self, files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>> {
+        self.disk.write_new(files, sync && self.planted != Planted::NoSync)
+    }
+    fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.disk.overwrite(path, bytes)
+    }
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.link(from, to)
+    }
+    fn scan(&self, dir: &Path, visit: disk::Visit) -> io::Result<()> {
+        self.disk.scan(dir, visit)
+    }
+    fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.disk.list_dirs(dir)
+    }
+    fn mode(&self, path: &Path) -> io::Result<u32> {
+        self.disk.mode(path)
     }
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.disk.remove(path)

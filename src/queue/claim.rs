@@ -1,0 +1,275 @@
+//! Claiming: one rename and one read.
+//!
+//! **Invariant:** a target is known to this process before it is renamed to, so that whatever
+//! lies there later and is not known came late, behind a call that had failed.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::fs::lock;
+use super::moves::{Patience, is_transient};
+use super::name::{ClaimName, TaskName};
+use super::status::{CANCELLED, UNREADABLE};
+use super::stock::{First, Stock};
+use super::{Claim, Claimed, End, Ending, FsQueue, Task, seal};
+
+/// The largest task that is read.
+pub(super) const SIZE_MAX: u64 = 64 << 20;
+/// How often one call lists the inbox: whoever loses all of three listings may come again.
+const LISTINGS: u32 = 3;
+/// How many names that cannot be moved one call goes past.
+const STUCK_MAX: u32 = 16;
+/// Doubts are looked into no later than this many.
+const DOUBTS_MAX: usize = 1024;
+
+/// What came of trying to claim one name.
+enum Taken {
+    Mine(ClaimName),
+    Lost(ClaimName),
+    /// It cannot be moved, and others perhaps can.
+    Stuck(io::Error),
+}
+
+impl FsQueue {
+    pub(super) fn claim_next(&self, agent: &str) -> io::Result<Claimed> {
+        let inbox = self.inbox(agent)?;
+        if self.current_marks()?.is_paused(agent) {
+            return Ok(Claimed::Nothing);
+        }
+        let stock = self.stock(agent);
+        let (mut listings, mut stuck) = (0, 0);
+        loop {
+            let found = lock(&stock).found.pop();
+            if let Some(name) = found {
+                match self.open_claim(agent, name)? {
+                    Some(claimed) => return Ok(claimed),
+                    None => continue,
+                }
+            }
+            let file = {
+                let mut stock = lock(&stock);
+                if stock.is_due() && (listings < LISTINGS || !stock.is_empty()) {
+                    listings += 1;
+                    self.look_into(agent, &mut stock)?;
+                    self.relist(&inbox, &mut stock)?;
+                }
+                stock.take(self.random())
+            };
+            let Some(file) = file else {
+                if lock(&stock).found.is_empty() {
+                    return Ok(Claimed::Nothing);
+                }
+                continue;
+            };
+            let Some(task) = TaskName::parse(&file) else { continue };
+            match self.take(agent, &inbox.join(&*file), task)? {
+                Taken::Mine(name) => match self.open_claim(agent, name)? {
+                    Some(claimed) => return Ok(claimed),
+                    None => continue,
+                },
+                Taken::Lost(name) => {
+                    let mut stock = lock(&stock);
+                    stock.lose(name);
+                    let many = stock.doubts.len() >= DOUBTS_MAX;
+                    if many || stock.looked.is_due(Duration::ZERO) {
+                        self.look_into(agent, &mut stock)?;
+                    }
+                }
+                Taken::Stuck(error) => {
+                    lock(&stock).set_stuck(file);
+                    stuck += 1;
+                    if stuck >= STUCK_MAX {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn relist(&self, inbox: &Path, stock: &mut Stock) -> io::Result<()> {
+        let since = Instant::now();
+        let mut first = First::default();
+        self.scan(inbox, &mut |file| {
+            if !stock.is_stuck(file) {
+                first.see(file);
+            }
+            ControlFlow::Continue(())
+        })?;
+        stock.refill(first, since);
+        Ok(())
+    }
+
+    /// Looks for claims whose rename said that there was nothing to rename. One listing serves
+    /// all of them: a race that was really lost costs a rename and no more.
+    fn look_into(&self, agent: &str, stock: &mut Stock) -> io::Result<()> {
+        if stock.doubts.is_empty() {
+            return Ok(());
+        }
+        let since = Instant::now();
+        let dir = self.layout.claimed(agent);
+        let mut doubts: HashMap<String, ClaimName> =
+            stock.doubts.drain(..).map(|name| (name.file(), name)).collect();
+        let mut found = Vec::new();
+        let there = self.scan(&dir, &mut |file| {
+            found.extend(doubts.remove(file));
+            ControlFlow::Continue(())
+        })?;
+        stock.looked.looked(since);
+        // Whoever holds it already found it elsewhere.
+        stock.found.extend(found.into_iter().filter(|name| self.hold(name)));
+        if !there {
+            // Nothing could be renamed into a directory that somebody removed.
+            self.make_dir(&dir)?;
+            stock.listed.forget();
+        }
+        Ok(())
+    }
+
+    fn take(&self, agent: &str, from: &Path, task: TaskName) -> io::Result<Taken> {
+        let name = ClaimName { task, worker: self.me.clone(), claim: self.word() };
+        let to = self.layout.claimed(agent).join(name.file());
+        self.hold(&name);
+        let moved = match self.disk.rename(from, &to) {
+            Ok(()) => Ok(Ending::Committed),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ending::Fenced),
+            Err(_) => self.move_unique(from, &to),
+        };
+        if matches!(moved, Ok(Ending::Committed)) {
+            return Ok(Taken::Mine(name));
+        }
+        self.let_go(&name);
+        match moved {
+            Ok(_) => Ok(Taken::Lost(name)),
+            Err(error) if is_about_one(&error) => Ok(Taken::Stuck(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn claim_one(&self, agent: &str, task: &TaskName) -> io::Result<Claimed> {
+        if self.current_marks()?.is_paused(agent) {
+            return Ok(Claimed::Nothing);
+        }
+        match self.take_one(agent, task)? {
+            Some(name) => Ok(self.open_claim(agent, name)?.unwrap_or(Claimed::Nothing)),
+            None => Ok(Claimed::Nothing),
+        }
+    }
+
+    /// Claims one waiting file, whatever is in it.
+    pub(super) fn take_one(&self, agent: &str, task: &TaskName) -> io::Result<Option<ClaimName>> {
+        let from = self.inbox(agent)?.join(task.file());
+        self.open_agent(agent)?;
+        let name = ClaimName { task: task.clone(), worker: self.me.clone(), claim: self.word() };
+        self.hold(&name);
+        let moved = self.move_unique(&from, &self.layout.claimed(agent).join(name.file()));
+        if !matches!(moved, Ok(Ending::Committed)) {
+            self.let_go(&name);
+        }
+        Ok((moved? == Ending::Committed).then_some(name))
+    }
+
+    /// Reads a claimed file. What cannot be executed is ended here: by `None` if it is of no
+    /// interest to the caller.
+    fn open_claim(&self, agent: &str, name: ClaimName) -> io::Result<Option<Claimed>> {
+        let opened = self.open_held(agent, &name);
+        if !matches!(opened, Ok(Some(Claimed::Task(_)))) {
+            self.let_go(&name);
+        }
+        opened
+    }
+
+    fn open_held(&self, agent: &str, name: &ClaimName) -> io::Result<Option<Claimed>> {
+        match self.read_claim(agent, name)? {
+            Found::Task(claim) => {
+                if !self.current_marks()?.is_cancelled(&claim.task) {
+                    return Ok(Some(Claimed::Task(claim)));
+                }
+                self.end_claim(*claim, End::Cancelled, CANCELLED, "cancelled before it was begun")?;
+                Ok(None)
+            }
+            Found::Unreadable(reason) => {
+                self.end_unreadable(agent, name, &reason)?;
+                Ok(Some(Claimed::Quarantined { name: name.clone(), reason }))
+            }
+            Found::Gone => Ok(None),
+        }
+    }
+
+    /// Reads a claimed file.
+    pub(super) fn read_claim(&self, agent: &str, name: &ClaimName) -> io::Result<Found> {
+        let path = self.layout.claimed(agent).join(name.file());
+        let bytes = match self.read_moved(&path) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(Found::Gone),
+            Err(error) if is_transient(&error) => return Err(error),
+            Err(error) => {
+                return Ok(Found::Unreadable(format!("the file cannot be read: {error}")));
+            }
+        };
+        let Some(document) = seal::unseal(&bytes) else {
+            let reason = "the file is not a whole task: its seal is missing or wrong";
+            return Ok(Found::Unreadable(reason.to_owned()));
+        };
+        match Task::read(name.task.clone(), agent, document) {
+            Some(task) => {
+                let claim = Claim { name: name.clone(), agent: agent.to_owned(), task };
+                Ok(Found::Task(Box::new(claim)))
+            }
+            None => Ok(Found::Unreadable("the task names no batch that could be one".to_owned())),
+        }
+    }
+
+    /// Reads a file that was just moved: a cache may not know of it yet.
+    fn read_moved(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        let mut patience = Patience::new(self.patience);
+        loop {
+            match self.disk.read_regular(path, SIZE_MAX) {
+                Ok(bytes) => return Ok(Some(bytes)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    if !self.is_there(path)? {
+                        return Ok(None);
+                    }
+                    patience.wait_anyway(error)?;
+                }
+                Err(error) => patience.wait(error)?,
+            }
+        }
+    }
+
+    /// Ends a claim of a file that is no task.
+    pub(super) fn end_unreadable(
+        &self,
+        agent: &str,
+        name: &ClaimName,
+        reason: &str,
+    ) -> io::Result<Ending> {
+        let task = Task {
+            name: name.task.clone(),
+            agent: agent.to_owned(),
+            batch: UNREADABLE.to_owned(),
+            crash_limit: 0,
+            document: Default::default(),
+        };
+        let claim = Claim { name: name.clone(), agent: agent.to_owned(), task };
+        self.end_claim(claim, End::Failed, UNREADABLE, reason)
+    }
+}
+
+/// What a claimed file turned out to be.
+pub(super) enum Found {
+    Task(Box<Claim>),
+    Unreadable(String),
+    Gone,
+}
+
+/// Whether an error may be about one file and not about all of them.
+fn is_about_one(error: &io::Error) -> bool {
+    const OF_ALL: [Errno; 4] = [Errno::EROFS, Errno::ENOSPC, Errno::EDQUOT, Errno::EXDEV];
+    let code = error.raw_os_error().map(Errno::from_raw);
+    code.is_some_and(|code| !OF_ALL.contains(&code)) && !is_transient(error)
+}

@@ -1,0 +1,194 @@
+//! Ending and giving back claimed tasks.
+//!
+//! The order: the status is written beside where the task will lie and, in durable mode, synced
+//! with its name; then the task is moved, which is the commit; then the directories are synced.
+//! Nobody reads a status before its task is there, and half of one has no seal, so it needs no
+//! rename of its own. A status whose task was taken away meanwhile is put aside as evidence.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::moves::{Patience, parent};
+use super::name::{ClaimName, TaskName};
+use super::{Claim, End, Ending, Finish, FsQueue, seal, status};
+
+impl FsQueue {
+    pub(super) fn commit_all(&self, done: &[Finish]) -> Vec<io::Result<Ending>> {
+        let dirs: Vec<PathBuf> =
+            done.iter().map(|f| self.layout.end(f.end, &f.claim.task.batch)).collect();
+        let mut results = self.write_statuses(done, &dirs);
+        let unsynced = self.sync_dirs(good(&dirs, &results));
+        for ((result, finish), dir) in results.iter_mut().zip(done).zip(&dirs) {
+            if result.is_ok() {
+                *result = unsynced.check(dir).and_then(|()| self.commit(&finish.claim, dir));
+            }
+        }
+        let claimed: Vec<PathBuf> =
+            done.iter().map(|f| self.layout.claimed(&f.claim.agent)).collect();
+        // The new names first: a file must not be gone from the old place alone.
+        let unsynced = self.sync_dirs(good(&dirs, &results));
+        let _ = self.sync_dirs(good(&claimed, &results));
+        for ((result, finish), dir) in results.iter_mut().zip(done).zip(&dirs) {
+            self.let_go(&finish.claim.name);
+            if matches!(result, Ok(Ending::Committed)) {
+                if let Err(error) = unsynced.check(dir) {
+                    *result = Err(error);
+                }
+            } else if matches!(result, Ok(Ending::Fenced)) {
+                self.keep_evidence(&finish.claim.name, dir);
+            }
+        }
+        results
+    }
+
+    /// Writes each status; `Committed` stands for "written" here.
+    fn write_statuses(&self, done: &[Finish], dirs: &[PathBuf]) -> Vec<io::Result<Ending>> {
+        for dir in dirs {
+            // If it cannot be made, the write will say so.
+            let _ = self.need_dir(dir);
+        }
+        let files: Vec<(PathBuf, Vec<u8>)> = done
+            .iter()
+            .zip(dirs)
+            .map(|(finish, dir)| (dir.join(finish.claim.name.status()), seal::seal(&finish.status)))
+            .collect();
+        let written = self.disk.write_new(&files, self.durable);
+        let settle = |(written, (path, bytes)): (io::Result<()>, &(PathBuf, Vec<u8>))| match written
+        {
+            Ok(()) => Ok(Ending::Committed),
+            Err(error) => self.write_status_again(path, bytes, error),
+        };
+        written.into_iter().zip(&files).map(settle).collect()
+    }
+
+    /// Writes a status after the plain way failed with `error`.
+    fn write_status_again(
+        &self,
+        path: &Path,
+        bytes: &[u8],
+        mut error: io::Error,
+    ) -> io::Result<Ending> {
+        let mut patience = Patience::new(self.patience);
+        loop {
+            match error.kind() {
+                // Somebody tidied up.
+                io::ErrorKind::NotFound => self.make_dir(parent(path))?,
+                // An earlier try to end this claim left it. The first whole status counts.
+                io::ErrorKind::AlreadyExists => return self.keep_or_replace(path, bytes),
+                _ => patience.wait(error)?,
+            }
+            match self.write_one(path, bytes.to_vec(), self.durable) {
+                Ok(()) => return Ok(Ending::Committed),
+                Err(failed) => error = failed,
+            }
+        }
+    }
+
+    fn keep_or_replace(&self, path: &Path, bytes: &[u8]) -> io::Result<Ending> {
+        let whole = self.read_file(path)?.is_some_and(|bytes| seal::unseal(&bytes).is_some());
+        if !whole {
+            let temporary = self.write_temporary(bytes, None)?;
+            self.disk.rename(&temporary, path)?;
+        } else if self.durable {
+            self.disk.sync(path)?;
+        }
+        Ok(Ending::Committed)
+    }
+
+    fn commit(&self, claim: &Claim, dir: &Path) -> io::Result<Ending> {
+        let from = self.layout.claimed(&claim.agent).join(claim.name.file());
+        self.move_unique(&from, &dir.join(claim.name.ended(&self.me)))
+    }
+
+    /// Ends a claim with a status of the queue's own.
+    pub(super) fn end_claim(
+        &self,
+        claim: Claim,
+        end: End,
+        reason: &str,
+        message: &str,
+    ) -> io::Result<Ending> {
+        let status = status::of_claim(&claim, reason, message);
+        let mut results = self.commit_all(&[Finish { claim, end, status }]);
+        results.pop().unwrap_or(Ok(Ending::Fenced))
+    }
+
+    /// Ends a claim whose status is there already.
+    pub(super) fn finish_forward(&self, claim: &Claim, end: End) -> io::Result<Ending> {
+        let dir = self.layout.end(end, &claim.task.batch);
+        let from = self.layout.claimed(&claim.agent).join(claim.name.file());
+        // A disk without a journal may leave a file under both names when the power fails.
+        let ended = self.list(&dir, |file| {
+            ClaimName::parse_ended(file).filter(|(name, _)| *name == claim.name)
+        })?;
+        if !ended.is_empty() {
+            self.disk.remove(&from)?;
+            return Ok(Ending::Fenced);
+        }
+        if self.durable {
+            self.disk.sync(&dir.join(claim.name.status()))?;
+        }
+        self.sync_dirs([dir.as_path()]).check_all()?;
+        let ending = self.commit(claim, &dir)?;
+        self.sync_dirs([dir.as_path()]).check_all()?;
+        Ok(ending)
+    }
+
+    /// Puts a claimed task back into its inbox. Needs no sync: if it is undone by a power cut,
+    /// it is done again.
+    pub(super) fn give_back(&self, claim: &Claim, next: &TaskName) -> io::Result<Ending> {
+        let from = self.layout.claimed(&claim.agent).join(claim.name.file());
+        let to = self.inbox(&claim.agent)?.join(next.file());
+        let moved = self.move_unique(&from, &to);
+        self.let_go(&claim.name);
+        moved
+    }
+
+    /// Puts the status of a fenced claim aside. It is of use to people only.
+    fn keep_evidence(&self, name: &ClaimName, dir: &Path) {
+        let path = dir.join(name.status());
+        let aside = self.layout.evidence().join(format!("{}.{}", name.status(), self.me));
+        if let Err(error) = self.move_unique(&path, &aside) {
+            tracing::warn!("`{}` stays where it is: {error}", path.display());
+        }
+    }
+
+    /// Puts an ended task back into its inbox.
+    pub(super) fn put_again(
+        &self,
+        end: End,
+        batch: &str,
+        name: &ClaimName,
+        by: &str,
+    ) -> io::Result<Ending> {
+        let dir = self.layout.end(end, batch);
+        let from = dir.join(name.ended(by));
+        let Some(bytes) = self.read_task_file(&from)? else { return Ok(Ending::Fenced) };
+        let agent = seal::unseal(&bytes).and_then(|d| Some(d.get("agent")?.as_str()?.to_owned()));
+        let Some(agent) = agent else {
+            let text = format!("`{}` is no whole task: it cannot be executed", from.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        };
+        self.open_agent(&agent)?;
+        // Or it would be cancelled again by whoever claims it.
+        self.unmark_cancel(name.task.id.as_str())?;
+        let next = TaskName { crashes: 0, ..name.task.next(false) };
+        let to = self.layout.inbox(&agent).join(next.file());
+        let ending = self.move_unique(&from, &to)?;
+        self.sync_dirs([parent(&to)]).check_all()?;
+        self.sync_dirs([dir.as_path()]).check_all()?;
+        if ending == Ending::Committed {
+            self.keep_evidence(name, &dir);
+        }
+        Ok(ending)
+    }
+}
+
+/// The directories of those that went well so far.
+fn good<'a>(dirs: &'a [PathBuf], results: &[io::Result<Ending>]) -> impl Iterator<Item = &'a Path> {
+    let well = |(dir, result): (&'a PathBuf, &io::Result<Ending>)| {
+        matches!(result, Ok(Ending::Committed)).then_some(dir.as_path())
+    };
+    let dirs: Vec<&Path> = dirs.iter().zip(results).filter_map(well).collect();
+    dirs.into_iter()
+}

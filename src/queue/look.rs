@@ -1,0 +1,174 @@
+//! Looking without touching.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::claim::SIZE_MAX;
+use super::fs::{check_name, lock};
+use super::name::{ClaimName, TaskId, TaskName};
+use super::{End, FsQueue, Place, Task, seal};
+use crate::ids;
+
+const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
+
+impl FsQueue {
+    pub(super) fn list_agents(&self) -> io::Result<Vec<String>> {
+        let mut agents = self.list_dirs(&self.layout.inboxes())?;
+        agents.extend(self.list_dirs(&self.layout.all_claimed())?);
+        agents.retain(|agent| ids::name_fault(agent).is_none());
+        agents.sort_unstable();
+        agents.dedup();
+        Ok(agents)
+    }
+
+    pub(super) fn list_claims(&self, agent: &str) -> io::Result<Vec<ClaimName>> {
+        check_name(agent, "an agent")?;
+        self.list(&self.layout.claimed(agent), ClaimName::parse)
+    }
+
+    pub(super) fn list_waiting(&self, agent: &str) -> io::Result<Vec<TaskName>> {
+        let mut names = self.list(&self.inbox(agent)?, TaskName::parse)?;
+        names.sort_unstable_by(|a, b| {
+            (a.priority, &a.id, a.attempt).cmp(&(b.priority, &b.id, b.attempt))
+        });
+        Ok(names)
+    }
+
+    /// A name that cannot be moved is none that waits.
+    pub(super) fn any_waiting(&self, agent: &str) -> io::Result<bool> {
+        let stock = self.stock(agent);
+        let mut found = false;
+        self.scan(&self.inbox(agent)?, &mut |file| {
+            if !TaskName::is_name(file) || lock(&stock).is_stuck(file) {
+                return ControlFlow::Continue(());
+            }
+            found = true;
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    pub(super) fn list_ended(&self, end: End, batch: &str) -> io::Result<Vec<(ClaimName, String)>> {
+        check_name(batch, "a batch")?;
+        self.list(&self.layout.end(end, batch), ClaimName::parse_ended)
+    }
+
+    pub(super) fn list_batches(&self, end: End) -> io::Result<Vec<String>> {
+        let mut batches = self.list_dirs(&self.layout.ends(end))?;
+        batches.retain(|batch| ids::name_fault(batch).is_none());
+        Ok(batches)
+    }
+
+    pub(super) fn read_status(
+        &self,
+        end: End,
+        batch: &str,
+        name: &ClaimName,
+    ) -> io::Result<Option<Map<String, Value>>> {
+        check_name(batch, "a batch")?;
+        let bytes = self.read_task_file(&self.layout.end(end, batch).join(name.status()))?;
+        Ok(bytes.and_then(|bytes| seal::unseal(&bytes)))
+    }
+
+    pub(super) fn guess_end(
+        &self,
+        batch: &str,
+        name: &ClaimName,
+    ) -> io::Result<Option<(End, Map<String, Value>)>> {
+        check_name(batch, "a batch")?;
+        let file = name.ended(&name.worker);
+        for end in ENDS {
+            if self.read_task_file(&self.layout.end(end, batch).join(&file))?.is_some() {
+                return Ok(self.read_status(end, batch, name)?.map(|status| (end, status)));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn find_task(
+        &self,
+        agent: &str,
+        batch: &str,
+        id: &TaskId,
+    ) -> io::Result<Option<Place>> {
+        for _ in 0..2 {
+            if let Some(place) = self.find_once(agent, batch, id)? {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    fn find_once(&self, agent: &str, batch: &str, id: &TaskId) -> io::Result<Option<Place>> {
+        check_name(batch, "a batch")?;
+        let inbox = self.inbox(agent)?;
+        let waiting =
+            |file: &str| TaskName::is_name_of(file, id).then(|| TaskName::parse(file)).flatten();
+        if let Some(name) = self.first(&inbox, waiting)? {
+            return Ok(Some(Place::Waiting { agent: agent.to_owned(), name }));
+        }
+        // The id stands at one place in every name.
+        let of_it = |file: &str| file.get(2..28) == Some(id.as_str());
+        let claimed = |file: &str| of_it(file).then(|| ClaimName::parse(file)).flatten();
+        if let Some(name) = self.first(&self.layout.claimed(agent), claimed)? {
+            return Ok(Some(Place::Claimed { agent: agent.to_owned(), name }));
+        }
+        let ended = |file: &str| of_it(file).then(|| ClaimName::parse_ended(file)).flatten();
+        for end in ENDS {
+            if let Some((name, by)) = self.first(&self.layout.end(end, batch), ended)? {
+                return Ok(Some(Place::Ended { end, name, by }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first name in a directory that `pick` makes something of.
+    fn first<T>(&self, dir: &Path, pick: impl Fn(&str) -> Option<T>) -> io::Result<Option<T>> {
+        let mut found = None;
+        self.scan(dir, &mut |file| {
+            found = pick(file);
+            if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        Ok(found)
+    }
+
+    pub(super) fn is_there(&self, path: &Path) -> io::Result<bool> {
+        let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let found = self.first(super::moves::parent(path), |name| (name == file).then_some(()))?;
+        Ok(found.is_some())
+    }
+
+    pub(super) fn read_task(&self, place: &Place, batch: &str) -> io::Result<Option<Task>> {
+        check_name(batch, "a batch")?;
+        let (path, name, agent) = match place {
+            Place::Waiting { agent, name } => (self.inbox(agent)?.join(name.file()), name, agent),
+            Place::Claimed { agent, name } => {
+                (self.layout.claimed(agent).join(name.file()), &name.task, agent)
+            }
+            Place::Ended { end, name, by } => {
+                (self.layout.end(*end, batch).join(name.ended(by)), &name.task, &String::new())
+            }
+        };
+        let bytes = self.read_task_file(&path)?;
+        Ok(bytes.and_then(|bytes| {
+            let document = seal::unseal(&bytes)?;
+            let told = document.get("agent").and_then(Value::as_str).unwrap_or(agent).to_owned();
+            Task::read(name.clone(), &told, document)
+        }))
+    }
+
+    /// Reads a task or a status; nothing, if it is not there or nothing to read.
+    pub(super) fn read_task_file(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        match self.disk.read_regular(path, SIZE_MAX) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.need_volume().map(|()| None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Small files that people leave for the fleet: tasks to cancel, agents to pause. The name is
+//! what counts, and it is seen by listing.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::fs::{check_name, lock};
+use super::moves::parent;
+use super::name::TaskName;
+use super::status::CANCELLED;
+use super::stock::Pace;
+use super::{Claim, End, Ending, FsQueue, Task};
+
+/// What was there when somebody looked last.
+#[derive(Default)]
+pub(super) struct Marks {
+    pace: Pace,
+    seen: Arc<Seen>,
+}
+
+#[derive(Default)]
+pub(super) struct Seen {
+    cancels: HashSet<String>,
+    pauses: HashSet<String>,
+}
+
+impl Seen {
+    pub(super) fn is_paused(&self, agent: &str) -> bool {
+        self.pauses.contains(agent)
+    }
+
+    /// Whether a task is to be cancelled, by its own id or because it is a step of a run that is.
+    /// A task that stands for a run itself is not a step of it: whoever drives the run must get
+    /// it, to end the run in order.
+    pub(super) fn is_cancelled(&self, task: &Task) -> bool {
+        if self.cancels.is_empty() {
+            return false;
+        }
+        let member = |key| task.document.get(key).and_then(Value::as_str);
+        let run = member("run_id").filter(|_| task.document.contains_key("step"));
+        self.cancels.contains(task.name.id.as_str())
+            || run.is_some_and(|run| self.cancels.contains(run))
+    }
+}
+
+impl FsQueue {
+    /// The markers as they are now, or were a moment ago: looking costs a twentieth of the time
+    /// at most, so a claim pays next to nothing for it.
+    pub(super) fn current_marks(&self) -> io::Result<Arc<Seen>> {
+        let mut marks = lock(&self.marks);
+        if marks.pace.is_due(Duration::ZERO) {
+            let since = Instant::now();
+            let cancels = self.list_cancels()?;
+            let pauses = self.list(&self.layout.pause(), marker)?.into_iter().collect();
+            marks.seen = Arc::new(Seen { cancels, pauses });
+            marks.pace.looked(since);
+        }
+        Ok(marks.seen.clone())
+    }
+
+    fn forget_marks(&self) {
+        lock(&self.marks).pace.forget();
+    }
+
+    pub(super) fn list_cancels(&self) -> io::Result<HashSet<String>> {
+        Ok(self.list(&self.layout.cancel(), marker)?.into_iter().collect())
+    }
+
+    pub(super) fn mark_cancel(&self, id: &str) -> io::Result<()> {
+        check_name(id, "a task or a run")?;
+        self.mark(&self.layout.cancel().join(id), b"")
+    }
+
+    pub(super) fn unmark_cancel(&self, id: &str) -> io::Result<()> {
+        check_name(id, "a task or a run")?;
+        self.unmark(&self.layout.cancel().join(id))
+    }
+
+    pub(super) fn mark_pause(&self, agent: &str, reason: &str) -> io::Result<()> {
+        check_name(agent, "an agent")?;
+        self.mark(&self.layout.pause().join(agent), reason.as_bytes())
+    }
+
+    pub(super) fn unmark_pause(&self, agent: &str) -> io::Result<()> {
+        check_name(agent, "an agent")?;
+        self.unmark(&self.layout.pause().join(agent))
+    }
+
+    pub(super) fn pause_reason(&self, agent: &str) -> io::Result<Option<String>> {
+        check_name(agent, "an agent")?;
+        let bytes = self.read_file(&self.layout.pause().join(agent))?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Leaves a marker, or replaces one, whole.
+    fn mark(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.need_dir(parent(path))?;
+        let temporary = self.write_temporary(bytes, None)?;
+        self.move_unique(&temporary, path)?;
+        self.forget_marks();
+        self.sync_dirs([parent(path)]).check_all()
+    }
+
+    fn unmark(&self, path: &Path) -> io::Result<()> {
+        let removed = match self.disk.remove(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            removed => removed,
+        };
+        self.forget_marks();
+        removed?;
+        self.sync_dirs([parent(path)]).check_all()
+    }
+
+    /// Cancels a waiting task.
+    pub(super) fn take_out(&self, agent: &str, name: &TaskName) -> io::Result<Ending> {
+        let Some(name) = self.take_one(agent, name)? else { return Ok(Ending::Fenced) };
+        match self.read_claim(agent, &name)? {
+            super::claim::Found::Task(claim) => {
+                let claim: Claim = *claim;
+                self.end_claim(claim, End::Cancelled, CANCELLED, "cancelled before it was claimed")
+            }
+            super::claim::Found::Unreadable(reason) => self.end_unreadable(agent, &name, &reason),
+            super::claim::Found::Gone => Ok(Ending::Fenced),
+        }
+    }
+}
+
+/// A marker's name; what begins with a dot is none.
+fn marker(file: &str) -> Option<String> {
+    (!file.starts_with('.')).then(|| file.to_owned())
+}

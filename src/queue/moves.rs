@@ -1,0 +1,174 @@
+//! The one primitive, a rename to a name that only this process can have chosen, and how errors
+//! are met.
+//!
+//! **Invariant:** whatever a rename returned, it happened if and only if its target is listed.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::{Ending, FsQueue};
+
+/// What a volume says that does not answer just now.
+const TRANSIENT: [Errno; 16] = [
+    Errno::EIO,
+    Errno::EINTR,
+    Errno::EAGAIN,
+    Errno::ETIMEDOUT,
+    Errno::ENOTCONN,
+    Errno::ESTALE,
+    Errno::ECONNREFUSED,
+    Errno::ECONNRESET,
+    Errno::ECONNABORTED,
+    Errno::EHOSTDOWN,
+    Errno::EHOSTUNREACH,
+    Errno::ENETDOWN,
+    Errno::ENETUNREACH,
+    Errno::EREMOTEIO,
+    Errno::ESHUTDOWN,
+    Errno::ENOLINK,
+];
+
+/// Whether the same call may succeed in a while.
+pub(super) fn is_transient(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|code| TRANSIENT.contains(&Errno::from_raw(code)))
+}
+
+/// Waits between tries, each time longer, until it has waited enough.
+pub(super) struct Patience {
+    until: Instant,
+    next: Duration,
+}
+
+impl Patience {
+    pub(super) fn new(total: Duration) -> Self {
+        Patience { until: Instant::now() + total, next: Duration::from_millis(1) }
+    }
+
+    /// Waits if `error` may pass; gives it back if it will not or has taken too long.
+    pub(super) fn wait(&mut self, error: io::Error) -> io::Result<()> {
+        if is_transient(&error) { self.wait_anyway(error) } else { Err(error) }
+    }
+
+    /// Waits, whatever the error; gives it back when it has taken too long.
+    pub(super) fn wait_anyway(&mut self, error: io::Error) -> io::Result<()> {
+        if Instant::now() >= self.until {
+            return Err(error);
+        }
+        std::thread::sleep(self.next);
+        self.next = (self.next * 2).min(Duration::from_millis(250));
+        Ok(())
+    }
+}
+
+/// Whether a name is in its directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Listed {
+    Yes,
+    No,
+    /// There is no such directory.
+    Nowhere,
+}
+
+impl FsQueue {
+    /// Renames to a name that only this process can have chosen. `Fenced` when somebody else
+    /// moved the file first. Syncs nothing.
+    pub(super) fn move_unique(&self, from: &Path, to: &Path) -> io::Result<Ending> {
+        let mut patience = Patience::new(self.patience);
+        loop {
+            let error = match self.disk.rename(from, to) {
+                Ok(()) => return Ok(Ending::Committed),
+                Err(error) => error,
+            };
+            let target = self.is_listed(to)?;
+            if target == Listed::Yes {
+                return Ok(Ending::Committed);
+            }
+            if error.kind() != io::ErrorKind::NotFound {
+                patience.wait(error)?;
+            } else if self.is_listed(from)? != Listed::Yes {
+                return Ok(Ending::Fenced);
+            } else if target == Listed::Nowhere {
+                // Somebody tidied up the directory it goes to.
+                self.make_dir(parent(to))?;
+            } else {
+                // A stale cache; it clears in a while.
+                patience.wait_anyway(stale(from))?;
+            }
+        }
+    }
+
+    fn is_listed(&self, path: &Path) -> io::Result<Listed> {
+        let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let mut found = Listed::No;
+        let there = self.scan(parent(path), &mut |name| {
+            if name != file {
+                return ControlFlow::Continue(());
+            }
+            found = Listed::Yes;
+            ControlFlow::Break(())
+        })?;
+        Ok(if there { found } else { Listed::Nowhere })
+    }
+
+    /// Writes one file that is not there yet.
+    pub(super) fn write_one(&self, path: &Path, bytes: Vec<u8>, sync: bool) -> io::Result<()> {
+        let mut results = self.disk.write_new(&[(path.to_owned(), bytes)], sync);
+        results.pop().unwrap_or_else(|| Err(io::Error::other("the disk gave no answer")))
+    }
+
+    /// In durable mode, syncs each of some directories once. Gives those that could not be. A
+    /// sync is never tried again: a disk may forget what it failed to write and then report
+    /// success.
+    pub(super) fn sync_dirs<'a>(&self, dirs: impl IntoIterator<Item = &'a Path>) -> Unsynced {
+        let mut failed = Unsynced::default();
+        if self.durable {
+            let dirs: BTreeSet<&Path> = dirs.into_iter().collect();
+            for dir in dirs {
+                if let Err(error) = self.disk.sync_dir(dir) {
+                    failed.0.push((dir.to_owned(), error));
+                }
+            }
+        }
+        failed
+    }
+}
+
+/// Directories that could not be synced.
+#[derive(Default)]
+pub(super) struct Unsynced(Vec<(PathBuf, io::Error)>);
+
+impl Unsynced {
+    /// An error if a directory is one of them.
+    pub(super) fn check(&self, dir: &Path) -> io::Result<()> {
+        match self.0.iter().find(|(other, _)| other == dir) {
+            Some((_, error)) => Err(again(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// An error if there are any.
+    pub(super) fn check_all(self) -> io::Result<()> {
+        self.0.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
+
+/// The same error for somebody else.
+fn again(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+fn stale(path: &Path) -> io::Error {
+    io::Error::other(format!("`{}` is listed but cannot be moved", path.display()))
+}
+
+pub(super) fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}

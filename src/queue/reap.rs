@@ -1,0 +1,120 @@
+//! What becomes of claims whose holder is gone, and of what else it left.
+//!
+//! Everybody may do this, at any time, all at once: each claim is moved by a rename, so one of
+//! them does it.
+
+use std::collections::HashSet;
+use std::io;
+
+use super::claim::Found;
+use super::moves::is_transient;
+use super::name::ClaimName;
+use super::status::{CANCELLED, CRASH_LIMIT};
+use super::{Claim, End, Ending, FsQueue, Reaped};
+
+/// What a holder did to be gone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    /// It died over the task, which counts against the task.
+    Died,
+    /// It never knew that it held it.
+    Unaware,
+}
+
+impl FsQueue {
+    pub(super) fn reap_worker(&self, worker: &str) -> io::Result<Vec<Reaped>> {
+        self.reap_where(Gone::Died, |name| name.worker == worker)
+    }
+
+    /// Deals with claims that this process made without knowing: a rename that had failed, and
+    /// happened later after all. `known` has the file names of the claims that the caller holds.
+    pub fn adopt_surprises(&self, known: &HashSet<String>) -> io::Result<Vec<Reaped>> {
+        let mine = |name: &ClaimName| name.worker == self.me && !known.contains(&name.file());
+        // Whatever is held from here on was known to its maker.
+        self.reap_where(Gone::Unaware, |name| mine(name) && self.hold(name))
+    }
+
+    fn reap_where(
+        &self,
+        gone: Gone,
+        is_theirs: impl Fn(&ClaimName) -> bool,
+    ) -> io::Result<Vec<Reaped>> {
+        let mut reaped = Vec::new();
+        for agent in self.list_dirs(&self.layout.all_claimed())? {
+            for name in self.list_claims(&agent)? {
+                if !is_theirs(&name) {
+                    continue;
+                }
+                let done = self.reap_claim(&agent, &name, gone);
+                self.let_go(&name);
+                match done {
+                    Ok(done) => reaped.extend(done),
+                    Err(error) if is_transient(&error) => return Err(error),
+                    // One that cannot be moved must not keep the others.
+                    Err(error) => tracing::warn!("`{}` stays claimed: {error}", name.file()),
+                }
+            }
+        }
+        Ok(reaped)
+    }
+
+    fn reap_claim(&self, agent: &str, name: &ClaimName, gone: Gone) -> io::Result<Option<Reaped>> {
+        let claim = match self.read_claim(agent, name)? {
+            Found::Task(claim) => *claim,
+            Found::Unreadable(reason) => {
+                let ending = self.end_unreadable(agent, name, &reason)?;
+                return Ok(if_ours(
+                    ending,
+                    Reaped::Finished { name: name.clone(), end: End::Failed },
+                ));
+            }
+            Found::Gone => return Ok(None),
+        };
+        for end in [End::Processed, End::Failed, End::Cancelled] {
+            if self.read_status(end, &claim.task.batch, name)?.is_some() {
+                let ending = self.finish_forward(&claim, end)?;
+                return Ok(if_ours(ending, Reaped::Finished { name: name.clone(), end }));
+            }
+        }
+        self.reap_unfinished(claim, gone)
+    }
+
+    fn reap_unfinished(&self, claim: Claim, gone: Gone) -> io::Result<Option<Reaped>> {
+        let name = claim.name.clone();
+        if self.current_marks()?.is_cancelled(&claim.task) {
+            let message = "cancelled; its worker was gone";
+            let ending = self.end_claim(claim, End::Cancelled, CANCELLED, message)?;
+            return Ok(if_ours(ending, Reaped::Cancelled { name }));
+        }
+        let next = name.task.next(gone == Gone::Died);
+        if gone == Gone::Died && next.crashes >= claim.task.crash_limit {
+            let deaths = next.crashes;
+            let message = format!("its worker died {deaths} times; it is not tried again");
+            let ending = self.end_claim(claim, End::Failed, CRASH_LIMIT, &message)?;
+            return Ok(if_ours(ending, Reaped::Poison { name }));
+        }
+        let ending = self.give_back(&claim, &next)?;
+        Ok(if_ours(ending, Reaped::Returned { name: next }))
+    }
+
+    /// Removes what dead processes left half-made, by whether they are dead and never by age.
+    /// Says how much it was.
+    pub fn sweep_tmp(&self, is_dead: &dyn Fn(&str) -> bool) -> io::Result<usize> {
+        let left = self.list(&self.layout.tmp(), |file| {
+            let (worker, _) = file.split_once('.')?;
+            (worker != self.me && is_dead(worker)).then(|| file.to_owned())
+        })?;
+        for file in &left {
+            match self.disk.remove(&self.layout.tmp().join(file)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(left.len())
+    }
+}
+
+/// What was done, unless somebody else did it.
+fn if_ours(ending: Ending, done: Reaped) -> Option<Reaped> {
+    (ending == Ending::Committed).then_some(done)
+}

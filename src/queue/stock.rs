@@ -1,0 +1,123 @@
+//! What was listed and not tried yet: an inbox is listed once and then drained, which keeps the
+//! cost of a claim flat however many tasks wait.
+
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::name::{ClaimName, TaskName};
+
+/// How many names are kept of a listing: the first in the order of claims.
+const KEPT: usize = 16_384;
+/// A listing is not made again before it is this old, unless it is used up,
+const FRESH: Duration = Duration::from_millis(100);
+/// nor before this many times what it took have passed: looking takes a twentieth of the time.
+const SHARE: u32 = 20;
+/// Whoever lost a race goes on with one of this many.
+const SPREAD: usize = 16;
+/// How long a name is left alone that could not be moved.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// When something was looked at last, and what that took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    last: Option<(Instant, Duration)>,
+}
+
+impl Pace {
+    /// Whether to look again: what was seen is older than `fresh`, and looking would not take
+    /// more than its share of the time.
+    pub(super) fn is_due(&self, fresh: Duration) -> bool {
+        self.last.is_none_or(|(at, took)| at.elapsed() > fresh.max(took * SHARE))
+    }
+
+    pub(super) fn looked(&mut self, since: Instant) {
+        self.last = Some((Instant::now(), since.elapsed()));
+    }
+
+    /// What was seen does not count any more.
+    pub(super) fn forget(&mut self) {
+        self.last = None;
+    }
+}
+
+/// The first names of an inbox.
+#[derive(Debug, Default)]
+pub(super) struct Stock {
+    names: VecDeque<Box<str>>,
+    pub(super) listed: Pace,
+    /// The last name taken from here went to somebody else.
+    lost: bool,
+    /// Claims whose rename said that the task was gone. Now and then that is not true.
+    pub(super) doubts: Vec<ClaimName>,
+    /// Of these, the ones that turned out to be made.
+    pub(super) found: Vec<ClaimName>,
+    pub(super) looked: Pace,
+    /// Names that cannot be moved, and since when.
+    stuck: HashMap<Box<str>, Instant>,
+}
+
+impl Stock {
+    /// Whether the inbox is to be listed before the next name is taken.
+    pub(super) fn is_due(&self) -> bool {
+        self.names.is_empty() || self.listed.is_due(FRESH)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Takes over a new listing.
+    pub(super) fn refill(&mut self, first: First, since: Instant) {
+        self.names = first.into_sorted();
+        self.listed.looked(since);
+        self.stuck.retain(|_, at| at.elapsed() < STUCK);
+    }
+
+    /// The next name to try: the first, or after a lost race one of the first, so that those who
+    /// drain the same listing do not meet at every name.
+    pub(super) fn take(&mut self, random: u64) -> Option<Box<str>> {
+        let spread = if self.lost { SPREAD.min(self.names.len()) } else { 1 };
+        self.lost = false;
+        self.names.remove((random % spread.max(1) as u64) as usize)
+    }
+
+    /// Notes that a claim was lost to somebody else, as far as is known.
+    pub(super) fn lose(&mut self, name: ClaimName) {
+        self.lost = true;
+        self.doubts.push(name);
+    }
+
+    pub(super) fn set_stuck(&mut self, file: Box<str>) {
+        self.stuck.insert(file, Instant::now());
+    }
+
+    pub(super) fn is_stuck(&self, file: &str) -> bool {
+        self.stuck.get(file).is_some_and(|at| at.elapsed() < STUCK)
+    }
+}
+
+/// The first of many names, gathered in any order and little memory.
+#[derive(Default)]
+pub(super) struct First {
+    names: BinaryHeap<Box<str>>,
+}
+
+impl First {
+    /// Takes a file in, if it is a task's and among the first. Priority and id come first in a
+    /// name and have one length each, so names sort as their tasks do.
+    pub(super) fn see(&mut self, file: &str) {
+        let full = self.names.len() >= KEPT;
+        if full && self.names.peek().is_some_and(|last| file >= &**last) || !TaskName::is_name(file)
+        {
+            return;
+        }
+        if full {
+            self.names.pop();
+        }
+        self.names.push(file.into());
+    }
+
+    fn into_sorted(self) -> VecDeque<Box<str>> {
+        self.names.into_sorted_vec().into()
+    }
+}
