@@ -1,5 +1,5 @@
 //! A worker for the agent `architect`.
 
 fn main() -> std::process::ExitCode {
-    orchestrate::ui::cli::comes_with_the_fleet("architect")
+    orchestrate::ui::cli::main_as(&["worker", "architect"])
 }

@@ -1,5 +1,5 @@
 //! A worker for the agent `qa`.
 
 fn main() -> std::process::ExitCode {
-    orchestrate::ui::cli::comes_with_the_fleet("qa")
+    orchestrate::ui::cli::main_as(&["worker", "qa"])
 }

@@ -1,7 +1,8 @@
 //! Capture: what a child printed, kept within a limit, with the whole of it in files.
 //!
 //! A stream passes once: raw into the tee, masked into memory up to the mode's limit, and masked
-//! into the log once that limit is passed, or from the beginning for those who follow it. Whatever a child prints, memory stays bounded.
+//! into the log once that limit is passed, or from the beginning for those who follow it. Whatever
+//! a child prints, memory stays bounded.
 //!
 //! **Invariant:** nothing unmasked reaches the head, the tail or the log; only the tee, which is
 //! the user's own file, gets the bytes as they came.

@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use serde_json::Map;
@@ -25,7 +25,7 @@ use serde_json::Map;
 use super::config::Config;
 use super::drive::{Drive, Hands, Job, Launch, Reins, Report};
 use super::hint::{Change, Hints, Patience};
-use super::member::{Buried, Member};
+use super::member::{Buried, Member, unguessable};
 use super::open;
 use super::perform::Performed;
 use super::pool::Pool;
@@ -39,8 +39,8 @@ use crate::ids::{Attempt, RunId, StepPath};
 use crate::queue::{
     Claim, ClaimName, Claimed, End, Ending, Finish, FsQueue, Place, Queue, Task, TaskId,
 };
-use crate::store::lock::{self, LockError, RunLock};
 use crate::store::StoreError;
+use crate::store::lock::{self, LockError, RunLock};
 use crate::time::{Clock, SystemClock};
 use crate::workspace::Workspace;
 
@@ -81,13 +81,22 @@ pub enum Left {
 
 /// What the loop can hear.
 enum Heard {
-    Done { run: RunId, step: StepPath, attempt: Attempt, performed: Option<Box<Performed>> },
+    Done {
+        run: RunId,
+        step: StepPath,
+        attempt: Attempt,
+        performed: Option<Box<Performed>>,
+    },
     /// A claimed task left its directory.
     Went(ClaimName),
     /// Something came into the coordinator's inbox.
     Came,
     Signal,
-    Looked { held: HashSet<String>, cancel: HashSet<String>, buried: Vec<Buried> },
+    Looked {
+        held: HashSet<String>,
+        cancel: HashSet<String>,
+        buried: Vec<Buried>,
+    },
 }
 
 /// A run that is driven here.
@@ -306,11 +315,9 @@ impl Coordinator {
     fn end_claim(&self, claim: &Claim, end: End, message: &str) -> io::Result<Ending> {
         let now = SystemClock.now();
         let record = match end {
-            End::Processed => Record {
-                status: StepStatus::Completed,
-                exit_code: Some(0),
-                ..Record::default()
-            },
+            End::Processed => {
+                Record { status: StepStatus::Completed, exit_code: Some(0), ..Record::default() }
+            }
             _ => Record::refused(1, message, Map::new()),
         };
         let status = post::status(claim, &record, now, now);
@@ -368,9 +375,8 @@ impl Coordinator {
         }
         if held.claim.name.task.attempt > 1 || held.drive.run.status != RunStatus::Running {
             let policy = held.drive.run.origin.policy.clone();
-            let recorded = self.with(&mut held, |drive, reins| {
-                drive.record(reins, Event::Resumed { policy })
-            });
+            let recorded =
+                self.with(&mut held, |drive, reins| drive.record(reins, Event::Resumed { policy }));
             if let Err(error) = recorded {
                 reports.note(&format!("run {run}: {error}"));
                 let _ = self.setup.queue.release(&held.claim);
@@ -388,11 +394,7 @@ impl Coordinator {
     }
 
     /// Does something with a run, its reins in hand.
-    fn with<T>(
-        &mut self,
-        held: &mut Held,
-        act: impl FnOnce(&mut Drive, &mut Reins) -> T,
-    ) -> T {
+    fn with<T>(&mut self, held: &mut Held, act: impl FnOnce(&mut Drive, &mut Reins) -> T) -> T {
         let mut hands = FleetHands {
             queue: &self.setup.queue,
             config: &held.config,
@@ -542,10 +544,7 @@ impl Coordinator {
             let due = tick.map(|at| Duration::from_millis(at.ms_since(now).max(1)));
             nap = nap.min(due.unwrap_or(nap));
         }
-        let mut next = match self.heard.recv_timeout(nap) {
-            Ok(heard) => Some(heard),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        };
+        let mut next = self.heard.recv_timeout(nap).ok();
         while let Some(heard) = next {
             self.take_in(heard, reports);
             next = self.heard.try_recv().ok();
@@ -828,8 +827,8 @@ impl Hands for FleetHands<'_> {
     }
 
     fn new_task(&mut self, agent: String) -> TaskRef {
-        let (id, ticket) = (self.queue.new_id(SystemClock.now()), self.queue.word());
-        TaskRef { id: id.to_string(), agent, ticket: format!("{ticket}{}", self.queue.word()) }
+        let id = self.queue.new_id(SystemClock.now().0 as u64).to_string();
+        TaskRef { id, agent, ticket: unguessable() }
     }
 
     fn begin(&mut self, launch: Launch) -> Result<(), StoreError> {

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::digest::sha256;
 use crate::exec;
 use crate::queue::watch::{DeathWatch, Evidence};
 use crate::queue::{FsQueue, Queue, Reaped};
@@ -272,16 +273,22 @@ pub fn mark_prefix(task_id: &str) -> String {
     format!("task-{task_id}/")
 }
 
-/// A word that no other process has: a member's name.
-pub fn new_incarnation() -> (String, u64) {
+/// A number that the system's own source of chance is behind.
+pub fn chance() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    let random = || std::collections::hash_map::RandomState::new().build_hasher().finish();
-    let process = Process::this();
-    let text = format!("{}/{}/{}/{:x}", process.host, process.boot_id, process.pid, random());
-    let digest = crate::digest::sha256(text.as_bytes());
-    (digest[..12].to_owned(), random())
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
+/// A word that nobody can guess.
+pub fn unguessable() -> String {
+    sha256(format!("{:x}{:x}", chance(), chance()).as_bytes())[..32].to_owned()
+}
+
+/// A word that no other process has: a member's name.
+pub fn new_incarnation() -> String {
+    let Process { host, boot_id, pid, .. } = Process::this();
+    sha256(format!("{host}/{boot_id}/{pid}/{:x}", chance()).as_bytes())[..12].to_owned()
+}
 
 #[cfg(test)]
 mod tests {
@@ -308,6 +315,6 @@ mod tests {
 
     #[test]
     fn no_two_incarnations_are_the_same() {
-        assert_ne!(new_incarnation().0, new_incarnation().0);
+        assert_ne!(new_incarnation(), new_incarnation());
     }
 }

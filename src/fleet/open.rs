@@ -18,7 +18,11 @@ pub enum OpenError {
     /// Its settings are not valid any more.
     Settings(ConfigError),
     /// Its workflow is not valid any more: the file, its text, what is wrong.
-    Workflow { file: String, text: String, problems: Vec<Problem> },
+    Workflow {
+        file: String,
+        text: String,
+        problems: Vec<Problem>,
+    },
     State(LoadError),
 }
 
@@ -71,11 +75,7 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
 }
 
 /// The plan that a run was begun with.
-pub fn frozen_plan(
-    workspace: &Workspace,
-    config: &Config,
-    root: &Path,
-) -> Result<Plan, OpenError> {
+pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Result<Plan, OpenError> {
     let path = root.join(store::DEFINITION);
     let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
     let plan = match compile_in(workspace, config, &text) {

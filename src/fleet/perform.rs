@@ -103,7 +103,8 @@ fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathErr
         CaptureMode::Lines => Mode::Lines,
         CaptureMode::Json => Mode::Json,
     };
-    let mut out = Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout")).live(site.live);
+    let mut out =
+        Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout")).live(site.live);
     if let Some(path) = &work.output_file {
         out = out.tee(site.workspace.create(path)?, path);
     }

@@ -196,11 +196,8 @@ mod tests {
             work: Work::new(StepPath::top("Build"), 2, vec!["true".into()]),
         };
         let task_file = step_task(&task, &step, 3, Time(0)).unwrap();
-        let name = ClaimName {
-            task: task_file.name.clone(),
-            worker: "w".into(),
-            claim: "c".into(),
-        };
+        let name =
+            ClaimName { task: task_file.name.clone(), worker: "w".into(), claim: "c".into() };
         (Claim { name, agent: "qa".into(), task: task_file }, task)
     }
 

@@ -137,12 +137,8 @@ impl Shop {
         for (stem, running) in self.running().iter() {
             if pick(stem, running) {
                 // The first reason decides what becomes of the task.
-                let _ = running.why.compare_exchange(
-                    0,
-                    why as u8,
-                    Ordering::SeqCst,
-                    Ordering::SeqCst,
-                );
+                let _ =
+                    running.why.compare_exchange(0, why as u8, Ordering::SeqCst, Ordering::SeqCst);
                 running.stop.request(level);
             }
         }
@@ -514,8 +510,5 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         over.store(true, Ordering::SeqCst);
         keeper.thread().unpark();
     });
-    Ok(Tally {
-        done: shop.done.load(Ordering::SeqCst),
-        failed: shop.failed.load(Ordering::SeqCst),
-    })
+    Ok(Tally { done: shop.done.load(Ordering::SeqCst), failed: shop.failed.load(Ordering::SeqCst) })
 }

@@ -145,6 +145,13 @@ impl FsQueue {
         random::word(self.random())
     }
 
+    /// An id for a new task. Those that one process makes sort in the order they were made in.
+    pub fn new_id(&self, at_ms: u64) -> TaskId {
+        let count = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let rest = u128::from(random::nth(self.seed, count)) & 0xffff_ffff_ffff;
+        TaskId::new(at_ms, (u128::from(count & 0xffff_ffff) << 48) | rest)
+    }
+
     pub(super) fn random(&self) -> u64 {
         random::nth(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
     }

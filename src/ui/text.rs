@@ -191,7 +191,9 @@ pub fn seconds(ms: u64) -> String {
 
 impl Report for TextReport {
     fn happened(&mut self, plan: &Plan, run: &Run, event: &Event) {
-        log(plan, run, event);
+        if let Some(line) = log_line(plan, run, event) {
+            tracing::info!("{line}");
+        }
         match event {
             Event::Ended { step, .. }
                 if self.telling != Telling::Quiet || failed(plan, run, step) =>
@@ -303,57 +305,52 @@ impl TextReport {
     }
 }
 
-fn terminal_width() -> usize {
+pub fn terminal_width() -> usize {
     let mut size = nix::libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the call fills in the struct it is given and keeps nothing.
     let done = unsafe { nix::libc::ioctl(2, nix::libc::TIOCGWINSZ, &raw mut size) };
     if done == 0 && size.ws_col > 0 { usize::from(size.ws_col) - 1 } else { 79 }
 }
 
-/// Keeps the event in the run's log.
-fn log(plan: &Plan, run: &Run, event: &Event) {
-    match event {
-        Event::Started { .. } => tracing::info!("run {} started", run.id),
-        Event::Resumed { .. } => tracing::info!("run {} resumed", run.id),
+/// What the log of a run says of an event.
+pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Started { .. } => format!("run {} started", run.id),
+        Event::Resumed { .. } => format!("run {} resumed", run.id),
         Event::Launched { step, attempt, task: None } => {
-            tracing::info!("step `{step}` started, attempt {attempt}");
+            format!("step `{step}` started, attempt {attempt}")
         }
         Event::Launched { step, attempt, task: Some(task) } => {
             let (agent, id) = (&task.agent, &task.id);
-            tracing::info!("step `{step}` put out to `{agent}`, attempt {attempt}, task {id}");
+            format!("step `{step}` put out to `{agent}`, attempt {attempt}, task {id}")
         }
         Event::Ended { step, attempt, record } => {
             let code = record.exit_code.unwrap_or(0);
             let error = record.error.as_ref().map(|e| format!(": {}", e.message));
             let error = error.unwrap_or_default();
-            tracing::info!("step `{step}` ended with {code}, attempt {attempt}{error}");
+            format!("step `{step}` ended with {code}, attempt {attempt}{error}")
         }
-        Event::Skipped { step } => tracing::info!("step `{step}` skipped"),
-        Event::Opened { step } => {
-            let slot = Address::parse(plan, step).and_then(|at| run.slot(&at));
-            let error = slot.and_then(|slot| slot.record.as_ref()?.error.as_ref());
-            match (slot.and_then(|slot| slot.each.as_ref()), error) {
-                (Some(each), _) => {
-                    tracing::info!("loop `{step}` entered with {} items", each.items.len());
-                }
-                (None, Some(error)) => {
-                    tracing::info!("loop `{step}` could not begin: {}", error.message);
-                }
-                (None, None) => {}
-            }
-        }
-        Event::Moving { from, to, .. } => tracing::info!("moving `{from}` to `{to}`"),
-        Event::Moved { error: Some(error), .. } => tracing::info!("not moved: {error}"),
-        Event::Moved { .. } => tracing::debug!("moved"),
+        Event::Skipped { step } => format!("step `{step}` skipped"),
+        Event::Opened { step } => return opened_line(plan, run, step),
+        Event::Moving { from, to, .. } => format!("moving `{from}` to `{to}`"),
+        Event::Moved { error: Some(error), .. } => format!("not moved: {error}"),
         Event::MovedBack { step, index, error } => {
-            tracing::info!(
-                "item {index} of `{step}` put back: {}",
-                error.as_deref().unwrap_or("yes")
-            );
+            let how = error.as_deref().unwrap_or("yes");
+            format!("item {index} of `{step}` put back: {how}")
         }
-        Event::Woke => {}
-        Event::Cancelled => tracing::info!("run {} cancelled", run.id),
-        Event::Rewound { step } => tracing::info!("run {} goes on from `{step}`", run.id),
-        Event::Decided { step, choice } => tracing::info!("step `{step}`: {choice:?} was chosen"),
+        Event::Cancelled => format!("run {} cancelled", run.id),
+        Event::Rewound { step } => format!("run {} goes on from `{step}`", run.id),
+        Event::Decided { step, choice } => format!("step `{step}`: {choice:?} was chosen"),
+        Event::Moved { error: None, .. } | Event::Woke => return None,
+    })
+}
+
+fn opened_line(plan: &Plan, run: &Run, step: &str) -> Option<String> {
+    let slot = Address::parse(plan, step).and_then(|at| run.slot(&at))?;
+    let error = slot.record.as_ref().and_then(|record| record.error.as_ref());
+    match (&slot.each, error) {
+        (Some(each), _) => Some(format!("loop `{step}` entered with {} items", each.items.len())),
+        (None, Some(error)) => Some(format!("loop `{step}` could not begin: {}", error.message)),
+        (None, None) => None,
     }
 }

@@ -80,6 +80,25 @@ impl Block {
     }
 }
 
+impl Plan {
+    /// Who the steps that execute something are for, each with whether it asks a provider.
+    pub fn agents(&self) -> Vec<(Option<String>, bool)> {
+        fn collect(block: &Block, into: &mut Vec<(Option<String>, bool)>) {
+            for step in &block.steps {
+                match &step.action {
+                    Action::Exec { .. } => into.push((step.agent.clone(), false)),
+                    Action::Ask { .. } => into.push((step.agent.clone(), true)),
+                    Action::Each(each) => collect(&each.block, into),
+                    Action::Wait(_) => {}
+                }
+            }
+        }
+        let mut found = Vec::new();
+        collect(&self.root, &mut found);
+        found
+    }
+}
+
 /// One unit of a plan, whatever its dialect called it.
 #[derive(Clone, Debug)]
 pub struct Step {

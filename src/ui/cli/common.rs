@@ -452,11 +452,7 @@ pub fn drive(
         input_bytes: around.config.input_bytes,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
     };
-    let telling = match (around.common.quiet, options.progress) {
-        (true, _) => Telling::Quiet,
-        (false, true) => Telling::Progress,
-        (false, false) => Telling::Plain,
-    };
+    let telling = telling(around, options);
     let root = store.root().to_owned();
     let mut report = TextReport::new(telling, around.colour(), site.mask.clone());
     let (id, plan) = (run.id.clone(), Arc::new(plan));
@@ -476,7 +472,16 @@ pub fn drive(
     Ok((code, run))
 }
 
-fn tell_end(
+/// How much is told of a run.
+pub fn telling(around: &Surroundings, options: &RunOptions) -> Telling {
+    match (around.common.quiet, options.progress) {
+        (true, _) => Telling::Quiet,
+        (false, true) => Telling::Progress,
+        (false, false) => Telling::Plain,
+    }
+}
+
+pub fn tell_end(
     around: &Surroundings,
     plan: &Plan,
     run: &Run,

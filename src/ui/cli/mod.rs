@@ -6,15 +6,19 @@
 
 mod clean;
 mod common;
+mod coordinator;
 mod demo;
+mod fleet;
 mod offline;
 mod processed;
 mod resume;
 mod run;
 mod run_step;
 mod signals;
+mod submit;
 mod validate;
 mod watch;
+mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,6 +47,12 @@ enum Verb {
     RunStep(run_step::RunStepArgs),
     /// Run a workflow again whenever it or its prompts change
     Watch(watch::WatchArgs),
+    /// Hand a workflow to the coordinators of the workspace
+    Submit(run::RunArgs),
+    /// Drive the runs that are submitted, giving their steps to workers
+    Coordinator(coordinator::CoordinatorArgs),
+    /// Serve an agent's inbox: execute its tasks
+    Worker(worker::WorkerArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
     /// Remove old runs
@@ -122,13 +132,26 @@ impl Failure {
 
 /// Runs the program `orchestrate`.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    run_cli(Cli::parse())
+}
+
+/// Runs a program that is one verb of `orchestrate`, with the arguments it was given.
+pub fn main_as(verb: &[&str]) -> ExitCode {
+    let mut args = std::env::args_os();
+    let own = args.next().into_iter();
+    run_cli(Cli::parse_from(own.chain(verb.iter().map(Into::into)).chain(args)))
+}
+
+fn run_cli(cli: Cli) -> ExitCode {
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
         Verb::Watch(args) => watch::main(args, &cli.common),
+        Verb::Submit(args) => submit::main(args, &cli.common),
+        Verb::Coordinator(args) => coordinator::main(args, &cli.common),
+        Verb::Worker(args) => worker::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
@@ -140,11 +163,4 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
-}
-
-/// Says that a program of the fleet is not there yet.
-pub fn comes_with_the_fleet(program: &str) -> ExitCode {
-    eprintln!("error: `{program}` is part of the fleet, which this version does not have yet");
-    eprintln!("  = hint: `orchestrate run WORKFLOW` does the whole job on one machine");
-    ExitCode::from(2)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
-use super::{Common, Failure, clean, processed, signals};
+use super::{Common, Failure, clean, coordinator, processed, signals, submit};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block};
 use crate::workflow::yaml;
@@ -23,6 +23,12 @@ pub struct RunArgs {
     /// Put the processed directory into a zip file after success [default: in the run's directory]
     #[arg(long, value_name = "DEST")]
     pub archive_processed: Option<Option<PathBuf>>,
+    /// Give steps to the workers of the workspace, as tasks in inbox/AGENT/
+    #[arg(long)]
+    pub fleet: bool,
+    /// Hand the run to a coordinator and end, as `submit` does
+    #[arg(long)]
+    pub detach: bool,
     /// Check everything and show what would be done, but do nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -80,13 +86,37 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
 }
 
 pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
+    if args.detach {
+        return submit::main(args, common);
+    }
     let around = Surroundings::look(common)?;
-    let (workflow, archive) = sort_out(args)?;
-    let loaded = common::load(&around, &workflow)?;
-    tell_warnings(&around, &loaded);
-    let context = args.context.merge(&loaded.plan)?;
     let days = clean::days_kept(&around)?;
-    let processed = processed::Processed::of(&around, &loaded.plan);
+    let Some((loaded, context, archive)) = prepare(&around, args)? else { return Ok(0) };
+    let policy = args.options.new_policy(&around);
+    let new = NewRun { archive, ..NewRun::of(&loaded, context, policy) };
+    let signals = signals::listen()?;
+    let (code, run) = if args.fleet {
+        coordinator::run(&around, new, &args.options, &signals)?
+    } else {
+        let owned = common::create(&around, new)?;
+        around.say(format!("run {} of {}", owned.run.id, loaded.file));
+        common::drive(&around, owned, &args.options, &signals, None)?
+    };
+    clean::keep_days(&around, days, &run.id);
+    Ok(code)
+}
+
+/// A workflow that can be run, its context, and where to archive.
+type Ready = (Loaded, Map<String, Value>, Option<String>);
+
+/// Checks everything about a run before it is made. Nothing comes back when that was all that was
+/// asked for.
+pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, Failure> {
+    let (workflow, archive) = sort_out(args)?;
+    let loaded = common::load(around, &workflow)?;
+    tell_warnings(around, &loaded);
+    let context = args.context.merge(&loaded.plan)?;
+    let processed = processed::Processed::of(around, &loaded.plan);
     if args.clean_processed {
         processed.check()?;
     }
@@ -94,20 +124,13 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
         processed.check_archive(destination)?;
     }
     if args.dry_run {
-        return dry_run(&around, &loaded);
+        return dry_run(around, &loaded).map(|_| None);
     }
     if args.clean_processed {
         processed.clean()?;
     }
-    let policy = args.options.new_policy(&around);
     let archive = archive.map(|path| path.to_string_lossy().into_owned());
-    let new = NewRun { archive, ..NewRun::of(&loaded, context, policy) };
-    let signals = signals::listen()?;
-    let owned = common::create(&around, new)?;
-    around.say(format!("run {} of {}", owned.run.id, loaded.file));
-    let (code, run) = common::drive(&around, owned, &args.options, &signals, None)?;
-    clean::keep_days(&around, days, &run.id);
-    Ok(code)
+    Ok(Some((loaded, context, archive)))
 }
 
 /// `--archive-processed wf.yaml` takes the workflow for its own; gives it back.

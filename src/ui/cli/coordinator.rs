@@ -1,0 +1,202 @@
+//! `orchestrate coordinator`: drive every run that is submitted; and `run --fleet`, for one.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::common::{self, NewRun, Owned, RunOptions, Surroundings};
+use super::fleet::Teller;
+use super::signals::Signals;
+use super::{Common, Failure, fleet, signals};
+use crate::engine::{Choice, Event, Run};
+use crate::exec::{Mask, Stop};
+use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
+use crate::fleet::post::{self, RunTask};
+use crate::fleet::{Finish, Report, site};
+use crate::ids::{RunId, StepPath};
+use crate::queue::{Claim, FsQueue, Queue, Task};
+use crate::time::{Clock, SystemClock};
+use crate::ui::text::{TextReport, log_line, seconds};
+use crate::workflow::Plan;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct CoordinatorArgs {}
+
+pub fn main(_: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    fleet::check_state_dir(&around)?;
+    let queue = fleet::open_queue(&around)?;
+    let signals = signals::listen()?;
+    let teller = Teller::new(&around, post::COORDINATOR);
+    teller.say(&format!("coordinator {} drives the runs of inbox/coordinator", queue.me()));
+    let setup = setup(&around, queue, false)?;
+    Coordinator::new(setup)
+        .serve(None, &signals.stop, &mut Daemon { teller })
+        .map_err(|error| Failure::new(1, format!("the coordinator had to end: {error}")))?;
+    Ok(0)
+}
+
+fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Setup, Failure> {
+    Ok(Setup {
+        queue,
+        workspace: common::open_workspace(around)?,
+        config: around.config.clone(),
+        environment: around.environment.clone(),
+        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        debug: around.debug,
+        backups,
+    })
+}
+
+/// The task that a new run is.
+pub fn task_of(queue: &FsQueue, around: &Surroundings, run: &Run) -> Task {
+    let now = SystemClock.now();
+    let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };
+    let id = queue.new_id(now.0 as u64);
+    let limit = around.config.queue.crash_limit;
+    post::run_task(&id, &task, &run.origin.workflow_file, limit, now)
+}
+
+/// Every agent that a plan's steps go to.
+pub fn agents_of(around: &Surroundings, plan: &Plan) -> Vec<String> {
+    let config = &around.config;
+    let mut agents: Vec<String> = plan
+        .agents()
+        .into_iter()
+        .filter_map(|(agent, asks)| match (agent, asks) {
+            (Some(agent), _) => Some(agent),
+            (None, true) => Some(config.default_agent.clone()),
+            (None, false) => config.command_agent.clone(),
+        })
+        .collect();
+    agents.sort();
+    agents.dedup();
+    agents
+}
+
+/// Runs a workflow with the fleet's workers, driven by this process.
+pub fn run(
+    around: &Surroundings,
+    new: NewRun,
+    options: &RunOptions,
+    signals: &Signals,
+) -> Result<(u8, Run), Failure> {
+    fleet::check_state_dir(around)?;
+    let queue = fleet::open_queue(around)?;
+    fleet::warn_of_absent(&queue, &agents_of(around, &new.plan));
+    let owned = common::create(around, NewRun { fleet: true, ..new })?;
+    around.say(format!("run {} of {}", owned.run.id, owned.run.origin.workflow_file));
+    let Owned { plan, run, mut store, lock } = owned;
+    let saved = store.save(&plan, &run, SystemClock.now());
+    saved.map_err(|error| common::disk_failure(&error, &run.id))?;
+    let task = task_of(&queue, around, &run);
+    let claim = queue.enqueue_claimed(&task).map_err(|error| cannot_put_out(&run.id, &error))?;
+    drop((store, lock));
+    drive(around, queue, claim, plan, options, signals)
+}
+
+pub fn cannot_put_out(run: &RunId, error: &std::io::Error) -> Failure {
+    Failure::new(1, format!("cannot put run {run} out: {error}"))
+        .hint(format!("`orchestrate resume {run}` tries again"))
+}
+
+/// Drives one run that this process has claimed, and tells how it went.
+pub fn drive(
+    around: &Surroundings,
+    queue: Arc<FsQueue>,
+    claim: Claim,
+    plan: Plan,
+    options: &RunOptions,
+    signals: &Signals,
+) -> Result<(u8, Run), Failure> {
+    let began = SystemClock.now();
+    let mask = site::mask(&plan, &around.environment);
+    let telling = common::telling(around, options);
+    let mut one = One { telling, colour: around.colour(), mask, left: None };
+    let setup = setup(around, queue, options.backup_state || around.debug)?;
+    Coordinator::new(setup)
+        .serve(Some(claim), &signals.stop, &mut one)
+        .map_err(|error| Failure::new(1, format!("the run had to be left: {error}")))?;
+    let (run, left) =
+        one.left.ok_or_else(|| Failure::new(1, "the run could not be taken up; see above"))?;
+    let took = seconds(SystemClock.now().ms_since(began));
+    let finish = match left {
+        Left::Ended(status) => Finish::Ended(status),
+        Left::GivenBack => Finish::Stopped,
+        Left::Lost => {
+            let message = format!("another coordinator has taken run {} over", run.id);
+            return Err(Failure::new(5, message).hint(format!("orchestrate status {}", run.id)));
+        }
+    };
+    let code = common::tell_end(around, &plan, &run, finish, signals.code(), &took);
+    Ok((code, run))
+}
+
+/// Tells of the one run that a person started.
+struct One {
+    telling: crate::ui::text::Telling,
+    colour: bool,
+    mask: Mask,
+    left: Option<(Run, Left)>,
+}
+
+impl Reports for One {
+    fn about(&mut self, _: &Run, _: &Path) -> Box<dyn Report> {
+        Box::new(TextReport::new(self.telling, self.colour, self.mask.clone()))
+    }
+
+    fn note(&mut self, line: &str) {
+        tracing::warn!("{line}");
+    }
+
+    fn left(&mut self, run: &Run, how: Left) {
+        self.left = Some((run.clone(), how));
+    }
+}
+
+/// Tells of many runs: what happens to each goes into its own log.
+struct Daemon {
+    teller: Teller,
+}
+
+impl Reports for Daemon {
+    fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report> {
+        self.teller.say(&format!("run {} of {}: taken up", run.id, run.origin.workflow_file));
+        Box::new(Logged { path: root.join("logs").join("orchestrator.log") })
+    }
+
+    fn note(&mut self, line: &str) {
+        self.teller.say(line);
+    }
+
+    fn left(&mut self, run: &Run, how: Left) {
+        let how = match how {
+            Left::Ended(status) => format!("{status:?}").to_lowercase(),
+            Left::GivenBack => "given back".to_owned(),
+            Left::Lost => "taken over by another coordinator".to_owned(),
+        };
+        self.teller.say(&format!("run {}: {how}", run.id));
+    }
+}
+
+/// Keeps the log of one run among many.
+struct Logged {
+    path: PathBuf,
+}
+
+impl Report for Logged {
+    fn happened(&mut self, plan: &Plan, run: &Run, event: &Event) {
+        let Some(line) = log_line(plan, run, event) else { return };
+        let now = SystemClock.now().to_milli();
+        let file = OpenOptions::new().create(true).append(true).open(&self.path);
+        // A line of log that cannot be written is no reason to stop a run.
+        let _ =
+            file.and_then(|mut file| file.write_all(format!("{now} INFO  {line}\n").as_bytes()));
+    }
+
+    /// Nobody is there to be asked.
+    fn ask(&mut self, _: &Run, _: &StepPath, _: &Stop) -> Option<Choice> {
+        Some(Choice::Stop)
+    }
+}

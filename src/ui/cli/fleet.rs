@@ -1,0 +1,162 @@
+//! What the verbs of the fleet share: opening the queue, and telling what a member does.
+
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::Failure;
+use super::common::Surroundings;
+use crate::disk::RealDisk;
+use crate::fleet::member::{self, Process, Registration};
+use crate::fleet::worker::{Audience, Doing};
+use crate::queue::{FsQueue, Layout};
+use crate::time::{Clock, SystemClock};
+use crate::ui::text::seconds;
+
+/// Opens the queue of the workspace.
+pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
+    let layout = Layout::new(&around.workspace);
+    let me = member::new_incarnation();
+    let disk = Arc::new(RealDisk::default());
+    FsQueue::open(disk, layout, &me, member::chance(), around.config.durable).map(Arc::new).map_err(
+        |error| {
+            let place = around.workspace.display();
+            Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
+                .hint("the workspace must be writable; `orchestrate doctor` tells more")
+        },
+    )
+}
+
+/// Members of the fleet that live, as far as can be told at once: a process of this machine that
+/// is gone is not among them.
+pub fn living(queue: &FsQueue) -> Vec<Registration> {
+    let here = Process::this();
+    let lives = |r: &Registration| !here.is_beside(&r.process) || r.process.lives_here();
+    member::registrations(queue).unwrap_or_default().into_iter().filter(lives).collect()
+}
+
+/// Runs are shared with other machines only inside the workspace.
+pub fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
+    if around.state_dir.starts_with(&around.workspace) {
+        return Ok(());
+    }
+    let dir = around.state_dir.display();
+    Err(Failure::new(2, format!("a fleet cannot keep runs in `{dir}`, outside the workspace"))
+        .hint("leave out --state-dir and ORCHESTRATE_STATE_DIR, or run without a fleet"))
+}
+
+/// Says which agents of a run have nobody to serve them.
+pub fn warn_of_absent(queue: &FsQueue, agents: &[String]) {
+    let living = living(queue);
+    for agent in agents {
+        if !living.iter().any(|member| member.agent == *agent) {
+            tracing::warn!(
+                "no `{agent}` worker is alive: its steps wait until one is started with \
+                 `orchestrate worker {agent}`"
+            );
+        }
+    }
+}
+
+/// Tells in lines, each with its time; on a terminal also what is being done now.
+pub struct Teller {
+    name: String,
+    quiet: bool,
+    colour: bool,
+    live: bool,
+    drawn: Mutex<usize>,
+}
+
+impl Teller {
+    pub fn new(around: &Surroundings, name: &str) -> Teller {
+        let live = std::io::stderr().is_terminal() && !around.common.quiet;
+        Teller {
+            name: name.to_owned(),
+            quiet: around.common.quiet,
+            colour: around.colour(),
+            live,
+            drawn: Mutex::new(0),
+        }
+    }
+
+    pub fn say(&self, line: &str) {
+        if self.quiet {
+            return;
+        }
+        let now = SystemClock.now().to_milli();
+        let clock = now.get(11..19).unwrap_or(&now);
+        let mut drawn = self.drawn.lock().unwrap_or_else(|poison| poison.into_inner());
+        let text = format!("{}{clock} {} {line}\n", erase(&drawn), self.name);
+        *drawn = 0;
+        // In one write, as others may write there too. Nobody to tell is no reason to stop.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// What takes so many lines off a terminal.
+fn erase(lines: &usize) -> String {
+    if *lines > 0 { format!("\x1b[{lines}A\x1b[J") } else { String::new() }
+}
+
+/// How a task is called for people: its step and run, or its title.
+fn called(doing: &Doing) -> String {
+    let run = doing.run.as_ref().map(|run| format!(" of {run}")).unwrap_or_default();
+    let attempt = match doing.attempt {
+        1 => String::new(),
+        attempt => format!(", attempt {attempt}"),
+    };
+    format!("`{}`{run} (task {}{attempt})", doing.label, doing.id)
+}
+
+impl Audience for Teller {
+    fn started(&self, doing: &Doing) {
+        self.say(&format!("{}: started", called(doing)));
+    }
+
+    fn ended(&self, doing: &Doing, how: &str, took: Duration) {
+        let code = if how == "done" { "32" } else { "31" };
+        let took = seconds(took.as_millis() as u64);
+        self.say(&format!("{}: {} ({took})", called(doing), self.paint(code, how)));
+    }
+
+    fn note(&self, line: &str) {
+        self.say(line);
+    }
+
+    fn tick(&self, doing: &[Doing]) -> Option<Duration> {
+        if !self.live {
+            return None;
+        }
+        let mut drawn = self.drawn.lock().unwrap_or_else(|poison| poison.into_inner());
+        let mut text = erase(&drawn);
+        let width = crate::ui::text::terminal_width();
+        for doing in doing {
+            let since = seconds(doing.since.elapsed().as_millis() as u64);
+            let last = doing.logs.iter().find_map(|log| last_line(log)).unwrap_or_default();
+            let line = format!("  {} {since}  {last}", doing.label);
+            let line: String = line.chars().filter(|c| !c.is_control()).take(width).collect();
+            text.push_str(&line);
+            text.push('\n');
+        }
+        *drawn = doing.len();
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        (!doing.is_empty()).then_some(Duration::from_millis(250))
+    }
+}
+
+/// The last line of a log that is being written.
+fn last_line(path: &Path) -> Option<String> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut file = std::fs::File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(512))).ok()?;
+    let mut bytes = Vec::new();
+    file.take(512).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+}

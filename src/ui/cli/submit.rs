@@ -1,0 +1,43 @@
+//! `orchestrate submit`: hand a workflow to the coordinators of the workspace.
+
+use super::common::{self, NewRun, Surroundings};
+use super::run::RunArgs;
+use super::{Common, Failure, coordinator, fleet, run};
+use crate::fleet::post::COORDINATOR;
+use crate::queue::Queue;
+use crate::time::{Clock, SystemClock};
+
+pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    fleet::check_state_dir(&around)?;
+    if matches!(args.options.on_error, Some(common::OnErrorArg::Interactive)) {
+        let message = "`--on-error interactive` needs a person, and a submitted run has none";
+        return Err(Failure::new(2, message).hint("use `orchestrate run --fleet`"));
+    }
+    let Some((loaded, context, archive)) = run::prepare(&around, args)? else { return Ok(0) };
+    let queue = fleet::open_queue(&around)?;
+    let policy = args.options.new_policy(&around);
+    let new = NewRun { archive, fleet: true, ..NewRun::of(&loaded, context, policy) };
+    let agents = coordinator::agents_of(&around, &new.plan);
+    let mut owned = common::create(&around, new)?;
+    let (id, now) = (owned.run.id.clone(), SystemClock.now());
+    // What is acknowledged survives a power cut: first the run, then the task that it is.
+    let saved = owned.store.save(&owned.plan, &owned.run, now);
+    saved.map_err(|error| common::disk_failure(&error, &id))?;
+    let task = coordinator::task_of(&queue, &around, &owned.run);
+    queue.enqueue(&[task]).map_err(|error| coordinator::cannot_put_out(&id, &error))?;
+    if fleet::living(&queue).iter().any(|member| member.agent == COORDINATOR) {
+        around.say(format!("run {id} of {} submitted", loaded.file));
+    } else {
+        around.say(format!("run {id} of {} waits for a coordinator", loaded.file));
+        tracing::warn!(
+            "no coordinator is alive: start one with `orchestrate coordinator`, or `orchestrate up`"
+        );
+    }
+    fleet::warn_of_absent(&queue, &agents);
+    match around.common.json {
+        true => common::tell_outcome(&around, &owned.plan, &owned.run, 0),
+        false => println!("{id}"),
+    }
+    Ok(0)
+}

@@ -1,0 +1,58 @@
+//! `orchestrate worker`: serve one agent's inbox.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::common::{self, Surroundings};
+use super::{Common, Failure, fleet, signals};
+use crate::fleet::worker::{self, Setup, Until};
+use crate::ids::name_fault;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct WorkerArgs {
+    /// The agent whose inbox is served: tasks in inbox/AGENT/
+    #[arg(value_name = "AGENT")]
+    pub agent: String,
+    /// How many tasks are executed at once [default: as the agent's settings say, else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub concurrency: Option<u32>,
+    /// Execute one task, then end
+    #[arg(long, conflicts_with = "drain")]
+    pub once: bool,
+    /// End when nothing is waiting any more
+    #[arg(long)]
+    pub drain: bool,
+}
+
+pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    if let Some(fault) = name_fault(&args.agent) {
+        let message = format!("`{}` cannot name an agent: {fault}", args.agent);
+        return Err(Failure::new(2, message));
+    }
+    let queue = fleet::open_queue(&around)?;
+    let signals = signals::listen()?;
+    let until = match (args.once, args.drain) {
+        (true, _) => Until::Once,
+        (_, true) => Until::Empty,
+        _ => Until::Told,
+    };
+    let concurrency = args.concurrency.unwrap_or(around.config.agent(&args.agent).concurrency);
+    let teller = fleet::Teller::new(&around, &args.agent);
+    let me = queue.me();
+    teller.say(&format!("worker {me} serves inbox/{}, {concurrency} at a time", args.agent));
+    let setup = Setup {
+        workspace: common::open_workspace(&around)?,
+        agent: args.agent.clone(),
+        concurrency,
+        until,
+        environment: around.environment.clone(),
+        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        config: around.config,
+        queue,
+    };
+    let tally = worker::serve(setup, &signals.stop, Arc::new(teller))
+        .map_err(|error| Failure::new(1, format!("the worker had to end: {error}")))?;
+    let failed = until != Until::Told && tally.failed > 0;
+    Ok(u8::from(failed))
+}
