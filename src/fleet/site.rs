@@ -23,6 +23,8 @@ pub struct Site {
     /// What every child is told of its surroundings: the run's id and directory.
     pub about: Vec<(String, OsString)>,
     pub environment: Environment,
+    /// Variables that children do not inherit.
+    pub hidden: Vec<String>,
     pub debug: bool,
     /// Logs are written as output comes, so that others can follow it.
     pub live: bool,

@@ -26,6 +26,7 @@ use super::site::{self, Environment, Site};
 use super::work::Work;
 use crate::engine::{Record, StepStatus};
 use crate::exec::{self, Mask, Stop};
+use crate::queue::name::ENDING;
 use crate::queue::{Claim, Claimed, End, Ending, Finish, FsQueue, Queue};
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
@@ -107,6 +108,8 @@ struct Shop {
     done: AtomicUsize,
     failed: AtomicUsize,
     masks: Mutex<BTreeMap<Vec<String>, Mask>>,
+    /// Variables that the agent's children do not inherit.
+    hidden: Vec<String>,
     /// Ends tasks in groups, where each must survive a power cut.
     commits: Option<Sender<Option<(Finish, Doing)>>>,
 }
@@ -228,7 +231,7 @@ impl Shop {
             // Whoever had it before may have died here and left its child.
             exec::sweep(&mark_prefix(claim.name.task.id.as_str()));
         }
-        perform::keep_earlier_logs(&site, &work.step, claim.name.task.attempt);
+        perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
         let mark = format!("{}{}", mark_prefix(&doing.id), claim.name.stem());
         let performed = perform::run(&site, &work, &mark, &stop);
         match performed {
@@ -311,39 +314,45 @@ impl Shop {
         let workspace = &self.setup.workspace;
         workspace.check(&step.run_root).map_err(|error| error.to_string())?;
         let root = workspace.root().join(&step.run_root);
-        let mut site = self.site(&step.masked);
+        let own = step.work.env.iter().filter(|(key, _)| step.masked.contains(key));
+        let own: Vec<String> = own.map(|(_, value)| value.clone()).collect();
+        let mut site = self.site(&step.masked, own);
         site.logs = root.join("logs");
         site.about = site::about(&step.run_id, &root);
         site.debug = step.debug;
         Ok((site, step.work))
     }
 
-    fn site(&self, masked: &[String]) -> Site {
+    fn site(&self, masked: &[String], own: Vec<String>) -> Site {
         let Setup { workspace, config, environment, program, .. } = &self.setup;
         Site {
             workspace: workspace.clone(),
             logs: PathBuf::new(),
             about: Vec::new(),
             environment: environment.clone(),
+            hidden: self.hidden.clone(),
             debug: false,
             live: true,
             grace: config.grace,
             input_bytes: config.input_bytes,
-            mask: self.mask(masked),
+            mask: self.mask(masked, own),
             program: program.clone(),
         }
     }
 
-    /// The mask of some secrets, made once.
-    fn mask(&self, names: &[String]) -> Mask {
-        let mut masks = self.masks.lock().unwrap_or_else(|poison| poison.into_inner());
-        if let Some(mask) = masks.get(names) {
-            return mask.clone();
-        }
+    /// The mask of some secrets, made once where the task has no values of its own for them.
+    fn mask(&self, names: &[String], own: Vec<String>) -> Mask {
         let value = |name: &String| {
             let value = self.setup.environment.get(name)?;
             Some(value.to_string_lossy().into_owned())
         };
+        if !own.is_empty() {
+            return Mask::new(names.iter().filter_map(value).chain(own));
+        }
+        let mut masks = self.masks.lock().unwrap_or_else(|poison| poison.into_inner());
+        if let Some(mask) = masks.get(names) {
+            return mask.clone();
+        }
         let mask = Mask::new(names.iter().filter_map(value));
         masks.insert(names.to_vec(), mask.clone());
         mask
@@ -364,8 +373,20 @@ impl Shop {
             claims.iter().filter(|claim| claim.worker == me).map(|claim| claim.stem()).collect();
         // One that was claimed or ended while we looked is neither lost nor a surprise.
         self.stop(Why::Lost, 1, |stem, _| known.contains(stem) && !held.contains(stem));
+        let files = self.running().keys().map(|stem| format!("{stem}{ENDING}")).collect();
+        for found in self.setup.queue.adopt_surprises(&files)? {
+            self.audience.note(&format!("a claim that came late was dealt with: {found:?}"));
+        }
         Ok(())
     }
+}
+
+/// What an agent's settings keep from its children.
+fn hidden(setup: &Setup) -> Vec<String> {
+    const ALWAYS: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TERM", "TMPDIR"];
+    let Some(allowed) = setup.config.agent(&setup.agent).env else { return Vec::new() };
+    let hides = |name: &&String| !ALWAYS.contains(&name.as_str()) && !allowed.contains(name);
+    setup.environment.keys().filter(hides).cloned().collect()
 }
 
 fn why_failed(finish: &Finish) -> String {
@@ -492,6 +513,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         done: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),
         masks: Mutex::default(),
+        hidden: hidden(&setup),
         commits: setup.config.durable.then_some(commits),
         setup,
     });

@@ -446,6 +446,7 @@ pub fn drive(
         about: site::about(&run.id, store.root()),
         mask: site::mask(&plan, &around.environment),
         environment: around.environment.clone(),
+        hidden: Vec::new(),
         debug: around.debug,
         live: run.origin.fleet,
         grace: around.config.grace,

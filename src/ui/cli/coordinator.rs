@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::common::{self, NewRun, Owned, RunOptions, Surroundings};
 use super::fleet::Teller;
+use super::processed::Processed;
 use super::signals::Signals;
 use super::{Common, Failure, fleet, signals};
-use crate::engine::{Choice, Event, Run};
+use crate::engine::{Choice, Event, Run, RunStatus};
 use crate::exec::{Mask, Stop};
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
 use crate::fleet::post::{self, RunTask};
@@ -50,12 +51,11 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
 }
 
 /// The task that a new run is.
-pub fn task_of(queue: &FsQueue, around: &Surroundings, run: &Run) -> Task {
+pub fn task_of(queue: &FsQueue, run: &Run) -> Task {
     let now = SystemClock.now();
     let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };
     let id = queue.new_id(now.0 as u64);
-    let limit = around.config.queue.crash_limit;
-    post::run_task(&id, &task, &run.origin.workflow_file, limit, now)
+    post::run_task(&id, &task, &run.origin.workflow_file, now)
 }
 
 /// Every agent that a plan's steps go to.
@@ -90,7 +90,7 @@ pub fn run(
     let Owned { plan, run, mut store, lock } = owned;
     let saved = store.save(&plan, &run, SystemClock.now());
     saved.map_err(|error| common::disk_failure(&error, &run.id))?;
-    let task = task_of(&queue, around, &run);
+    let task = task_of(&queue, &run);
     let claim = queue.enqueue_claimed(&task).map_err(|error| cannot_put_out(&run.id, &error))?;
     drop((store, lock));
     drive(around, queue, claim, plan, options, signals)
@@ -129,6 +129,12 @@ pub fn drive(
             return Err(Failure::new(5, message).hint(format!("orchestrate status {}", run.id)));
         }
     };
+    if run.status == RunStatus::Completed
+        && let Some(destination) = &run.origin.archive
+    {
+        let root = around.state_dir.join(run.id.as_str());
+        Processed::of(around, &plan).archive(Path::new(destination), &root)?;
+    }
     let code = common::tell_end(around, &plan, &run, finish, signals.code(), &took);
     Ok((code, run))
 }

@@ -149,7 +149,9 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
         Verb::Watch(args) => watch::main(args, &cli.common),
-        Verb::Submit(args) => submit::main(args, &cli.common),
+        Verb::Submit(args) => {
+            submit::main(&run::RunArgs { detach: true, ..args.clone() }, &cli.common)
+        }
         Verb::Coordinator(args) => coordinator::main(args, &cli.common),
         Verb::Worker(args) => worker::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),

@@ -113,6 +113,11 @@ type Ready = (Loaded, Map<String, Value>, Option<String>);
 /// asked for.
 pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, Failure> {
     let (workflow, archive) = sort_out(args)?;
+    if args.clean_processed && (args.fleet || args.detach) {
+        // Results that other runs wait for lie there.
+        let message = "`--clean-processed` cannot be used with a fleet";
+        return Err(Failure::new(2, message).hint("`orchestrate clean` removes what is old"));
+    }
     let loaded = common::load(around, &workflow)?;
     tell_warnings(around, &loaded);
     let context = args.context.merge(&loaded.plan)?;
