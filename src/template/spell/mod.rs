@@ -143,6 +143,12 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// A fault of a spell as a whole.
+    pub fn of_whole(file: &str, text: &str, message: String, hint: &str) -> Fault {
+        let source = Source { file: file.into(), text: text.into() };
+        source.fault(Span { start: 0, end: 0 }, message).hint(hint)
+    }
+
     fn hint(mut self, hint: impl Into<String>) -> Fault {
         self.hint = Some(hint.into());
         self

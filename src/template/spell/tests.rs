@@ -13,16 +13,20 @@ fn data() -> Value {
         "map": { "b": 2, "a": 1 }, "people": [{ "name": "Ann" }, { "name": "Bob" }],
         "run-tests": { "output": "ok" }, "fix_it": "under", "odd key": "odd", "ünï": "ü",
         "rows": [[1, 2], [3]], "big": 9_007_199_254_740_993_i64, "text": "Straße",
-        "script": with_face(
-            json!({ "output": "out\n", "exit_code": 0, "success": true }).as_object().unwrap().clone(),
+        "script": result(
+            json!({ "output": "out\n", "exit_code": 0, "success": true }),
             json!("out"),
         ),
-        "agent": with_face(
-            json!({ "output": "long talk", "success": true }).as_object().unwrap().clone(),
+        "agent": result(
+            json!({ "output": "long talk", "success": true }),
             json!({ "success": true, "summary": "done", "extra": 7 }),
         ),
-        "quiet": with_face(serde_json::Map::new(), json!("")),
+        "quiet": result(json!({}), json!("")),
     })
+}
+
+fn result(fields: Value, face: Value) -> Value {
+    with_face(fields.as_object().unwrap().clone(), face)
 }
 
 fn includes(name: &str) -> Option<(String, String)> {
@@ -393,7 +397,7 @@ fn includes_of_other_spells() {
 }
 
 #[test]
-fn a_spell_can_include_what_it_is_included_by_no_more_than_itself() {
+fn the_first_spell_is_part_of_the_circle_too() {
     let spell = Spell::parse("self.md", "{{include \"self\"}}").unwrap();
     let fault = spell.render(&json!({}), &includes).unwrap_err();
     assert!(fault.message.contains("includes itself"), "{fault}");

@@ -13,6 +13,7 @@ mod resume;
 mod run;
 mod run_step;
 mod signals;
+mod spell;
 mod validate;
 mod watch;
 
@@ -47,6 +48,9 @@ enum Verb {
     Validate(validate::ValidateArgs),
     /// Remove old runs
     Clean(clean::CleanArgs),
+    /// Render a spell, or read what an agent's answer says about itself
+    #[command(subcommand)]
+    Spell(spell::SpellVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
     /// The offline provider: answers a prompt from a script
@@ -131,6 +135,7 @@ pub fn main() -> ExitCode {
         Verb::Watch(args) => watch::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
+        Verb::Spell(verb) => spell::main(verb, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
     };
     match outcome {
