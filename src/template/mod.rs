@@ -4,6 +4,8 @@
 //! other dollar is itself. What fills a hole is never read again, so a value cannot become a
 //! reference.
 
+pub mod spell;
+
 use std::borrow::Cow;
 
 use serde_json::Value;

@@ -257,7 +257,7 @@ pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, Strin
 }
 
 /// Reads a file of at most `limit` bytes; a device may have no end.
-fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
+pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {

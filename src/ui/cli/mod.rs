@@ -16,6 +16,7 @@ mod run;
 mod run_step;
 mod signals;
 mod submit;
+mod spell;
 mod validate;
 mod watch;
 mod worker;
@@ -57,6 +58,9 @@ enum Verb {
     Validate(validate::ValidateArgs),
     /// Remove old runs
     Clean(clean::CleanArgs),
+    /// Render a spell, or read what an agent's answer says about itself
+    #[command(subcommand)]
+    Spell(spell::SpellVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
     /// The offline provider: answers a prompt from a script
@@ -156,6 +160,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Worker(args) => worker::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
+        Verb::Spell(verb) => spell::main(verb, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
     };
     match outcome {

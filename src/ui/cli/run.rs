@@ -50,7 +50,11 @@ pub struct ContextArgs {
 impl ContextArgs {
     /// The workflow's own context, under the file's, under the flags'.
     pub fn merge(&self, plan: &Plan) -> Result<Map<String, Value>, Failure> {
-        let mut context = plan.context.clone();
+        self.over(plan.context.clone())
+    }
+
+    /// `context`, under the file's, under the flags'.
+    pub fn over(&self, mut context: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
         if let Some(path) = &self.file {
             context.extend(read_context(path)?);
         }
