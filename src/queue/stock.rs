@@ -1,13 +1,17 @@
 //! What was listed and not tried yet: an inbox is listed once and then drained, which keeps the
 //! cost of a claim flat however many tasks wait.
 
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use super::fs::lock;
+use super::moves::parent;
 use super::name::{ClaimName, TaskName};
 
 /// How many names are kept of a listing: the first in the order of claims.
-const KEPT: usize = 16_384;
+const KEPT: usize = 65_536;
 /// A listing is not made again before it is this old, unless it is used up,
 const FRESH: Duration = Duration::from_millis(100);
 /// nor before this many times what it took have passed: looking takes a twentieth of the time.
@@ -52,8 +56,6 @@ pub(super) struct Stock {
     /// Of these, the ones that turned out to be made.
     pub(super) found: Vec<ClaimName>,
     pub(super) looked: Pace,
-    /// Names that cannot be moved, and since when.
-    stuck: HashMap<Box<str>, Instant>,
 }
 
 impl Stock {
@@ -70,7 +72,6 @@ impl Stock {
     pub(super) fn refill(&mut self, first: First, since: Instant) {
         self.names = first.into_sorted();
         self.listed.looked(since);
-        self.stuck.retain(|_, at| at.elapsed() < STUCK);
     }
 
     /// The next name to try: the first, or after a lost race one of the first, so that those who
@@ -86,13 +87,25 @@ impl Stock {
         self.lost = true;
         self.doubts.push(name);
     }
+}
 
-    pub(super) fn set_stuck(&mut self, file: Box<str>) {
-        self.stuck.insert(file, Instant::now());
+/// Files that could not be moved, and since when. They are left alone for a while, or they would
+/// keep everything behind them.
+#[derive(Debug, Default)]
+pub(super) struct Stuck(Mutex<HashMap<PathBuf, Instant>>);
+
+impl Stuck {
+    pub(super) fn add(&self, path: PathBuf) {
+        let mut stuck = lock(&self.0);
+        stuck.retain(|_, at| at.elapsed() < STUCK);
+        stuck.insert(path, Instant::now());
     }
 
-    pub(super) fn is_stuck(&self, file: &str) -> bool {
-        self.stuck.get(file).is_some_and(|at| at.elapsed() < STUCK)
+    /// Which files of a directory these are.
+    pub(super) fn of(&self, dir: &Path) -> HashSet<String> {
+        let stuck = lock(&self.0);
+        let here = stuck.iter().filter(|(path, at)| at.elapsed() < STUCK && parent(path) == dir);
+        here.filter_map(|(path, _)| Some(path.file_name()?.to_str()?.to_owned())).collect()
     }
 }
 

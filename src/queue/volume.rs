@@ -92,14 +92,8 @@ impl FsQueue {
     pub(super) fn scan(&self, dir: &Path, visit: Visit) -> io::Result<bool> {
         let mut patience = Patience::new(self.patience);
         loop {
-            let mut seen = false;
-            let scanned = self.disk.scan(dir, &mut |name| {
-                seen = true;
-                visit(name)
-            });
-            match scanned {
-                Ok(()) if seen => return Ok(true),
-                Ok(()) => return self.need_volume().map(|()| true),
+            match self.disk.scan(dir, visit) {
+                Ok(()) => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     return self.need_volume().map(|()| false);
                 }
@@ -108,7 +102,8 @@ impl FsQueue {
         }
     }
 
-    /// All names in a directory that `pick` makes something of, in no order.
+    /// All names in a directory that `pick` makes something of, in no order. None at all is
+    /// believed of the right volume only.
     pub(super) fn list<T>(
         &self,
         dir: &Path,
@@ -119,6 +114,9 @@ impl FsQueue {
             picked.extend(pick(name));
             ControlFlow::Continue(())
         })?;
+        if picked.is_empty() {
+            self.need_volume()?;
+        }
         Ok(picked)
     }
 
