@@ -4,6 +4,7 @@ pub mod config;
 pub mod coordinator;
 pub mod drive;
 pub mod hint;
+pub mod credentials;
 mod lifecycle;
 pub mod local;
 pub mod member;
@@ -15,6 +16,7 @@ pub mod prepare;
 pub mod site;
 pub mod work;
 pub mod worker;
+pub mod systemd;
 
 pub use config::Config;
 pub use drive::{Drive, Report};
