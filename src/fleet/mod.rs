@@ -2,9 +2,9 @@
 
 pub mod config;
 pub mod coordinator;
+pub mod credentials;
 pub mod drive;
 pub mod hint;
-pub mod credentials;
 mod lifecycle;
 pub mod local;
 pub mod member;
@@ -14,9 +14,9 @@ mod pool;
 pub mod post;
 pub mod prepare;
 pub mod site;
+pub mod systemd;
 pub mod work;
 pub mod worker;
-pub mod systemd;
 
 pub use config::Config;
 pub use drive::{Drive, Report};
