@@ -31,6 +31,7 @@ use super::perform::Performed;
 use super::pool::Pool;
 use super::post::{self, Asked, COORDINATOR, RunTask, StepTask};
 use super::site::{self, Environment, Site};
+use super::systemd;
 use super::work::Work;
 use super::worker::obituary;
 use crate::engine::{Event, Record, Run, RunStatus, StepStatus, TaskRef};
@@ -55,6 +56,8 @@ pub struct Setup {
     pub workspace: Workspace,
     pub config: Config,
     pub environment: Environment,
+    /// Secrets that came as files, for children to have as variables.
+    pub credentials: Environment,
     pub program: PathBuf,
     pub debug: bool,
     pub backups: bool,
@@ -65,6 +68,10 @@ pub trait Reports {
     /// Who is told about one run.
     fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report>;
     fn note(&mut self, line: &str);
+    /// The loop goes round and the beat is kept; told with every beat.
+    fn alive(&mut self, _runs: usize) {}
+    /// No new runs are taken any more.
+    fn closing(&mut self) {}
     /// A run is no longer driven here.
     fn left(&mut self, run: &Run, how: Left);
 }
@@ -220,6 +227,9 @@ impl Coordinator {
             self.look_if_due(reports);
             self.advance(reports);
             if stop.level() > 0 {
+                if !self.closing {
+                    reports.closing();
+                }
                 self.close(stop.level());
             }
             if self.may_leave() {
@@ -359,14 +369,14 @@ impl Coordinator {
         let (config, plan, mut store, run) =
             open::open(&self.setup.workspace, root).map_err(|error| error.to_string())?;
         store.begin_term(claim.name.task.attempt);
-        let environment = self.setup.environment.clone();
+        let (environment, credentials) = (self.setup.environment.clone(), &self.setup.credentials);
         let site = Site {
             workspace: self.setup.workspace.clone(),
             logs: root.join("logs"),
-            about: site::about(&run.id, root),
-            mask: site::mask(&plan, &environment),
+            about: credentials.clone().into_iter().chain(site::about(&run.id, root)).collect(),
+            mask: site::mask_too(&plan, &environment, credentials),
             environment,
-            hidden: Vec::new(),
+            hidden: systemd::VARIABLES.map(str::to_owned).to_vec(),
             debug: self.setup.debug,
             live: true,
             grace: config.grace,
@@ -587,6 +597,7 @@ impl Coordinator {
             Heard::Went(name) => self.consume_hinted(&name, reports),
             Heard::Came | Heard::Signal => {}
             Heard::Looked { held, cancel, buried } => {
+                reports.alive(self.held.len());
                 for dead in &buried {
                     reports.note(&obituary(dead));
                     self.next_look = Instant::now();

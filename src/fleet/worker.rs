@@ -8,6 +8,7 @@
 //! lost to another is never ended here.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -24,6 +25,7 @@ use super::perform::{self, Performed};
 use super::post::{self, Asked, StepTask};
 use super::site::{self, Environment, Site};
 use super::work::Work;
+use super::{credentials, systemd};
 use crate::engine::{Record, StepStatus};
 use crate::exec::{self, Mask, Stop};
 use crate::queue::name::ENDING;
@@ -51,6 +53,8 @@ pub struct Setup {
     pub concurrency: u32,
     pub until: Until,
     pub environment: Environment,
+    /// Secrets that came as files, for children to have as variables.
+    pub credentials: Environment,
     pub program: PathBuf,
 }
 
@@ -60,6 +64,10 @@ pub trait Audience: Send + Sync {
     /// How a task ended, in a word or two, and how long it took.
     fn ended(&self, doing: &Doing, how: &str, took: Duration);
     fn note(&self, line: &str);
+    /// The worker serves its inbox; told again with every beat.
+    fn alive(&self, _doing: usize) {}
+    /// No new tasks are taken any more.
+    fn closing(&self) {}
     /// Time passed: what is being done now. Says when to be called again.
     fn tick(&self, _doing: &[Doing]) -> Option<Duration> {
         None
@@ -108,8 +116,9 @@ struct Shop {
     done: AtomicUsize,
     failed: AtomicUsize,
     masks: Mutex<BTreeMap<Vec<String>, Mask>>,
-    /// Variables that the agent's children do not inherit.
+    /// Variables that the agent's children do not inherit, and those they get beside.
     hidden: Vec<String>,
+    given: Vec<(String, OsString)>,
     /// Ends tasks in groups, where each must survive a power cut.
     commits: Option<Sender<Option<(Finish, Doing)>>>,
 }
@@ -127,7 +136,9 @@ impl Shop {
     }
 
     fn close(&self) {
-        self.closing.store(true, Ordering::SeqCst);
+        if !self.closing.swap(true, Ordering::SeqCst) {
+            self.audience.closing();
+        }
         self.bell.ring();
     }
 
@@ -318,7 +329,7 @@ impl Shop {
         let own: Vec<String> = own.map(|(_, value)| value.clone()).collect();
         let mut site = self.site(&step.masked, own);
         site.logs = root.join("logs");
-        site.about = site::about(&step.run_id, &root);
+        site.about.extend(site::about(&step.run_id, &root));
         site.debug = step.debug;
         Ok((site, step.work))
     }
@@ -328,7 +339,7 @@ impl Shop {
         Site {
             workspace: workspace.clone(),
             logs: PathBuf::new(),
-            about: Vec::new(),
+            about: self.given.clone(),
             environment: environment.clone(),
             hidden: self.hidden.clone(),
             debug: false,
@@ -342,18 +353,20 @@ impl Shop {
 
     /// The mask of some secrets, made once where the task has no values of its own for them.
     fn mask(&self, names: &[String], own: Vec<String>) -> Mask {
-        let value = |name: &String| {
-            let value = self.setup.environment.get(name)?;
-            Some(value.to_string_lossy().into_owned())
+        let credentials = self.setup.credentials.keys();
+        let values = || {
+            let values = names.iter().chain(credentials.clone());
+            let values = values.filter_map(|name| self.setup.environment.get(name));
+            values.map(|value| value.to_string_lossy().into_owned())
         };
         if !own.is_empty() {
-            return Mask::new(names.iter().filter_map(value).chain(own));
+            return Mask::new(values().chain(own));
         }
         let mut masks = self.masks.lock().unwrap_or_else(|poison| poison.into_inner());
         if let Some(mask) = masks.get(names) {
             return mask.clone();
         }
-        let mask = Mask::new(names.iter().filter_map(value));
+        let mask = Mask::new(values());
         masks.insert(names.to_vec(), mask.clone());
         mask
     }
@@ -384,9 +397,22 @@ impl Shop {
 /// What an agent's settings keep from its children.
 fn hidden(setup: &Setup) -> Vec<String> {
     const ALWAYS: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TERM", "TMPDIR"];
-    let Some(allowed) = setup.config.agent(&setup.agent).env else { return Vec::new() };
-    let hides = |name: &&String| !ALWAYS.contains(&name.as_str()) && !allowed.contains(name);
-    setup.environment.keys().filter(hides).cloned().collect()
+    // What systemd tells this service is not for others.
+    let mut hidden: Vec<String> = systemd::VARIABLES.map(str::to_owned).to_vec();
+    hidden.push(credentials::VARIABLE.to_owned());
+    if let Some(allowed) = setup.config.agent(&setup.agent).env {
+        let hides = |name: &&String| !ALWAYS.contains(&name.as_str()) && !allowed.contains(name);
+        hidden.extend(setup.environment.keys().filter(hides).cloned());
+    }
+    hidden
+}
+
+/// The credentials that an agent's settings let its children have.
+fn given(setup: &Setup) -> Vec<(String, OsString)> {
+    let allowed = setup.config.agent(&setup.agent).env;
+    let gives = |name: &String| allowed.as_ref().is_none_or(|allowed| allowed.contains(name));
+    let credentials = setup.credentials.iter().filter(|(name, _)| gives(name));
+    credentials.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 fn why_failed(finish: &Finish) -> String {
@@ -434,6 +460,7 @@ fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool) {
         match looked {
             Ok(buried) => {
                 failing = false;
+                shop.audience.alive(shop.running().len());
                 if !buried.is_empty() {
                     shop.bell.ring();
                 }
@@ -514,6 +541,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         failed: AtomicUsize::new(0),
         masks: Mutex::default(),
         hidden: hidden(&setup),
+        given: given(&setup),
         commits: setup.config.durable.then_some(commits),
         setup,
     });

@@ -14,6 +14,7 @@ use crate::engine::{Choice, Event, Run, RunStatus};
 use crate::exec::{Mask, Stop};
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
 use crate::fleet::post::{self, RunTask};
+use crate::fleet::site::Environment;
 use crate::fleet::{Finish, Report, site};
 use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, FsQueue, Queue, Task};
@@ -25,17 +26,32 @@ use crate::workflow::Plan;
 pub struct CoordinatorArgs {}
 
 pub fn main(_: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let mut around = Surroundings::look(common)?;
+    let credentials = fleet::take_credentials(&mut around)?;
     fleet::check_state_dir(&around)?;
     let queue = fleet::open_queue(&around)?;
     let signals = signals::listen()?;
+    // Every run has a few open files, and there may be thousands of runs.
+    raise_limit();
     let teller = Teller::new(&around, post::COORDINATOR);
     teller.say(&format!("coordinator {} drives the runs of inbox/coordinator", queue.me()));
-    let setup = setup(&around, queue, false)?;
+    let setup = Setup { credentials, ..setup(&around, queue, false)? };
     Coordinator::new(setup)
         .serve(None, &signals.stop, &mut Daemon { teller })
         .map_err(|error| Failure::new(1, format!("the coordinator had to end: {error}")))?;
     Ok(0)
+}
+
+/// Lets this process open as many files as it may.
+fn raise_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && let wanted = hard.min(1 << 16)
+        && soft < wanted
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)
+    {
+        tracing::warn!("only {soft} files can be open at once ({error})");
+    }
 }
 
 fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Setup, Failure> {
@@ -44,6 +60,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
         workspace: common::open_workspace(around)?,
         config: around.config.clone(),
         environment: around.environment.clone(),
+        credentials: Environment::new(),
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
         debug: around.debug,
         backups,
@@ -174,6 +191,14 @@ impl Reports for Daemon {
 
     fn note(&mut self, line: &str) {
         self.teller.say(line);
+    }
+
+    fn alive(&mut self, runs: usize) {
+        self.teller.alive(&format!("{runs} runs at hand"));
+    }
+
+    fn closing(&mut self) {
+        self.teller.closing();
     }
 
     fn left(&mut self, run: &Run, how: Left) {
