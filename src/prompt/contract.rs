@@ -7,6 +7,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::template::kind;
+
 /// What an answer says about itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Contract {
@@ -59,17 +61,6 @@ pub fn parse(text: &str) -> Contract {
             Err(error) => Contract::Invalid(format!("it is no JSON: {error}")),
         },
         (Bare::Nothing, None) => Contract::Missing,
-    }
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
     }
 }
 
