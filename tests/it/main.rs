@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
     let mut trials = coded();
     trials.extend(case::trials(&cases, &world::programs()));
+    trials.extend(case::fleet_trials(&cases.join("steps"), &world::programs()));
     trials.extend(coverage::trials(&cases));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
