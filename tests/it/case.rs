@@ -87,8 +87,8 @@ pub fn trials(root: &Path, bin: &Path) -> Vec<Trial> {
 /// that makes no sense are listed with the reason in `not-in-a-fleet.txt`.
 pub fn fleet_trials(root: &Path, bin: &Path) -> Vec<Trial> {
     let list = read(&root.join("not-in-a-fleet.txt"));
-    let left_out: HashSet<String> =
-        list.lines().filter_map(|line| Some(line.split_once(": ")?.0.to_owned())).collect();
+    let left_out: HashSet<&str> =
+        list.lines().filter_map(|line| Some(line.split_once(": ")?.0)).collect();
     let trial = |(name, file): (String, PathBuf)| {
         let bin = bin.to_path_buf();
         Trial::test(format!("fleet/{name}"), move || {
@@ -98,7 +98,7 @@ pub fn fleet_trials(root: &Path, bin: &Path) -> Vec<Trial> {
         })
     };
     let files = named_files(root).into_iter();
-    files.filter(|(name, _)| !left_out.contains(name)).map(trial).collect()
+    files.filter(|(name, _)| !left_out.contains(name.as_str())).map(trial).collect()
 }
 
 fn named_files(root: &Path) -> Vec<(String, PathBuf)> {
