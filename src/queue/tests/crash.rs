@@ -2,6 +2,7 @@
 //! for some of them another one while the first is being recovered from.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::tricks::{Call, Reply, Tricky};
 use super::*;
@@ -28,8 +29,12 @@ fn number(task: &Task) -> u64 {
     task.document["number"].as_u64().unwrap()
 }
 
-fn open_as(disk: &Arc<dyn Disk>, me: &str, seed: u64) -> io::Result<FsQueue> {
-    FsQueue::open(disk.clone(), Layout::new(Path::new("ws")), me, seed, true)
+fn open_short(disk: &Arc<dyn Disk>, me: &str, seed: u64) -> io::Result<FsQueue> {
+    let layout = Layout::new(Path::new("ws"));
+    let mut queue = FsQueue::open(disk.clone(), layout, me, seed, true)?;
+    // What a planted fault leaves does not heal.
+    queue.patience = Duration::from_millis(1);
+    Ok(queue)
 }
 
 fn task_of(number: u64, agent: &str) -> Task {
@@ -84,7 +89,7 @@ impl Log {
 
 /// Everything that can happen to tasks, until the disk fails.
 fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
-    let boss = open_as(disk, "boss", seed)?;
+    let boss = open_short(disk, "boss", seed)?;
     let mut tasks: Vec<Task> = (1..=4).map(|number| task_of(number, "qa")).collect();
     tasks.push(task_of(5, "dev"));
     boss.enqueue(&tasks)?;
@@ -96,7 +101,7 @@ fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
     if boss.cancel_waiting("dev", &tasks[4].name)? == Ending::Committed {
         log.cancelled.insert(5);
     }
-    let first = open_as(disk, "first", seed + 1)?;
+    let first = open_short(disk, "first", seed + 1)?;
     let mut held = Vec::new();
     while held.len() < 3
         && let Some(claim) = log.claim(&first, "qa")?
@@ -111,7 +116,7 @@ fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
     boss.requeue(End::Failed, "day", &two.name, "first")?;
     boss.enqueue(&[task_of(7, "dev")])?;
     log.enqueued.insert(7);
-    let ghost = open_as(disk, "ghost", seed + 2)?;
+    let ghost = open_short(disk, "ghost", seed + 2)?;
     log.claim(&ghost, "dev")?;
     first.reap("ghost")?;
     log.work(&first, "qa")?;
@@ -121,7 +126,7 @@ fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
 
 /// Puts back what the dead held, and executes all there is.
 fn recover(disk: &Arc<dyn Disk>, log: &mut Log, me: &str, seed: u64) -> io::Result<()> {
-    let queue = open_as(disk, me, seed)?;
+    let queue = open_short(disk, me, seed)?;
     for worker in WORKERS.into_iter().filter(|worker| *worker != me) {
         queue.reap(worker)?;
     }
@@ -255,21 +260,21 @@ fn is_caught(wrap: &dyn Fn(&Arc<SimDisk>) -> Arc<dyn Disk>) -> bool {
 #[test]
 fn faults_that_are_planted_are_caught() {
     let no_sync = |sim: &Arc<SimDisk>| {
-        Tricky::new(sim, |_, call| match call {
+        Tricky::over(sim, |_, call| match call {
             Call::Sync => Reply::Instead(Ok(())),
             _ => Reply::Go,
         })
     };
     let no_sync_of = |end: &'static str| {
         move |sim: &Arc<SimDisk>| {
-            Tricky::new(sim, move |_, call| match call {
+            Tricky::over(sim, move |_, call| match call {
                 Call::SyncDir(dir) if dir.ends_with(end) => Reply::Instead(Ok(())),
                 _ => Reply::Go,
             })
         }
     };
     let copy = |sim: &Arc<SimDisk>| {
-        Tricky::new(sim, |sim, call| match call {
+        Tricky::over(sim, |sim, call| match call {
             Call::Rename(from, to) => Reply::Instead(
                 sim.read(from)
                     .and_then(|bytes| sim.write(to, &bytes))

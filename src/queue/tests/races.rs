@@ -86,7 +86,7 @@ fn a_deep_inbox_is_drained_by_many_without_loss() {
 /// A disk on which whoever loses a race believes to have won it: it gets a copy.
 fn generous(sim: &Arc<SimDisk>) -> Arc<dyn Disk> {
     let gone: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::default();
-    Tricky::new(sim, move |sim, call| match call {
+    Tricky::over(sim, move |sim, call| match call {
         Call::Rename(from, to) => match sim.rename(from, to) {
             Err(_) if lock(&gone).contains_key(from) => {
                 let bytes = sim.read(&lock(&gone)[from]);
