@@ -20,6 +20,8 @@ struct Log {
     cancelled: BTreeSet<u64>,
     /// Claims that ended, and how.
     committed: BTreeMap<u64, (ClaimName, End)>,
+    /// Tasks that were put back, and the attempt they had ended with.
+    requeued: BTreeMap<u64, u32>,
     /// Who claimed what: process ends so far, task, attempt.
     claimed: Vec<(u32, u64, u32)>,
     crashes: u32,
@@ -113,7 +115,10 @@ fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
     first.release(&three)?;
     // From here on it may be executed again.
     log.committed.remove(&2);
-    boss.requeue(End::Failed, "day", &two.name, "first")?;
+
+    if boss.requeue(End::Failed, "day", &two.name, "first")? == Ending::Committed {
+        log.requeued.insert(2, two.name.task.attempt);
+    }
     boss.enqueue(&[task_of(7, "dev")])?;
     log.enqueued.insert(7);
     let ghost = open_short(disk, "ghost", seed + 2)?;
@@ -212,6 +217,12 @@ fn check(queue: &FsQueue, log: &Log) -> Result<(), String> {
     for (number, end) in &log.committed {
         if is(number) != Some(end) {
             return Err(format!("task {number} ended as {end:?}, now {:?}", is(number)));
+        }
+    }
+
+    for (number, attempt) in &log.requeued {
+        if is(number).is_none_or(|(name, _)| name.task.attempt <= *attempt) {
+            return Err(format!("task {number} was put back, now {:?}", is(number)));
         }
     }
     for number in &log.cancelled {
