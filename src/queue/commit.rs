@@ -26,7 +26,9 @@ impl FsQueue {
         let claimed: Vec<PathBuf> =
             done.iter().map(|f| self.layout.claimed(&f.claim.agent)).collect();
         // The new names first: a file must not be gone from the old place alone.
+
         let unsynced = self.sync_dirs(good(&dirs, &results));
+        // If this fails, whoever reaps finds the file at both places and sees that it ended.
         let _ = self.sync_dirs(good(&claimed, &results));
         for ((result, finish), dir) in results.iter_mut().zip(done).zip(&dirs) {
             self.let_go(&finish.claim.name);
