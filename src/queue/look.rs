@@ -130,7 +130,11 @@ impl FsQueue {
     }
 
     /// The first name in a directory that `pick` makes something of.
-    fn first<T>(&self, dir: &Path, pick: impl Fn(&str) -> Option<T>) -> io::Result<Option<T>> {
+    pub(super) fn first<T>(
+        &self,
+        dir: &Path,
+        pick: impl Fn(&str) -> Option<T>,
+    ) -> io::Result<Option<T>> {
         let mut found = None;
         self.scan(dir, &mut |file| {
             found = pick(file);

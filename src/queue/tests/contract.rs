@@ -214,7 +214,13 @@ fn whoever_died_after_its_status_had_finished() {
             two.ended(End::Failed, "day").unwrap(),
             [(claim.name.clone(), "two".to_owned())]
         );
-        assert_eq!(finish(&one, &claim, End::Processed).unwrap(), Ending::Fenced);
+
+        // Its holder was only slow. It is fenced, and what it had said goes on counting.
+        for end in [End::Failed, End::Processed] {
+            assert_eq!(finish(&one, &claim, end).unwrap(), Ending::Fenced);
+            assert_eq!(two.status(End::Failed, "day", &claim.name).unwrap(), Some(done()));
+        }
+        assert_eq!(two.status(End::Processed, "day", &claim.name).unwrap(), None);
         // A torn status is none.
         one.enqueue(&[task(2, 5)]).unwrap();
         let claim = take(&one).unwrap();
