@@ -5,6 +5,7 @@ pub mod config;
 pub mod coordinator;
 pub mod credentials;
 pub mod drive;
+pub mod free;
 pub mod hint;
 mod lifecycle;
 pub mod local;
