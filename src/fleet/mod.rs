@@ -15,6 +15,7 @@ pub mod perform;
 mod pool;
 pub mod post;
 pub mod prepare;
+pub mod say;
 pub mod site;
 pub mod systemd;
 pub mod work;
