@@ -1,5 +1,6 @@
 //! Doing what a run is owed: here the pure middle meets the disk, the clock and child processes.
 
+pub mod answer;
 mod ask;
 pub mod config;
 pub mod coordinator;
