@@ -248,7 +248,10 @@ fn tail(answer: &str) -> String {
     if answer.len() <= HANDED_ON {
         return answer.to_owned();
     }
-    let from = answer.ceil_char_boundary(answer.len() - HANDED_ON);
+    let mut from = answer.len() - HANDED_ON;
+    while !answer.is_char_boundary(from) {
+        from += 1;
+    }
     format!("(The first {from} bytes are left out.)\n{}", &answer[from..])
 }
 

@@ -8,6 +8,7 @@ pub mod credentials;
 pub mod drive;
 pub mod free;
 pub mod hint;
+pub mod intake;
 mod lifecycle;
 pub mod local;
 pub mod member;

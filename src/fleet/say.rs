@@ -53,7 +53,7 @@ impl FreeTask {
                  that the system takes; use a provider with `input_mode: stdin`"
             ));
         }
-        let stdin = (provider.input == InputMode::Stdin).then(|| Input::Text(prompt));
+        let stdin = (provider.input == InputMode::Stdin).then_some(Input::Text(prompt));
         let timeout = self.timeout.or(settings.timeout);
         Ok(Work {
             stdin,
