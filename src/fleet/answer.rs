@@ -5,11 +5,12 @@
 //!
 //! **Invariant:** nothing here touches the world. A follow-up that is not made is told why.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::config::Config;
 use super::free::{FreeTask, follow_up_id};
 use super::say::Read;
+use crate::prompt::contract;
 use crate::queue::TaskId;
 use crate::workflow::path_fault;
 use crate::workflow::problem::nearest;
@@ -60,7 +61,7 @@ pub struct FollowUps {
 
 /// Reads an answer.
 pub fn read(output: &str) -> Answer {
-    let Some(block) = block(output) else { return Answer::default() };
+    let Ok(block) = contract::ending(output) else { return Answer::default() };
     let text = |key: &str| {
         let text = block.get(key).and_then(Value::as_str).map(str::trim);
         text.filter(|text| !text.is_empty()).map(str::to_owned)
@@ -239,7 +240,8 @@ fn read_task(file: &str, read: Read) -> Result<FreeTask, String> {
     if let Some(fault) = path_fault(file) {
         return Err(format!("`{file}` is refused: {fault}"));
     }
-    let text = read(file)?;
+    let text = read(file).map_err(|reason| format!("`{file}` cannot be read: {reason}"))?;
+    let text = text.ok_or_else(|| format!("`{file}` does not exist"))?;
     FreeTask::parse(&text).map_err(|fault| format!("`{file}` is no task: {fault}"))
 }
 
@@ -255,42 +257,6 @@ fn tail(answer: &str) -> String {
     format!("(The first {from} bytes are left out.)\n{}", &answer[from..])
 }
 
-/// The JSON object that an answer ends with: in its last code block, or bare as the last thing.
-/// An earlier block never counts, because answers quote samples.
-fn block(output: &str) -> Option<Map<String, Value>> {
-    let mut last = None;
-    let mut open: Option<(&str, usize)> = None;
-    let mut at = 0;
-    for line in output.split_inclusive('\n') {
-        let (here, after) = (at, at + line.len());
-        at = after;
-        let trimmed = line.trim();
-        let ticks = trimmed.len() - trimmed.trim_start_matches('`').len();
-        match open {
-            None if ticks >= 3 => open = Some((&trimmed[..ticks], after)),
-            Some((fence, from)) if trimmed.starts_with(fence) && trimmed.len() == ticks => {
-                last = Some((&output[from..here], after));
-                open = None;
-            }
-            _ => {}
-        }
-    }
-    let bare = last.map_or(output, |(_, after)| &output[after..]);
-    if let Some(start) = bare.rfind("\n{").map(|at| at + 1).or(bare.starts_with('{').then_some(0))
-        && bare.trim_end().ends_with('}')
-    {
-        return object(&bare[start..]);
-    }
-    last.and_then(|(text, _)| object(text))
-}
-
-fn object(text: &str) -> Option<Map<String, Value>> {
-    match serde_json::from_str(text.trim()).ok()? {
-        Value::Object(map) => Some(map),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -302,12 +268,12 @@ mod tests {
         Config::frozen(vec![layer]).unwrap()
     }
 
-    fn files(path: &str) -> Result<String, String> {
-        match path {
-            "plan/a.md" => Ok("---\ntitle: A\npriority: 1\n---\nDo a.\n".into()),
-            "plan/bad.md" => Ok("---\nx: 1\n---\n".into()),
-            path => Err(format!("`{path}` does not exist")),
-        }
+    fn files(path: &str) -> Result<Option<String>, String> {
+        Ok(match path {
+            "plan/a.md" => Some("---\ntitle: A\npriority: 1\n---\nDo a.\n".into()),
+            "plan/bad.md" => Some("---\nx: 1\n---\n".into()),
+            _ => None,
+        })
     }
 
     fn answered(actions: Value) -> String {
@@ -322,21 +288,16 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stands_last_is_believed() {
+    fn an_answer_may_say_how_it_went_and_need_not() {
         for (output, success) in [
             ("all is well", None),
             ("```json\n{\"success\": false}\n```", Some(false)),
-            ("```\n{\"success\": true}\n```\nSample above.\n", Some(true)),
-            ("```json\n{\"success\": false}\n```\n```json\n{\"success\": true}\n```\n", Some(true)),
             ("```json\n{\"success\": false}\n```\n```json\n{\"a\": 1}\n```\n", None),
-            ("```json\n{\"success\": false}\n```\n```sh\nls\n```\n", None),
             ("```json\n{\"success\": tru\n```", None),
             ("```json\n{\"success\": \"yes\"}\n```", None),
-            ("Well:\n{\"success\": false}\n", Some(false)),
-            ("Well:\n{\n  \"success\": false,\n  \"outputs\": {\"a\": \"```\"}\n}\n", Some(false)),
-            ("{\"success\": false} and so on", None),
-            ("````json\n{\"success\": true, \"summary\": \"a ``` b\"}\n````\n", Some(true)),
-            ("```json\n{\"success\": false}\n", Some(false)),
+            ("Well:\n{\"success\": true}\n", Some(true)),
+            // As agents leave it for people, where `outputs` is a list.
+            ("{\"schema\": \"status/v1\", \"success\": false, \"outputs\": [\"a\"]}", Some(false)),
         ] {
             assert_eq!(read(output).success, success, "{output}");
         }

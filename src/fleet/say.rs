@@ -202,7 +202,8 @@ mod tests {
     #[test]
     fn the_task_wins_over_its_agent_and_the_agent_over_the_default() {
         let config = config(
-            "agents:\n  engineer: { provider: say, model: big, timeout: none, system_prompt: s.md }\n\
+            "agents:\n  engineer:\n    { provider: say, model: big, timeout: none, \
+             system_prompt: s.md }\n\
              providers:\n  say: { command: [say, \"${PROMPT}\", \"${model}\"] }\n",
         );
         let read = |path: &str| Ok(Some(format!("From {path}.")));
