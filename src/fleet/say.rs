@@ -188,11 +188,10 @@ mod tests {
         let work = work(&config, "Fix {{.agent}} and {{.x}}.\n").unwrap();
         assert_eq!(work.argv, ["codex", "exec"]);
         let Some(Input::Text(prompt)) = work.stdin else { panic!("the prompt is on stdin") };
-        let opening = "# Your assignment\n\nYou are the agent `engineer`.\nYou work on a task";
-        assert!(prompt.starts_with(opening), "{prompt}");
+        assert!(prompt.starts_with("You are the agent `engineer` of a team"), "{prompt}");
         assert!(prompt.contains("\nFix {{.agent}} and {{.x}}.\n"), "a text is no slot: {prompt}");
         assert!(prompt.contains("\"success\""));
-        assert!(prompt.ends_with("NAME is one of `qa`.\n"), "{prompt}");
+        assert!(prompt.ends_with("You may hand work to: `qa`.\n"), "{prompt}");
         assert!(!prompt.contains("\n\n\n"), "{prompt}");
         assert_eq!((work.attempt, work.asks), (2, true));
         assert_eq!(work.timeout_ms, Some(3_600_000));
