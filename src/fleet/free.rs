@@ -3,6 +3,7 @@
 //!
 //! **Invariant:** nothing here touches the world.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -50,9 +51,7 @@ pub struct FreeTask {
 impl FreeTask {
     /// Reads what somebody wrote. The error is one sentence, with the line where there is one.
     pub fn parse(text: &str) -> Result<FreeTask, String> {
-        if let Some(line) = text.lines().position(|line| line.contains('\0')) {
-            return Err(format!("line {} holds a zero byte, which no text has", line + 1));
-        }
+        refuse_zero_bytes(text)?;
         let parts = front::split(text).map_err(|problem| sentence(&problem))?;
         if parts.head.is_none() {
             refuse_document(parts.body)?;
@@ -64,13 +63,18 @@ impl FreeTask {
                 return Err(problems.first().map(sentence).unwrap_or_default());
             }
         };
-        if parts.body.trim().is_empty() {
+        let TaskHead { title, provider, model, priority, timeout, spell, bead, next } = head;
+        let plain = FreeTask::plain(parts.body)?;
+        Ok(FreeTask { title, provider, model, priority, timeout, spell, bead, next, ..plain })
+    }
+
+    /// A task that is all text, whatever it looks like.
+    pub fn plain(text: &str) -> Result<FreeTask, String> {
+        refuse_zero_bytes(text)?;
+        if text.trim().is_empty() {
             return Err("it says nothing to do; write what is wanted as plain text".into());
         }
-        let TaskHead { title, provider, model, priority, timeout, spell, bead, next } = head;
-        let text = parts.body.to_owned();
-        let rest = FreeTask::default();
-        Ok(FreeTask { text, title, provider, model, priority, timeout, spell, bead, next, ..rest })
+        Ok(FreeTask { text: text.to_owned(), ..FreeTask::default() })
     }
 
     /// Says why the task cannot be done by `agent` under these settings, before it is put out.
@@ -120,8 +124,8 @@ impl FreeTask {
 
     /// The task as it is put into an inbox. Made twice, it has the same name.
     pub fn task(&self, agent: &str, id: &TaskId, ticket: &str, crash_limit: u32) -> Task {
-        let stem = |source: &String| source.strip_suffix(".task").unwrap_or(source).to_owned();
-        let words = self.source.as_ref().map(stem).unwrap_or_else(|| self.heading());
+        let stem = |source: &String| Some(Path::new(source).file_stem()?.to_str()?.to_owned());
+        let words = self.source.as_ref().and_then(stem).unwrap_or_else(|| self.heading());
         let priority = self.priority.unwrap_or(PRIORITY);
         Task {
             name: TaskName {
@@ -212,6 +216,13 @@ fn sentence(problem: &Problem) -> String {
     let line = problem.place.map(|place| format!("line {}: ", place.line)).unwrap_or_default();
     let hint = problem.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
     format!("{line}{}{hint}", problem.message)
+}
+
+fn refuse_zero_bytes(text: &str) -> Result<(), String> {
+    match text.lines().position(|line| line.contains('\0')) {
+        Some(line) => Err(format!("line {} holds a zero byte, which no text has", line + 1)),
+        None => Ok(()),
+    }
 }
 
 /// A document of ours is no text to be done: it was meant for a queue, and only the queue puts

@@ -2,11 +2,10 @@
 
 use std::io;
 
-use super::seed;
 use crate::fleet::config::Config;
 use crate::fleet::free::FreeTask;
+use crate::fleet::member::unguessable;
 use crate::queue::{Task, TaskId};
-use crate::random::word;
 
 /// A file that somebody dropped, read whole.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +48,7 @@ impl Adopt for FreeTasks {
         Ok(match parsed {
             Ok(task) => {
                 let limit = self.config.queue.crash_limit;
-                let ticket = word(seed());
+                let ticket = unguessable();
                 Adopted::Task(Box::new(task.task(dropped.agent, dropped.id, &ticket, limit)))
             }
             Err(reason) => Adopted::Refused(reason),

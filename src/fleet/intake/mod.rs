@@ -34,6 +34,7 @@ use self::files::{list, move_unique, read_name, shown};
 use self::look::{Kind, Look, Writers};
 use super::config::Config;
 use super::free::{FreeTask, day, made_at};
+use super::member::chance;
 use crate::disk::{Disk, RealDisk};
 use crate::queue::name::{ENDING, label};
 use crate::queue::{ClaimName, End, Layout, Queue, Task, TaskId, TaskName, seal};
@@ -151,7 +152,7 @@ impl Intake {
             settings,
             adopt,
             disk: RealDisk::default(),
-            random: Random::new(seed()),
+            random: Random::new(chance()),
             count: 0,
             seen: HashMap::new(),
             taken: Vec::new(),
@@ -546,9 +547,4 @@ impl Taken {
         let agent = agent.to_owned();
         Taken { agent, id, source, path, since: now, read: None, due: now, tried, failures: 0 }
     }
-}
-
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }

@@ -32,7 +32,7 @@ fn settings() -> Settings {
 
 fn queue(root: &Path, me: &str) -> FsQueue {
     let disk = Arc::new(RealDisk::default());
-    let queue = FsQueue::open(disk, Layout::new(root), me, seed(), false).unwrap();
+    let queue = FsQueue::open(disk, Layout::new(root), me, chance(), false).unwrap();
     queue.open_agent("engineer").unwrap();
     queue
 }
