@@ -2,6 +2,7 @@
 
 pub mod answer;
 mod ask;
+pub mod conclude;
 pub mod config;
 pub mod coordinator;
 pub mod credentials;
