@@ -15,29 +15,29 @@
 mod adopt;
 mod files;
 mod look;
+mod recover;
+mod refuse;
 #[cfg(test)]
 mod tests;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-use serde_json::{Map, Value, json};
 
 pub use adopt::{Adopt, Adopted, Dropped, FreeTasks};
 pub use files::is_dropped;
 
-use self::files::{list, move_unique, read_name, shown};
+use self::files::{list, move_unique, shown};
 use self::look::{Kind, Look, Writers};
 use super::config::Config;
 use super::free::{FreeTask, day, made_at};
 use super::member::chance;
 use crate::disk::{Disk, RealDisk};
-use crate::queue::name::{ENDING, label};
-use crate::queue::{ClaimName, End, Layout, Queue, Task, TaskId, TaskName, seal};
+use crate::queue::{Layout, Queue, Task, TaskId, TaskName};
 use crate::random::Random;
 use crate::time::{Clock, SystemClock};
 
@@ -50,8 +50,6 @@ const HALF: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(1);
 /// How many files one scan takes.
 const GROUP: usize = 1000;
-/// Who ends a file that never became a task.
-const INTAKE: &str = "intake";
 const DONE: &str = "done";
 
 /// How files are taken.
@@ -190,7 +188,16 @@ impl Intake {
         let mut still = HashMap::new();
         for name in names.into_iter().filter(|name| is_dropped(name)) {
             let key = (agent.to_owned(), name.clone());
-            let Some((look, file)) = look::look(&inbox.join(&name))? else { continue };
+            let (look, file) = match look::look(&inbox.join(&name)) {
+                Ok(Some(found)) => found,
+                Ok(None) => continue,
+                // One that the system cannot open now is no reason not to look at the others.
+                Err(error) => {
+                    tracing::debug!("`{}` cannot be looked at: {error}", name.to_string_lossy());
+                    scanned.look_at(now + AGAIN);
+                    continue;
+                }
+            };
             let seen = match self.seen.remove(&key) {
                 Some(seen) if seen.look == look => seen,
                 _ => Seen { look, since: now, stuck: false },
@@ -404,9 +411,7 @@ impl Intake {
         now: Instant,
         scanned: &mut Scanned,
     ) {
-        // Somebody who took this process for dead may have them now.
-        let mine = |(taken, _): &(Taken, Task)| taken.path.symlink_metadata().is_ok();
-        let (mut files, tasks): (Vec<_>, Vec<_>) = ready.into_iter().filter(mine).unzip();
+        let (mut files, tasks): (Vec<_>, Vec<_>) = self.still_mine(ready, now).into_iter().unzip();
         if tasks.is_empty() {
             return;
         }
@@ -418,6 +423,29 @@ impl Intake {
             }
             Err(error) => files.into_iter().for_each(|taken| self.try_again(taken, &error, now)),
         }
+    }
+
+    /// Without those that somebody has now who took this process for dead.
+    fn still_mine(&mut self, ready: Vec<(Taken, Task)>, now: Instant) -> Vec<(Taken, Task)> {
+        let mut listed: HashMap<PathBuf, BTreeSet<OsString>> = HashMap::new();
+        let mut mine = Vec::new();
+        for (taken, task) in ready {
+            let dir = taken.path.parent().unwrap_or(Path::new("")).to_owned();
+            let names = match listed.entry(dir) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => match list(unknown.key()) {
+                    Ok(names) => unknown.insert(names.into_iter().collect()),
+                    Err(error) => {
+                        self.try_again(taken, &error, now);
+                        continue;
+                    }
+                },
+            };
+            if taken.path.file_name().is_some_and(|name| names.contains(name)) {
+                mine.push((taken, task));
+            }
+        }
+        mine
     }
 
     fn try_again(&mut self, taken: Taken, error: &io::Error, now: Instant) {
@@ -437,84 +465,6 @@ impl Intake {
         if let Err(error) = moved {
             self.try_again(Taken { tried: true, ..taken }, &error, now);
         }
-    }
-
-    /// Ends a file that is no task. Its status lies there before it does, so that whoever sees
-    /// the one finds the other.
-    fn refuse(&self, taken: &Taken, reason: &str) -> io::Result<()> {
-        let batch = day(made_at(&taken.id));
-        let stem = taken.source.strip_suffix(ENDING).unwrap_or(&taken.source);
-        let (id, label) = (taken.id.clone(), label(stem));
-        let task = TaskName { priority: 5, id, label, attempt: 1, crashes: 0 };
-        // The same whoever does it.
-        let claim = taken.id.as_str()[16..].to_ascii_lowercase();
-        let name = ClaimName { task, worker: INTAKE.into(), claim };
-        let dir = self.layout.end(End::Failed, &batch);
-        self.disk.make_dirs(&dir)?;
-        let status = dir.join(name.status());
-        self.disk.write(&status, &seal::seal(&self.status(taken, reason)))?;
-        if self.settings.durable {
-            self.disk.sync(&status)?;
-            self.disk.sync_dir(&dir)?;
-        }
-        move_unique(&taken.path, &dir.join(name.ended(&self.me)))?;
-        if self.settings.durable { self.disk.sync_dir(&dir) } else { Ok(()) }
-    }
-
-    fn status(&self, taken: &Taken, reason: &str) -> Map<String, Value> {
-        let status = json!({
-            "schema": "status/v1",
-            "task_id": taken.id.as_str(),
-            "agent": taken.agent,
-            "attempt": 1,
-            "worker": self.me,
-            "timestamp": SystemClock.now(),
-            "success": false,
-            "exit_code": 2,
-            "error": { "reason": "refused", "message": reason },
-            "message": reason,
-            "source": taken.source,
-        });
-        match status {
-            Value::Object(status) => status,
-            _ => Map::new(),
-        }
-    }
-
-    /// Goes on with the files that a dead process had moved aside, from the next scan on. Says
-    /// how many there are.
-    pub fn recover(&mut self, dead: &str) -> io::Result<usize> {
-        let theirs = self.layout.intake().join(dead);
-        let before = self.taken.len();
-        for agent in list(&theirs)?.iter().filter_map(|name| name.to_str()) {
-            let mine = self.aside(&self.me, agent);
-            self.disk.make_dirs(&mine)?;
-            for file in list(&theirs.join(agent))? {
-                let Some((id, source)) = file.to_str().and_then(read_name) else { continue };
-                let path = mine.join(&file);
-                if move_unique(&theirs.join(agent).join(&file), &path)? {
-                    let now = Instant::now();
-                    self.taken.push(Taken::new(agent, id, source, path, now, true));
-                }
-            }
-            // Gone, unless somebody else is at it.
-            let _ = std::fs::remove_dir(theirs.join(agent));
-        }
-        let _ = std::fs::remove_dir(&theirs);
-        Ok(self.taken.len() - before)
-    }
-
-    /// Recovers the files of every process that does not live. `lives` is asked after it was seen
-    /// what each left, so a process that comes up meanwhile is not taken for dead.
-    pub fn recover_all(&mut self, lives: &dyn Fn(&str) -> io::Result<bool>) -> io::Result<usize> {
-        let mut found = 0;
-        for owner in list(&self.layout.intake())? {
-            let Some(owner) = owner.to_str().filter(|owner| *owner != DONE) else { continue };
-            if owner != self.me && !lives(owner)? {
-                found += self.recover(owner)?;
-            }
-        }
-        Ok(found)
     }
 
     /// Whether nothing is at hand that was taken and is not a task yet.

@@ -6,14 +6,15 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use super::files::NAME_MAX;
+use serde_json::Map;
+
+use super::files::{NAME_MAX, read_name};
 use super::*;
 use crate::disk;
-use crate::queue::{Claimed, Finish, FsQueue};
+use crate::queue::{Claimed, End, Finish, FsQueue, seal};
 
 const SETTLE: Duration = Duration::from_millis(200);
 const MOMENT: Duration = Duration::from_millis(1);
