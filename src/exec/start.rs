@@ -21,7 +21,7 @@ use nix::unistd::{AccessFlags, access};
 use super::{MARK, Order, children};
 
 /// Longest argument or environment entry that Linux takes, without its NUL.
-const STRING_BYTES: usize = 131_071;
+pub const STRING_BYTES: usize = 131_071;
 /// Where programs are looked up if PATH is removed.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 const ABSENT: &str = "it is not there";

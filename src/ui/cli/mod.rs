@@ -8,6 +8,7 @@ mod clean;
 mod common;
 mod coordinator;
 mod demo;
+mod enqueue;
 mod fleet;
 mod offline;
 mod processed;
@@ -54,6 +55,8 @@ enum Verb {
     Coordinator(coordinator::CoordinatorArgs),
     /// Serve an agent's inbox: execute its tasks
     Worker(worker::WorkerArgs),
+    /// Put tasks into an agent's inbox
+    Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
     /// Remove old runs
@@ -158,6 +161,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         }
         Verb::Coordinator(args) => coordinator::main(args, &cli.common),
         Verb::Worker(args) => worker::main(args, &cli.common),
+        Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
