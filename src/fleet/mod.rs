@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod credentials;
+pub mod doctor;
 mod lifecycle;
 pub mod local;
 pub mod perform;

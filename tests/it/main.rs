@@ -10,6 +10,7 @@
 mod case;
 mod coverage;
 mod disk;
+mod doctor;
 mod examples;
 mod hostile;
 mod kill;
@@ -42,6 +43,7 @@ fn coded() -> Vec<Trial> {
         case::checks(),
         pattern::checks(),
         disk::trials(),
+        doctor::trials(),
         hostile::trials(),
         kill::trials(),
         signals::trials(),

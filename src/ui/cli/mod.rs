@@ -7,11 +7,13 @@
 mod clean;
 mod common;
 mod demo;
+mod doctor;
 mod offline;
 mod processed;
 mod resume;
 mod run;
 mod run_step;
+pub mod service;
 mod signals;
 mod validate;
 mod watch;
@@ -49,6 +51,11 @@ enum Verb {
     Clean(clean::CleanArgs),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
+    /// Find out whether this workspace and its volume are fit for a fleet
+    Doctor(doctor::DoctorArgs),
+    /// The second process of `doctor --volume`
+    #[command(hide = true)]
+    DoctorPeer(doctor::PeerArgs),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(crate::offline::Options),
@@ -132,6 +139,8 @@ pub fn main() -> ExitCode {
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
+        Verb::Doctor(args) => doctor::main(args, &cli.common),
+        Verb::DoctorPeer(args) => doctor::peer(args),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
