@@ -19,6 +19,7 @@ mod signals;
 mod terminal;
 mod tidy;
 mod twice;
+mod units;
 mod watch;
 mod world;
 
@@ -50,6 +51,7 @@ fn coded() -> Vec<Trial> {
         terminal::trials(),
         tidy::trials(),
         twice::trials(),
+        units::trials(),
         watch::trials(),
     ];
     modules.into_iter().flatten().collect()
