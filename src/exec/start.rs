@@ -148,6 +148,19 @@ fn path<'a>(order: &Order<'a>) -> &'a OsStr {
     path.or_else(|| inherited().filter(|_| !removed)).unwrap_or(OsStr::new(DEFAULT_PATH))
 }
 
+/// Where the program of a command lies, as [`super::run`] would find it in this folder.
+pub fn locate(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {
+    if !program.contains('/') {
+        return look_up(program, path, cwd);
+    }
+    let (file, program) = (cwd.join(program), program.to_owned());
+    match unusable(&file) {
+        None => Ok(file),
+        Some(ABSENT) => Err(StartError::NotFound { program }),
+        Some(reason) => Err(StartError::NotExecutable { program, reason }),
+    }
+}
+
 fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {
     let mut seen = None;
     for folder in env::split_paths(path) {

@@ -61,6 +61,8 @@ pub struct Setup {
     pub program: PathBuf,
     pub debug: bool,
     pub backups: bool,
+    /// Called with every beat, also while the volume is away.
+    pub alive: Box<dyn Fn() + Send + Sync>,
 }
 
 /// Who is told what a coordinator does.
@@ -68,8 +70,6 @@ pub trait Reports {
     /// Who is told about one run.
     fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report>;
     fn note(&mut self, line: &str);
-    /// The loop goes round and the beat is kept; told with every beat.
-    fn alive(&mut self, _runs: usize) {}
     /// No new runs are taken any more.
     fn closing(&mut self) {}
     /// A run is no longer driven here.
@@ -203,7 +203,9 @@ impl Coordinator {
         self.pulse = member.pulse.clone();
         let over = Arc::new(AtomicBool::new(false));
         let keeper = self.spawn_keeper(member, over.clone());
-        self.spawn_guard(stop.clone());
+        let beat = self.setup.config.queue.beat;
+        let alive = std::mem::replace(&mut self.setup.alive, Box::new(|| ()));
+        self.spawn_guard(stop.clone(), alive, beat, over.clone());
         if let Some(claim) = only {
             let run = run_of(&claim).map_err(io::Error::other)?.run_id;
             self.only = Some(run);
@@ -597,7 +599,6 @@ impl Coordinator {
             Heard::Went(name) => self.consume_hinted(&name, reports),
             Heard::Came | Heard::Signal => {}
             Heard::Looked { held, cancel, buried } => {
-                reports.alive(self.held.len());
                 for dead in &buried {
                     reports.note(&obituary(dead));
                     self.next_look = Instant::now();
@@ -814,15 +815,24 @@ impl Coordinator {
         })
     }
 
-    /// The thread that hears signals.
-    fn spawn_guard(&self, stop: Stop) {
+    /// The thread that never touches the volume: it hears signals and gives signs of life.
+    fn spawn_guard(
+        &self,
+        stop: Stop,
+        alive: Box<dyn Fn() + Send + Sync>,
+        beat: Duration,
+        over: Arc<AtomicBool>,
+    ) {
         let tell = self.tell.clone();
         std::thread::spawn(move || {
-            for level in 0..2 {
-                while stop.wait_above(level, Duration::from_secs(3600)) <= level {}
-                if tell.send(Heard::Signal).is_err() {
+            let mut level = 0;
+            while !over.load(Ordering::SeqCst) {
+                alive();
+                let now = stop.wait_above(level, beat);
+                if now > level && tell.send(Heard::Signal).is_err() {
                     return;
                 }
+                level = now;
             }
         });
     }

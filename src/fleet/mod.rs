@@ -6,6 +6,7 @@ pub mod conclude;
 pub mod config;
 pub mod coordinator;
 pub mod credentials;
+pub mod doctor;
 pub mod drive;
 pub mod free;
 pub mod hint;

@@ -64,7 +64,7 @@ pub trait Audience: Send + Sync {
     /// How a task ended, in a word or two, and how long it took.
     fn ended(&self, doing: &Doing, how: &str, took: Duration);
     fn note(&self, line: &str);
-    /// The worker serves its inbox; told again with every beat.
+    /// The worker serves its inbox; told again with every beat, also while the volume is away.
     fn alive(&self, _doing: usize) {}
     /// No new tasks are taken any more.
     fn closing(&self) {}
@@ -460,7 +460,6 @@ fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool) {
         match looked {
             Ok(buried) => {
                 failing = false;
-                shop.audience.alive(shop.running().len());
                 if !buried.is_empty() {
                     shop.bell.ring();
                 }
@@ -502,6 +501,7 @@ fn stand_guard(shop: &Shop, pulse: &Pulse, stop: &Stop) {
     let mut closed: Option<Instant> = None;
     let mut level = 0;
     while shop.slots_left.load(Ordering::SeqCst) > 0 {
+        shop.audience.alive(shop.running().len());
         let now = stop.wait_above(level, settings.beat);
         if now > 0 && closed.is_none() {
             closed = Some(Instant::now());

@@ -10,6 +10,7 @@
 mod case;
 mod coverage;
 mod disk;
+mod doctor;
 mod examples;
 mod hostile;
 mod kill;
@@ -18,6 +19,7 @@ mod signals;
 mod terminal;
 mod tidy;
 mod twice;
+mod units;
 mod watch;
 mod world;
 
@@ -43,12 +45,14 @@ fn coded() -> Vec<Trial> {
         case::checks(),
         pattern::checks(),
         disk::trials(),
+        doctor::trials(),
         hostile::trials(),
         kill::trials(),
         signals::trials(),
         terminal::trials(),
         tidy::trials(),
         twice::trials(),
+        units::trials(),
         watch::trials(),
     ];
     modules.into_iter().flatten().collect()

@@ -35,7 +35,10 @@ pub fn main(_: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     raise_limit();
     let teller = Teller::new(&around, post::COORDINATOR);
     teller.say(&format!("coordinator {} drives the runs of inbox/coordinator", queue.me()));
-    let setup = Setup { credentials, ..setup(&around, queue, false)? };
+    let teller = Arc::new(teller);
+    let told = teller.clone();
+    let alive = Box::new(move || told.alive("drives runs"));
+    let setup = Setup { credentials, alive, ..setup(&around, queue, false)? };
     Coordinator::new(setup)
         .serve(None, &signals.stop, &mut Daemon { teller })
         .map_err(|error| Failure::new(1, format!("the coordinator had to end: {error}")))?;
@@ -64,6 +67,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
         debug: around.debug,
         backups,
+        alive: Box::new(|| ()),
     })
 }
 
@@ -180,7 +184,7 @@ impl Reports for One {
 
 /// Tells of many runs: what happens to each goes into its own log.
 struct Daemon {
-    teller: Teller,
+    teller: Arc<Teller>,
 }
 
 impl Reports for Daemon {
@@ -191,10 +195,6 @@ impl Reports for Daemon {
 
     fn note(&mut self, line: &str) {
         self.teller.say(line);
-    }
-
-    fn alive(&mut self, runs: usize) {
-        self.teller.alive(&format!("{runs} runs at hand"));
     }
 
     fn closing(&mut self) {

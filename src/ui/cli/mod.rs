@@ -8,6 +8,7 @@ mod clean;
 mod common;
 mod coordinator;
 mod demo;
+mod doctor;
 mod enqueue;
 mod fleet;
 mod offline;
@@ -66,6 +67,11 @@ enum Verb {
     Spell(spell::SpellVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
+    /// Find out whether this workspace and its volume are fit for a fleet
+    Doctor(doctor::DoctorArgs),
+    /// The second process of `doctor --volume`
+    #[command(hide = true)]
+    DoctorPeer(doctor::PeerArgs),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(crate::offline::Options),
@@ -166,6 +172,8 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
+        Verb::Doctor(args) => doctor::main(args, &cli.common),
+        Verb::DoctorPeer(args) => doctor::peer(args),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
