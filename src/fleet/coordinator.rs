@@ -25,6 +25,7 @@ use serde_json::Map;
 use super::config::Config;
 use super::drive::{Drive, Hands, Job, Launch, Reins, Report};
 use super::hint::{Change, Hints, Patience};
+use super::intake::{self, Adopt, Intake};
 use super::member::{Buried, Member, Pulse, unguessable};
 use super::open;
 use super::perform::Performed;
@@ -33,7 +34,7 @@ use super::post::{self, Asked, COORDINATOR, RunTask, StepTask};
 use super::site::{self, Environment, Site};
 use super::systemd;
 use super::work::Work;
-use super::worker::obituary;
+use super::worker::{obituary, recover};
 use crate::engine::{Event, Record, Run, RunStatus, StepStatus, TaskRef};
 use crate::exec::{self, Stop};
 use crate::ids::{Attempt, RunId, StepPath};
@@ -61,6 +62,8 @@ pub struct Setup {
     pub program: PathBuf,
     pub debug: bool,
     pub backups: bool,
+    /// What becomes of files that people drop into the coordinator's inbox.
+    pub adopt: Option<Box<dyn Adopt>>,
     /// Called with every beat, also while the volume is away.
     pub alive: Box<dyn Fn() + Send + Sync>,
 }
@@ -149,9 +152,13 @@ pub struct Coordinator {
     patience: Patience,
     next_look: Instant,
     closing: bool,
+    /// Somebody died, who may have taken something in.
+    deaths: bool,
     /// It drives this one run and no other.
     only: Option<RunId>,
     pulse: Pulse,
+    intake: Option<Intake>,
+    next_intake: Instant,
 }
 
 impl Coordinator {
@@ -177,8 +184,11 @@ impl Coordinator {
             patience,
             next_look: Instant::now(),
             closing: false,
+            deaths: true,
             only: None,
             pulse: Pulse::default(),
+            intake: None,
+            next_intake: Instant::now(),
         }
     }
 
@@ -200,6 +210,10 @@ impl Coordinator {
             reports.note(&obituary(&dead));
         }
         self.hints.add(&queue.layout.inbox(COORDINATOR));
+        if let Some(adopt) = self.setup.adopt.take() {
+            let settings = intake::Settings::of(&self.setup.config);
+            self.intake = Some(Intake::new(queue.layout.clone(), queue.me(), settings, adopt));
+        }
         self.pulse = member.pulse.clone();
         let over = Arc::new(AtomicBool::new(false));
         let keeper = self.spawn_keeper(member, over.clone());
@@ -225,6 +239,7 @@ impl Coordinator {
                 self.make_sure(reports);
                 continue;
             }
+            self.take_in_dropped(reports);
             self.claim_runs(reports);
             self.look_if_due(reports);
             self.advance(reports);
@@ -292,6 +307,33 @@ impl Coordinator {
             self.setup.queue.release(&claim)?;
         }
         Ok(())
+    }
+
+    /// Takes in what people dropped into the inbox.
+    fn take_in_dropped(&mut self, reports: &mut dyn Reports) {
+        let now = Instant::now();
+        let Some(intake) = self.intake.as_mut().filter(|_| self.next_intake <= now) else { return };
+        if self.closing && intake.is_idle() {
+            return;
+        }
+        let recovered = match std::mem::take(&mut self.deaths) {
+            true => recover(intake, &self.setup.queue),
+            false => Ok(0),
+        };
+        let scanned = recovered.and_then(|_| intake.scan(&*self.setup.queue, COORDINATOR));
+        self.next_intake = match scanned {
+            Ok(scanned) => {
+                for (name, reason) in &scanned.refused {
+                    reports.note(&format!("`{name}` is no run: {reason}"));
+                }
+                let idle = now + self.setup.config.queue.idle_poll;
+                scanned.next_look.unwrap_or(idle)
+            }
+            Err(error) => {
+                reports.note(&format!("cannot take in what was dropped: {error}"));
+                now + self.setup.config.queue.beat
+            }
+        };
     }
 
     fn claim_runs(&mut self, reports: &mut dyn Reports) {
@@ -571,6 +613,9 @@ impl Coordinator {
     /// Waits for the next messages and takes them in.
     fn listen(&mut self, reports: &mut dyn Reports) {
         let mut nap = self.next_look.saturating_duration_since(Instant::now());
+        if self.intake.is_some() {
+            nap = nap.min(self.next_intake.saturating_duration_since(Instant::now()));
+        }
         let now = SystemClock.now();
         for run in &self.timed {
             let due = self.held.get(run).and_then(|held| held.drive.patience(now));
@@ -597,11 +642,13 @@ impl Coordinator {
                 self.ended(held, &step, attempt, performed, reports);
             }
             Heard::Went(name) => self.consume_hinted(&name, reports),
-            Heard::Came | Heard::Signal => {}
+            Heard::Came => self.next_intake = Instant::now(),
+            Heard::Signal => {}
             Heard::Looked { held, cancel, buried } => {
                 for dead in &buried {
                     reports.note(&obituary(dead));
                     self.next_look = Instant::now();
+                    self.deaths = true;
                 }
                 self.drop_lost(&held, reports);
                 self.cancel_asked(&cancel);

@@ -379,6 +379,13 @@ impl Store {
         &self.root
     }
 
+    /// The run's directory was given another name.
+    pub fn moved_to(&mut self, root: &Path) {
+        let named = |path: &PathBuf| Some(root.join(path.file_name()?));
+        self.frozen = self.frozen.iter().filter_map(named).collect();
+        self.root = root.to_owned();
+    }
+
     fn journal(&self) -> PathBuf {
         self.root.join(match self.term {
             0 | 1 => JOURNAL.to_owned(),

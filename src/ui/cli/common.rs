@@ -1,7 +1,6 @@
 //! What several verbs share: surroundings, reading a workflow, starting and driving a run.
 
 use std::ffi::OsString;
-use std::hash::{BuildHasher, Hasher};
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
 
 use crate::digest::sha256;
 use crate::fleet::config::ConfigError;
+use crate::fleet::member::chance;
 use crate::fleet::open::compile_in;
 use crate::fleet::site::{self, Environment};
 use crate::fleet::{Config, Drive, Finish, Site, local};
@@ -236,12 +236,16 @@ pub fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
 
 /// Reads and compiles a workflow file; every problem of it is in the failure.
 pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
-    let name = file.display().to_string();
     let text = read_workflow(around, file).map_err(|message| Failure::new(2, message))?;
+    load_text(around, &file.display().to_string(), &text)
+}
+
+/// Compiles the text of a workflow that is called so.
+pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
     let workspace = open_workspace(around)?;
-    let (plan, warnings) = compile_in(&workspace, &around.config, &text)
-        .map_err(|problems| Failure { code: 2, text: show(&problems, &name, &text) })?;
-    Ok(Loaded { plan, file: name, text, warnings })
+    let (plan, warnings) = compile_in(&workspace, &around.config, text)
+        .map_err(|problems| Failure { code: 2, text: show(&problems, name, text) })?;
+    Ok(Loaded { plan, file: name.to_owned(), text: text.to_owned(), warnings })
 }
 
 /// Reads a workflow file as text. The error is a whole message.
@@ -304,6 +308,7 @@ impl<'a> NewRun<'a> {
 /// whole is not left behind in part.
 pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     let dir = &around.state_dir;
+    let warnings = &new.loaded.warnings;
     let cannot = |path: &Path, error: &std::io::Error| {
         let message = format!("cannot make `{}`: {error}", path.display());
         hinted(Failure::new(1, message), error, "run it again")
@@ -311,8 +316,7 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     let now = SystemClock.now();
     RealDisk::default().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
     let (id, root) = loop {
-        let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
-        let id = RunId::new(&now.to_stamp(), random);
+        let id = RunId::new(&now.to_stamp(), chance());
         let root = dir.join(id.as_str());
         match std::fs::create_dir(&root) {
             Ok(()) => break (id, root),
@@ -323,8 +327,26 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     let owned = fill(around, new, now, &id, &root).inspect_err(|_| {
         let _ = std::fs::remove_dir_all(&root);
     })?;
+    keep_log(around, &owned.plan, &root, &id)?;
+    for warning in warnings {
+        log::keep(Level::WARN, &warning.message);
+    }
     point_latest(dir, &id);
     tracing::info!("run {id} of `{}` started", owned.run.origin.workflow_file);
+    Ok(owned)
+}
+
+/// Makes a run of which nothing is there yet under an id that is given, for others to drive. It
+/// appears whole or not at all.
+pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned, Failure> {
+    let dir = &around.state_dir;
+    let failed = |error: std::io::Error| Failure::new(1, format!("cannot make run {id}: {error}"));
+    let making = dir.join(format!(".{id}.{}", std::process::id()));
+    RealDisk::default().make_dirs(&making).map_err(failed)?;
+    let mut owned = fill(around, new, SystemClock.now(), id, &making)?;
+    let root = dir.join(id.as_str());
+    crate::disk::rename(&making, &root).map_err(failed)?;
+    owned.store.moved_to(&root);
     Ok(owned)
 }
 
@@ -336,7 +358,8 @@ fn fill(
     id: &RunId,
     root: &Path,
 ) -> Result<Owned, Failure> {
-    let relative = root.strip_prefix(&around.workspace).unwrap_or(root);
+    let root_then = around.state_dir.join(id.as_str());
+    let relative = root_then.strip_prefix(&around.workspace).unwrap_or(&root_then);
     let origin = Origin {
         run_id: id.as_str().to_owned(),
         workflow_file: new.loaded.file.clone(),
@@ -358,10 +381,6 @@ fn fill(
     let store = Store::create(disk, root, &frozen, &new.plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
     let lock = take_lock(root, id)?;
-    keep_log(around, &new.plan, root, id)?;
-    for warning in &new.loaded.warnings {
-        log::keep(Level::WARN, &warning.message);
-    }
     Ok(Owned { plan: new.plan, run, store, lock })
 }
 
