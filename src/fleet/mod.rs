@@ -1,5 +1,6 @@
 //! Doing what a run is owed: here the pure middle meets the disk, the clock and child processes.
 
+pub mod check;
 pub mod config;
 pub mod coordinator;
 pub mod drive;
@@ -13,6 +14,7 @@ mod pool;
 pub mod post;
 pub mod prepare;
 pub mod site;
+pub mod torture;
 pub mod work;
 pub mod worker;
 

@@ -9,6 +9,7 @@ mod common;
 mod coordinator;
 mod demo;
 mod fleet;
+mod fsck;
 mod offline;
 mod processed;
 mod resume;
@@ -16,6 +17,7 @@ mod run;
 mod run_step;
 mod signals;
 mod submit;
+mod torture;
 mod validate;
 mod watch;
 mod worker;
@@ -57,8 +59,13 @@ enum Verb {
     Validate(validate::ValidateArgs),
     /// Remove old runs
     Clean(clean::CleanArgs),
+    /// Check that tasks, runs and journals are whole, and change nothing
+    Fsck(fsck::FsckArgs),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
+    /// Torture a fleet in a scratch workspace, and judge what comes of it
+    #[command(hide = true)]
+    Torture(torture::TortureArgs),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(crate::offline::Options),
@@ -154,6 +161,8 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Worker(args) => worker::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
+        Verb::Fsck(args) => fsck::main(args, &cli.common),
+        Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
     };
     match outcome {
