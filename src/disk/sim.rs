@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -175,8 +176,13 @@ impl Image {
 
     fn names_in(&self, dir: &Path) -> io::Result<Vec<String>> {
         self.has_dir(dir)?;
-        let paths = self.names.keys().chain(&self.dirs).filter(|path| path.parent() == Some(dir));
-        Ok(paths.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
+        // What lies below a directory comes right after it.
+        let below = (Bound::Excluded(dir), Bound::Unbounded);
+        let files = self.names.range::<Path, _>(below).map(|(path, _)| path);
+        let files = files.take_while(|path| path.starts_with(dir));
+        let dirs = self.dirs.range::<Path, _>(below).take_while(|path| path.starts_with(dir));
+        let names = files.chain(dirs).filter(|path| path.parent() == Some(dir));
+        Ok(names.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
     }
 }
 

@@ -33,7 +33,7 @@ pub use children::become_subreaper;
 pub use hunt::sweep;
 pub use mask::{Mask, Masker};
 pub use run::run;
-pub use start::StartError;
+pub use start::{STRING_BYTES, StartError, locate};
 pub use stop::Stop;
 
 /// The environment variable by which every descendant of a child is found.

@@ -13,7 +13,7 @@
 //! its own, so whoever takes the run up knows what to look for.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,12 +25,13 @@ use serde_json::Map;
 use super::config::Config;
 use super::drive::{Drive, Hands, Job, Launch, Reins, Report};
 use super::hint::{Change, Hints, Patience};
-use super::member::{Buried, Member, unguessable};
+use super::member::{Buried, Member, Pulse, unguessable};
 use super::open;
 use super::perform::Performed;
 use super::pool::Pool;
 use super::post::{self, Asked, COORDINATOR, RunTask, StepTask};
 use super::site::{self, Environment, Site};
+use super::systemd;
 use super::work::Work;
 use super::worker::obituary;
 use crate::engine::{Event, Record, Run, RunStatus, StepStatus, TaskRef};
@@ -55,9 +56,13 @@ pub struct Setup {
     pub workspace: Workspace,
     pub config: Config,
     pub environment: Environment,
+    /// Secrets that came as files, for children to have as variables.
+    pub credentials: Environment,
     pub program: PathBuf,
     pub debug: bool,
     pub backups: bool,
+    /// Called with every beat, also while the volume is away.
+    pub alive: Box<dyn Fn() + Send + Sync>,
 }
 
 /// Who is told what a coordinator does.
@@ -65,6 +70,8 @@ pub trait Reports {
     /// Who is told about one run.
     fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report>;
     fn note(&mut self, line: &str);
+    /// No new runs are taken any more.
+    fn closing(&mut self) {}
     /// A run is no longer driven here.
     fn left(&mut self, run: &Run, how: Left);
 }
@@ -144,6 +151,7 @@ pub struct Coordinator {
     closing: bool,
     /// It drives this one run and no other.
     only: Option<RunId>,
+    pulse: Pulse,
 }
 
 impl Coordinator {
@@ -170,6 +178,7 @@ impl Coordinator {
             next_look: Instant::now(),
             closing: false,
             only: None,
+            pulse: Pulse::default(),
         }
     }
 
@@ -191,9 +200,12 @@ impl Coordinator {
             reports.note(&obituary(&dead));
         }
         self.hints.add(&queue.layout.inbox(COORDINATOR));
+        self.pulse = member.pulse.clone();
         let over = Arc::new(AtomicBool::new(false));
         let keeper = self.spawn_keeper(member, over.clone());
-        self.spawn_guard(stop.clone());
+        let beat = self.setup.config.queue.beat;
+        let alive = std::mem::replace(&mut self.setup.alive, Box::new(|| ()));
+        self.spawn_guard(stop.clone(), alive, beat, over.clone());
         if let Some(claim) = only {
             let run = run_of(&claim).map_err(io::Error::other)?.run_id;
             self.only = Some(run);
@@ -208,16 +220,40 @@ impl Coordinator {
 
     fn go_on(&mut self, stop: &Stop, reports: &mut dyn Reports) -> io::Result<()> {
         loop {
+            if self.pulse.is_doubtful(self.setup.config.queue.lease) {
+                // Paused, or the volume was away: others may have taken the runs over.
+                self.make_sure(reports);
+                continue;
+            }
             self.claim_runs(reports);
             self.look_if_due(reports);
             self.advance(reports);
             if stop.level() > 0 {
+                if !self.closing {
+                    reports.closing();
+                }
                 self.close(stop.level());
             }
             if self.may_leave() {
                 return self.leave(reports);
             }
             self.listen(reports);
+        }
+    }
+
+    /// Finds out which runs are still held, before anything else is done for them.
+    fn make_sure(&mut self, reports: &mut dyn Reports) {
+        let queue = self.setup.queue.clone();
+        let listed = queue.beat().and_then(|()| queue.claims(COORDINATOR));
+        match listed {
+            Ok(claims) => {
+                self.pulse.felt();
+                self.drop_lost(&claims.iter().map(ClaimName::stem).collect(), reports);
+            }
+            Err(error) => {
+                tracing::warn!("cannot reach the queue: {error}; will be tried again");
+                std::thread::sleep(self.setup.config.queue.beat);
+            }
         }
     }
 
@@ -335,13 +371,14 @@ impl Coordinator {
         let (config, plan, mut store, run) =
             open::open(&self.setup.workspace, root).map_err(|error| error.to_string())?;
         store.begin_term(claim.name.task.attempt);
-        let environment = self.setup.environment.clone();
+        let (environment, credentials) = (self.setup.environment.clone(), &self.setup.credentials);
         let site = Site {
             workspace: self.setup.workspace.clone(),
             logs: root.join("logs"),
-            about: site::about(&run.id, root),
-            mask: site::mask(&plan, &environment),
+            about: credentials.clone().into_iter().chain(site::about(&run.id, root)).collect(),
+            mask: site::mask_too(&plan, &environment, credentials),
             environment,
+            hidden: systemd::VARIABLES.map(str::to_owned).to_vec(),
             debug: self.setup.debug,
             live: true,
             grace: config.grace,
@@ -653,11 +690,31 @@ impl Coordinator {
                 Record::refused(1, format!("its status is not believed: {reason}"), Map::new())
             }
         };
+        self.show(out, status);
         self.out.remove(&out.task.id);
         self.patience.reset();
         let Some(held) = self.held.remove(&out.run) else { return };
         let performed = Performed { record, left_running: 0 };
         self.ended(held, &out.step, out.attempt, Some(performed), reports);
+    }
+
+    /// Leaves a copy of a status where people look for an agent's.
+    fn show(&self, out: &Out, status: &Map<String, serde_json::Value>) {
+        let mut shown = status.clone();
+        for own in ["record", "ticket"] {
+            shown.shift_remove(own);
+        }
+        let path = format!("artifacts/{}/status_{}.json", out.task.agent, out.step);
+        let text = serde_json::to_vec_pretty(&shown).unwrap_or_default();
+        let written = self
+            .setup
+            .workspace
+            .create(&path)
+            .map_err(|error| error.to_string())
+            .and_then(|mut file| file.write_all(&text).map_err(|error| error.to_string()));
+        if let Err(error) = written {
+            tracing::debug!("cannot write `{path}`: {error}");
+        }
     }
 
     /// Looks for what no hint may have told: tasks that ended, tasks that are nowhere.
@@ -679,8 +736,8 @@ impl Coordinator {
             seen.extend(queue.waiting(agent)?.into_iter().map(|name| name.id.to_string()));
             seen.extend(queue.claims(agent)?.into_iter().map(|name| name.task.id.to_string()));
         }
-        let gone: Vec<Out> =
-            self.out.values().filter(|out| !seen.contains(&out.task.id)).cloned().collect();
+        let wanted = |out: &&Out| !seen.contains(&out.task.id) || self.is_cancelling(&out.run);
+        let gone: Vec<Out> = self.out.values().filter(wanted).cloned().collect();
         for out in gone {
             let Some(id) = TaskId::parse(&out.task.id) else { continue };
             let batch = out.run.as_str();
@@ -689,11 +746,18 @@ impl Coordinator {
                     let status = queue.status(end, batch, &name)?.unwrap_or_default();
                     self.consume(&out, &status, reports);
                 }
+                Some(Place::Waiting { agent, name }) if self.is_cancelling(&out.run) => {
+                    queue.cancel_waiting(&agent, &name)?;
+                }
                 Some(_) => {}
                 None => self.put_out_again(&out, reports),
             }
         }
         Ok(())
+    }
+
+    fn is_cancelling(&self, run: &RunId) -> bool {
+        self.held.get(run).is_some_and(|held| held.cancelling)
     }
 
     /// A task that is on record but nowhere: its coordinator died before it was put out, or the
@@ -751,15 +815,24 @@ impl Coordinator {
         })
     }
 
-    /// The thread that hears signals.
-    fn spawn_guard(&self, stop: Stop) {
+    /// The thread that never touches the volume: it hears signals and gives signs of life.
+    fn spawn_guard(
+        &self,
+        stop: Stop,
+        alive: Box<dyn Fn() + Send + Sync>,
+        beat: Duration,
+        over: Arc<AtomicBool>,
+    ) {
         let tell = self.tell.clone();
         std::thread::spawn(move || {
-            for level in 0..2 {
-                while stop.wait_above(level, Duration::from_secs(3600)) <= level {}
-                if tell.send(Heard::Signal).is_err() {
+            let mut level = 0;
+            while !over.load(Ordering::SeqCst) {
+                alive();
+                let now = stop.wait_above(level, beat);
+                if now > level && tell.send(Heard::Signal).is_err() {
                     return;
                 }
+                level = now;
             }
         });
     }

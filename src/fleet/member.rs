@@ -110,7 +110,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    fn felt(&self) {
+    pub fn felt(&self) {
         self.last_ms.store(uptime_ms(), Ordering::SeqCst);
     }
 

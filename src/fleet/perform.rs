@@ -50,11 +50,13 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
         argv.to_mut()[0] = site.program.to_string_lossy().into_owned();
     }
     let stdin = work.stdin.as_ref().map(Input::bytes);
+    let hidden: Vec<&str> =
+        OF_OUTER_RUN.into_iter().chain(site.hidden.iter().map(String::as_str)).collect();
     let order = Order {
         argv: &argv,
         cwd: site.cwd(),
         env: &env,
-        env_remove: &OF_OUTER_RUN,
+        env_remove: &hidden,
         stdin: stdin.as_deref(),
         timeout: work.timeout(),
         grace: site.grace,
@@ -114,12 +116,22 @@ fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathErr
 
 /// Log files are named by step; those of an earlier attempt are kept under its number.
 pub fn keep_earlier_logs(site: &Site, step: &StepPath, attempt: Attempt) {
-    if attempt <= 1 {
-        return;
+    if attempt > 1 {
+        keep_logs(site, step, &(attempt - 1).to_string());
     }
+}
+
+/// The same for a task that was begun and not ended by somebody before: its number is added.
+pub fn keep_begun_logs(site: &Site, work: &Work, task_attempt: Attempt) {
+    if task_attempt > 1 {
+        keep_logs(site, &work.step, &format!("{}-{}", work.attempt, task_attempt - 1));
+    }
+}
+
+fn keep_logs(site: &Site, step: &StepPath, number: &str) {
     for ending in ["stdout", "stderr"] {
         let path = site.log(step, ending);
-        let kept = site.log(step, &format!("{}.{ending}", attempt - 1));
+        let kept = site.log(step, &format!("{number}.{ending}"));
         // There is often none, and a log that cannot be kept is no reason to fail a step.
         let _ = disk::rename(&path, &kept);
     }

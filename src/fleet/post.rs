@@ -84,14 +84,15 @@ pub fn step_task(reference: &TaskRef, step: &StepTask, crash_limit: u32, at: Tim
 }
 
 /// The task that a run itself is.
-pub fn run_task(id: &TaskId, run: &RunTask, workflow: &str, crash_limit: u32, at: Time) -> Task {
+pub fn run_task(id: &TaskId, run: &RunTask, workflow: &str, at: Time) -> Task {
     let document = with(head("run", id, COORDINATOR, at), run);
     let stem = std::path::Path::new(workflow).file_stem().unwrap_or_default();
     Task {
         name: name(id, &stem.to_string_lossy()),
         agent: COORDINATOR.into(),
         batch: run.run_id.to_string(),
-        crash_limit,
+        // That its coordinators die is seldom a run's fault, and a long one sees many.
+        crash_limit: 1000,
         document,
     }
 }

@@ -8,6 +8,7 @@
 //! lost to another is never ended here.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -24,8 +25,10 @@ use super::perform::{self, Performed};
 use super::post::{self, Asked, StepTask};
 use super::site::{self, Environment, Site};
 use super::work::Work;
+use super::{credentials, systemd};
 use crate::engine::{Record, StepStatus};
 use crate::exec::{self, Mask, Stop};
+use crate::queue::name::ENDING;
 use crate::queue::{Claim, Claimed, End, Ending, Finish, FsQueue, Queue};
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
@@ -50,6 +53,8 @@ pub struct Setup {
     pub concurrency: u32,
     pub until: Until,
     pub environment: Environment,
+    /// Secrets that came as files, for children to have as variables.
+    pub credentials: Environment,
     pub program: PathBuf,
 }
 
@@ -59,6 +64,10 @@ pub trait Audience: Send + Sync {
     /// How a task ended, in a word or two, and how long it took.
     fn ended(&self, doing: &Doing, how: &str, took: Duration);
     fn note(&self, line: &str);
+    /// The worker serves its inbox; told again with every beat, also while the volume is away.
+    fn alive(&self, _doing: usize) {}
+    /// No new tasks are taken any more.
+    fn closing(&self) {}
     /// Time passed: what is being done now. Says when to be called again.
     fn tick(&self, _doing: &[Doing]) -> Option<Duration> {
         None
@@ -107,6 +116,9 @@ struct Shop {
     done: AtomicUsize,
     failed: AtomicUsize,
     masks: Mutex<BTreeMap<Vec<String>, Mask>>,
+    /// Variables that the agent's children do not inherit, and those they get beside.
+    hidden: Vec<String>,
+    given: Vec<(String, OsString)>,
     /// Ends tasks in groups, where each must survive a power cut.
     commits: Option<Sender<Option<(Finish, Doing)>>>,
 }
@@ -124,7 +136,9 @@ impl Shop {
     }
 
     fn close(&self) {
-        self.closing.store(true, Ordering::SeqCst);
+        if !self.closing.swap(true, Ordering::SeqCst) {
+            self.audience.closing();
+        }
         self.bell.ring();
     }
 
@@ -228,7 +242,7 @@ impl Shop {
             // Whoever had it before may have died here and left its child.
             exec::sweep(&mark_prefix(claim.name.task.id.as_str()));
         }
-        perform::keep_earlier_logs(&site, &work.step, claim.name.task.attempt);
+        perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
         let mark = format!("{}{}", mark_prefix(&doing.id), claim.name.stem());
         let performed = perform::run(&site, &work, &mark, &stop);
         match performed {
@@ -311,40 +325,48 @@ impl Shop {
         let workspace = &self.setup.workspace;
         workspace.check(&step.run_root).map_err(|error| error.to_string())?;
         let root = workspace.root().join(&step.run_root);
-        let mut site = self.site(&step.masked);
+        let own = step.work.env.iter().filter(|(key, _)| step.masked.contains(key));
+        let own: Vec<String> = own.map(|(_, value)| value.clone()).collect();
+        let mut site = self.site(&step.masked, own);
         site.logs = root.join("logs");
-        site.about = site::about(&step.run_id, &root);
+        site.about.extend(site::about(&step.run_id, &root));
         site.debug = step.debug;
         Ok((site, step.work))
     }
 
-    fn site(&self, masked: &[String]) -> Site {
+    fn site(&self, masked: &[String], own: Vec<String>) -> Site {
         let Setup { workspace, config, environment, program, .. } = &self.setup;
         Site {
             workspace: workspace.clone(),
             logs: PathBuf::new(),
-            about: Vec::new(),
+            about: self.given.clone(),
             environment: environment.clone(),
+            hidden: self.hidden.clone(),
             debug: false,
             live: true,
             grace: config.grace,
             input_bytes: config.input_bytes,
-            mask: self.mask(masked),
+            mask: self.mask(masked, own),
             program: program.clone(),
         }
     }
 
-    /// The mask of some secrets, made once.
-    fn mask(&self, names: &[String]) -> Mask {
+    /// The mask of some secrets, made once where the task has no values of its own for them.
+    fn mask(&self, names: &[String], own: Vec<String>) -> Mask {
+        let credentials = self.setup.credentials.keys();
+        let values = || {
+            let values = names.iter().chain(credentials.clone());
+            let values = values.filter_map(|name| self.setup.environment.get(name));
+            values.map(|value| value.to_string_lossy().into_owned())
+        };
+        if !own.is_empty() {
+            return Mask::new(values().chain(own));
+        }
         let mut masks = self.masks.lock().unwrap_or_else(|poison| poison.into_inner());
         if let Some(mask) = masks.get(names) {
             return mask.clone();
         }
-        let value = |name: &String| {
-            let value = self.setup.environment.get(name)?;
-            Some(value.to_string_lossy().into_owned())
-        };
-        let mask = Mask::new(names.iter().filter_map(value));
+        let mask = Mask::new(values());
         masks.insert(names.to_vec(), mask.clone());
         mask
     }
@@ -364,8 +386,33 @@ impl Shop {
             claims.iter().filter(|claim| claim.worker == me).map(|claim| claim.stem()).collect();
         // One that was claimed or ended while we looked is neither lost nor a surprise.
         self.stop(Why::Lost, 1, |stem, _| known.contains(stem) && !held.contains(stem));
+        let files = self.running().keys().map(|stem| format!("{stem}{ENDING}")).collect();
+        for found in self.setup.queue.adopt_surprises(&files)? {
+            self.audience.note(&format!("a claim that came late was dealt with: {found:?}"));
+        }
         Ok(())
     }
+}
+
+/// What an agent's settings keep from its children.
+fn hidden(setup: &Setup) -> Vec<String> {
+    const ALWAYS: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TERM", "TMPDIR"];
+    // What systemd tells this service is not for others.
+    let mut hidden: Vec<String> = systemd::VARIABLES.map(str::to_owned).to_vec();
+    hidden.push(credentials::VARIABLE.to_owned());
+    if let Some(allowed) = setup.config.agent(&setup.agent).env {
+        let hides = |name: &&String| !ALWAYS.contains(&name.as_str()) && !allowed.contains(name);
+        hidden.extend(setup.environment.keys().filter(hides).cloned());
+    }
+    hidden
+}
+
+/// The credentials that an agent's settings let its children have.
+fn given(setup: &Setup) -> Vec<(String, OsString)> {
+    let allowed = setup.config.agent(&setup.agent).env;
+    let gives = |name: &String| allowed.as_ref().is_none_or(|allowed| allowed.contains(name));
+    let credentials = setup.credentials.iter().filter(|(name, _)| gives(name));
+    credentials.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 fn why_failed(finish: &Finish) -> String {
@@ -454,6 +501,7 @@ fn stand_guard(shop: &Shop, pulse: &Pulse, stop: &Stop) {
     let mut closed: Option<Instant> = None;
     let mut level = 0;
     while shop.slots_left.load(Ordering::SeqCst) > 0 {
+        shop.audience.alive(shop.running().len());
         let now = stop.wait_above(level, settings.beat);
         if now > 0 && closed.is_none() {
             closed = Some(Instant::now());
@@ -492,6 +540,8 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         done: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),
         masks: Mutex::default(),
+        hidden: hidden(&setup),
+        given: given(&setup),
         commits: setup.config.durable.then_some(commits),
         setup,
     });

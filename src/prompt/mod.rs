@@ -1,3 +1,6 @@
-//! What to say to a provider: the author's text, with the files it depends on.
+//! What to say to a provider, and what an agent's answer says: spells and what is around them,
+//! the files a prompt depends on, and the contract of answers.
 
+pub mod contract;
 pub mod inject;
+pub mod spell;

@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -22,10 +23,12 @@ use super::{Claim, Claimed, End, Ending, FsQueue, Task, seal};
 pub(super) const SIZE_MAX: u64 = 64 << 20;
 /// How often one call lists the inbox: whoever loses all of three listings may come again.
 const LISTINGS: u32 = 3;
+/// How many cancelled tasks one call ends: its caller has other things to do, too.
+const ENDED_MAX: u32 = 64;
 /// How many names that cannot be moved one call goes past.
 const STUCK_MAX: u32 = 16;
 /// Doubts are looked into no later than this many.
-const DOUBTS_MAX: usize = 1024;
+const DOUBTS_MAX: usize = 8_192;
 
 /// What came of trying to claim one name.
 enum Taken {
@@ -35,6 +38,28 @@ enum Taken {
     Stuck(io::Error),
 }
 
+/// One call's way through an inbox.
+struct Search<'a> {
+    agent: &'a str,
+    inbox: PathBuf,
+    stock: Arc<Mutex<Stock>>,
+
+    listings: u32,
+    /// How many were ended and how many gone past.
+    ended: u32,
+    stuck: u32,
+    /// Why the last name could not be moved.
+    error: Option<io::Error>,
+}
+
+/// What a search comes to next.
+enum Next {
+    /// A waiting file.
+    File(Box<str>),
+    /// A claim that was made although its rename had said otherwise.
+    Found(ClaimName),
+}
+
 impl FsQueue {
     pub(super) fn claim_next(&self, agent: &str) -> io::Result<Claimed> {
         let inbox = self.inbox(agent)?;
@@ -42,66 +67,80 @@ impl FsQueue {
             return Ok(Claimed::Nothing);
         }
         let stock = self.stock(agent);
-        let (mut listings, mut stuck) = (0, 0);
-        loop {
-            let found = lock(&stock).found.pop();
-            if let Some(name) = found {
-                match self.open_claim(agent, name)? {
-                    Some(claimed) => return Ok(claimed),
-                    None => continue,
-                }
+        let mut search =
+            Search { agent, inbox, stock, listings: 0, ended: 0, stuck: 0, error: None };
+        while let Some(next) = self.next(&mut search)? {
+            let name = match next {
+                Next::Found(name) => Some(name),
+                Next::File(file) => self.try_file(&mut search, &file)?,
+            };
+
+            let Some(name) = name else { continue };
+            if let Some(claimed) = self.open_claim(agent, name)? {
+                return Ok(claimed);
             }
-            let file = {
-                let mut stock = lock(&stock);
-                if stock.is_due() && (listings < LISTINGS || !stock.is_empty()) {
-                    listings += 1;
-                    self.look_into(agent, &mut stock)?;
-                    self.relist(&inbox, &mut stock)?;
-                }
-                stock.take(self.random())
-            };
-            let Some(file) = file else {
-                if lock(&stock).found.is_empty() {
-                    return Ok(Claimed::Nothing);
-                }
-                continue;
-            };
-            let Some(task) = TaskName::parse(&file) else { continue };
-            match self.take(agent, &inbox.join(&*file), task)? {
-                Taken::Mine(name) => match self.open_claim(agent, name)? {
-                    Some(claimed) => return Ok(claimed),
-                    None => continue,
-                },
-                Taken::Lost(name) => {
-                    let mut stock = lock(&stock);
-                    stock.lose(name);
-                    let many = stock.doubts.len() >= DOUBTS_MAX;
-                    if many || stock.looked.is_due(Duration::ZERO) {
-                        self.look_into(agent, &mut stock)?;
-                    }
-                }
-                Taken::Stuck(error) => {
-                    lock(&stock).set_stuck(file);
-                    stuck += 1;
-                    if stuck >= STUCK_MAX {
-                        return Err(error);
-                    }
-                }
+            search.ended += 1;
+            if search.ended >= ENDED_MAX {
+                return Ok(Claimed::Nothing);
             }
         }
+        search.error.map_or(Ok(Claimed::Nothing), Err)
+    }
+
+    fn next(&self, search: &mut Search) -> io::Result<Option<Next>> {
+        let mut stock = lock(&search.stock);
+        if stock.is_due() && (search.listings < LISTINGS || !stock.is_empty()) {
+            search.listings += 1;
+            self.look_into(search.agent, &mut stock)?;
+            self.relist(&search.inbox, &mut stock)?;
+        }
+        if let Some(name) = stock.found.pop() {
+            return Ok(Some(Next::Found(name)));
+        }
+        Ok(stock.take(self.random()).map(Next::File))
     }
 
     fn relist(&self, inbox: &Path, stock: &mut Stock) -> io::Result<()> {
         let since = Instant::now();
+        let stuck = self.stuck.of(inbox);
         let mut first = First::default();
         self.scan(inbox, &mut |file| {
-            if !stock.is_stuck(file) {
+            if stuck.is_empty() || !stuck.contains(file) {
                 first.see(file);
             }
             ControlFlow::Continue(())
         })?;
+        // What lies in the directory of another volume is not ours.
+        self.need_volume()?;
         stock.refill(first, since);
         Ok(())
+    }
+
+    /// Tries to claim a file that was listed.
+    fn try_file(&self, search: &mut Search, file: &str) -> io::Result<Option<ClaimName>> {
+        let Some(task) = TaskName::parse(file) else { return Ok(None) };
+        let path = search.inbox.join(file);
+        match self.take(search.agent, &path, task)? {
+            Taken::Mine(name) => return Ok(Some(name)),
+            Taken::Lost(name) => {
+                let mut stock = lock(&search.stock);
+                stock.lose(name);
+                let many = stock.doubts.len() >= DOUBTS_MAX;
+                if many || stock.looked.is_due(Duration::ZERO) {
+                    self.look_into(search.agent, &mut stock)?;
+                }
+            }
+            Taken::Stuck(error) => {
+                tracing::warn!("`{}` cannot be claimed: {error}", path.display());
+                self.stuck.add(path);
+                search.stuck += 1;
+                if search.stuck >= STUCK_MAX {
+                    return Err(error);
+                }
+                search.error = Some(error);
+            }
+        }
+        Ok(None)
     }
 
     /// Looks for claims whose rename said that there was nothing to rename. One listing serves
@@ -206,10 +245,10 @@ impl FsQueue {
         let bytes = match self.read_moved(&path) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(Found::Gone),
-            Err(error) if is_transient(&error) => return Err(error),
-            Err(error) => {
+            Err(error) if self.is_of_the_file(&error)? => {
                 return Ok(Found::Unreadable(format!("the file cannot be read: {error}")));
             }
+            Err(error) => return Err(error),
         };
         let Some(document) = seal::unseal(&bytes) else {
             let reason = "the file is not a whole task: its seal is missing or wrong";
@@ -238,6 +277,16 @@ impl FsQueue {
                 }
                 Err(error) => patience.wait(error)?,
             }
+        }
+    }
+
+    /// Whether a failure to read tells of the file and not of the volume or this machine.
+    fn is_of_the_file(&self, error: &io::Error) -> io::Result<bool> {
+        match error.kind() {
+            io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied => Ok(true),
+            // A medium that cannot give back this one file, and others it can.
+            _ if error.raw_os_error() == Some(Errno::EIO as i32) => self.is_mounted(),
+            _ => Ok(false),
         }
     }
 

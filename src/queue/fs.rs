@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::layout::Layout;
 use super::markers::Marks;
 use super::name::{ClaimName, TaskId, TaskName, is_word};
-use super::stock::Stock;
+use super::stock::{Stock, Stuck};
 use super::{Claim, Claimed, End, Ending, Finish, Place, Queue, Reaped, Task};
 use crate::disk::Disk;
 use crate::{ids, random};
@@ -43,6 +43,7 @@ pub struct FsQueue {
     /// disk that is mine and not in here came late, behind its maker's back.
     held: Mutex<HashSet<String>>,
     pub(super) marks: Mutex<Marks>,
+    pub(super) stuck: Stuck,
     /// Random numbers are made of this and a counter.
     seed: u64,
     drawn: AtomicU64,
@@ -79,6 +80,7 @@ impl FsQueue {
             stocks: RwLock::default(),
             held: Mutex::default(),
             marks: Mutex::default(),
+            stuck: Stuck::default(),
             seed,
             drawn: AtomicU64::new(0),
             beats: AtomicU64::new(0),
@@ -187,6 +189,14 @@ impl FsQueue {
         stocks.entry(agent.to_owned()).or_default().clone()
     }
 
+    /// Claims that were found and not asked for yet are unknown again.
+    pub(super) fn forget_found(&self) {
+        let stocks = self.stocks.read().unwrap_or_else(|poison| poison.into_inner());
+        for stock in stocks.values() {
+            lock(stock).found.drain(..).for_each(|name| self.let_go(&name));
+        }
+    }
+
     /// Takes a claim for known. False if it was already.
     pub(super) fn hold(&self, name: &ClaimName) -> bool {
         lock(&self.held).insert(name.claim.clone())
@@ -254,7 +264,15 @@ impl Queue for FsQueue {
     fn beat(&self) -> io::Result<()> {
         let beats = self.beats.fetch_add(1, Ordering::Relaxed) + 1;
         let path = self.layout.beats().join(&self.me);
-        self.disk.overwrite(&path, format!("{beats:020}\n").as_bytes())
+        // Of one length always, so that nobody reads half a number with the end of another.
+        let record = format!("{beats:020}\n");
+        match self.disk.overwrite(&path, record.as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_dir(&self.layout.beats())?;
+                self.disk.overwrite(&path, record.as_bytes())
+            }
+            beaten => beaten,
+        }
     }
 
     fn read_beat(&self, worker: &str) -> io::Result<Option<Vec<u8>>> {

@@ -7,7 +7,8 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::claim::SIZE_MAX;
-use super::fs::{check_name, lock};
+use super::fs::check_name;
+use super::moves::parent;
 use super::name::{ClaimName, TaskId, TaskName};
 use super::{End, FsQueue, Place, Task, seal};
 use crate::ids;
@@ -39,15 +40,13 @@ impl FsQueue {
 
     /// A name that cannot be moved is none that waits.
     pub(super) fn any_waiting(&self, agent: &str) -> io::Result<bool> {
-        let stock = self.stock(agent);
-        let mut found = false;
-        self.scan(&self.inbox(agent)?, &mut |file| {
-            if !TaskName::is_name(file) || lock(&stock).is_stuck(file) {
-                return ControlFlow::Continue(());
-            }
-            found = true;
-            ControlFlow::Break(())
-        })?;
+        let inbox = self.inbox(agent)?;
+        let stuck = self.stuck.of(&inbox);
+        let waits = |file: &str| TaskName::is_name(file) && !stuck.contains(file);
+        let found = self.first(&inbox, |file| waits(file).then_some(()))?.is_some();
+        if !found {
+            self.need_volume()?;
+        }
         Ok(found)
     }
 
@@ -80,12 +79,17 @@ impl FsQueue {
     ) -> io::Result<Option<(End, Map<String, Value>)>> {
         check_name(batch, "a batch")?;
         let file = name.ended(&name.worker);
+
         for end in ENDS {
-            if self.read_task_file(&self.layout.end(end, batch).join(&file))?.is_some() {
-                return Ok(self.read_status(end, batch, name)?.map(|status| (end, status)));
+            match self.disk.read_regular(&self.layout.end(end, batch).join(&file), SIZE_MAX) {
+                Ok(_) => {
+                    return Ok(self.read_status(end, batch, name)?.map(|status| (end, status)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        self.need_volume().map(|()| None)
     }
 
     pub(super) fn find_task(
@@ -126,7 +130,11 @@ impl FsQueue {
     }
 
     /// The first name in a directory that `pick` makes something of.
-    fn first<T>(&self, dir: &Path, pick: impl Fn(&str) -> Option<T>) -> io::Result<Option<T>> {
+    pub(super) fn first<T>(
+        &self,
+        dir: &Path,
+        pick: impl Fn(&str) -> Option<T>,
+    ) -> io::Result<Option<T>> {
         let mut found = None;
         self.scan(dir, &mut |file| {
             found = pick(file);
@@ -137,7 +145,7 @@ impl FsQueue {
 
     pub(super) fn is_there(&self, path: &Path) -> io::Result<bool> {
         let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let found = self.first(super::moves::parent(path), |name| (name == file).then_some(()))?;
+        let found = self.first(parent(path), |name| (name == file).then_some(()))?;
         Ok(found.is_some())
     }
 

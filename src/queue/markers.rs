@@ -3,18 +3,20 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::claim::Found;
 use super::fs::{check_name, lock};
 use super::moves::parent;
 use super::name::TaskName;
 use super::status::CANCELLED;
 use super::stock::Pace;
-use super::{Claim, End, Ending, FsQueue, Task};
+use super::{End, Ending, FsQueue, Task};
 
 /// What was there when somebody looked last.
 #[derive(Default)]
@@ -55,8 +57,8 @@ impl FsQueue {
         let mut marks = lock(&self.marks);
         if marks.pace.is_due(Duration::ZERO) {
             let since = Instant::now();
-            let cancels = self.list_cancels()?;
-            let pauses = self.list(&self.layout.pause(), marker)?.into_iter().collect();
+            let cancels = self.markers(&self.layout.cancel())?;
+            let pauses = self.markers(&self.layout.pause())?;
             marks.seen = Arc::new(Seen { cancels, pauses });
             marks.pace.looked(since);
         }
@@ -67,8 +69,22 @@ impl FsQueue {
         lock(&self.marks).pace.forget();
     }
 
+    fn markers(&self, dir: &Path) -> io::Result<HashSet<String>> {
+        let mut markers = HashSet::new();
+        self.scan(dir, &mut |file| {
+            // Some systems leave hidden files of their own.
+            markers.extend((!file.starts_with('.')).then(|| file.to_owned()));
+            ControlFlow::Continue(())
+        })?;
+        Ok(markers)
+    }
+
     pub(super) fn list_cancels(&self) -> io::Result<HashSet<String>> {
-        Ok(self.list(&self.layout.cancel(), marker)?.into_iter().collect())
+        let cancels = self.markers(&self.layout.cancel())?;
+        if cancels.is_empty() {
+            self.need_volume()?;
+        }
+        Ok(cancels)
     }
 
     pub(super) fn mark_cancel(&self, id: &str) -> io::Result<()> {
@@ -119,18 +135,15 @@ impl FsQueue {
     /// Cancels a waiting task.
     pub(super) fn take_out(&self, agent: &str, name: &TaskName) -> io::Result<Ending> {
         let Some(name) = self.take_one(agent, name)? else { return Ok(Ending::Fenced) };
-        match self.read_claim(agent, &name)? {
-            super::claim::Found::Task(claim) => {
-                let claim: Claim = *claim;
-                self.end_claim(claim, End::Cancelled, CANCELLED, "cancelled before it was claimed")
+        let ending = match self.read_claim(agent, &name) {
+            Ok(Found::Task(claim)) => {
+                self.end_claim(*claim, End::Cancelled, CANCELLED, "cancelled before it was claimed")
             }
-            super::claim::Found::Unreadable(reason) => self.end_unreadable(agent, &name, &reason),
-            super::claim::Found::Gone => Ok(Ending::Fenced),
-        }
+            Ok(Found::Unreadable(reason)) => self.end_unreadable(agent, &name, &reason),
+            Ok(Found::Gone) => Ok(Ending::Fenced),
+            Err(error) => Err(error),
+        };
+        self.let_go(&name);
+        ending
     }
-}
-
-/// A marker's name; what begins with a dot is none.
-fn marker(file: &str) -> Option<String> {
-    (!file.starts_with('.')).then(|| file.to_owned())
 }

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use super::{Ending, FsQueue};
 
 /// What a volume says that does not answer just now.
-const TRANSIENT: [Errno; 16] = [
+const TRANSIENT: [Errno; 20] = [
     Errno::EIO,
     Errno::EINTR,
     Errno::EAGAIN,
@@ -31,6 +31,11 @@ const TRANSIENT: [Errno; 16] = [
     Errno::EREMOTEIO,
     Errno::ESHUTDOWN,
     Errno::ENOLINK,
+    // Not the volume but this machine, and just as little the task's fault.
+    Errno::EMFILE,
+    Errno::ENFILE,
+    Errno::ENOMEM,
+    Errno::ENOBUFS,
 ];
 
 /// Whether the same call may succeed in a while.
@@ -91,7 +96,7 @@ impl FsQueue {
             if error.kind() != io::ErrorKind::NotFound {
                 patience.wait(error)?;
             } else if self.is_listed(from)? != Listed::Yes {
-                return Ok(Ending::Fenced);
+                return self.need_volume().map(|()| Ending::Fenced);
             } else if target == Listed::Nowhere {
                 // Somebody tidied up the directory it goes to.
                 self.make_dir(parent(to))?;

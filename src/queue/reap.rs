@@ -29,6 +29,7 @@ impl FsQueue {
     /// Deals with claims that this process made without knowing: a rename that had failed, and
     /// happened later after all. `known` has the file names of the claims that the caller holds.
     pub fn adopt_surprises(&self, known: &HashSet<String>) -> io::Result<Vec<Reaped>> {
+        self.forget_found();
         let mine = |name: &ClaimName| name.worker == self.me && !known.contains(&name.file());
         // Whatever is held from here on was known to its maker.
         self.reap_where(Gone::Unaware, |name| mine(name) && self.hold(name))

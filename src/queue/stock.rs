@@ -1,13 +1,17 @@
 //! What was listed and not tried yet: an inbox is listed once and then drained, which keeps the
 //! cost of a claim flat however many tasks wait.
 
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use super::fs::lock;
+use super::moves::parent;
 use super::name::{ClaimName, TaskName};
 
 /// How many names are kept of a listing: the first in the order of claims.
-const KEPT: usize = 16_384;
+const KEPT: usize = 65_536;
 /// A listing is not made again before it is this old, unless it is used up,
 const FRESH: Duration = Duration::from_millis(100);
 /// nor before this many times what it took have passed: looking takes a twentieth of the time.
@@ -52,8 +56,6 @@ pub(super) struct Stock {
     /// Of these, the ones that turned out to be made.
     pub(super) found: Vec<ClaimName>,
     pub(super) looked: Pace,
-    /// Names that cannot be moved, and since when.
-    stuck: HashMap<Box<str>, Instant>,
 }
 
 impl Stock {
@@ -70,7 +72,6 @@ impl Stock {
     pub(super) fn refill(&mut self, first: First, since: Instant) {
         self.names = first.into_sorted();
         self.listed.looked(since);
-        self.stuck.retain(|_, at| at.elapsed() < STUCK);
     }
 
     /// The next name to try: the first, or after a lost race one of the first, so that those who
@@ -86,27 +87,45 @@ impl Stock {
         self.lost = true;
         self.doubts.push(name);
     }
+}
 
-    pub(super) fn set_stuck(&mut self, file: Box<str>) {
-        self.stuck.insert(file, Instant::now());
+/// Files that could not be moved, and since when. They are left alone for a while, or they would
+/// keep everything behind them.
+#[derive(Debug, Default)]
+pub(super) struct Stuck(Mutex<HashMap<PathBuf, Instant>>);
+
+impl Stuck {
+    pub(super) fn add(&self, path: PathBuf) {
+        let mut stuck = lock(&self.0);
+        stuck.retain(|_, at| at.elapsed() < STUCK);
+        stuck.insert(path, Instant::now());
     }
 
-    pub(super) fn is_stuck(&self, file: &str) -> bool {
-        self.stuck.get(file).is_some_and(|at| at.elapsed() < STUCK)
+    /// Which files of a directory these are.
+    pub(super) fn of(&self, dir: &Path) -> HashSet<String> {
+        let stuck = lock(&self.0);
+        let here = stuck.iter().filter(|(path, at)| at.elapsed() < STUCK && parent(path) == dir);
+        here.filter_map(|(path, _)| Some(path.file_name()?.to_str()?.to_owned())).collect()
     }
 }
 
 /// The first of many names, gathered in any order and little memory.
-#[derive(Default)]
 pub(super) struct First {
     names: BinaryHeap<Box<str>>,
+    limit: usize,
+}
+
+impl Default for First {
+    fn default() -> Self {
+        First { names: BinaryHeap::new(), limit: KEPT }
+    }
 }
 
 impl First {
     /// Takes a file in, if it is a task's and among the first. Priority and id come first in a
     /// name and have one length each, so names sort as their tasks do.
     pub(super) fn see(&mut self, file: &str) {
-        let full = self.names.len() >= KEPT;
+        let full = self.names.len() >= self.limit;
         if full && self.names.peek().is_some_and(|last| file >= &**last) || !TaskName::is_name(file)
         {
             return;
@@ -119,5 +138,71 @@ impl First {
 
     fn into_sorted(self) -> VecDeque<Box<str>> {
         self.names.into_sorted_vec().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    fn names() -> Vec<String> {
+        let name = |n: u64| format!("{}-{:026}.a01.task", n % 3, n / 3);
+        (0..100).map(name).collect()
+    }
+
+    fn listed(names: &[String], limit: usize) -> First {
+        let mut first = First { limit, ..First::default() };
+        names.iter().for_each(|name| first.see(name));
+        first
+    }
+
+    #[test]
+    fn the_first_names_are_kept_in_the_order_of_claims_however_they_come() {
+        let mut sorted = names();
+        sorted.sort_unstable();
+        let mut random = Random::new(1);
+        for _ in 0..20 {
+            let mut mixed = names();
+            mixed.sort_by_cached_key(|_| random.draw());
+            mixed.insert(random.below(100), "0-hand-made.task".into());
+            for limit in [1, 10, 1_000] {
+                let kept = listed(&mixed, limit).into_sorted();
+                assert!(
+                    kept.iter()
+                        .map(|name| &**name)
+                        .eq(sorted.iter().take(limit).map(String::as_str))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_taken_in_order_except_after_a_lost_race() {
+        let mut stock = Stock::default();
+        let since = Instant::now();
+        stock.refill(listed(&names(), 100), since);
+        let first = stock.take(7).unwrap();
+        assert!(first.starts_with("0-00000000000000000000000000"), "{first}");
+        let task = TaskName::parse(&first).unwrap();
+        stock.lose(ClaimName { task, worker: "w".into(), claim: "c".into() });
+        assert!(stock.take(16 + 7).unwrap().starts_with("0-00000000000000000000000008"));
+        assert!(stock.take(7).unwrap().starts_with("0-00000000000000000000000001"));
+        while stock.take(7).is_some() {}
+        assert!(stock.is_due());
+    }
+
+    #[test]
+    fn an_old_listing_is_made_again_unless_that_takes_long() {
+        let ago = |ms| Instant::now().checked_sub(Duration::from_millis(ms)).unwrap();
+        let mut stock = Stock::default();
+        stock.refill(listed(&names(), 100), Instant::now());
+        assert!(!stock.is_due());
+        for (took_ms, age_ms, due) in
+            [(1, 50, false), (1, 150, true), (20, 150, false), (20, 500, true)]
+        {
+            stock.listed.last = Some((ago(age_ms), Duration::from_millis(took_ms)));
+            assert_eq!(stock.is_due(), due, "took {took_ms}, {age_ms} ago");
+        }
     }
 }

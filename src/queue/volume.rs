@@ -6,6 +6,7 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -14,11 +15,13 @@ use super::moves::{Patience, parent};
 use crate::disk::Visit;
 
 const SCHEMA: &str = "fleet/v1";
+/// How long whoever names the volume may take to write a line.
+const HALF_MADE: Duration = Duration::from_millis(500);
 
 impl FsQueue {
     /// The volume's name, which is made if it has none.
     pub(super) fn find_volume(&self) -> io::Result<String> {
-        let mut patience = Patience::new(self.patience);
+        let mut patience = Patience::new(HALF_MADE);
         loop {
             if let Some(volume) = self.read_volume()? {
                 return Ok(volume);
@@ -92,14 +95,8 @@ impl FsQueue {
     pub(super) fn scan(&self, dir: &Path, visit: Visit) -> io::Result<bool> {
         let mut patience = Patience::new(self.patience);
         loop {
-            let mut seen = false;
-            let scanned = self.disk.scan(dir, &mut |name| {
-                seen = true;
-                visit(name)
-            });
-            match scanned {
-                Ok(()) if seen => return Ok(true),
-                Ok(()) => return self.need_volume().map(|()| true),
+            match self.disk.scan(dir, visit) {
+                Ok(()) => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     return self.need_volume().map(|()| false);
                 }
@@ -108,7 +105,8 @@ impl FsQueue {
         }
     }
 
-    /// All names in a directory that `pick` makes something of, in no order.
+    /// All names in a directory that `pick` makes something of, in no order. None at all is
+    /// believed of the right volume only.
     pub(super) fn list<T>(
         &self,
         dir: &Path,
@@ -119,6 +117,9 @@ impl FsQueue {
             picked.extend(pick(name));
             ControlFlow::Continue(())
         })?;
+        if picked.is_empty() {
+            self.need_volume()?;
+        }
         Ok(picked)
     }
 

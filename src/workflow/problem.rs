@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::template::spell::Fault;
+
 /// A place in the author's text; lines and columns count from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -68,6 +70,15 @@ impl Problem {
             _ = writeln!(out, "{gutter} = hint: {hint}");
         }
         out
+    }
+}
+
+/// What is wrong with a spell; it is shown with the file and the text of the fault.
+impl From<&Fault> for Problem {
+    fn from(fault: &Fault) -> Problem {
+        let place = Place { line: fault.line, column: fault.column, len: fault.len };
+        let hint = fault.hint.clone();
+        Problem { hint, ..Problem::error(fault.message.clone()).at(place) }
     }
 }
 

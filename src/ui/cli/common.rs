@@ -281,7 +281,7 @@ pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, Strin
 }
 
 /// Reads a file of at most `limit` bytes; a device may have no end.
-fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
+pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
@@ -469,6 +469,7 @@ pub fn drive(
         about: site::about(&run.id, store.root()),
         mask: site::mask(&plan, &around.environment),
         environment: around.environment.clone(),
+        hidden: Vec::new(),
         debug: around.debug,
         live: run.origin.fleet,
         grace: around.config.grace,

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use super::common::{self, NewRun, Owned, RunOptions, Surroundings};
 use super::fleet::Teller;
+use super::processed::Processed;
 use super::signals::Signals;
 use super::{Common, Failure, fleet, signals};
-use crate::engine::{Choice, Event, Run};
+use crate::engine::{Choice, Event, Run, RunStatus};
 use crate::exec::{Mask, Stop};
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
 use crate::fleet::post::{self, RunTask};
+use crate::fleet::site::Environment;
 use crate::fleet::{Finish, Report, site};
 use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, FsQueue, Queue, Task};
@@ -24,17 +26,35 @@ use crate::workflow::Plan;
 pub struct CoordinatorArgs {}
 
 pub fn main(_: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let mut around = Surroundings::look(common)?;
+    let credentials = fleet::take_credentials(&mut around)?;
     fleet::check_state_dir(&around)?;
     let queue = fleet::open_queue(&around)?;
     let signals = signals::listen()?;
+    // Every run has a few open files, and there may be thousands of runs.
+    raise_limit();
     let teller = Teller::new(&around, post::COORDINATOR);
     teller.say(&format!("coordinator {} drives the runs of inbox/coordinator", queue.me()));
-    let setup = setup(&around, queue, false)?;
+    let teller = Arc::new(teller);
+    let told = teller.clone();
+    let alive = Box::new(move || told.alive("drives runs"));
+    let setup = Setup { credentials, alive, ..setup(&around, queue, false)? };
     Coordinator::new(setup)
         .serve(None, &signals.stop, &mut Daemon { teller })
         .map_err(|error| Failure::new(1, format!("the coordinator had to end: {error}")))?;
     Ok(0)
+}
+
+/// Lets this process open as many files as it may.
+fn raise_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && let wanted = hard.min(1 << 16)
+        && soft < wanted
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)
+    {
+        tracing::warn!("only {soft} files can be open at once ({error})");
+    }
 }
 
 fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Setup, Failure> {
@@ -43,19 +63,20 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
         workspace: common::open_workspace(around)?,
         config: around.config.clone(),
         environment: around.environment.clone(),
+        credentials: Environment::new(),
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
         debug: around.debug,
         backups,
+        alive: Box::new(|| ()),
     })
 }
 
 /// The task that a new run is.
-pub fn task_of(queue: &FsQueue, around: &Surroundings, run: &Run) -> Task {
+pub fn task_of(queue: &FsQueue, run: &Run) -> Task {
     let now = SystemClock.now();
     let task = RunTask { run_id: run.id.clone(), run_root: run.origin.run_root.clone() };
     let id = queue.new_id(now.0 as u64);
-    let limit = around.config.queue.crash_limit;
-    post::run_task(&id, &task, &run.origin.workflow_file, limit, now)
+    post::run_task(&id, &task, &run.origin.workflow_file, now)
 }
 
 /// Every agent that a plan's steps go to.
@@ -90,7 +111,7 @@ pub fn run(
     let Owned { plan, run, mut store, lock } = owned;
     let saved = store.save(&plan, &run, SystemClock.now());
     saved.map_err(|error| common::disk_failure(&error, &run.id))?;
-    let task = task_of(&queue, around, &run);
+    let task = task_of(&queue, &run);
     let claim = queue.enqueue_claimed(&task).map_err(|error| cannot_put_out(&run.id, &error))?;
     drop((store, lock));
     drive(around, queue, claim, plan, options, signals)
@@ -129,6 +150,12 @@ pub fn drive(
             return Err(Failure::new(5, message).hint(format!("orchestrate status {}", run.id)));
         }
     };
+    if run.status == RunStatus::Completed
+        && let Some(destination) = &run.origin.archive
+    {
+        let root = around.state_dir.join(run.id.as_str());
+        Processed::of(around, &plan).archive(Path::new(destination), &root)?;
+    }
     let code = common::tell_end(around, &plan, &run, finish, signals.code(), &took);
     Ok((code, run))
 }
@@ -157,7 +184,7 @@ impl Reports for One {
 
 /// Tells of many runs: what happens to each goes into its own log.
 struct Daemon {
-    teller: Teller,
+    teller: Arc<Teller>,
 }
 
 impl Reports for Daemon {
@@ -168,6 +195,10 @@ impl Reports for Daemon {
 
     fn note(&mut self, line: &str) {
         self.teller.say(line);
+    }
+
+    fn closing(&mut self) {
+        self.teller.closing();
     }
 
     fn left(&mut self, run: &Run, how: Left) {

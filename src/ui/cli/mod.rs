@@ -8,6 +8,8 @@ mod clean;
 mod common;
 mod coordinator;
 mod demo;
+mod doctor;
+mod enqueue;
 mod fleet;
 mod fsck;
 mod offline;
@@ -16,6 +18,7 @@ mod resume;
 mod run;
 mod run_step;
 mod signals;
+mod spell;
 mod submit;
 mod torture;
 mod validate;
@@ -55,14 +58,24 @@ enum Verb {
     Coordinator(coordinator::CoordinatorArgs),
     /// Serve an agent's inbox: execute its tasks
     Worker(worker::WorkerArgs),
+    /// Put tasks into an agent's inbox
+    Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
     /// Remove old runs
     Clean(clean::CleanArgs),
-    /// Check that tasks, runs and journals are whole, and change nothing
-    Fsck(fsck::FsckArgs),
+    /// Render a spell, or read what an agent's answer says about itself
+    #[command(subcommand)]
+    Spell(spell::SpellVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
+    /// Find out whether this workspace and its volume are fit for a fleet
+    Doctor(doctor::DoctorArgs),
+    /// The second process of `doctor --volume`
+    #[command(hide = true)]
+    DoctorPeer(doctor::PeerArgs),
+    /// Check that tasks, runs and journals are whole, and change nothing
+    Fsck(fsck::FsckArgs),
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
     Torture(torture::TortureArgs),
@@ -156,14 +169,20 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
         Verb::Watch(args) => watch::main(args, &cli.common),
-        Verb::Submit(args) => submit::main(args, &cli.common),
+        Verb::Submit(args) => {
+            submit::main(&run::RunArgs { detach: true, ..args.clone() }, &cli.common)
+        }
         Verb::Coordinator(args) => coordinator::main(args, &cli.common),
         Verb::Worker(args) => worker::main(args, &cli.common),
+        Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
+        Verb::Spell(verb) => spell::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
         Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
+        Verb::Doctor(args) => doctor::main(args, &cli.common),
+        Verb::DoctorPeer(args) => doctor::peer(args),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

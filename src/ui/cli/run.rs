@@ -39,7 +39,7 @@ pub struct RunArgs {
 /// Where `${context.*}` comes from beside the workflow.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct ContextArgs {
-    /// A variable, `${context.KEY}` in the workflow; wins over the file
+    /// A variable, `${context.KEY}` in a workflow and `{{.KEY}}` in a spell; wins over the file
     #[arg(long = "context", value_name = "KEY=VALUE")]
     pub pairs: Vec<String>,
     /// A JSON or YAML file of variables; wins over the workflow's own
@@ -50,7 +50,11 @@ pub struct ContextArgs {
 impl ContextArgs {
     /// The workflow's own context, under the file's, under the flags'.
     pub fn merge(&self, plan: &Plan) -> Result<Map<String, Value>, Failure> {
-        let mut context = plan.context.clone();
+        self.over(plan.context.clone())
+    }
+
+    /// `context`, under the file's, under the flags'.
+    pub fn over(&self, mut context: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
         if let Some(path) = &self.file {
             context.extend(read_context(path)?);
         }
@@ -113,6 +117,11 @@ type Ready = (Loaded, Map<String, Value>, Option<String>);
 /// asked for.
 pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, Failure> {
     let (workflow, archive) = sort_out(args)?;
+    if args.clean_processed && (args.fleet || args.detach) {
+        // Results that other runs wait for lie there.
+        let message = "`--clean-processed` cannot be used with a fleet";
+        return Err(Failure::new(2, message).hint("`orchestrate clean` removes what is old"));
+    }
     let loaded = common::load(around, &workflow)?;
     tell_warnings(around, &loaded);
     let context = args.context.merge(&loaded.plan)?;

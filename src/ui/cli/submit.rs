@@ -14,17 +14,21 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
         let message = "`--on-error interactive` needs a person, and a submitted run has none";
         return Err(Failure::new(2, message).hint("use `orchestrate run --fleet`"));
     }
-    let Some((loaded, context, archive)) = run::prepare(&around, args)? else { return Ok(0) };
+    if args.archive_processed.is_some() {
+        let message = "`--archive-processed` is done by whoever waits for the run to end";
+        return Err(Failure::new(2, message).hint("use `orchestrate run --fleet`"));
+    }
+    let Some((loaded, context, _)) = run::prepare(&around, args)? else { return Ok(0) };
     let queue = fleet::open_queue(&around)?;
     let policy = args.options.new_policy(&around);
-    let new = NewRun { archive, fleet: true, ..NewRun::of(&loaded, context, policy) };
+    let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, policy) };
     let agents = coordinator::agents_of(&around, &new.plan);
     let mut owned = common::create(&around, new)?;
     let (id, now) = (owned.run.id.clone(), SystemClock.now());
     // What is acknowledged survives a power cut: first the run, then the task that it is.
     let saved = owned.store.save(&owned.plan, &owned.run, now);
     saved.map_err(|error| common::disk_failure(&error, &id))?;
-    let task = coordinator::task_of(&queue, &around, &owned.run);
+    let task = coordinator::task_of(&queue, &owned.run);
     queue.enqueue(&[task]).map_err(|error| coordinator::cannot_put_out(&id, &error))?;
     if fleet::living(&queue).iter().any(|member| member.agent == COORDINATOR) {
         around.say(format!("run {id} of {} submitted", loaded.file));

@@ -1,0 +1,423 @@
+//! The contract of agents: an answer ends with a JSON object that says how it went.
+//!
+//! The last JSON code block of the answer decides, whatever came before it: answers quote samples.
+//! An object outside of any block counts only as the last thing in the text.
+//!
+//! **Invariant:** a block that cannot be read never lets an earlier one decide.
+
+use serde_json::{Map, Value, json};
+
+use crate::template::kind;
+
+/// What an answer says about itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Contract {
+    Found(AgentOutput),
+    /// There is no JSON block.
+    Missing,
+    /// There is one, but it does not keep the contract; why.
+    Invalid(String),
+}
+
+/// How an agent says its work went.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AgentOutput {
+    pub success: bool,
+    pub summary: String,
+    pub outputs: Map<String, Value>,
+    pub error: Option<String>,
+    /// All other keys.
+    pub extra: Map<String, Value>,
+    /// What the contract wants otherwise, but lets pass.
+    pub warnings: Vec<String>,
+}
+
+impl AgentOutput {
+    /// The object that later steps see: every key of the contract, then the others.
+    pub fn to_json(&self) -> Value {
+        let mut object = json!({
+            "success": self.success,
+            "summary": self.summary,
+            "outputs": self.outputs,
+            "error": self.error,
+        });
+        if let Value::Object(map) = &mut object {
+            map.extend(self.extra.clone());
+        }
+        object
+    }
+}
+
+/// Reads the contract off the final text of an agent.
+pub fn parse(text: &str) -> Contract {
+    match ending(text) {
+        Ok(map) => judge(map),
+        Err(Some(why)) => Contract::Invalid(why),
+        Err(None) => Contract::Missing,
+    }
+}
+
+/// The object that an answer ends with, whether or not it keeps the contract; or why what stands
+/// there is none, if anything does.
+pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
+    let (block, after) = last_block(text);
+    let invalid = |why: String| Err(Some(why));
+    match (bare(&text[after..]), block) {
+        (Bare::Object(map), None) => Ok(map),
+        (Bare::Object(map), Some(_)) if map.contains_key("success") => Ok(map),
+        (Bare::Torn, _) => invalid("the JSON object at the end is cut off".into()),
+        (_, Some(block)) => match serde_json::from_str(block.trim()) {
+            Ok(Value::Object(map)) => Ok(map),
+            Ok(other) => invalid(format!("it must be an object, not {}", kind(&other))),
+            Err(error) => invalid(format!("it is no JSON: {error}")),
+        },
+        (Bare::Nothing, None) => Err(None),
+    }
+}
+
+fn judge(mut map: Map<String, Value>) -> Contract {
+    let mut output = AgentOutput::default();
+    match map.remove("success") {
+        Some(Value::Bool(success)) => output.success = success,
+        Some(other) => {
+            let found = kind(&other);
+            return Contract::Invalid(format!("`success` must be true or false, not {found}"));
+        }
+        None => return Contract::Invalid("`success` is missing".into()),
+    }
+    match map.remove("outputs") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(outputs)) => output.outputs = outputs,
+        Some(other) => {
+            let found = kind(&other);
+            return Contract::Invalid(format!("`outputs` must be an object, not {found}"));
+        }
+    }
+    match text(&mut map, "summary", &mut output.warnings) {
+        Some(summary) => output.summary = summary,
+        None => output.warnings.push("`summary` is missing".into()),
+    }
+    output.error = text(&mut map, "error", &mut output.warnings);
+    output.extra = map;
+    Contract::Found(output)
+}
+
+/// Takes a text; what is none is kept as JSON, for it may be all that is known.
+fn text(map: &mut Map<String, Value>, key: &str, warnings: &mut Vec<String>) -> Option<String> {
+    match map.remove(key)? {
+        Value::Null => None,
+        Value::String(text) => Some(text),
+        other => {
+            warnings.push(format!("`{key}` should be text, not {}", kind(&other)));
+            Some(other.to_string())
+        }
+    }
+}
+
+/// A line that opens or closes a code block.
+struct Fence<'t> {
+    mark: char,
+    length: usize,
+    /// What follows the marks.
+    rest: &'t str,
+}
+
+impl<'t> Fence<'t> {
+    fn read(line: &'t str) -> Option<Fence<'t>> {
+        let line = line.trim();
+        let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+        let rest = line.trim_start_matches(mark);
+        let length = line.len() - rest.len();
+        (length >= 3).then_some(Fence { mark, length, rest })
+    }
+
+    fn closes(&self, open: &Fence) -> bool {
+        self.rest.is_empty() && self.mark == open.mark && self.length >= open.length
+    }
+
+    /// What follows the word `json`, if this opens a block of it.
+    fn json(&self) -> Option<&'t str> {
+        let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(self.rest.len());
+        let (word, more) = self.rest.split_at(end);
+        let known = ["json", "jsonc", "json5"].iter().any(|json| word.eq_ignore_ascii_case(json));
+        // More words may follow, or the object itself.
+        known.then(|| if more.trim_start().starts_with('{') { more.trim_start() } else { "" })
+    }
+}
+
+/// The content of the last JSON code block, and where what follows the last block of any kind
+/// begins.
+///
+/// A block is JSON if it says so, or if it says nothing and begins with a brace. A block that
+/// opens inside one of another kind counts, since samples in answers are often nested wrongly;
+/// not if the outer one has the longer marks, which is how to nest them rightly.
+fn last_block(text: &str) -> (Option<&str>, usize) {
+    let mut found = None;
+    let mut end = 0;
+    let mut outer: Option<(Fence, usize)> = None;
+    let mut at = 0;
+    while at < text.len() {
+        let next = text[at..].find('\n').map_or(text.len(), |newline| at + newline + 1);
+        let line = &text[at..next];
+        let Some(fence) = Fence::read(line) else {
+            at = next;
+            continue;
+        };
+        let inside = outer.as_ref().filter(|(open, _)| {
+            open.mark != fence.mark || open.length > fence.length || fence.json().is_none()
+        });
+        if let Some((open, start)) = inside {
+            if fence.closes(open) {
+                let content = &text[*start..at];
+                if open.rest.is_empty() && content.trim_start().starts_with('{') {
+                    found = Some(content);
+                }
+                outer = None;
+                end = next;
+            }
+            at = next;
+            continue;
+        }
+        match fence.json() {
+            Some(same_line) => {
+                let start = if same_line.is_empty() { next } else { offset(text, same_line) };
+                let (content, after) = content(text, start, next, &fence);
+                found = Some(content);
+                (at, end, outer) = (after, after, None);
+            }
+            // Marks within a line are no block.
+            None if fence.rest.contains(fence.mark) => at = next,
+            None => {
+                outer = Some((fence, next));
+                at = next;
+            }
+        }
+    }
+    if let Some((open, start)) = outer {
+        let content = &text[start..];
+        if open.rest.is_empty() && content.trim_start().starts_with('{') {
+            found = Some(content);
+        }
+        end = text.len();
+    }
+    (found, end)
+}
+
+/// Where a part of `text` begins in it.
+fn offset(text: &str, part: &str) -> usize {
+    part.as_ptr() as usize - text.as_ptr() as usize
+}
+
+/// The content of a JSON block that begins at `start`, and where what follows it begins.
+///
+/// The end of the first value decides, not the next marks: these may stand in one of its texts, or
+/// right behind it. Only where there is no whole value, lines are looked at.
+fn content<'t>(text: &'t str, start: usize, next: usize, open: &Fence) -> (&'t str, usize) {
+    let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Value>();
+    if let Some(Ok(_)) = values.next() {
+        let end = start + values.byte_offset();
+        let rest = text[end..].trim_start();
+        let marks = rest.len() - rest.trim_start_matches(open.mark).len();
+        if rest.is_empty() || marks >= open.length {
+            return (&text[start..end], text.len() - rest.len() + marks);
+        }
+    }
+    let mut at = next;
+    while at < text.len() {
+        let next = text[at..].find('\n').map_or(text.len(), |newline| at + newline + 1);
+        match Fence::read(&text[at..next]) {
+            Some(fence) if fence.closes(open) => return (&text[start..at], next),
+            // Somebody began anew.
+            Some(fence) if fence.mark == open.mark && fence.json().is_some() => {
+                return (&text[start..at], at);
+            }
+            _ => at = next,
+        }
+    }
+    (&text[start..], text.len())
+}
+
+/// What stands at the end of a text outside of any block.
+enum Bare {
+    Nothing,
+    Object(Map<String, Value>),
+    /// An object begins a line, but the text ends within it.
+    Torn,
+}
+
+/// Reads the object that the text ends with; the outermost, if it has objects inside.
+fn bare(text: &str) -> Bare {
+    let mut at = 0;
+    while let Some(brace) = text[at..].find('{').map(|brace| at + brace) {
+        let mut values = serde_json::Deserializer::from_str(&text[brace..]).into_iter::<Value>();
+        match values.next() {
+            Some(Ok(Value::Object(map))) => {
+                let end = brace + values.byte_offset();
+                if text[end..].trim().is_empty() {
+                    return Bare::Object(map);
+                }
+                at = end;
+            }
+            Some(Err(error)) if error.is_eof() && begins_line(text, brace) => return Bare::Torn,
+            _ => at = brace + 1,
+        }
+    }
+    Bare::Nothing
+}
+
+/// Whether an object of a person's making begins here: on a line of its own, with a name in it.
+fn begins_line(text: &str, brace: usize) -> bool {
+    let line_start = text[..brace].rfind('\n').map_or(0, |newline| newline + 1);
+    text[line_start..brace].trim().is_empty() && text[brace + 1..].trim_start().starts_with('"')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `ok SUMMARY`, `failed SUMMARY`, `missing`, or `invalid: WHY`.
+    fn read(text: &str) -> String {
+        match parse(text) {
+            Contract::Found(output) if output.success => format!("ok {}", output.summary),
+            Contract::Found(output) => format!("failed {}", output.summary),
+            Contract::Missing => "missing".into(),
+            Contract::Invalid(why) => format!("invalid: {why}"),
+        }
+    }
+
+    fn reads(cases: &[(&str, &str)]) {
+        for (text, wanted) in cases {
+            let found = read(text);
+            let same = wanted.strip_suffix('…').map_or(found == *wanted, |w| found.starts_with(w));
+            assert!(same, "{text}\n  gave {found}\n  not  {wanted}");
+        }
+    }
+
+    const A: &str = r#"{"success": true, "summary": "a"}"#;
+    const B: &str = r#"{"success": false, "summary": "b"}"#;
+
+    #[test]
+    fn a_block_is_found() {
+        reads(&[
+            (&format!("Done.\n\n```json\n{A}\n```\n"), "ok a"),
+            (&format!("```json\r\n{A}\r\n```\r\n"), "ok a"),
+            (&format!("```JSON\n{A}\n```"), "ok a"),
+            (&format!("```json title=x\n{A}\n```"), "ok a"),
+            (&format!("```jsonc\n{A}\n```"), "ok a"),
+            (&format!("  - item\n\n    ```json\n    {A}\n    ```\n"), "ok a"),
+            (&format!("~~~json\n{A}\n~~~\n"), "ok a"),
+            (&format!("````json\n{A}\n````\n"), "ok a"),
+            (&format!("```\n{A}\n```\n"), "ok a"),
+            (&format!("```json {A} ```"), "ok a"),
+            (&format!("```json{A}```"), "ok a"),
+            (&format!("```json\n{A}```\nbye"), "ok a"),
+            (&format!("```json\n{A}\n```\nAnd some more words."), "ok a"),
+            (&format!("```json\n{A}"), "ok a"),
+            (&format!("```\n{A}"), "ok a"),
+            ("```json\n{\n  \"success\": true,\n\n  \"summary\": \"x\\ny\"\n}\n```", "ok x\ny"),
+        ]);
+    }
+
+    #[test]
+    fn the_last_block_decides() {
+        reads(&[
+            (&format!("```json\n{A}\n```\nno:\n```json\n{B}\n```"), "failed b"),
+            (&format!("```json\n{B}\n```\nno:\n```json\n{A}\n```"), "ok a"),
+            (&format!("```json\n{A}\n```\n```json\n{{\"success\": tru\n```"), "invalid: it is no…"),
+            (&format!("```json\n{A}\n```\n```json\n{{\"succ"), "invalid: it is no JSON…"),
+            (&format!("```json\n{A}\n```\n```json\n[1]\n```"), "invalid: it must be an object…"),
+            (&format!("```json\n{A}\n```\n```json\n```"), "invalid: it is no JSON…"),
+            (&format!("```json\n{A}\n```\n```\n{{broken\n```"), "invalid: it is no JSON…"),
+            (&format!("```json\n{A}\n```\n```json\n{A}\n{A}\n```"), "invalid: it is no JSON…"),
+            (&format!("```json\n{A}\n```\n```sh\necho {{\n```"), "ok a"),
+            (&format!("```json\n{A}\n```\n```\nls\n```"), "ok a"),
+            (&format!("```python\n{B}\n```\n```json\n{A}\n```"), "ok a"),
+            (&format!("```python\n{A}\n```"), "missing"),
+            (&format!("```json\n{{\"success\":\n\nagain:\n```json\n{A}\n```"), "ok a"),
+        ]);
+    }
+
+    #[test]
+    fn nested_samples() {
+        reads(&[
+            (&format!("````markdown\n```json\n{B}\n```\n````\n```json\n{A}\n```"), "ok a"),
+            (&format!("```json\n{A}\n```\n````markdown\n```json\n{B}\n```\n````\n"), "ok a"),
+            (&format!("```markdown\n```json\n{B}\n```\n```\n\n```json\n{A}\n```"), "ok a"),
+            (&format!("```markdown\nunclosed\n\n```json\n{A}\n```"), "ok a"),
+            (&format!("~~~\n```json\n{B}\n```\n~~~\n{A}"), "ok a"),
+        ]);
+    }
+
+    #[test]
+    fn back_ticks_in_texts_are_legal() {
+        reads(&[
+            ("```json\n{\"success\": true, \"summary\": \"use `x`\"}\n```", "ok use `x`"),
+            ("```json\n{\"success\": true, \"summary\": \"```\"}\n```", "ok ```"),
+            (
+                "```json\n{\"success\": true, \"summary\": \"```json {} ```\"}\n```",
+                "ok ```json {} ```",
+            ),
+            ("```json\n{\"success\": true, \"summary\":\n\"```sh\"\n}\n```", "ok ```sh"),
+            ("Say ```json``` then.\n```json\n{\"success\": true, \"summary\": \"a\"}\n```", "ok a"),
+        ]);
+    }
+
+    #[test]
+    fn a_bare_object_counts_only_at_the_end() {
+        reads(&[
+            (A, "ok a"),
+            (&format!("Done: {A}\n\n"), "ok a"),
+            (&format!("{B}\n{A}"), "ok a"),
+            (&format!("{A}\nThat was all."), "missing"),
+            (&format!("```json\n{A}\n```\nNo: {B}"), "failed b"),
+            (&format!("```json\n{B}\n```\n{A}\nThat was all."), "failed b"),
+            (&format!("```json\n{A}\n```\nSee `struct Foo {{}}`"), "ok a"),
+            (&format!("```json\n{A}\n```\nSee struct Foo {{}}"), "ok a"),
+            (&format!("```json\n{A}\n```\n{{\"success\": fal"), "invalid: the JSON object…"),
+            ("{\"success\": true, \"outputs\": {\"a\": {\"b\": 1}}}", "ok "),
+            ("{} {\"a\": 1}", "invalid: `success` is missing"),
+            ("{ echo; }", "missing"),
+            ("[{\"success\": true}]", "missing"),
+            ("", "missing"),
+            ("nothing here", "missing"),
+            ("```", "missing"),
+        ]);
+    }
+
+    #[test]
+    fn the_contract_is_kept_or_not() {
+        reads(&[
+            ("{\"success\": \"true\"}", "invalid: `success` must be true or false, not text"),
+            ("{\"success\": 1}", "invalid: `success` must be true or false, not a number"),
+            ("{\"success\": null}", "invalid: `success` must be true or false, not null"),
+            ("{\"summary\": \"x\"}", "invalid: `success` is missing"),
+            ("{\"success\": true, \"outputs\": [1]}", "invalid: `outputs` must be an object…"),
+            ("{\"success\": true, \"outputs\": null, \"error\": null}", "ok "),
+        ]);
+        let Contract::Found(output) = parse(
+            r#"{"success": false, "error": {"code": 5}, "files": [1], "outputs": {"k": "v"}}"#,
+        ) else {
+            panic!("it keeps the contract")
+        };
+        assert_eq!(
+            output.warnings,
+            ["`summary` is missing", "`error` should be text, not an object"]
+        );
+        let wanted = json!({
+            "success": false, "summary": "", "outputs": { "k": "v" }, "error": "{\"code\":5}",
+            "files": [1],
+        });
+        assert_eq!(output.to_json().to_string(), wanted.to_string());
+    }
+
+    #[test]
+    fn a_hostile_answer_is_read_in_time() {
+        let deep = "{\"a\":".repeat(100_000);
+        assert_eq!(read(&deep), "missing");
+        let wide = format!("```json\n{{\"a\":[{}]}}\n```", "{},".repeat(100_000));
+        assert!(read(&wide).starts_with("invalid"), "a trailing comma");
+        assert!(read(&"```json\n".repeat(20_000)).starts_with("invalid: it is no JSON"));
+        assert_eq!(read(&"{".repeat(200_000)), "missing");
+        assert_eq!(read("\u{0}{\"success\": true, \"summary\": \"\u{fffd}\"}"), "ok \u{fffd}");
+    }
+}

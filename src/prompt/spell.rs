@@ -1,0 +1,302 @@
+//! From the name of a spell to a prompt: where spells lie, and what is put around them.
+//!
+//! A spell is looked for in the directories of [`SPELLS`], in order, then among those that are
+//! built in. Text with a line break is a spell itself. The rendered spell is put into a system
+//! prompt, which tells an agent where it is and how to answer.
+//!
+//! **Invariant:** a name that could leave its directory is never read.
+
+use std::cell::RefCell;
+
+use serde_json::{Map, Value};
+
+use crate::ids::name_fault;
+use crate::template::spell::{Fault, Spell};
+
+/// Where spells lie in a workspace; the first that has one wins.
+pub const SPELLS: [&str; 2] = [".coven/spells", "workflows/spells"];
+/// What replaces the built-in system prompt, where it exists.
+pub const SYSTEM_PROMPT: &str = ".coven/system-prompt.md";
+/// The variable of a system prompt that holds the rendered spell.
+pub const SLOT: &str = "spell_content";
+
+const BUILT_IN: [(&str, &str); 3] = [
+    ("fix", include_str!("../../workflows/spells/fix.md")),
+    ("implement", include_str!("../../workflows/spells/implement.md")),
+    ("review", include_str!("../../workflows/spells/review.md")),
+];
+const BUILT_IN_SYSTEM_PROMPT: &str = include_str!("../../config/system-prompt.md");
+
+/// Reads a file of the workspace by its path: nothing where there is none, or why it cannot be
+/// read.
+pub type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, String>;
+
+/// A spell that was found: what to call it in messages, and its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub file: String,
+    pub text: String,
+}
+
+/// Why there is no spell of a name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    #[error("`{name}` is no name of a spell: {reason}")]
+    BadName { name: String, reason: &'static str },
+    #[error(
+        "no spell is called `{name}`: there is neither `{}/{name}.md` nor `{}/{name}.md`, \
+         and the built-in ones are {}", SPELLS[0], SPELLS[1], built_in_names()
+    )]
+    Unknown { name: String },
+    #[error("cannot read `{file}`: {reason}")]
+    Unreadable { file: String, reason: String },
+}
+
+/// Why there is no prompt.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+fn built_in_names() -> String {
+    BUILT_IN.map(|(name, _)| format!("`{name}`")).join(", ")
+}
+
+/// Finds what a `spell` field means.
+pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
+    if spell.contains('\n') {
+        return Ok(Found { file: "inline spell".into(), text: spell.to_owned() });
+    }
+    // Some write the ending too.
+    let name = spell.strip_suffix(".md").unwrap_or(spell);
+    if let Some(reason) = name_fault(name) {
+        return Err(Lost::BadName { name: spell.to_owned(), reason });
+    }
+    for directory in SPELLS {
+        let file = format!("{directory}/{name}.md");
+        match read(&file) {
+            Ok(Some(text)) => return Ok(Found { file, text }),
+            Ok(None) => {}
+            Err(reason) => return Err(Lost::Unreadable { file, reason }),
+        }
+    }
+    match BUILT_IN.iter().find(|(known, _)| *known == name) {
+        Some((_, text)) => {
+            Ok(Found { file: format!("built-in spell {name}"), text: (*text).to_owned() })
+        }
+        None => Err(Lost::Unknown { name: name.to_owned() }),
+    }
+}
+
+/// Renders a spell that was found; what it includes is looked up by its name.
+pub fn render(found: &Found, data: &Value, read: Read) -> Result<String, Fault> {
+    let spell = Spell::parse(&found.file, &found.text)?;
+    with_includes(read, |includes| spell.render(data, includes))
+}
+
+/// Gives `work` a way to includes, and makes a fault tell why one could not be found.
+fn with_includes(
+    read: Read,
+    work: impl FnOnce(&dyn Fn(&str) -> Option<(String, String)>) -> Result<String, Fault>,
+) -> Result<String, Fault> {
+    let lost = RefCell::new(None);
+    let includes = |name: &str| match lookup(name, read) {
+        Ok(Found { file, text }) => Some((file, text)),
+        Err(reason) => {
+            lost.replace(Some(reason));
+            None
+        }
+    };
+    // A rendering ends at the first include that is not there, so the two belong together.
+    let result = work(&includes);
+    result.map_err(|fault| match lost.take() {
+        Some(lost) => Fault { message: lost.to_string(), ..fault },
+        None => fault,
+    })
+}
+
+/// What is put around spells.
+#[derive(Clone, Debug)]
+pub struct SystemPrompt(Spell);
+
+impl SystemPrompt {
+    /// Reads a system prompt, which must have a place for the spell.
+    pub fn parse(found: &Found) -> Result<SystemPrompt, Fault> {
+        let spell = Spell::parse(&found.file, &found.text)?;
+        if spell.writes(SLOT) {
+            return Ok(SystemPrompt(spell));
+        }
+        let message = format!("the system prompt does not write `{{{{.{SLOT}}}}}`");
+        let hint = "the rendered spell takes its place; without it no agent would see its task";
+        Err(Fault::of_whole(&found.file, &found.text, message, hint))
+    }
+
+    /// The system prompt of a workspace: its own, else the built-in one.
+    pub fn find(read: Read) -> Result<SystemPrompt, Refusal> {
+        let found = match read(SYSTEM_PROMPT) {
+            Ok(Some(text)) => Found { file: SYSTEM_PROMPT.into(), text },
+            Ok(None) => {
+                let text = BUILT_IN_SYSTEM_PROMPT.to_owned();
+                Found { file: "built-in system prompt".into(), text }
+            }
+            Err(reason) => {
+                return Err(Lost::Unreadable { file: SYSTEM_PROMPT.into(), reason }.into());
+            }
+        };
+        Ok(SystemPrompt::parse(&found)?)
+    }
+
+    /// The whole prompt: the system prompt with the rendered spell in its place.
+    pub fn wrap(&self, spell: &str, data: &Value, read: Read) -> Result<String, Fault> {
+        let mut data = data.as_object().cloned().unwrap_or_else(Map::new);
+        data.insert(SLOT.to_owned(), spell.into());
+        let data = Value::Object(data);
+        with_includes(read, |includes| self.0.render(&data, includes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A workspace of a few files.
+    fn files(path: &str) -> Result<Option<String>, String> {
+        match path {
+            ".coven/spells/both.md" => Ok(Some("coven {{.x}}".into())),
+            "workflows/spells/both.md" => Ok(Some("workflows".into())),
+            "workflows/spells/second.md" => Ok(Some("second {{include \"both.md\"}}".into())),
+            ".coven/spells/review.md" => Ok(Some("mine".into())),
+            ".coven/spells/broken.md" => Err("it is not UTF-8 text".into()),
+            ".coven/spells/climbs.md" => Ok(Some("\n{{include \"../x\"}}".into())),
+            ".coven/spells/asks.md" => Ok(Some("{{include \"broken\"}}".into())),
+            _ => Ok(None),
+        }
+    }
+
+    fn nothing(_: &str) -> Result<Option<String>, String> {
+        Ok(None)
+    }
+
+    #[test]
+    fn the_first_place_that_has_a_spell_wins() {
+        for (name, file) in [
+            ("both", ".coven/spells/both.md"),
+            ("both.md", ".coven/spells/both.md"),
+            ("second", "workflows/spells/second.md"),
+            ("review", ".coven/spells/review.md"),
+            ("implement", "built-in spell implement"),
+            ("one\ntwo", "inline spell"),
+        ] {
+            assert_eq!(lookup(name, &files).unwrap().file, file, "{name}");
+        }
+        assert_eq!(lookup("one\n{{.x}}", &files).unwrap().text, "one\n{{.x}}");
+    }
+
+    #[test]
+    fn what_is_no_spell_is_said() {
+        for (name, part) in [
+            ("nobody", "neither `.coven/spells/nobody.md` nor `workflows/spells/nobody.md`"),
+            ("nobody", "`fix`, `implement`, `review`"),
+            ("", "it is empty"),
+            ("../both", "must begin with"),
+            ("a/b", "only letters"),
+            ("a..b", "`..`"),
+            ("broken", "cannot read `.coven/spells/broken.md`: it is not UTF-8 text"),
+        ] {
+            let lost = lookup(name, &files).unwrap_err().to_string();
+            assert!(lost.contains(part), "{name}: {lost}");
+        }
+    }
+
+    #[test]
+    fn includes_are_looked_up_and_their_trouble_is_told_in_place() {
+        let render = |name: &str| {
+            let found = lookup(name, &files).unwrap();
+            render(&found, &json!({ "x": 1 }), &files)
+        };
+        assert_eq!(render("second").unwrap(), "second coven 1");
+        let fault = render("climbs").unwrap_err();
+        assert_eq!((fault.line, fault.column), (2, 3));
+        assert!(fault.message.contains("`../x` is no name of a spell"), "{fault}");
+        let fault = render("asks").unwrap_err();
+        assert!(fault.message.contains("not UTF-8"), "{fault}");
+    }
+
+    #[test]
+    fn the_built_in_spells_render_with_little_and_with_much() {
+        let much = json!({
+            "bead": { "id": "b-1", "title": "Title", "body": "Body", "labels": ["l1", "l2"] },
+            "previous": { "success": false, "failed": true, "output": "boom\nbang\n" },
+            "instructions": "Mind the gap.",
+        });
+        for (name, _) in BUILT_IN {
+            let found = lookup(name, &nothing).unwrap();
+            for data in [json!({}), json!({ "bead": {} }), much.clone()] {
+                let text = render(&found, &data, &nothing).unwrap();
+                assert!(text.starts_with("# "), "{name}: {text}");
+                assert!(!text.contains("\n\n\n") && !text.contains("{{"), "{name}: {text}");
+            }
+            let text = render(&found, &much, &nothing).unwrap();
+            assert!(text.contains("Title") && text.contains("Mind the gap."), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_built_in_system_prompt_names_what_it_knows() {
+        let prompt = SystemPrompt::find(&nothing).unwrap();
+        let data = json!({
+            "workflow": { "name": "ship", "run_id": "r-1" }, "step": { "name": "build" },
+            "bead": { "id": "b-1", "title": "Fix login" }, "attempt": 2,
+        });
+        let text = prompt.wrap("Do {{.this}}.", &data, &nothing).unwrap();
+        for part in [
+            "You are an agent in a team that works in this directory.\n\
+             You work on step `build` of the workflow `ship` (run r-1).\n\
+             The work item is `b-1`: Fix login.\nThis is attempt 2;",
+            "\n\nDo {{.this}}.\n\n",
+            "```json\n",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("next_actions"), "{text}");
+    }
+
+    #[test]
+    fn the_built_in_system_prompt_needs_nothing() {
+        let prompt = SystemPrompt::find(&nothing).unwrap();
+        let text = prompt.wrap("Do.", &json!({}), &nothing).unwrap();
+        let opening = "You are an agent in a team that works in this directory.\nNobody can";
+        assert!(text.starts_with(opening) && text.ends_with("`false`.\n"), "{text}");
+        assert!(!text.contains("\n\n\n") && !text.contains("attempt"), "{text}");
+        let data = json!({ "agent": "qa", "agents": "`engineer`", "attempt": 1 });
+        let text = prompt.wrap("Do.", &data, &nothing).unwrap();
+        assert!(text.starts_with("You are the agent `qa` of a team"), "{text}");
+        assert!(text.ends_with("You may hand work to: `engineer`.\n"), "{text}");
+    }
+
+    #[test]
+    fn a_workspace_has_its_own_system_prompt() {
+        let own = |text: &'static str| {
+            move |path: &str| match path {
+                SYSTEM_PROMPT => Ok(Some(text.to_owned())),
+                path => files(path),
+            }
+        };
+        let read = own("<{{.spell_content}}> {{.x}} {{include \"both\"}}");
+        let prompt = SystemPrompt::find(&read).unwrap();
+        let text = prompt.wrap("{{.x}}", &json!({ "x": 1, "spell_content": "no" }), &read);
+        assert_eq!(text.unwrap(), "<{{.x}}> 1 coven 1");
+        for without in ["text", "{{if .spell_content}}x{{end}}", "{{.spell_contents | default 1}}"]
+        {
+            let refusal = SystemPrompt::find(&own(without)).unwrap_err().to_string();
+            let wanted = ".coven/system-prompt.md:1:1: the system prompt does not write";
+            assert!(refusal.contains(wanted), "{refusal}");
+        }
+        let refusal = SystemPrompt::find(&own("{{if}}")).unwrap_err();
+        assert!(matches!(refusal, Refusal::Fault(_)), "{refusal}");
+    }
+}

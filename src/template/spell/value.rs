@@ -1,0 +1,95 @@
+//! What values mean in a spell: which are true, how they print, compare and are descended into.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
+use serde_json::{Number, Value};
+
+use super::FACE;
+
+/// What a value stands for as a whole.
+pub fn face(value: &Value) -> &Value {
+    value.as_object().and_then(|map| map.get(FACE)).unwrap_or(value)
+}
+
+/// As Go has it: nothing, `false`, zero and everything empty are false.
+pub fn truth(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(value) => *value,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+    }
+}
+
+/// How a value reads in text: null as nothing, text as it is, lists and objects as compact JSON.
+pub fn print(value: &Value) -> Cow<'_, str> {
+    match face(value) {
+        Value::Null => Cow::Borrowed(""),
+        Value::String(text) => Cow::Borrowed(text),
+        other => Cow::Owned(to_json(other)),
+    }
+}
+
+/// Compact JSON, in which the results of steps are what they stand for.
+pub fn to_json(value: &Value) -> String {
+    serde_json::to_string(&Faced(value)).unwrap_or_default()
+}
+
+struct Faced<'v>(&'v Value);
+
+impl Serialize for Faced<'_> {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        match face(self.0) {
+            Value::Array(items) => {
+                let mut list = out.serialize_seq(Some(items.len()))?;
+                for item in items {
+                    list.serialize_element(&Faced(item))?;
+                }
+                list.end()
+            }
+            Value::Object(fields) => {
+                let mut map = out.serialize_map(Some(fields.len()))?;
+                for (key, value) in fields {
+                    map.serialize_entry(key, &Faced(value))?;
+                }
+                map.end()
+            }
+            plain => plain.serialize(out),
+        }
+    }
+}
+
+/// Compares values of one kind. Nothing for values of two kinds; no order where there is none.
+pub fn compare(a: &Value, b: &Value) -> Option<Option<Ordering>> {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => Some(compare_numbers(a, b)),
+        (Value::String(a), Value::String(b)) => Some(Some(a.cmp(b))),
+        (Value::Bool(a), Value::Bool(b)) => Some(Some(a.cmp(b))),
+        (Value::Array(_), Value::Array(_)) | (Value::Object(_), Value::Object(_)) => {
+            Some((a == b).then_some(Ordering::Equal))
+        }
+        _ => None,
+    }
+}
+
+fn compare_numbers(a: &Number, b: &Number) -> Option<Ordering> {
+    let whole = |n: &Number| n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
+    match (whole(a), whole(b)) {
+        (Some(a), Some(b)) => Some(a.cmp(&b)),
+        _ => a.as_f64()?.partial_cmp(&b.as_f64()?),
+    }
+}
+
+/// The value of a field: of an object by its key, of a list by its number from 0.
+pub fn field<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    let find = |value: &'v Value| match value {
+        Value::Object(map) => map.get(name),
+        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+        _ => None,
+    };
+    find(value).or_else(|| find(face(value)))
+}

@@ -1,0 +1,143 @@
+//! `orchestrate spell`: a spell rendered as a step would get it, and an answer read as a step
+//! would read it.
+
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::common::{self, Surroundings};
+use super::run::ContextArgs;
+use super::{Common, Failure};
+use crate::prompt::contract::{self, Contract};
+use crate::prompt::spell::{self, Found, Lost};
+use crate::template::spell::Fault;
+use crate::workflow::Problem;
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum SpellVerb {
+    /// Print the text that a spell renders to, and nothing else
+    Render(RenderArgs),
+    /// Print what an agent's answer says about itself, as JSON
+    #[command(after_help = "Exit codes: 0 a step with this answer would succeed, 1 it would fail.")]
+    Parse(ParseArgs),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct RenderArgs {
+    /// The name of a spell, or a file
+    #[arg(value_name = "NAME|FILE")]
+    pub spell: String,
+    #[command(flatten)]
+    pub context: ContextArgs,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ParseArgs {
+    /// The file of the answer; `-` is standard input
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub answer: PathBuf,
+    /// The exit code that the agent ended with; 124 means that it timed out
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub exit_code: i32,
+}
+
+pub fn main(verb: &SpellVerb, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    match verb {
+        SpellVerb::Render(args) => render(args, &around),
+        SpellVerb::Parse(args) => parse(args, &around),
+    }
+}
+
+fn render(args: &RenderArgs, around: &Surroundings) -> Result<u8, Failure> {
+    let data = Value::Object(args.context.over(Map::new())?);
+    let workspace = common::open_workspace(around)?;
+    let limit = around.config.input_bytes;
+    let read = |path: &str| workspace.read_text(path, limit);
+    let found = find(&args.spell, &read, limit)?;
+    let text = spell::render(&found, &data, &read).map_err(|fault| refusal(&fault))?;
+    print(&text)?;
+    Ok(0)
+}
+
+/// What looks like a file and is one is taken for it; all else is a name first.
+fn find(argument: &str, read: spell::Read, limit: u64) -> Result<Found, Failure> {
+    let path = Path::new(argument);
+    let is_file = !argument.contains('\n') && path.is_file();
+    if is_file && (argument.contains('/') || path.extension().is_some()) {
+        return read_file(path, limit);
+    }
+    match spell::lookup(argument, read) {
+        Ok(found) => Ok(found),
+        Err(Lost::Unknown { .. }) if is_file => read_file(path, limit),
+        Err(Lost::BadName { .. }) if argument.contains('/') => {
+            Err(Failure::new(2, format!("there is no file `{argument}`")))
+        }
+        Err(lost) => Err(Failure::new(2, lost)),
+    }
+}
+
+fn read_file(path: &Path, limit: u64) -> Result<Found, Failure> {
+    let file = path.display().to_string();
+    let bytes = common::read_bounded(path, limit)
+        .map_err(|error| Failure::new(2, format!("cannot read the spell `{file}`: {error}")))?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Found { file, text }),
+        Err(_) => Err(Failure::new(2, format!("`{file}` is not UTF-8 text"))),
+    }
+}
+
+fn refusal(fault: &Fault) -> Failure {
+    Failure { code: 2, text: Problem::from(fault).show(&fault.file, &fault.text) }
+}
+
+/// Prints without a word more; who listens may have gone.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::new(1, format!("cannot write to standard output: {error}")))
+}
+
+fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
+    let answer = read_answer(&args.answer, around.config.input_bytes)?;
+    let output = match contract::parse(&String::from_utf8_lossy(&answer)) {
+        Contract::Found(output) => output,
+        Contract::Missing => {
+            let failure = Failure::new(1, "the agent output is missing");
+            return Err(failure.hint("an answer ends with a JSON code block; see docs/spells.md"));
+        }
+        Contract::Invalid(why) => {
+            return Err(Failure::new(1, format!("the agent output is invalid: {why}")));
+        }
+    };
+    for warning in &output.warnings {
+        around.say(format!("warning: {warning}"));
+    }
+    print(&format!("{}\n", output.to_json()))?;
+    match args.exit_code {
+        0 => return Ok(u8::from(!output.success)),
+        124 => around.say("the agent timed out, so the step fails"),
+        code => around.say(format!("the agent ended with exit code {code}, so the step fails")),
+    }
+    Ok(1)
+}
+
+fn read_answer(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {
+    let refused = |name: &str, error: std::io::Error| {
+        Failure::new(2, format!("cannot read the answer from {name}: {error}"))
+    };
+    if path != Path::new("-") {
+        return common::read_bounded(path, limit)
+            .map_err(|error| refused(&format!("`{}`", path.display()), error));
+    }
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(limit + 1).read_to_end(&mut bytes);
+    read.map_err(|error| refused("standard input", error))?;
+    if bytes.len() as u64 > limit {
+        let error = std::io::Error::other(format!("it is larger than {limit} bytes"));
+        return Err(refused("standard input", error));
+    }
+    Ok(bytes)
+}
