@@ -2,6 +2,7 @@
 
 pub mod answer;
 mod ask;
+pub mod check;
 pub mod conclude;
 pub mod config;
 pub mod coordinator;
@@ -22,6 +23,7 @@ pub mod prepare;
 pub mod say;
 pub mod site;
 pub mod systemd;
+pub mod torture;
 pub mod work;
 pub mod worker;
 

@@ -11,10 +11,11 @@ use tracing::Level;
 use super::processed::Processed;
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel};
-use crate::disk::{Disk, RealDisk};
+use crate::disk::faulty::{self, Faults};
 use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
 
 use crate::digest::sha256;
+use crate::disk;
 use crate::fleet::config::ConfigError;
 use crate::fleet::member::chance;
 use crate::fleet::open::compile_in;
@@ -23,11 +24,15 @@ use crate::fleet::{Config, Drive, Finish, Site, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
-use crate::time::{Clock, SystemClock, Time};
+use crate::time::{self, Clock, SystemClock, Time};
 use crate::ui::log;
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::{Plan, Problem};
 use crate::workspace::Workspace;
+
+/// How far off the clock is, in milliseconds; and how the disk is to fail. For tests of a fleet.
+pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
+pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
 
 /// Flags that decide how a run goes.
 #[derive(clap::Args, Clone, Debug)]
@@ -100,6 +105,7 @@ impl Surroundings {
         let get = |key: &str| environment.get(key).filter(|value| !value.is_empty());
         let debug = common.debug || get("ORCHESTRATE_DEBUG").is_some_and(|value| value != "0");
         set_up_log(common, get("ORCHESTRATE_LOG_LEVEL"), debug)?;
+        be_unreliable(&environment)?;
         let here = std::env::current_dir().map_err(|error| {
             Failure::new(1, format!("cannot find the current directory: {error}"))
         })?;
@@ -144,6 +150,24 @@ impl Surroundings {
             eprintln!("{line}");
         }
     }
+}
+
+/// A wrong clock and a failing disk, where a test of the fleet asks for them.
+fn be_unreliable(environment: &Environment) -> Result<(), Failure> {
+    let get = |key: &str| Some(environment.get(key)?.to_string_lossy().into_owned());
+    let wrong = |key: &str, text: &str, wanted: &str| {
+        Failure::new(2, format!("{key} is `{text}`")).hint(format!("it must be {wanted}"))
+    };
+    if let Some(text) = get(CLOCK_OFFSET).filter(|text| !text.is_empty()) {
+        let by = text.parse().map_err(|_| wrong(CLOCK_OFFSET, &text, "milliseconds"))?;
+        time::set_wrong(by);
+    }
+    if let Some(text) = get(FAULTS).filter(|text| !text.is_empty()) {
+        let wanted = "SEED,RATE: how many of a thousand calls fail";
+        let faults = Faults::parse(&text).ok_or_else(|| wrong(FAULTS, &text, wanted))?;
+        faulty::fail_by(faults);
+    }
+    Ok(())
 }
 
 fn set_up_log(common: &Common, variable: Option<&OsString>, debug: bool) -> Result<(), Failure> {
@@ -314,7 +338,7 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
         hinted(Failure::new(1, message), error, "run it again")
     };
     let now = SystemClock.now();
-    RealDisk::default().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
+    disk::machine().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
     let (id, root) = loop {
         let id = RunId::new(&now.to_stamp(), chance());
         let root = dir.join(id.as_str());
@@ -377,8 +401,7 @@ fn fill(
     if !around.config.layers.is_empty() {
         frozen.push((SETTINGS, &settings));
     }
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
-    let store = Store::create(disk, root, &frozen, &new.plan, &mut run, now)
+    let store = Store::create(disk::machine(), root, &frozen, &new.plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
     let lock = take_lock(root, id)?;
     Ok(Owned { plan: new.plan, run, store, lock })

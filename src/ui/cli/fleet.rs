@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::common::Surroundings;
-use crate::disk::RealDisk;
+use crate::disk;
 use crate::fleet::credentials;
 use crate::fleet::member::{self, Process, Registration};
 use crate::fleet::site::Environment;
@@ -22,14 +22,13 @@ use crate::ui::text::seconds;
 pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     let layout = Layout::new(&around.workspace);
     let me = member::new_incarnation();
-    let disk = Arc::new(RealDisk::default());
-    FsQueue::open(disk, layout, &me, member::chance(), around.config.durable).map(Arc::new).map_err(
-        |error| {
+    FsQueue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
+        .map(Arc::new)
+        .map_err(|error| {
             let place = around.workspace.display();
             Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
                 .hint("the workspace must be writable; `orchestrate doctor` tells more")
-        },
-    )
+        })
 }
 
 /// The secrets that systemd hands over as files; they count as variables from then on.

@@ -11,6 +11,7 @@ mod demo;
 mod doctor;
 mod enqueue;
 mod fleet;
+mod fsck;
 mod offline;
 mod processed;
 mod resume;
@@ -19,6 +20,7 @@ mod run_step;
 mod signals;
 mod spell;
 mod submit;
+mod torture;
 mod validate;
 mod watch;
 mod worker;
@@ -72,6 +74,11 @@ enum Verb {
     /// The second process of `doctor --volume`
     #[command(hide = true)]
     DoctorPeer(doctor::PeerArgs),
+    /// Check that tasks, runs and journals are whole, and change nothing
+    Fsck(fsck::FsckArgs),
+    /// Torture a fleet in a scratch workspace, and judge what comes of it
+    #[command(hide = true)]
+    Torture(torture::TortureArgs),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(crate::offline::Options),
@@ -171,6 +178,8 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
+        Verb::Fsck(args) => fsck::main(args, &cli.common),
+        Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
         Verb::Doctor(args) => doctor::main(args, &cli.common),
         Verb::DoctorPeer(args) => doctor::peer(args),

@@ -1,11 +1,10 @@
 //! `orchestrate resume`: go on with a run that failed or was stopped.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
 use super::{Common, Failure, signals};
-use crate::disk::{Disk, RealDisk};
+use crate::disk;
 use crate::engine::{Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
 use crate::fleet::open::{self, OpenError};
@@ -39,7 +38,7 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     let workspace = common::open_workspace(&around)?;
     let plan = open::frozen_plan(&workspace, &around.config, &root)
         .map_err(|error| cannot_open(error, &id))?;
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let disk = disk::machine();
     let (mut store, run) = match Store::load(disk.clone(), &root, &plan) {
         Ok(loaded) => loaded,
         Err(error) if args.repair => {
