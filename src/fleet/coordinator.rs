@@ -730,6 +730,11 @@ impl Coordinator {
         status: &Map<String, serde_json::Value>,
         reports: &mut dyn Reports,
     ) {
+        let cancelled = match self.was_cancelled(out, status) {
+            Ok(cancelled) => cancelled,
+            // Whether it failed or was cancelled cannot be told yet; the next look will.
+            Err(error) => return tracing::warn!("task {}: {error}", out.task.id),
+        };
         let record = match post::record(status, &out.task) {
             Ok(record) => record,
             Err(reason) => {
@@ -741,8 +746,27 @@ impl Coordinator {
         self.out.remove(&out.task.id);
         self.patience.reset();
         let Some(held) = self.held.remove(&out.run) else { return };
-        let performed = Performed { record, left_running: 0 };
-        self.ended(held, &out.step, out.attempt, Some(performed), reports);
+        // A task that ended with its run is no failure of its step.
+        let performed = (!cancelled).then_some(Performed { record, left_running: 0 });
+        self.ended(held, &out.step, out.attempt, performed, reports);
+    }
+
+    /// Whether a task was cancelled because its run is to be, which its worker may have heard
+    /// first.
+    fn was_cancelled(
+        &mut self,
+        out: &Out,
+        status: &Map<String, serde_json::Value>,
+    ) -> io::Result<bool> {
+        let reason = status.get("error").and_then(|error| error.get("reason")?.as_str());
+        if reason != Some("cancelled") {
+            return Ok(false);
+        }
+        if !self.is_cancelling(&out.run) {
+            let asked = self.setup.queue.cancel_requests()?;
+            self.cancel_asked(&asked);
+        }
+        Ok(self.is_cancelling(&out.run))
     }
 
     /// Leaves a copy of a status where people look for an agent's.
