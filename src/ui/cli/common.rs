@@ -366,7 +366,7 @@ pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned
     let dir = &around.state_dir;
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot make run {id}: {error}"));
     let making = dir.join(format!(".{id}.{}", std::process::id()));
-    RealDisk::default().make_dirs(&making).map_err(failed)?;
+    disk::machine().make_dirs(&making).map_err(failed)?;
     let mut owned = fill(around, new, SystemClock.now(), id, &making)?;
     let root = dir.join(id.as_str());
     crate::disk::rename(&making, &root).map_err(failed)?;
