@@ -919,7 +919,7 @@ impl Coordinator {
                     }
                     Err(_) => {}
                 }
-                std::thread::park_timeout(beat);
+                std::thread::park_timeout(member.nap(beat));
             }
             member.leave();
         })

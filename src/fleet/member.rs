@@ -147,6 +147,9 @@ pub struct Member {
     queue: Arc<FsQueue>,
     registration: Registration,
     watch: DeathWatch,
+    lease: Duration,
+    /// Those who were found dead and told of.
+    mourned: BTreeSet<String>,
     known: BTreeMap<String, Registration>,
     pub pulse: Pulse,
 }
@@ -171,7 +174,8 @@ impl Member {
         };
         let watch = DeathWatch::new(lease.as_millis() as u64);
         let known = BTreeMap::new();
-        let member = Member { queue, registration, watch, known, pulse: Pulse::default() };
+        let (mourned, pulse) = (BTreeSet::new(), Pulse::default());
+        let member = Member { queue, registration, watch, lease, mourned, known, pulse };
         member.beat()?;
         member.register()?;
         Ok(member)
@@ -216,13 +220,26 @@ impl Member {
         }
         holders.remove(&me);
         self.watch.keep(|worker| holders.contains(worker));
+        self.mourned.retain(|worker| holders.contains(worker));
         let mut buried = Vec::new();
         for worker in holders {
-            if let Some(evidence) = self.is_dead(&worker)? {
-                buried.push(self.bury(&worker, evidence)?);
+            let Some(evidence) = self.is_dead(&worker)? else {
+                self.mourned.remove(&worker);
+                continue;
+            };
+            let dead = self.bury(&worker, evidence)?;
+            // One that may wake up is found dead at every look, and told of once.
+            if self.mourned.insert(worker) || !dead.reaped.is_empty() {
+                buried.push(dead);
             }
         }
         Ok(buried)
+    }
+
+    /// How long to wait between two looks around: no longer than a beat, and so that a lease has
+    /// enough of them to judge by, whatever holds one up.
+    pub fn nap(&self, beat: Duration) -> Duration {
+        beat.min(self.lease / 6)
     }
 
     /// Whether a holder is dead, and by which evidence beyond its process.

@@ -632,7 +632,7 @@ fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool) {
             }
             Err(_) => {}
         }
-        std::thread::park_timeout(beat);
+        std::thread::park_timeout(member.nap(beat));
     }
     member.leave();
 }
