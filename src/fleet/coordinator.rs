@@ -327,6 +327,8 @@ impl Coordinator {
         let now = Instant::now();
         let Some(intake) = self.intake.as_mut().filter(|_| self.next_intake <= now) else { return };
         if self.closing && intake.is_idle() {
+            // Not again until then, or the loop would not wait for anything else.
+            self.next_intake = now + self.setup.config.queue.idle_poll;
             return;
         }
         let recovered = match std::mem::take(&mut self.deaths) {
