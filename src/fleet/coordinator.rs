@@ -845,7 +845,7 @@ impl Coordinator {
         over: Arc<AtomicBool>,
     ) -> std::thread::JoinHandle<()> {
         let (queue, tell) = (self.setup.queue.clone(), self.tell.clone());
-        let beat = self.setup.config.queue.beat;
+        let round = self.setup.config.queue.round();
         std::thread::spawn(move || {
             let mut failing = false;
             while !over.load(Ordering::SeqCst) {
@@ -859,7 +859,7 @@ impl Coordinator {
                     }
                     Err(_) => {}
                 }
-                std::thread::park_timeout(beat);
+                std::thread::park_timeout(round);
             }
             member.leave();
         })

@@ -614,7 +614,7 @@ fn commit_groups(shop: &Shop, waiting: &Receiver<Option<(Finish, Doing)>>) {
 
 /// The thread that keeps the beat and looks after the claims, the others' too.
 fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool) {
-    let beat = shop.setup.config.queue.beat;
+    let round = shop.setup.config.queue.round();
     let mut failing = false;
     while !over.load(Ordering::SeqCst) {
         let looked = member.beat().and_then(|()| shop.audit()).and_then(|()| member.look_around());
@@ -632,7 +632,7 @@ fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool) {
             }
             Err(_) => {}
         }
-        std::thread::park_timeout(beat);
+        std::thread::park_timeout(round);
     }
     member.leave();
 }
