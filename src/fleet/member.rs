@@ -22,6 +22,9 @@ use crate::queue::watch::{DeathWatch, Evidence};
 use crate::queue::{FsQueue, Queue, Reaped};
 use crate::time::{Clock, SystemClock};
 
+/// After how many leases without a beat a member is forgotten.
+const FORGOTTEN: u64 = 100;
+
 /// A process, told from all others that ever were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
@@ -146,7 +149,10 @@ pub struct Member {
     queue: Arc<FsQueue>,
     registration: Registration,
     watch: DeathWatch,
+    lease_ms: u64,
     known: BTreeMap<String, Registration>,
+    /// Those who were found dead before.
+    mourned: BTreeSet<String>,
     pub pulse: Pulse,
 }
 
@@ -168,9 +174,16 @@ impl Member {
             concurrency,
             draining: false,
         };
-        let watch = DeathWatch::new(lease.as_millis() as u64);
-        let known = BTreeMap::new();
-        let member = Member { queue, registration, watch, known, pulse: Pulse::default() };
+        let lease_ms = lease.as_millis() as u64;
+        let member = Member {
+            queue,
+            registration,
+            watch: DeathWatch::new(lease_ms),
+            lease_ms,
+            known: BTreeMap::new(),
+            mourned: BTreeSet::new(),
+            pulse: Pulse::default(),
+        };
         member.beat()?;
         member.register()?;
         Ok(member)
@@ -201,7 +214,8 @@ impl Member {
     pub fn beat(&self) -> io::Result<()> {
         self.queue.beat()?;
         self.pulse.felt();
-        Ok(())
+        // Others may have forgotten a member that was away for long.
+        if self.path().exists() { Ok(()) } else { self.register() }
     }
 
     /// Looks after the others: buries the dead. To be called once a beat.
@@ -218,7 +232,13 @@ impl Member {
         let mut buried = Vec::new();
         for worker in holders {
             if let Some(evidence) = self.is_dead(&worker)? {
-                buried.push(self.bury(&worker, evidence)?);
+                let news = self.mourned.insert(worker.clone());
+                let dead = self.bury(&worker, evidence)?;
+                if news || !dead.reaped.is_empty() {
+                    buried.push(dead);
+                }
+            } else {
+                self.mourned.remove(&worker);
             }
         }
         Ok(buried)
@@ -244,8 +264,10 @@ impl Member {
         let agent = registration.map(|r| r.agent.clone());
         let orphans = if beside && evidence.is_none() { self.end_orphans(worker)? } else { 0 };
         let reaped = self.queue.reap(worker)?;
-        // A beat that stood still may go on: only a process that is gone is forgotten.
-        if evidence.is_none() {
+        // A beat that stood still may go on: a process is forgotten only when it is gone, or was
+        // not heard of for very long.
+        let long_ago = |evidence: Evidence| evidence.span_ms > FORGOTTEN * self.lease_ms;
+        if evidence.is_none_or(long_ago) {
             let workers = self.queue.layout.workers();
             let _ = std::fs::remove_file(workers.join(format!("{worker}.json")));
             let _ = std::fs::remove_file(self.queue.layout.beats().join(worker));
