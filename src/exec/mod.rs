@@ -30,7 +30,7 @@ use std::time::Duration;
 
 pub use capture::{Capture, Captured, Mode};
 pub use children::become_subreaper;
-pub use hunt::sweep;
+pub use hunt::{sweep, sweep_if};
 pub use mask::{Mask, Masker};
 pub use run::run;
 pub use start::{STRING_BYTES, StartError, locate};

@@ -13,6 +13,7 @@
 //! its own, so whoever takes the run up knows what to look for.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use super::drive::{Drive, Hands, Job, Launch, Reins, Report};
 use super::hint::{Change, Hints, Patience};
 use super::intake::{self, Adopt, Intake};
 use super::member::{Buried, Member, Pulse, unguessable};
-use super::open;
+use super::open::{self, OpenError};
 use super::perform::Performed;
 use super::pool::Pool;
 use super::post::{self, Asked, COORDINATOR, RunTask, StepTask};
@@ -41,10 +42,10 @@ use crate::ids::{Attempt, RunId, StepPath};
 use crate::queue::{
     Claim, ClaimName, Claimed, End, Ending, Finish, FsQueue, Place, Queue, Task, TaskId,
 };
-use crate::store::StoreError;
 use crate::store::lock::{self, LockError, RunLock};
+use crate::store::{LoadError, StoreError};
 use crate::time::{Clock, SystemClock};
-use crate::workspace::Workspace;
+use crate::workspace::{PathError, Workspace};
 
 /// How many steps a coordinator executes itself at once.
 const JOBS: usize = 16;
@@ -137,8 +138,9 @@ struct Out {
 pub struct Coordinator {
     setup: Setup,
     held: HashMap<RunId, Held>,
-    /// Claimed, but somebody on this machine still has the run's lock.
-    locked_out: Vec<(Claim, Instant)>,
+    /// Claimed, but somebody on this machine still has the run's lock, or its files cannot be
+    /// read now.
+    put_off: Vec<(Claim, Instant)>,
     out: HashMap<String, Out>,
     /// Runs that may be owed something, or whose files may have to be kept up.
     touched: VecDeque<RunId>,
@@ -171,7 +173,7 @@ impl Coordinator {
         Coordinator {
             setup,
             held: HashMap::new(),
-            locked_out: Vec::new(),
+            put_off: Vec::new(),
             out: HashMap::new(),
             touched: VecDeque::new(),
             timed: HashSet::new(),
@@ -275,7 +277,7 @@ impl Coordinator {
     fn may_leave(&self) -> bool {
         let idle = self.held.values().all(|held| held.here == 0);
         let only_run_is_over = self.only.is_some() && self.held.is_empty();
-        (self.closing && idle) || (only_run_is_over && self.locked_out.is_empty())
+        (self.closing && idle) || (only_run_is_over && self.put_off.is_empty())
     }
 
     /// No new runs, and nothing new for those at hand.
@@ -303,7 +305,7 @@ impl Coordinator {
             }
             reports.left(&held.drive.run, Left::GivenBack);
         }
-        for (claim, _) in std::mem::take(&mut self.locked_out) {
+        for (claim, _) in std::mem::take(&mut self.put_off) {
             self.setup.queue.release(&claim)?;
         }
         Ok(())
@@ -361,8 +363,10 @@ impl Coordinator {
             Ok(task) => task,
             Err(reason) => return self.refuse(&claim, &reason, reports),
         };
-        if let Err(error) = self.setup.workspace.check(&task.run_root) {
-            return self.refuse(&claim, &error.to_string(), reports);
+        match self.setup.workspace.check(&task.run_root) {
+            Ok(()) => {}
+            Err(error @ PathError::Io { .. }) => return self.put_off(claim, &error, reports),
+            Err(error) => return self.refuse(&claim, &error.to_string(), reports),
         }
         let root = self.setup.workspace.root().join(&task.run_root);
         let lock = match lock::take(&root) {
@@ -370,16 +374,38 @@ impl Coordinator {
             Err(LockError::Held { .. }) => {
                 // Its last owner has lost it and does not know yet, or somebody resumed it here.
                 let again = Instant::now() + self.setup.config.queue.beat;
-                return self.locked_out.push((claim, again));
+                return self.put_off.push((claim, again));
             }
             // A volume without locks: the claim is what counts between machines.
             Err(LockError::Io(error)) if error.kind() != io::ErrorKind::NotFound => None,
             Err(error) => return self.refuse(&claim, &error.to_string(), reports),
         };
         match self.open(claim.clone(), &root, lock, reports) {
-            Ok(held) => self.begin(held, reports),
-            Err(reason) => self.refuse(&claim, &reason, reports),
+            Ok(Some(held)) => self.begin(held, reports),
+            Ok(None) => tracing::info!("{}: somebody else drives it", claim.name.task.file()),
+            Err(error) if error.may_pass() => self.put_off(claim, &error, reports),
+            Err(error) => self.refuse(&claim, &error.to_string(), reports),
         }
+    }
+
+    /// A run whose files cannot be read just now is tried again in a while.
+    fn put_off(&mut self, claim: Claim, error: &dyn Display, reports: &mut dyn Reports) {
+        let name = claim.name.task.file();
+        reports.note(&format!("{name}: {error}; will be tried again"));
+        let again = Instant::now() + self.setup.config.queue.lease;
+        self.put_off.push((claim, again));
+    }
+
+    /// The term in which a claim's holder drives its run; nothing, if it has lost the run.
+    fn term(&self, claim: &Claim, last: u32) -> io::Result<Option<u32>> {
+        let attempt = claim.name.task.attempt;
+        if last <= attempt {
+            return Ok(Some(attempt));
+        }
+        // Somebody drove the run under a later claim than this one; unless this one is of a new
+        // task, whose attempts begin anew, its holder was taken for dead.
+        let holds = self.setup.queue.claims(COORDINATOR)?.contains(&claim.name);
+        Ok(holds.then_some(last + 1))
     }
 
     /// A run that cannot be driven ends its task, with the reason.
@@ -409,10 +435,15 @@ impl Coordinator {
         root: &Path,
         lock: Option<RunLock>,
         reports: &mut dyn Reports,
-    ) -> Result<Held, String> {
-        let (config, plan, mut store, run) =
-            open::open(&self.setup.workspace, root).map_err(|error| error.to_string())?;
-        store.begin_term(claim.name.task.attempt);
+    ) -> Result<Option<Held>, OpenError> {
+        let away = |doing, source| {
+            let path = root.to_owned();
+            OpenError::State(LoadError::Disk(StoreError { doing, path, source }))
+        };
+        let (config, plan, mut store, run) = open::open(&self.setup.workspace, root)?;
+        let term = self.term(&claim, store.term()).map_err(|error| away("look after", error))?;
+        let Some(term) = term else { return Ok(None) };
+        store.begin_term(term);
         let (environment, credentials) = (self.setup.environment.clone(), &self.setup.credentials);
         let site = Site {
             workspace: self.setup.workspace.clone(),
@@ -429,9 +460,9 @@ impl Coordinator {
         };
         let masked = site::secrets(&plan);
         let report = reports.about(&run, root);
-        let stop = Stop::new().map_err(|error| error.to_string())?;
+        let stop = Stop::new().map_err(|error| away("drive", error))?;
         let drive = Drive::new(Arc::new(site), Arc::new(plan), run, store, self.setup.backups);
-        Ok(Held {
+        Ok(Some(Held {
             claim,
             drive,
             report,
@@ -441,7 +472,7 @@ impl Coordinator {
             _lock: lock,
             here: 0,
             cancelling: false,
-        })
+        }))
     }
 
     /// Begins to drive a run: what was open in the process that drove it before is owed again,
@@ -503,7 +534,7 @@ impl Coordinator {
     /// Lets every run go on that something has happened to, then puts out what they are owed.
     fn advance(&mut self, reports: &mut dyn Reports) {
         let now = Instant::now();
-        for (claim, _) in take_due(&mut self.locked_out, now) {
+        for (claim, _) in take_due(&mut self.put_off, now) {
             self.take_up(claim, reports);
         }
         self.touched.extend(self.timed.drain());
@@ -676,6 +707,11 @@ impl Coordinator {
 
     /// Runs whose claim is no longer here: somebody took this process for dead.
     fn drop_lost(&mut self, claims: &HashSet<String>, reports: &mut dyn Reports) {
+        if self.put_off.iter().any(|(claim, _)| !claims.contains(&claim.name.stem()))
+            && let Ok(still) = self.setup.queue.claims(COORDINATOR)
+        {
+            self.put_off.retain(|(claim, _)| still.contains(&claim.name));
+        }
         let lost: Vec<RunId> = self
             .held
             .iter()
@@ -730,6 +766,11 @@ impl Coordinator {
         status: &Map<String, serde_json::Value>,
         reports: &mut dyn Reports,
     ) {
+        let cancelled = match self.was_cancelled(out, status) {
+            Ok(cancelled) => cancelled,
+            // Whether it failed or was cancelled cannot be told yet; the next look will.
+            Err(error) => return tracing::warn!("task {}: {error}", out.task.id),
+        };
         let record = match post::record(status, &out.task) {
             Ok(record) => record,
             Err(reason) => {
@@ -741,8 +782,27 @@ impl Coordinator {
         self.out.remove(&out.task.id);
         self.patience.reset();
         let Some(held) = self.held.remove(&out.run) else { return };
-        let performed = Performed { record, left_running: 0 };
-        self.ended(held, &out.step, out.attempt, Some(performed), reports);
+        // A task that ended with its run is no failure of its step.
+        let performed = (!cancelled).then_some(Performed { record, left_running: 0 });
+        self.ended(held, &out.step, out.attempt, performed, reports);
+    }
+
+    /// Whether a task was cancelled because its run is to be, which its worker may have heard
+    /// first.
+    fn was_cancelled(
+        &mut self,
+        out: &Out,
+        status: &Map<String, serde_json::Value>,
+    ) -> io::Result<bool> {
+        let reason = status.get("error").and_then(|error| error.get("reason")?.as_str());
+        if reason != Some("cancelled") {
+            return Ok(false);
+        }
+        if !self.is_cancelling(&out.run) {
+            let asked = self.setup.queue.cancel_requests()?;
+            self.cancel_asked(&asked);
+        }
+        Ok(self.is_cancelling(&out.run))
     }
 
     /// Leaves a copy of a status where people look for an agent's.

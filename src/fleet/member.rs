@@ -18,8 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::sha256;
 use crate::exec;
+use crate::queue::name::ENDING;
 use crate::queue::watch::{DeathWatch, Evidence};
-use crate::queue::{FsQueue, Queue, Reaped};
+use crate::queue::{ClaimName, FsQueue, Queue, Reaped};
 use crate::time::{Clock, SystemClock};
 
 /// After how many leases without a beat a member is forgotten.
@@ -229,6 +230,7 @@ impl Member {
         }
         holders.remove(&me);
         self.watch.keep(|worker| holders.contains(worker));
+        self.mourned.retain(|worker| holders.contains(worker));
         let mut buried = Vec::new();
         for worker in holders {
             if let Some(evidence) = self.is_dead(&worker)? {
@@ -243,7 +245,6 @@ impl Member {
         }
         Ok(buried)
     }
-
     /// Whether a holder is dead, and by which evidence beyond its process.
     fn is_dead(&mut self, worker: &str) -> io::Result<Option<Option<Evidence>>> {
         let beside = self.known.get(worker).filter(|r| self.is_beside(r));
@@ -282,7 +283,9 @@ impl Member {
         for agent in self.queue.agents()? {
             for claim in self.queue.claims(&agent)? {
                 if claim.worker == worker {
-                    ended += exec::sweep(&mark_prefix(claim.task.id.as_str()));
+                    // Of this claim alone: another may have put the task back already, and
+                    // somebody may be at it again.
+                    ended += exec::sweep(&mark(&claim));
                 }
             }
         }
@@ -290,9 +293,20 @@ impl Member {
     }
 }
 
-/// By which the processes of a task are found, whichever attempt they are of.
-pub fn mark_prefix(task_id: &str) -> String {
-    format!("task-{task_id}/")
+/// By which the processes of a claimed task are found.
+pub fn mark(claim: &ClaimName) -> String {
+    format!("task-{}/{}", claim.task.id, claim.stem())
+}
+
+/// Ends the processes that earlier attempts at a claimed task have left on this machine. Those of
+/// later ones are not ours to end: whoever holds this claim may have lost it.
+pub fn end_earlier(claim: &ClaimName) -> usize {
+    let prefix = format!("task-{}/", claim.task.id);
+    exec::sweep_if(&|mark| {
+        let other = mark.strip_prefix(&prefix);
+        let other = other.and_then(|stem| ClaimName::parse(&format!("{stem}{ENDING}")));
+        other.is_some_and(|other| other.task.attempt < claim.task.attempt)
+    })
 }
 
 /// A number that the system's own source of chance is behind.
@@ -315,6 +329,7 @@ pub fn new_incarnation() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::TaskName;
 
     #[test]
     fn a_process_knows_itself_and_others() {
@@ -333,6 +348,46 @@ mod tests {
         assert!(!pulse.is_doubtful(Duration::from_secs(60)));
         pulse.last_ms.store(uptime_ms() - 31_000, Ordering::SeqCst);
         assert!(pulse.is_doubtful(Duration::from_secs(60)));
+    }
+
+    /// A claim of an attempt at one task.
+    fn attempt(number: u32) -> ClaimName {
+        let id = crate::queue::TaskId::new(7, u128::from(std::process::id()));
+        let task = TaskName { priority: 5, id, label: "t".into(), attempt: number, crashes: 0 };
+        ClaimName { task, worker: "w".into(), claim: "c".into() }
+    }
+
+    #[test]
+    fn processes_of_earlier_attempts_are_ended_and_those_of_later_ones_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (begun, second) = (dir.path().join("begun"), mark(&attempt(2)));
+        let stop = exec::Stop::new().unwrap();
+        std::thread::scope(|scope| {
+            let child = scope.spawn(|| {
+                let script = format!("touch {}; exec sleep 600", begun.display());
+                let order = exec::Order {
+                    argv: &["sh".into(), "-c".into(), script],
+                    cwd: dir.path(),
+                    env: &[],
+                    env_remove: &[],
+                    stdin: None,
+                    timeout: None,
+                    grace: Duration::from_secs(1),
+                    mark: &second,
+                    sweep: exec::Sweep::Always,
+                };
+                let mask = || exec::Mask::new(Vec::new());
+                let capture = || exec::Capture::new(exec::Mode::Tail, mask());
+                exec::run(&order, &mut capture(), &mut capture(), &stop).unwrap().how
+            });
+            while !begun.exists() {
+                std::thread::yield_now();
+            }
+            assert_eq!(end_earlier(&attempt(1)), 0, "it is of a later attempt");
+            assert_eq!(end_earlier(&attempt(2)), 0, "it is our own");
+            assert_eq!(end_earlier(&attempt(3)), 1);
+            assert!(matches!(child.join().unwrap(), exec::How::Killed(_)));
+        });
     }
 
     #[test]

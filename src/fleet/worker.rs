@@ -24,14 +24,14 @@ use super::config::Config;
 use super::free::FreeTask;
 use super::hint::{Bell, Change, Hints, Patience};
 use super::intake::{self, FreeTasks, Intake};
-use super::member::{self, Buried, Member, Process, Pulse, mark_prefix};
+use super::member::{self, Buried, Member, Process, Pulse};
 use super::perform::{self, Performed};
 use super::post::{self, Asked, StepTask};
 use super::site::{self, Environment, Site};
 use super::work::Work;
 use super::{credentials, systemd};
 use crate::engine::{Record, StepStatus};
-use crate::exec::{self, Mask, Stop};
+use crate::exec::{Mask, Stop};
 use crate::queue::name::ENDING;
 use crate::queue::{Claim, Claimed, End, Ending, Finish, FsQueue, Queue};
 use crate::time::{Clock, SystemClock, Time};
@@ -312,10 +312,10 @@ impl Shop {
         self.audience.started(&doing);
         if claim.name.task.attempt > 1 {
             // Whoever had it before may have died here and left its child.
-            exec::sweep(&mark_prefix(claim.name.task.id.as_str()));
+            member::end_earlier(&claim.name);
         }
         perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
-        let mark = format!("{}{}", mark_prefix(&doing.id), claim.name.stem());
+        let mark = member::mark(&claim.name);
         let performed = perform::run(&site, &work, &mark, &stop);
         match performed {
             Some(performed) => self.finish(claim, doing, performed, free.as_ref(), began),

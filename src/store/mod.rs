@@ -380,6 +380,11 @@ impl Store {
         })
     }
 
+    /// Whose journal is gone on in: the last one there is.
+    pub fn term(&self) -> u32 {
+        self.term
+    }
+
     /// Goes on in a journal of one's own, as the run's owner of this term. Whoever has lost the
     /// run may go on writing: nobody reads it.
     pub fn begin_term(&mut self, term: u32) {

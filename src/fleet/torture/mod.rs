@@ -21,7 +21,7 @@ pub use judge::Tally;
 pub use members::Stage;
 pub use plot::Size;
 
-use super::check::{self, Calm, Finding};
+use super::check::{self, Calm, Finding, Report};
 use super::member;
 use super::post::{self, StepTask};
 use super::work::Work;
@@ -393,7 +393,7 @@ impl Torture {
         let executions = judge::executions(&trace);
         let (wrong, tally) = judge::judge(&self.promises, &report, &executions)?;
         self.wrong.extend(wrong);
-        self.count_out();
+        self.count_out(&report);
         let evidence = Layout::new(&self.stage.workspace).evidence();
         Ok(Verdict {
             damage,
@@ -420,14 +420,17 @@ impl Torture {
     }
 
     /// Nothing that was started may be left.
-    fn count_out(&mut self) {
-        let runs = self.promises.runs.keys().map(|run| format!("{run}/"));
-        let free = self.promises.free.keys().map(|id| member::mark_prefix(id));
-        for prefix in runs.chain(free).collect::<Vec<_>>() {
-            let left = exec::sweep(&prefix);
-            if left > 0 {
-                self.wrong.push(format!("{left} processes of {prefix} were left running"));
-            }
+    fn count_out(&mut self, report: &Report) {
+        let ours = |mark: &str| match mark.split_once('/') {
+            Some((owner, _)) => match owner.strip_prefix("task-") {
+                Some(id) => report.tree.find(id).is_some(),
+                None => self.promises.runs.contains_key(owner),
+            },
+            None => false,
+        };
+        let left = exec::sweep_if(&ours);
+        if left > 0 {
+            self.wrong.push(format!("{left} processes were left running"));
         }
     }
 }
