@@ -13,6 +13,7 @@
 
 pub mod capture;
 mod children;
+mod daemon;
 mod hunt;
 pub mod mask;
 mod pipes;
@@ -30,7 +31,8 @@ use std::time::Duration;
 
 pub use capture::{Capture, Captured, Mode};
 pub use children::become_subreaper;
-pub use hunt::sweep;
+pub use daemon::Daemon;
+pub use hunt::{ask_to_end, sweep};
 pub use mask::{Mask, Masker};
 pub use run::run;
 pub use start::StartError;

@@ -195,7 +195,9 @@ impl Coordinator {
         self.hints.add(&queue.layout.inbox(COORDINATOR));
         self.pulse = member.pulse.clone();
         let over = Arc::new(AtomicBool::new(false));
-        let keeper = self.spawn_keeper(member, over.clone());
+        // Whoever drives one run ends with it anyway.
+        let drain = only.is_none().then(|| stop.clone());
+        let keeper = self.spawn_keeper(member, over.clone(), drain);
         self.spawn_guard(stop.clone());
         if let Some(claim) = only {
             let run = run_of(&claim).map_err(io::Error::other)?.run_id;
@@ -398,7 +400,10 @@ impl Coordinator {
         if orphans > 0 {
             reports.note(&format!("run {run}: ended {orphans} processes of its last owner"));
         }
-        if held.claim.name.task.attempt > 1 || held.drive.run.status != RunStatus::Running {
+        if self.is_asked_to_cancel(&run) {
+            held.cancelling = true;
+            held.stop.request(1);
+        } else if held.claim.name.task.attempt > 1 || held.drive.run.status != RunStatus::Running {
             let policy = held.drive.run.origin.policy.clone();
             let recorded =
                 self.with(&mut held, |drive, reins| drive.record(reins, Event::Resumed { policy }));
@@ -679,11 +684,23 @@ impl Coordinator {
             }
         };
         self.show(out, status);
+        let with_its_run = is_cancelled(status) && self.is_asked_to_cancel(&out.run);
         self.out.remove(&out.task.id);
         self.patience.reset();
-        let Some(held) = self.held.remove(&out.run) else { return };
-        let performed = Performed { record, left_running: 0 };
-        self.ended(held, &out.step, out.attempt, Some(performed), reports);
+        let Some(mut held) = self.held.remove(&out.run) else { return };
+        let mut performed = Some(Performed { record, left_running: 0 });
+        if with_its_run {
+            // The step has not failed: the run is cancelled, and its keeper may not know yet.
+            held.cancelling = true;
+            held.stop.request(1);
+            performed = None;
+        }
+        self.ended(held, &out.step, out.attempt, performed, reports);
+    }
+
+    fn is_asked_to_cancel(&self, run: &RunId) -> bool {
+        let requests = self.setup.queue.cancel_requests();
+        self.is_cancelling(run) || requests.is_ok_and(|requests| requests.contains(run.as_str()))
     }
 
     /// Leaves a copy of a status where people look for an agent's.
@@ -752,6 +769,10 @@ impl Coordinator {
     /// medium forgot it.
     fn put_out_again(&mut self, out: &Out, reports: &mut dyn Reports) {
         let Some(mut held) = self.held.remove(&out.run) else { return };
+        if held.cancelling {
+            self.out.remove(&out.task.id);
+            return self.ended(held, &out.step, out.attempt, None, reports);
+        }
         if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
             reports.note(&format!("run {}: task {} is put out again", out.run, out.task.id));
             let (run, site) = (out.run.clone(), held.drive.site.clone());
@@ -781,13 +802,14 @@ impl Coordinator {
         &self,
         mut member: Member,
         over: Arc<AtomicBool>,
+        drain: Option<Stop>,
     ) -> std::thread::JoinHandle<()> {
         let (queue, tell) = (self.setup.queue.clone(), self.tell.clone());
         let beat = self.setup.config.queue.beat;
         std::thread::spawn(move || {
             let mut failing = false;
             while !over.load(Ordering::SeqCst) {
-                match look_around(&queue, &mut member) {
+                match look_around(&queue, &mut member, drain.as_ref()) {
                     Ok(looked) => {
                         failing = false;
                         let _ = tell.send(looked);
@@ -817,8 +839,16 @@ impl Coordinator {
     }
 }
 
-fn look_around(queue: &FsQueue, member: &mut Member) -> io::Result<Heard> {
+fn look_around(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io::Result<Heard> {
     member.beat()?;
+    if let Some(stop) = drain {
+        if stop.level() == 0 && member.is_asked_to_drain()? {
+            stop.request(1);
+        }
+        if stop.level() > 0 {
+            member.say_draining()?;
+        }
+    }
     let buried = member.look_around()?;
     let cancel = queue.cancel_requests()?;
     let mine = queue.claims(COORDINATOR)?;
@@ -839,6 +869,11 @@ fn hear_changes(tell: Sender<Heard>) -> impl Fn(&Path, Change) + Send + 'static 
         };
         let _ = tell.send(heard);
     }
+}
+
+/// Whether a status tells that its task was taken out or stopped on request.
+fn is_cancelled(status: &Map<String, serde_json::Value>) -> bool {
+    status.get("error").is_some_and(|error| error["reason"] == "cancelled")
 }
 
 fn run_of(claim: &Claim) -> Result<RunTask, String> {
