@@ -188,7 +188,9 @@ impl Coordinator {
         let queue = self.setup.queue.clone();
         queue.open_agent(COORDINATOR)?;
         let lease = self.setup.config.queue.lease;
-        let mut member = Member::join(queue.clone(), COORDINATOR, RUNS as u32, lease)?;
+        let run = only.as_ref().map(|claim| claim.task.batch.clone());
+        let runs = if run.is_some() { 1 } else { RUNS as u32 };
+        let mut member = Member::join(queue.clone(), COORDINATOR, runs, run, lease)?;
         for dead in member.look_around()? {
             reports.note(&obituary(&dead));
         }

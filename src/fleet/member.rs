@@ -85,6 +85,9 @@ pub struct Registration {
     pub version: String,
     pub started_at: String,
     pub concurrency: u32,
+    /// The one run that it drives, where it takes no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// It takes no new tasks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
@@ -247,6 +250,7 @@ impl Member {
         queue: Arc<FsQueue>,
         agent: &str,
         concurrency: u32,
+        run: Option<String>,
         lease: Duration,
     ) -> io::Result<Member> {
         let registration = Registration {
@@ -257,6 +261,7 @@ impl Member {
             version: env!("CARGO_PKG_VERSION").into(),
             started_at: SystemClock.now().to_milli(),
             concurrency,
+            run,
             draining: false,
         };
         let undertaker = Undertaker::new(queue.clone(), lease);

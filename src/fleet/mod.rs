@@ -13,6 +13,7 @@ pub mod perform;
 mod pool;
 pub mod post;
 pub mod prepare;
+pub mod run_task;
 pub mod site;
 pub mod systemd;
 pub mod work;

@@ -511,7 +511,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
     let queue = setup.queue.clone();
     queue.open_agent(&setup.agent)?;
     let lease = setup.config.queue.lease;
-    let mut member = Member::join(queue.clone(), &setup.agent, setup.concurrency, lease)?;
+    let mut member = Member::join(queue.clone(), &setup.agent, setup.concurrency, None, lease)?;
     for dead in member.look_around()? {
         audience.note(&obituary(&dead));
     }

@@ -4,6 +4,7 @@
 //! usage or input, 5 somebody else owns it, 7 stored state is damaged, 128 + n stopped by
 //! signal n.
 
+mod cancel;
 mod clean;
 mod common;
 mod coordinator;
@@ -11,15 +12,22 @@ mod demo;
 mod fleet;
 mod offline;
 mod processed;
+mod ps;
+mod queue;
 mod resume;
+mod retry;
 mod run;
 mod run_step;
+mod show;
 mod signals;
 mod spell;
+mod status;
 mod submit;
 mod validate;
 mod watch;
+mod why;
 mod worker;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -54,6 +62,22 @@ enum Verb {
     Coordinator(coordinator::CoordinatorArgs),
     /// Serve an agent's inbox: execute its tasks
     Worker(worker::WorkerArgs),
+    /// Show runs, workers and inboxes, or one run and its steps
+    Status(status::StatusArgs),
+    /// Show what is being executed now
+    Ps(ps::PsArgs),
+    /// Say in one sentence why a run or a task is where it is
+    Why(why::WhyArgs),
+    /// End a run or a task for good, with everything it started
+    Cancel(cancel::CancelArgs),
+    /// Let a run that failed or was stopped go on, from where it stands or from a step
+    Retry(retry::RetryArgs),
+    /// Look into the inboxes, put tasks back, take them out, pause an agent
+    #[command(subcommand)]
+    Queue(queue::QueueVerb),
+    /// Show who serves, or ask workers to end
+    #[command(subcommand)]
+    Workers(workers::WorkersVerb),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
     /// Remove old runs
@@ -158,6 +182,13 @@ fn run_cli(cli: Cli) -> ExitCode {
         }
         Verb::Coordinator(args) => coordinator::main(args, &cli.common),
         Verb::Worker(args) => worker::main(args, &cli.common),
+        Verb::Status(args) => status::main(args, &cli.common),
+        Verb::Ps(args) => ps::main(args, &cli.common),
+        Verb::Why(args) => why::main(args, &cli.common),
+        Verb::Cancel(args) => cancel::main(args, &cli.common),
+        Verb::Retry(args) => retry::main(args, &cli.common),
+        Verb::Queue(verb) => queue::main(verb, &cli.common),
+        Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
