@@ -1,5 +1,7 @@
 //! Time as a value. Only a [`Clock`] knows what it is now; everything else is told.
 
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -65,10 +67,19 @@ pub trait Clock: Send + Sync {
 /// The machine's clock.
 pub struct SystemClock;
 
+/// How far the clock of this process is off, which it is on purpose only: see [`set_wrong`].
+static WRONG_BY_MS: AtomicI64 = AtomicI64::new(0);
+
+/// Sets the clock of this process wrong, as that of another machine may be. For tests of a fleet
+/// on one machine.
+pub fn set_wrong(by_ms: i64) {
+    WRONG_BY_MS.store(by_ms, Ordering::Relaxed);
+}
+
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "this is where time enters")]
     fn now(&self) -> Time {
-        Time(Utc::now().timestamp_millis())
+        Time(Utc::now().timestamp_millis() + WRONG_BY_MS.load(Ordering::Relaxed))
     }
 }
 

@@ -150,6 +150,19 @@ impl Workspace {
         Ok(bytes)
     }
 
+    /// Reads a text of at most `limit` bytes: nothing where there is none, or why it cannot be
+    /// read.
+    pub fn read_text(&self, path: &str, limit: u64) -> Result<Option<String>, String> {
+        match self.read(path, limit) {
+            Ok(bytes) => {
+                String::from_utf8(bytes).map(Some).map_err(|_| "it is not UTF-8 text".to_owned())
+            }
+            Err(PathError::Missing { .. }) => Ok(None),
+            Err(PathError::Refused { reason, .. }) => Err(reason),
+            Err(PathError::Io { source, .. }) => Err(source.to_string()),
+        }
+    }
+
     /// The first `limit` bytes of a file, and its whole size.
     pub fn read_head(&self, path: &str, limit: u64) -> Result<(Vec<u8>, u64), PathError> {
         let file = self.open_file(path)?;

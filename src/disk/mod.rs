@@ -4,6 +4,7 @@
 //! [`Disk::sync_dir`]; [`replace`] does both, in the order that leaves the old or the new
 //! content whole, whatever happens.
 
+pub mod faulty;
 mod real;
 #[cfg(test)]
 pub mod sim;
@@ -12,6 +13,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+pub use faulty::machine;
 pub use real::{RealDisk, rename};
 
 /// Looks at one name after the other, until it has seen enough.

@@ -35,7 +35,7 @@ pub use daemon::Daemon;
 pub use hunt::{ask_to_end, sweep};
 pub use mask::{Mask, Masker};
 pub use run::run;
-pub use start::StartError;
+pub use start::{STRING_BYTES, StartError, locate};
 pub use stop::Stop;
 
 /// The environment variable by which every descendant of a child is found.

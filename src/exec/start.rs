@@ -21,7 +21,7 @@ use nix::unistd::{AccessFlags, access};
 use super::{MARK, Order, children};
 
 /// Longest argument or environment entry that Linux takes, without its NUL.
-const STRING_BYTES: usize = 131_071;
+pub const STRING_BYTES: usize = 131_071;
 /// Where programs are looked up if PATH is removed.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 const ABSENT: &str = "it is not there";
@@ -146,6 +146,19 @@ fn path<'a>(order: &Order<'a>) -> &'a OsStr {
     let inherited = || INHERITED.get_or_init(|| env::var_os("PATH")).as_deref();
     let path = set.map(|(_, path)| path.as_os_str());
     path.or_else(|| inherited().filter(|_| !removed)).unwrap_or(OsStr::new(DEFAULT_PATH))
+}
+
+/// Where the program of a command lies, as [`super::run`] would find it in this folder.
+pub fn locate(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {
+    if !program.contains('/') {
+        return look_up(program, path, cwd);
+    }
+    let (file, program) = (cwd.join(program), program.to_owned());
+    match unusable(&file) {
+        None => Ok(file),
+        Some(ABSENT) => Err(StartError::NotFound { program }),
+        Some(reason) => Err(StartError::NotExecutable { program, reason }),
+    }
 }
 
 fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {

@@ -25,14 +25,16 @@ use serde_json::Map;
 use super::config::Config;
 use super::drive::{Drive, Hands, Job, Launch, Reins, Report};
 use super::hint::{Change, Hints, Patience};
+use super::intake::{self, Adopt, Intake};
 use super::member::{Buried, Member, Pulse, unguessable};
 use super::open;
 use super::perform::Performed;
 use super::pool::Pool;
 use super::post::{self, Asked, COORDINATOR, RunTask, StepTask};
 use super::site::{self, Environment, Site};
+use super::systemd;
 use super::work::Work;
-use super::worker::obituary;
+use super::worker::{obituary, recover};
 use crate::engine::{Event, Record, Run, RunStatus, StepStatus, TaskRef};
 use crate::exec::{self, Stop};
 use crate::ids::{Attempt, RunId, StepPath};
@@ -55,9 +57,15 @@ pub struct Setup {
     pub workspace: Workspace,
     pub config: Config,
     pub environment: Environment,
+    /// Secrets that came as files, for children to have as variables.
+    pub credentials: Environment,
     pub program: PathBuf,
     pub debug: bool,
     pub backups: bool,
+    /// What becomes of files that people drop into the coordinator's inbox.
+    pub adopt: Option<Box<dyn Adopt>>,
+    /// Called with every beat, also while the volume is away.
+    pub alive: Box<dyn Fn() + Send + Sync>,
 }
 
 /// Who is told what a coordinator does.
@@ -65,6 +73,8 @@ pub trait Reports {
     /// Who is told about one run.
     fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report>;
     fn note(&mut self, line: &str);
+    /// No new runs are taken any more.
+    fn closing(&mut self) {}
     /// A run is no longer driven here.
     fn left(&mut self, run: &Run, how: Left);
 }
@@ -142,9 +152,13 @@ pub struct Coordinator {
     patience: Patience,
     next_look: Instant,
     closing: bool,
+    /// Somebody died, who may have taken something in.
+    deaths: bool,
     /// It drives this one run and no other.
     only: Option<RunId>,
     pulse: Pulse,
+    intake: Option<Intake>,
+    next_intake: Instant,
 }
 
 impl Coordinator {
@@ -170,8 +184,11 @@ impl Coordinator {
             patience,
             next_look: Instant::now(),
             closing: false,
+            deaths: true,
             only: None,
             pulse: Pulse::default(),
+            intake: None,
+            next_intake: Instant::now(),
         }
     }
 
@@ -195,12 +212,18 @@ impl Coordinator {
             reports.note(&obituary(&dead));
         }
         self.hints.add(&queue.layout.inbox(COORDINATOR));
+        if let Some(adopt) = self.setup.adopt.take() {
+            let settings = intake::Settings::of(&self.setup.config);
+            self.intake = Some(Intake::new(queue.layout.clone(), queue.me(), settings, adopt));
+        }
         self.pulse = member.pulse.clone();
         let over = Arc::new(AtomicBool::new(false));
         // Whoever drives one run ends with it anyway.
         let drain = only.is_none().then(|| stop.clone());
         let keeper = self.spawn_keeper(member, over.clone(), drain);
-        self.spawn_guard(stop.clone());
+        let beat = self.setup.config.queue.beat;
+        let alive = std::mem::replace(&mut self.setup.alive, Box::new(|| ()));
+        self.spawn_guard(stop.clone(), alive, beat, over.clone());
         if let Some(claim) = only {
             let run = run_of(&claim).map_err(io::Error::other)?.run_id;
             self.only = Some(run);
@@ -220,10 +243,14 @@ impl Coordinator {
                 self.make_sure(reports);
                 continue;
             }
+            self.take_in_dropped(reports);
             self.claim_runs(reports);
             self.look_if_due(reports);
             self.advance(reports);
             if stop.level() > 0 {
+                if !self.closing {
+                    reports.closing();
+                }
                 self.close(stop.level());
             }
             if self.may_leave() {
@@ -284,6 +311,33 @@ impl Coordinator {
             self.setup.queue.release(&claim)?;
         }
         Ok(())
+    }
+
+    /// Takes in what people dropped into the inbox.
+    fn take_in_dropped(&mut self, reports: &mut dyn Reports) {
+        let now = Instant::now();
+        let Some(intake) = self.intake.as_mut().filter(|_| self.next_intake <= now) else { return };
+        if self.closing && intake.is_idle() {
+            return;
+        }
+        let recovered = match std::mem::take(&mut self.deaths) {
+            true => recover(intake, &self.setup.queue),
+            false => Ok(0),
+        };
+        let scanned = recovered.and_then(|_| intake.scan(&*self.setup.queue, COORDINATOR));
+        self.next_intake = match scanned {
+            Ok(scanned) => {
+                for (name, reason) in &scanned.refused {
+                    reports.note(&format!("`{name}` is no run: {reason}"));
+                }
+                let idle = now + self.setup.config.queue.idle_poll;
+                scanned.next_look.unwrap_or(idle)
+            }
+            Err(error) => {
+                reports.note(&format!("cannot take in what was dropped: {error}"));
+                now + self.setup.config.queue.beat
+            }
+        };
     }
 
     fn claim_runs(&mut self, reports: &mut dyn Reports) {
@@ -363,14 +417,14 @@ impl Coordinator {
         let (config, plan, mut store, run) =
             open::open(&self.setup.workspace, root).map_err(|error| error.to_string())?;
         store.begin_term(claim.name.task.attempt);
-        let environment = self.setup.environment.clone();
+        let (environment, credentials) = (self.setup.environment.clone(), &self.setup.credentials);
         let site = Site {
             workspace: self.setup.workspace.clone(),
             logs: root.join("logs"),
-            about: site::about(&run.id, root),
-            mask: site::mask(&plan, &environment),
+            about: credentials.clone().into_iter().chain(site::about(&run.id, root)).collect(),
+            mask: site::mask_too(&plan, &environment, credentials),
             environment,
-            hidden: Vec::new(),
+            hidden: systemd::VARIABLES.map(str::to_owned).to_vec(),
             debug: self.setup.debug,
             live: true,
             grace: config.grace,
@@ -566,6 +620,9 @@ impl Coordinator {
     /// Waits for the next messages and takes them in.
     fn listen(&mut self, reports: &mut dyn Reports) {
         let mut nap = self.next_look.saturating_duration_since(Instant::now());
+        if self.intake.is_some() {
+            nap = nap.min(self.next_intake.saturating_duration_since(Instant::now()));
+        }
         let now = SystemClock.now();
         for run in &self.timed {
             let due = self.held.get(run).and_then(|held| held.drive.patience(now));
@@ -592,11 +649,13 @@ impl Coordinator {
                 self.ended(held, &step, attempt, performed, reports);
             }
             Heard::Went(name) => self.consume_hinted(&name, reports),
-            Heard::Came | Heard::Signal => {}
+            Heard::Came => self.next_intake = Instant::now(),
+            Heard::Signal => {}
             Heard::Looked { held, cancel, buried } => {
                 for dead in &buried {
                     reports.note(&obituary(dead));
                     self.next_look = Instant::now();
+                    self.deaths = true;
                 }
                 self.drop_lost(&held, reports);
                 self.cancel_asked(&cancel);
@@ -827,15 +886,24 @@ impl Coordinator {
         })
     }
 
-    /// The thread that hears signals.
-    fn spawn_guard(&self, stop: Stop) {
+    /// The thread that never touches the volume: it hears signals and gives signs of life.
+    fn spawn_guard(
+        &self,
+        stop: Stop,
+        alive: Box<dyn Fn() + Send + Sync>,
+        beat: Duration,
+        over: Arc<AtomicBool>,
+    ) {
         let tell = self.tell.clone();
         std::thread::spawn(move || {
-            for level in 0..2 {
-                while stop.wait_above(level, Duration::from_secs(3600)) <= level {}
-                if tell.send(Heard::Signal).is_err() {
+            let mut level = 0;
+            while !over.load(Ordering::SeqCst) {
+                alive();
+                let now = stop.wait_above(level, beat);
+                if now > level && tell.send(Heard::Signal).is_err() {
                     return;
                 }
+                level = now;
             }
         });
     }

@@ -1,10 +1,17 @@
 //! Doing what a run is owed: here the pure middle meets the disk, the clock and child processes.
 
+pub mod answer;
+mod ask;
+pub mod check;
+pub mod conclude;
 pub mod config;
 pub mod coordinator;
 pub mod credentials;
+pub mod doctor;
 pub mod drive;
+pub mod free;
 pub mod hint;
+pub mod intake;
 mod lifecycle;
 pub mod local;
 pub mod member;
@@ -14,8 +21,10 @@ mod pool;
 pub mod post;
 pub mod prepare;
 pub mod run_task;
+pub mod say;
 pub mod site;
 pub mod systemd;
+pub mod torture;
 pub mod work;
 pub mod worker;
 

@@ -1,10 +1,9 @@
 //! Taking up a run that has been kept: its settings, its plan and its state, as it froze them.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use super::config::{Config, ConfigError, Layer};
-use crate::disk::{Disk, RealDisk};
+use crate::disk;
 use crate::engine::{Event, Origin, Run};
 use crate::store::{self, LoadError, Store, journal};
 use crate::workflow::{Compiled, Plan, Problem, compile};
@@ -98,8 +97,7 @@ pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Resul
 pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, Run), OpenError> {
     let config = frozen_config(root)?;
     let plan = frozen_plan(workspace, &config, root)?;
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
-    let (store, run) = Store::load(disk, root, &plan).map_err(OpenError::State)?;
+    let (store, run) = Store::load(disk::machine(), root, &plan).map_err(OpenError::State)?;
     Ok((config, plan, store, run))
 }
 
@@ -107,8 +105,7 @@ pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, 
 pub fn look(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError> {
     let config = frozen_config(root)?;
     let plan = frozen_plan(workspace, &config, root)?;
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
-    let run = Store::look(disk, root, &plan).map_err(OpenError::State)?;
+    let run = Store::look(disk::machine(), root, &plan).map_err(OpenError::State)?;
     Ok((plan, run))
 }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::ask::{self, AskError};
 use super::site::{Environment, Site};
 use super::work::{Input, Waiting, Work};
 use crate::engine::run::Address;
@@ -16,7 +17,7 @@ use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
 use crate::template::{Hole, Missing, Scope, Template, display};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, InjectMode, InputMode, Param, Provider, Step, WaitFor};
+use crate::workflow::plan::{Action, InjectMode, InputMode, Param, Step, WaitFor};
 use crate::workspace::PathError;
 
 /// What a step comes to before it runs.
@@ -258,33 +259,12 @@ impl Preparing<'_> {
     ) -> Result<Prepared, Refusal> {
         let provider = &self.plan.providers[name];
         let (prompt, injection) = self.compose(files)?;
-        let merged = self.merge(provider, params)?;
-        self.note_unused(provider, name, &merged);
-        let wants_prompt = |token: &Template| token.holes().any(|hole| hole.raw == "PROMPT");
-        let argv_prompt = match (provider.input, std::str::from_utf8(&prompt)) {
-            (InputMode::Stdin, _) => None,
-            (InputMode::Argv, Ok(text)) => Some(Value::String(text.to_owned())),
-            (InputMode::Argv, Err(_)) if !provider.command.iter().any(wants_prompt) => None,
-            (InputMode::Argv, Err(error)) => {
-                return Err(Refusal::new(format!(
-                    "the prompt is not UTF-8 text (byte {}), so it cannot be an argument; \
-                     a provider with `input_mode: stdin` gets it as it is",
-                    error.valid_up_to()
-                )));
-            }
-        };
-        let scope = ProviderScope { prompt: argv_prompt, params: &merged, around: &self.scope };
-        let mut argv = Vec::new();
-        let mut missing = Vec::new();
-        for token in &provider.command {
-            match token.render(&scope) {
-                Ok(text) => argv.push(text),
-                Err(faults) => missing.extend(faults),
-            }
+        let merged = ask::merge(provider, params, &self.scope)
+            .map_err(|missing| unresolved(&missing, false))?;
+        for key in ask::unused(provider, &merged) {
+            tracing::debug!("provider `{name}` has no place for the parameter `{key}`");
         }
-        if !missing.is_empty() {
-            return Err(unresolved(&missing, true));
-        }
+        let argv = ask::argv(provider, &merged, &prompt, &self.scope)?;
         if self.site.debug {
             let path = self.site.log(&self.path, "prompt.txt");
             let written = std::fs::write(&path, self.site.mask.bytes(&prompt));
@@ -323,33 +303,6 @@ impl Preparing<'_> {
         }
         let (text, cut) = inject::inject(&String::from_utf8_lossy(&prompt), how, &files);
         Ok((text.into_bytes(), cut))
-    }
-
-    /// A provider's defaults with the step's parameters over them, all variables filled.
-    fn merge(
-        &mut self,
-        provider: &Provider,
-        params: &BTreeMap<String, Param>,
-    ) -> Result<BTreeMap<String, Value>, Refusal> {
-        let mut merged = BTreeMap::new();
-        let mut missing = Vec::new();
-        let left = provider.defaults.iter().filter(|(key, _)| !params.contains_key(*key));
-        for (key, param) in left.chain(params) {
-            match param.render(&self.scope) {
-                Ok(value) => _ = merged.insert(key.clone(), value),
-                Err(faults) => missing.extend(faults),
-            }
-        }
-        if missing.is_empty() { Ok(merged) } else { Err(unresolved(&missing, false)) }
-    }
-
-    fn note_unused(&self, provider: &Provider, name: &str, params: &BTreeMap<String, Value>) {
-        for key in params.keys() {
-            let used = |token: &Template| token.holes().any(|hole| hole.root() == key);
-            if !provider.command.iter().any(used) {
-                tracing::debug!("provider `{name}` has no place for the parameter `{key}`");
-            }
-        }
     }
 
     fn work(
@@ -444,32 +397,15 @@ impl From<Unusable> for Refusal {
     }
 }
 
-/// What the holes of a provider's command mean: the prompt, its parameters, then the step's own
-/// variables.
-struct ProviderScope<'a> {
-    prompt: Option<Value>,
-    params: &'a BTreeMap<String, Value>,
-    around: &'a RunScope<'a>,
-}
-
-impl Scope for ProviderScope<'_> {
-    fn look_up(&self, hole: &Hole) -> Result<std::borrow::Cow<'_, Value>, Missing> {
-        use std::borrow::Cow;
-        if hole.raw == "PROMPT"
-            && let Some(prompt) = &self.prompt
-        {
-            return Ok(Cow::Borrowed(prompt));
+impl From<AskError> for Refusal {
+    fn from(error: AskError) -> Self {
+        match error {
+            AskError::NotText { at } => Refusal::new(format!(
+                "the prompt is not UTF-8 text (byte {at}), so it cannot be an argument; \
+                 a provider with `input_mode: stdin` gets it as it is"
+            )),
+            AskError::Missing(missing) => unresolved(&missing, true),
         }
-        if let Some(value) = self.params.get(&hole.raw) {
-            return Ok(Cow::Borrowed(value));
-        }
-        if let Some(value) = self.params.get(hole.root()) {
-            let found = crate::template::descend(value, &hole.path[1..]);
-            if let Some(found) = found {
-                return Ok(Cow::Borrowed(found));
-            }
-        }
-        self.around.look_up(hole)
     }
 }
 

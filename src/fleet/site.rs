@@ -69,10 +69,16 @@ pub fn about(id: &RunId, root: &Path) -> Vec<(String, OsString)> {
     ]
 }
 
-/// The values of all secrets a plan names, from the environment and from `env` of its steps.
+/// Hides the values of all secrets a plan names, from the environment and from `env` of its steps.
 pub fn mask(plan: &Plan, environment: &Environment) -> Mask {
+    mask_too(plan, environment, &Environment::new())
+}
+
+/// The same, and the values of credentials.
+pub fn mask_too(plan: &Plan, environment: &Environment, credentials: &Environment) -> Mask {
     let mut values = Vec::new();
     collect(&plan.root, environment, &mut values);
+    values.extend(credentials.values().map(|value| value.to_string_lossy().into_owned()));
     Mask::new(values)
 }
 

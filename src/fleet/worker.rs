@@ -8,6 +8,7 @@
 //! lost to another is never ended here.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -17,13 +18,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
+use super::answer::Done;
+use super::conclude;
 use super::config::Config;
+use super::free::FreeTask;
 use super::hint::{Bell, Change, Hints, Patience};
-use super::member::{Buried, Member, Pulse, mark_prefix};
+use super::intake::{self, FreeTasks, Intake};
+use super::member::{self, Buried, Member, Process, Pulse, mark_prefix};
 use super::perform::{self, Performed};
 use super::post::{self, Asked, StepTask};
 use super::site::{self, Environment, Site};
 use super::work::Work;
+use super::{credentials, systemd};
 use crate::engine::{Record, StepStatus};
 use crate::exec::{self, Mask, Stop};
 use crate::queue::name::ENDING;
@@ -51,6 +57,8 @@ pub struct Setup {
     pub concurrency: u32,
     pub until: Until,
     pub environment: Environment,
+    /// Secrets that came as files, for children to have as variables.
+    pub credentials: Environment,
     pub program: PathBuf,
 }
 
@@ -60,6 +68,10 @@ pub trait Audience: Send + Sync {
     /// How a task ended, in a word or two, and how long it took.
     fn ended(&self, doing: &Doing, how: &str, took: Duration);
     fn note(&self, line: &str);
+    /// The worker serves its inbox; told again with every beat, also while the volume is away.
+    fn alive(&self, _doing: usize) {}
+    /// It was told to stop: no new tasks are taken any more.
+    fn closing(&self) {}
     /// Time passed: what is being done now. Says when to be called again.
     fn tick(&self, _doing: &[Doing]) -> Option<Duration> {
         None
@@ -89,6 +101,19 @@ enum Why {
     Lost = 3,
 }
 
+/// A task that can be executed.
+struct Ready {
+    site: Site,
+    work: Work,
+    free: Option<FreeTask>,
+}
+
+impl Ready {
+    fn logs(&self) -> [PathBuf; 2] {
+        ["stdout", "stderr"].map(|ending| self.site.log(&self.work.step, ending))
+    }
+}
+
 struct Running {
     doing: Doing,
     stop: Stop,
@@ -105,11 +130,16 @@ struct Shop {
     /// By the stem of the claim's name.
     running: Mutex<HashMap<String, Running>>,
     slots_left: AtomicUsize,
+    /// Something that was dropped is on its way to become a task; true until it is known.
+    taking_in: AtomicBool,
+    /// Somebody died, who may have taken something in.
+    deaths: AtomicBool,
     done: AtomicUsize,
     failed: AtomicUsize,
     masks: Mutex<BTreeMap<Vec<String>, Mask>>,
-    /// Variables that the agent's children do not inherit.
+    /// Variables that the agent's children do not inherit, and those they get beside.
     hidden: Vec<String>,
+    given: Vec<(String, OsString)>,
     /// Ends tasks in groups, where each must survive a power cut.
     commits: Option<Sender<Option<(Finish, Doing)>>>,
 }
@@ -166,7 +196,9 @@ impl Shop {
                 Ok(Claimed::Quarantined { name, reason }) => {
                     self.audience.note(&format!("{}: {reason}", name.task.file()));
                 }
-                Ok(Claimed::Nothing) if self.setup.until == Until::Empty => break,
+                Ok(Claimed::Nothing) if self.setup.until == Until::Empty && !self.takes_in() => {
+                    break;
+                }
                 Ok(Claimed::Nothing) => self.bell.wait(heard, patience.next_wait()),
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
@@ -180,14 +212,60 @@ impl Shop {
         self.bell.ring();
     }
 
-    /// Waits until all slots have left, listening for hints and telling what is being done.
-    fn attend(&self) {
+    /// Whether what somebody dropped is on its way to become a task.
+    fn takes_in(&self) -> bool {
+        self.taking_in.load(Ordering::SeqCst)
+    }
+
+    /// Takes in what people dropped. Says when to look again, though nothing changes.
+    fn take_in(&self, intake: &mut Intake) -> Option<Instant> {
+        if self.is_closing() && intake.is_idle() {
+            return None;
+        }
+        if self.deaths.swap(false, Ordering::SeqCst) {
+            let recovered = recover(intake, &self.setup.queue);
+            if let Err(error) = recovered {
+                tracing::warn!("cannot go on with what others took in: {error}");
+            }
+        }
+        match intake.scan(&*self.setup.queue, &self.setup.agent) {
+            Ok(scanned) => {
+                for (name, reason) in &scanned.refused {
+                    self.audience.note(&format!("`{name}` is no task: {reason}"));
+                }
+                self.taking_in.store(scanned.next_look.is_some(), Ordering::SeqCst);
+                if !scanned.adopted.is_empty() || scanned.next_look.is_none() {
+                    self.bell.ring();
+                }
+                scanned.next_look
+            }
+            Err(error) => {
+                tracing::warn!("cannot take in what was dropped: {error}; will be tried again");
+                Some(Instant::now() + self.setup.config.queue.beat)
+            }
+        }
+    }
+
+    /// Waits until all slots have left, taking in what people drop, listening for hints and
+    /// telling what is being done.
+    fn attend(&self, mut intake: Intake) {
+        let mut look = Instant::now();
+        let mut patience = {
+            let settings = &self.setup.config.queue;
+            Patience::new(settings.poll, settings.idle_poll, 0)
+        };
         let inbox = self.setup.queue.layout.inbox(&self.setup.agent);
         let bell = self.bell.clone();
+        let dropped = Arc::new(AtomicBool::new(true));
+        let seen = dropped.clone();
         let mut hints = Hints::new(move |_, change| {
-            if !matches!(change, Change::Went(_)) {
-                bell.ring();
-            }
+            let by_hand = match &change {
+                Change::Came(name) => intake::is_dropped(OsStr::new(name)),
+                Change::Went(_) => return,
+                Change::Other => true,
+            };
+            seen.fetch_or(by_hand, Ordering::SeqCst);
+            bell.ring();
         });
         hints.add(&inbox);
         loop {
@@ -195,22 +273,25 @@ impl Shop {
             if self.slots_left.load(Ordering::SeqCst) == 0 {
                 return;
             }
+            let now = Instant::now();
+            if dropped.swap(false, Ordering::SeqCst) || look <= now {
+                // What another machine drops rings no bell here. Looking takes a twentieth of the
+                // time at most, however many tasks there are.
+                let soon = self.take_in(&mut intake);
+                look = soon.unwrap_or(now + patience.next_wait().max(now.elapsed() * 20));
+            }
             let doing: Vec<Doing> = self.running().values().map(|r| r.doing.clone()).collect();
             let nap = self.audience.tick(&doing).unwrap_or(Duration::from_secs(3600));
-            self.bell.wait(heard, nap);
+            self.bell.wait(heard, nap.min(look.saturating_duration_since(Instant::now())));
         }
     }
 
     fn execute(&self, claim: Claim) {
         let began = SystemClock.now();
-        let prepared = self.prepare(&claim);
-        let logs = match &prepared {
-            Ok((site, work)) => ["stdout", "stderr"].map(|ending| site.log(&work.step, ending)),
-            Err(_) => [PathBuf::new(), PathBuf::new()],
-        };
-        let doing = doing(&claim, logs);
-        let (site, work) = match prepared {
-            Ok(prepared) => prepared,
+        let ready = self.prepare(&claim);
+        let doing = doing(&claim, ready.as_ref().map(Ready::logs).unwrap_or_default());
+        let Ready { site, work, free } = match ready {
+            Ok(ready) => ready,
             Err(reason) => {
                 self.audience.note(&format!("{}: {reason}", claim.name.task.file()));
                 let record = Record::refused(2, reason, Map::new());
@@ -235,19 +316,63 @@ impl Shop {
         let mark = format!("{}{}", mark_prefix(&doing.id), claim.name.stem());
         let performed = perform::run(&site, &work, &mark, &stop);
         match performed {
-            Some(performed) => self.finish(claim, doing, performed, began),
+            Some(performed) => self.finish(claim, doing, performed, free.as_ref(), began),
             None => self.give_up(claim, &doing, why.load(Ordering::SeqCst), began),
         }
     }
 
-    fn finish(&self, claim: Claim, doing: Doing, performed: Performed, began: Time) {
-        let record = performed.record;
-        let status = post::status(&claim, &record, began, SystemClock.now());
+    fn finish(
+        &self,
+        claim: Claim,
+        doing: Doing,
+        performed: Performed,
+        free: Option<&FreeTask>,
+        began: Time,
+    ) {
+        let (record, members) = match free {
+            None => (performed.record, Map::new()),
+            Some(task) => match self.conclude(&claim, task, &doing, performed.record) {
+                Ok(concluded) => concluded,
+                Err(error) => {
+                    // What follows from it is not out, so it is not over.
+                    self.audience.note(&format!("follow-ups cannot be put out: {error}"));
+                    return self.give_up(claim, &doing, Why::Leaving as u8, began);
+                }
+            },
+        };
+        let mut status = post::status(&claim, &record, began, SystemClock.now());
+        status.extend(members);
+        status.insert("logs".into(), self.logs_left(&doing).into());
         let end = match record.status {
             StepStatus::Completed => End::Processed,
             _ => End::Failed,
         };
         self.end(Finish { claim, end, status }, doing);
+    }
+
+    /// Judges a free task and puts out what follows from it.
+    fn conclude(
+        &self,
+        claim: &Claim,
+        task: &FreeTask,
+        doing: &Doing,
+        record: Record,
+    ) -> io::Result<(Record, Map<String, Value>)> {
+        let Setup { config, workspace, queue, agent, .. } = &self.setup;
+        let done = Done { task, id: &claim.name.task.id, agent };
+        let concluded = conclude::conclude(done, record, &doing.logs[0], config, workspace);
+        let (limit, attempt) = (config.queue.crash_limit, claim.name.task.attempt);
+        conclude::put_out(&**queue, &concluded.follow_ups.tasks, limit, attempt)?;
+        let members = concluded.members();
+        Ok((concluded.record, members))
+    }
+
+    /// The logs that an execution left, from the workspace on.
+    fn logs_left(&self, doing: &Doing) -> Vec<String> {
+        let root = self.setup.workspace.root();
+        let left = doing.logs.iter().filter(|log| log.exists());
+        let name = |log: &PathBuf| Some(log.strip_prefix(root).ok()?.to_string_lossy().into());
+        left.filter_map(name).collect()
     }
 
     /// What becomes of a task whose execution was stopped.
@@ -302,15 +427,28 @@ impl Shop {
     }
 
     /// Makes of a claimed task what can be executed. The error is one sentence.
-    fn prepare(&self, claim: &Claim) -> Result<(Site, Work), String> {
+    fn prepare(&self, claim: &Claim) -> Result<Ready, String> {
         match post::read(&claim.task.document)? {
             Asked::Step(step) => self.prepare_step(*step),
             Asked::Run(_) => Err("it is a run, which only a coordinator can drive".into()),
-            Asked::Free => Err("it is a free task".into()),
+            Asked::Free => self.prepare_free(claim),
         }
     }
 
-    fn prepare_step(&self, step: StepTask) -> Result<(Site, Work), String> {
+    fn prepare_free(&self, claim: &Claim) -> Result<Ready, String> {
+        let Setup { config, workspace, queue, agent, .. } = &self.setup;
+        let (id, attempt) = (&claim.name.task.id, claim.name.task.attempt);
+        let free = FreeTask::from_document(&claim.task.document)?;
+        let read = |path: &str| workspace.read_text(path, config.input_bytes);
+        let work = free.work(config, agent, &read, id, attempt)?;
+        let mut site = self.site(&[], Vec::new());
+        site.logs = queue.layout.results().join(&claim.task.batch);
+        queue.need_dir(&site.logs).map_err(|error| format!("no place for its logs: {error}"))?;
+        site.about.push(("ORCHESTRATE_TASK_ID".into(), id.as_str().into()));
+        Ok(Ready { site, work, free: Some(free) })
+    }
+
+    fn prepare_step(&self, step: StepTask) -> Result<Ready, String> {
         let workspace = &self.setup.workspace;
         workspace.check(&step.run_root).map_err(|error| error.to_string())?;
         let root = workspace.root().join(&step.run_root);
@@ -318,9 +456,9 @@ impl Shop {
         let own: Vec<String> = own.map(|(_, value)| value.clone()).collect();
         let mut site = self.site(&step.masked, own);
         site.logs = root.join("logs");
-        site.about = site::about(&step.run_id, &root);
+        site.about.extend(site::about(&step.run_id, &root));
         site.debug = step.debug;
-        Ok((site, step.work))
+        Ok(Ready { site, work: step.work, free: None })
     }
 
     fn site(&self, masked: &[String], own: Vec<String>) -> Site {
@@ -328,7 +466,7 @@ impl Shop {
         Site {
             workspace: workspace.clone(),
             logs: PathBuf::new(),
-            about: Vec::new(),
+            about: self.given.clone(),
             environment: environment.clone(),
             hidden: self.hidden.clone(),
             debug: false,
@@ -342,18 +480,20 @@ impl Shop {
 
     /// The mask of some secrets, made once where the task has no values of its own for them.
     fn mask(&self, names: &[String], own: Vec<String>) -> Mask {
-        let value = |name: &String| {
-            let value = self.setup.environment.get(name)?;
-            Some(value.to_string_lossy().into_owned())
+        let credentials = self.setup.credentials.keys();
+        let values = || {
+            let values = names.iter().chain(credentials.clone());
+            let values = values.filter_map(|name| self.setup.environment.get(name));
+            values.map(|value| value.to_string_lossy().into_owned())
         };
         if !own.is_empty() {
-            return Mask::new(names.iter().filter_map(value).chain(own));
+            return Mask::new(values().chain(own));
         }
         let mut masks = self.masks.lock().unwrap_or_else(|poison| poison.into_inner());
         if let Some(mask) = masks.get(names) {
             return mask.clone();
         }
-        let mask = Mask::new(names.iter().filter_map(value));
+        let mask = Mask::new(values());
         masks.insert(names.to_vec(), mask.clone());
         mask
     }
@@ -381,12 +521,34 @@ impl Shop {
     }
 }
 
+/// Goes on with what processes that live no more had taken in.
+pub fn recover(intake: &mut Intake, queue: &FsQueue) -> io::Result<usize> {
+    intake.recover_all(&|worker| {
+        let here = Process::this();
+        let known = member::registrations(queue)?.into_iter().find(|r| r.worker == worker);
+        Ok(known.is_some_and(|r| !here.is_beside(&r.process) || r.process.lives_here()))
+    })
+}
+
 /// What an agent's settings keep from its children.
 fn hidden(setup: &Setup) -> Vec<String> {
     const ALWAYS: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TERM", "TMPDIR"];
-    let Some(allowed) = setup.config.agent(&setup.agent).env else { return Vec::new() };
-    let hides = |name: &&String| !ALWAYS.contains(&name.as_str()) && !allowed.contains(name);
-    setup.environment.keys().filter(hides).cloned().collect()
+    // What systemd tells this service is not for others.
+    let mut hidden: Vec<String> = systemd::VARIABLES.map(str::to_owned).to_vec();
+    hidden.push(credentials::VARIABLE.to_owned());
+    if let Some(allowed) = setup.config.agent(&setup.agent).env {
+        let hides = |name: &&String| !ALWAYS.contains(&name.as_str()) && !allowed.contains(name);
+        hidden.extend(setup.environment.keys().filter(hides).cloned());
+    }
+    hidden
+}
+
+/// The credentials that an agent's settings let its children have.
+fn given(setup: &Setup) -> Vec<(String, OsString)> {
+    let allowed = setup.config.agent(&setup.agent).env;
+    let gives = |name: &String| allowed.as_ref().is_none_or(|allowed| allowed.contains(name));
+    let credentials = setup.credentials.iter().filter(|(name, _)| gives(name));
+    credentials.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 fn why_failed(finish: &Finish) -> String {
@@ -439,6 +601,7 @@ fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop: &Stop) {
             Ok(buried) => {
                 failing = false;
                 if !buried.is_empty() {
+                    shop.deaths.store(true, Ordering::SeqCst);
                     shop.bell.ring();
                 }
                 buried.iter().for_each(|dead| shop.audience.note(&obituary(dead)));
@@ -488,9 +651,11 @@ fn stand_guard(shop: &Shop, pulse: &Pulse, stop: &Stop) {
     let mut closed: Option<Instant> = None;
     let mut level = 0;
     while shop.slots_left.load(Ordering::SeqCst) > 0 {
+        shop.audience.alive(shop.running().len());
         let now = stop.wait_above(level, settings.beat);
         if now > 0 && closed.is_none() {
             closed = Some(Instant::now());
+            shop.audience.closing();
             shop.close();
         }
         let late = closed.is_some_and(|since| since.elapsed() > settings.drain);
@@ -523,15 +688,21 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         closing: AtomicBool::new(false),
         running: Mutex::default(),
         slots_left: AtomicUsize::new(slots),
+        taking_in: AtomicBool::new(true),
+        deaths: AtomicBool::new(true),
         done: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),
         masks: Mutex::default(),
         hidden: hidden(&setup),
+        given: given(&setup),
         commits: setup.config.durable.then_some(commits),
         setup,
     });
     let (guarded, pulse, guards) = (shop.clone(), member.pulse.clone(), stop.clone());
     std::thread::spawn(move || stand_guard(&guarded, &pulse, &guards));
+    let adopt = Box::new(FreeTasks { config: shop.setup.config.clone() });
+    let settings = intake::Settings::of(&shop.setup.config);
+    let intake = Intake::new(queue.layout.clone(), queue.me(), settings, adopt);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let shop = &*shop;
@@ -540,7 +711,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
             scope.spawn(move || shop.serve(slot as u64 + 1));
         }
         scope.spawn(move || commit_groups(shop, &groups));
-        shop.attend();
+        shop.attend(intake);
         shop.commits.iter().for_each(|commits| _ = commits.send(None));
         over.store(true, Ordering::SeqCst);
         keeper.thread().unpark();

@@ -7,6 +7,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::template::kind;
+
 /// What an answer says about itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Contract {
@@ -48,28 +50,28 @@ impl AgentOutput {
 
 /// Reads the contract off the final text of an agent.
 pub fn parse(text: &str) -> Contract {
-    let (block, after) = last_block(text);
-    match (bare(&text[after..]), block) {
-        (Bare::Object(map), None) => judge(map),
-        (Bare::Object(map), Some(_)) if map.contains_key("success") => judge(map),
-        (Bare::Torn, _) => Contract::Invalid("the JSON object at the end is cut off".into()),
-        (_, Some(block)) => match serde_json::from_str(block.trim()) {
-            Ok(Value::Object(map)) => judge(map),
-            Ok(other) => Contract::Invalid(format!("it must be an object, not {}", kind(&other))),
-            Err(error) => Contract::Invalid(format!("it is no JSON: {error}")),
-        },
-        (Bare::Nothing, None) => Contract::Missing,
+    match ending(text) {
+        Ok(map) => judge(map),
+        Err(Some(why)) => Contract::Invalid(why),
+        Err(None) => Contract::Missing,
     }
 }
 
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
+/// The object that an answer ends with, whether or not it keeps the contract; or why what stands
+/// there is none, if anything does.
+pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
+    let (block, after) = last_block(text);
+    let invalid = |why: String| Err(Some(why));
+    match (bare(&text[after..]), block) {
+        (Bare::Object(map), None) => Ok(map),
+        (Bare::Object(map), Some(_)) if map.contains_key("success") => Ok(map),
+        (Bare::Torn, _) => invalid("the JSON object at the end is cut off".into()),
+        (_, Some(block)) => match serde_json::from_str(block.trim()) {
+            Ok(Value::Object(map)) => Ok(map),
+            Ok(other) => invalid(format!("it must be an object, not {}", kind(&other))),
+            Err(error) => invalid(format!("it is no JSON: {error}")),
+        },
+        (Bare::Nothing, None) => Err(None),
     }
 }
 

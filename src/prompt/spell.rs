@@ -254,19 +254,28 @@ mod tests {
         });
         let text = prompt.wrap("Do {{.this}}.", &data, &nothing).unwrap();
         for part in [
-            "# Your assignment\n\nYou work on step `build` of the workflow `ship` (run r-1).\n",
-            "The work item is `b-1`: Fix login.\n",
-            "attempt 2",
+            "You are an agent in a team that works in this directory.\n\
+             You work on step `build` of the workflow `ship` (run r-1).\n\
+             The work item is `b-1`: Fix login.\nThis is attempt 2;",
             "\n\nDo {{.this}}.\n\n",
             "```json\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        assert!(!text.contains("next_actions"), "{text}");
+    }
+
+    #[test]
+    fn the_built_in_system_prompt_needs_nothing() {
+        let prompt = SystemPrompt::find(&nothing).unwrap();
         let text = prompt.wrap("Do.", &json!({}), &nothing).unwrap();
-        let opening =
-            "# Your assignment\n\nYou work on a task that was left for you.\nYou work alone";
-        assert!(text.starts_with(opening), "{text}");
+        let opening = "You are an agent in a team that works in this directory.\nNobody can";
+        assert!(text.starts_with(opening) && text.ends_with("`false`.\n"), "{text}");
         assert!(!text.contains("\n\n\n") && !text.contains("attempt"), "{text}");
+        let data = json!({ "agent": "qa", "agents": "`engineer`", "attempt": 1 });
+        let text = prompt.wrap("Do.", &data, &nothing).unwrap();
+        assert!(text.starts_with("You are the agent `qa` of a team"), "{text}");
+        assert!(text.ends_with("You may hand work to: `engineer`.\n"), "{text}");
     }
 
     #[test]

@@ -23,10 +23,12 @@ use super::{Claim, Claimed, End, Ending, FsQueue, Task, seal};
 pub(super) const SIZE_MAX: u64 = 64 << 20;
 /// How often one call lists the inbox: whoever loses all of three listings may come again.
 const LISTINGS: u32 = 3;
+/// How many cancelled tasks one call ends: its caller has other things to do, too.
+const ENDED_MAX: u32 = 64;
 /// How many names that cannot be moved one call goes past.
 const STUCK_MAX: u32 = 16;
 /// Doubts are looked into no later than this many.
-const DOUBTS_MAX: usize = 1024;
+const DOUBTS_MAX: usize = 8_192;
 
 /// What came of trying to claim one name.
 enum Taken {
@@ -41,7 +43,10 @@ struct Search<'a> {
     agent: &'a str,
     inbox: PathBuf,
     stock: Arc<Mutex<Stock>>,
+
     listings: u32,
+    /// How many were ended and how many gone past.
+    ended: u32,
     stuck: u32,
     /// Why the last name could not be moved.
     error: Option<io::Error>,
@@ -62,15 +67,21 @@ impl FsQueue {
             return Ok(Claimed::Nothing);
         }
         let stock = self.stock(agent);
-        let mut search = Search { agent, inbox, stock, listings: 0, stuck: 0, error: None };
+        let mut search =
+            Search { agent, inbox, stock, listings: 0, ended: 0, stuck: 0, error: None };
         while let Some(next) = self.next(&mut search)? {
             let name = match next {
                 Next::Found(name) => Some(name),
                 Next::File(file) => self.try_file(&mut search, &file)?,
             };
-            let claimed = name.map(|name| self.open_claim(agent, name)).transpose()?;
-            if let Some(claimed) = claimed.flatten() {
+
+            let Some(name) = name else { continue };
+            if let Some(claimed) = self.open_claim(agent, name)? {
                 return Ok(claimed);
+            }
+            search.ended += 1;
+            if search.ended >= ENDED_MAX {
+                return Ok(Claimed::Nothing);
             }
         }
         search.error.map_or(Ok(Claimed::Nothing), Err)

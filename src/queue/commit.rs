@@ -26,7 +26,9 @@ impl FsQueue {
         let claimed: Vec<PathBuf> =
             done.iter().map(|f| self.layout.claimed(&f.claim.agent)).collect();
         // The new names first: a file must not be gone from the old place alone.
+
         let unsynced = self.sync_dirs(good(&dirs, &results));
+        // If this fails, whoever reaps finds the file at both places and sees that it ended.
         let _ = self.sync_dirs(good(&claimed, &results));
         for ((result, finish), dir) in results.iter_mut().zip(done).zip(&dirs) {
             self.let_go(&finish.claim.name);
@@ -118,10 +120,8 @@ impl FsQueue {
         let dir = self.layout.end(end, &claim.task.batch);
         let from = self.layout.claimed(&claim.agent).join(claim.name.file());
         // A disk without a journal may leave a file under both names when the power fails.
-        let ended = self.list(&dir, |file| {
-            ClaimName::parse_ended(file).filter(|(name, _)| *name == claim.name)
-        })?;
-        if !ended.is_empty() {
+
+        if self.is_ended(&dir, &claim.name)? {
             self.disk.remove(&from)?;
             return Ok(Ending::Fenced);
         }
@@ -144,11 +144,25 @@ impl FsQueue {
         moved
     }
 
-    /// Puts the status of a fenced claim aside. It is of use to people only.
+    /// Whether a claim ended in a directory, whoever ended it.
+    fn is_ended(&self, dir: &Path, name: &ClaimName) -> io::Result<bool> {
+        let stem = name.stem();
+        let is_it = |file: &str| {
+            file.starts_with(&stem) && ClaimName::parse_ended(file).is_some_and(|(n, _)| n == *name)
+        };
+        Ok(self.first(dir, |file| is_it(file).then_some(()))?.is_some())
+    }
+
+    /// Puts the status of a fenced claim aside, which is of use to people only. If the claim
+    /// ended here all the same, somebody else finished it forward and the status counts.
     fn keep_evidence(&self, name: &ClaimName, dir: &Path) {
         let path = dir.join(name.status());
         let aside = self.layout.evidence().join(format!("{}.{}", name.status(), self.me));
-        if let Err(error) = self.move_unique(&path, &aside) {
+        let kept = self.is_ended(dir, name).and_then(|counts| match counts {
+            true => Ok(Ending::Committed),
+            false => self.move_unique(&path, &aside),
+        });
+        if let Err(error) = kept {
             tracing::warn!("`{}` stays where it is: {error}", path.display());
         }
     }

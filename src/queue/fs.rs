@@ -164,7 +164,7 @@ impl FsQueue {
     }
 
     /// Makes a directory unless it is known to be there.
-    pub(super) fn need_dir(&self, dir: &Path) -> io::Result<()> {
+    pub fn need_dir(&self, dir: &Path) -> io::Result<()> {
         if self.made.read().unwrap_or_else(|poison| poison.into_inner()).contains(dir) {
             return Ok(());
         }

@@ -79,12 +79,17 @@ impl FsQueue {
     ) -> io::Result<Option<(End, Map<String, Value>)>> {
         check_name(batch, "a batch")?;
         let file = name.ended(&name.worker);
+
         for end in ENDS {
-            if self.read_task_file(&self.layout.end(end, batch).join(&file))?.is_some() {
-                return Ok(self.read_status(end, batch, name)?.map(|status| (end, status)));
+            match self.disk.read_regular(&self.layout.end(end, batch).join(&file), SIZE_MAX) {
+                Ok(_) => {
+                    return Ok(self.read_status(end, batch, name)?.map(|status| (end, status)));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        self.need_volume().map(|()| None)
     }
 
     pub(super) fn find_task(
@@ -125,7 +130,11 @@ impl FsQueue {
     }
 
     /// The first name in a directory that `pick` makes something of.
-    fn first<T>(&self, dir: &Path, pick: impl Fn(&str) -> Option<T>) -> io::Result<Option<T>> {
+    pub(super) fn first<T>(
+        &self,
+        dir: &Path,
+        pick: impl Fn(&str) -> Option<T>,
+    ) -> io::Result<Option<T>> {
         let mut found = None;
         self.scan(dir, &mut |file| {
             found = pick(file);

@@ -110,16 +110,22 @@ impl Stuck {
 }
 
 /// The first of many names, gathered in any order and little memory.
-#[derive(Default)]
 pub(super) struct First {
     names: BinaryHeap<Box<str>>,
+    limit: usize,
+}
+
+impl Default for First {
+    fn default() -> Self {
+        First { names: BinaryHeap::new(), limit: KEPT }
+    }
 }
 
 impl First {
     /// Takes a file in, if it is a task's and among the first. Priority and id come first in a
     /// name and have one length each, so names sort as their tasks do.
     pub(super) fn see(&mut self, file: &str) {
-        let full = self.names.len() >= KEPT;
+        let full = self.names.len() >= self.limit;
         if full && self.names.peek().is_some_and(|last| file >= &**last) || !TaskName::is_name(file)
         {
             return;
@@ -132,5 +138,71 @@ impl First {
 
     fn into_sorted(self) -> VecDeque<Box<str>> {
         self.names.into_sorted_vec().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    fn names() -> Vec<String> {
+        let name = |n: u64| format!("{}-{:026}.a01.task", n % 3, n / 3);
+        (0..100).map(name).collect()
+    }
+
+    fn listed(names: &[String], limit: usize) -> First {
+        let mut first = First { limit, ..First::default() };
+        names.iter().for_each(|name| first.see(name));
+        first
+    }
+
+    #[test]
+    fn the_first_names_are_kept_in_the_order_of_claims_however_they_come() {
+        let mut sorted = names();
+        sorted.sort_unstable();
+        let mut random = Random::new(1);
+        for _ in 0..20 {
+            let mut mixed = names();
+            mixed.sort_by_cached_key(|_| random.draw());
+            mixed.insert(random.below(100), "0-hand-made.task".into());
+            for limit in [1, 10, 1_000] {
+                let kept = listed(&mixed, limit).into_sorted();
+                assert!(
+                    kept.iter()
+                        .map(|name| &**name)
+                        .eq(sorted.iter().take(limit).map(String::as_str))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_taken_in_order_except_after_a_lost_race() {
+        let mut stock = Stock::default();
+        let since = Instant::now();
+        stock.refill(listed(&names(), 100), since);
+        let first = stock.take(7).unwrap();
+        assert!(first.starts_with("0-00000000000000000000000000"), "{first}");
+        let task = TaskName::parse(&first).unwrap();
+        stock.lose(ClaimName { task, worker: "w".into(), claim: "c".into() });
+        assert!(stock.take(16 + 7).unwrap().starts_with("0-00000000000000000000000008"));
+        assert!(stock.take(7).unwrap().starts_with("0-00000000000000000000000001"));
+        while stock.take(7).is_some() {}
+        assert!(stock.is_due());
+    }
+
+    #[test]
+    fn an_old_listing_is_made_again_unless_that_takes_long() {
+        let ago = |ms| Instant::now().checked_sub(Duration::from_millis(ms)).unwrap();
+        let mut stock = Stock::default();
+        stock.refill(listed(&names(), 100), Instant::now());
+        assert!(!stock.is_due());
+        for (took_ms, age_ms, due) in
+            [(1, 50, false), (1, 150, true), (20, 150, false), (20, 500, true)]
+        {
+            stock.listed.last = Some((ago(age_ms), Duration::from_millis(took_ms)));
+            assert_eq!(stock.is_due(), due, "took {took_ms}, {age_ms} ago");
+        }
     }
 }

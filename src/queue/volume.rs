@@ -6,6 +6,7 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -14,11 +15,13 @@ use super::moves::{Patience, parent};
 use crate::disk::Visit;
 
 const SCHEMA: &str = "fleet/v1";
+/// How long whoever names the volume may take to write a line.
+const HALF_MADE: Duration = Duration::from_millis(500);
 
 impl FsQueue {
     /// The volume's name, which is made if it has none.
     pub(super) fn find_volume(&self) -> io::Result<String> {
-        let mut patience = Patience::new(self.patience);
+        let mut patience = Patience::new(HALF_MADE);
         loop {
             if let Some(volume) = self.read_volume()? {
                 return Ok(volume);

@@ -76,8 +76,6 @@ pub struct Store {
     synced_at: Time,
     unsynced: bool,
     stale: bool,
-    /// The terms after the first, each with the number of its first event.
-    later_terms: Vec<(u32, u64)>,
     /// When the first snapshot is due, as long as there is none.
     first_due: Option<Time>,
     /// Files that a new run froze and the medium may not have yet.
@@ -146,7 +144,6 @@ impl Store {
             synced_at: Time(0),
             unsynced: false,
             stale: false,
-            later_terms: Vec::new(),
             first_due: None,
             frozen: Vec::new(),
             is_new: false,
@@ -159,11 +156,6 @@ impl Store {
     pub fn look(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<Run, LoadError> {
         let store = Store { looks_only: true, ..Store::at(disk, root) };
         store.load_all(plan).map(|(_, run)| run)
-    }
-
-    /// Everything that is known to have happened to a run, without touching its files.
-    pub fn events(disk: Arc<dyn Disk>, root: &Path) -> Result<Vec<Entry>, LoadError> {
-        Store { looks_only: true, ..Store::at(disk, root) }.read_journal()
     }
 
     /// Loads a run: its snapshot, then what the journal has beyond it.
@@ -179,11 +171,11 @@ impl Store {
         let loaded = snapshot::decode(plan, &bytes)
             .map_err(|reason| LoadError::Damaged { path: self.root.join(STATE), reason })?;
         let mut run = loaded.run;
-        let entries = self.read_journal()?;
-        if self.is_late(loaded.journal_term, loaded.journal_seq) {
-            return self.load_by_journal(plan, &entries);
+        let history = self.read_journal()?;
+        if history.is_late(loaded.journal_term, loaded.journal_seq) {
+            return self.load_by_journal(plan, &history.entries);
         }
-        let entries = self.begin_journal_anew(loaded.journal_seq, entries)?;
+        let entries = self.begin_journal_anew(loaded.journal_seq, history.entries)?;
         self.snapshot_len = bytes.len() as u64;
         self.replay(plan, &mut run, loaded.journal_seq, &entries)?;
         Ok((self, run))
@@ -191,8 +183,8 @@ impl Store {
 
     /// Loads a run that ended before its first snapshot, or lost it: its journal has everything.
     fn load_without_snapshot(mut self, plan: &Plan) -> Result<(Store, Run), LoadError> {
-        let entries = self.read_journal()?;
-        self.load_by_journal(plan, &entries)
+        let history = self.read_journal()?;
+        self.load_by_journal(plan, &history.entries)
     }
 
     fn load_by_journal(
@@ -207,30 +199,20 @@ impl Store {
         Ok((self, run))
     }
 
-    /// Whether a snapshot was written by an owner of an earlier term after it had lost the run.
-    fn is_late(&self, term: u32, seq: u64) -> bool {
-        self.later_terms.iter().any(|(later, began)| *later > term && *began <= seq)
-    }
-
     /// Reads the journals of all terms, each as far as the next one's beginning, and goes on in
     /// the last.
-    fn read_journal(&mut self) -> Result<Vec<Entry>, LoadError> {
+    fn read_journal(&mut self) -> Result<History, LoadError> {
         let terms = self.terms()?;
-        let mut all: Vec<Entry> = Vec::new();
-        self.later_terms.clear();
+        let mut history = History::default();
         for (place, term) in terms.iter().enumerate() {
             self.term = *term;
             let entries = match place + 1 == terms.len() {
                 true => self.read_last_journal()?,
                 false => self.read_earlier_journal()?,
             };
-            if let Some(first) = entries.first().filter(|_| *term > 1) {
-                self.later_terms.push((*term, first.seq));
-                all.retain(|entry| entry.seq < first.seq);
-            }
-            all.extend(entries);
+            history.add(*term, entries);
         }
-        Ok(all)
+        Ok(history)
     }
 
     /// The terms that there is a journal of, in order.
@@ -318,7 +300,7 @@ impl Store {
         let mut store = Store::at(disk, root);
         store.term = store.terms()?.last().copied().unwrap_or(1);
         store.set_damaged_journal_aside()?;
-        let entries = store.read_journal()?;
+        let entries = store.read_journal()?.entries;
         let mut best: Option<(Run, u64, String)> = None;
         let mut consider = |found: Option<(Run, u64, String)>| {
             if let Some(found) = found
@@ -402,6 +384,13 @@ impl Store {
     /// Which owner's journal is appended to.
     pub fn term(&self) -> u32 {
         self.term
+    }
+
+    /// The run's directory was given another name.
+    pub fn moved_to(&mut self, root: &Path) {
+        let named = |path: &PathBuf| Some(root.join(path.file_name()?));
+        self.frozen = self.frozen.iter().filter_map(named).collect();
+        self.root = root.to_owned();
     }
 
     fn journal(&self) -> PathBuf {
@@ -544,6 +533,52 @@ impl Store {
         }
         found.sort();
         Ok(found.into_iter().map(|(_, name)| name).collect())
+    }
+}
+
+/// Every event of a run that counts, from the journals of all terms, read without cutting off or
+/// changing anything.
+#[derive(Debug, Default)]
+pub struct History {
+    pub entries: Vec<Entry>,
+    /// The terms after the first, each with the number of its first event.
+    later_terms: Vec<(u32, u64)>,
+}
+
+impl History {
+    pub fn read(disk: &dyn Disk, root: &Path) -> Result<History, LoadError> {
+        let names = disk.list(root).map_err(failed("list", root))?;
+        let mut journals: Vec<(u32, String)> =
+            names.into_iter().filter_map(|name| Some((term_of(&name)?, name))).collect();
+        journals.sort();
+        let mut history = History::default();
+        let last = journals.last().map(|(term, _)| *term);
+        for (term, name) in journals {
+            let path = root.join(name);
+            let bytes = disk.read(&path).map_err(failed("read", &path))?;
+            let journal = journal::read(&bytes);
+            // What an owner wrote who had lost the run is nobody's damage.
+            if let Some(journal::Damage { line, reason }) = journal.damage
+                && Some(term) == last
+            {
+                return Err(LoadError::Damaged { path, reason: format!("line {line}: {reason}") });
+            }
+            history.add(term, journal.entries);
+        }
+        Ok(history)
+    }
+
+    fn add(&mut self, term: u32, entries: Vec<Entry>) {
+        if let Some(first) = entries.first().filter(|_| term > 1) {
+            self.later_terms.push((term, first.seq));
+            self.entries.retain(|entry| entry.seq < first.seq);
+        }
+        self.entries.extend(entries);
+    }
+
+    /// Whether a snapshot was written by an owner of an earlier term after it had lost the run.
+    pub fn is_late(&self, term: u32, seq: u64) -> bool {
+        self.later_terms.iter().any(|(later, began)| *later > term && *began <= seq)
     }
 }
 

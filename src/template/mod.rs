@@ -1,4 +1,5 @@
-//! Text with holes, parsed once when a workflow is loaded and filled when a step runs.
+//! Text with holes, parsed once when a workflow is loaded and filled when a step runs. Spells have
+//! a language of their own, in [`spell`].
 //!
 //! A [`Template`] is read from left to right in one pass: `$$` is a dollar, `${a.b}` a hole, any
 //! other dollar is itself. What fills a hole is never read again, so a value cannot become a
@@ -145,6 +146,18 @@ pub fn display(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
         other => Cow::Owned(other.to_string()),
+    }
+}
+
+/// What a value is called in messages.
+pub fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
     }
 }
 

@@ -6,6 +6,7 @@ use super::plan::Version;
 use super::problem::{Place, Problem, nearest};
 use super::yaml::{Node, Value};
 use crate::template::{Template, TemplateError};
+use crate::time::parse_duration;
 
 /// Collects problems while a workflow is read, so that all of them can be told at once.
 #[derive(Default)]
@@ -154,6 +155,20 @@ impl<'a> Fields<'a> {
                 None
             }
         }
+    }
+
+    /// A length of time such as `15m`; `or` says what else may stand there.
+    pub fn duration(&self, key: &str, or: &str) -> Option<std::time::Duration> {
+        let text = self.text(key)?;
+        let read = parse_duration(text).filter(|ms| *ms > 0);
+        if read.is_none() {
+            let place = self.get(key).map_or(self.node.place, |node| node.place);
+            let wanted = format!("a length of time such as `15m` or `1h30m`{or}");
+            let what = &self.what;
+            let message = format!("`{key}` of {what} is `{text}`, but must be {wanted}");
+            self.findings.error(place, message);
+        }
+        read.map(std::time::Duration::from_millis)
     }
 
     fn out_of_range(&self, node: &Node, key: &str, wanted: &str) {

@@ -6,6 +6,7 @@
 
 mod check;
 mod fields;
+pub mod front;
 pub mod plan;
 pub mod problem;
 pub mod settings;

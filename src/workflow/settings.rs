@@ -11,7 +11,6 @@ use super::problem::{Place, Problem};
 use super::steps;
 use super::yaml::{self, Node, Value};
 use crate::ids::name_fault;
-use crate::time::parse_duration;
 
 /// The inbox of whoever drives runs; no agent can be called so.
 pub const COORDINATOR: &str = "coordinator";
@@ -223,20 +222,9 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
 
 /// A length of time, or `none`.
 fn timeout(fields: &Fields) -> Option<Option<Duration>> {
-    let text = fields.text("timeout")?;
-    if text == "none" {
-        return Some(None);
-    }
-    match parse_duration(text).filter(|ms| *ms > 0) {
-        Some(ms) => Some(Some(Duration::from_millis(ms))),
-        None => {
-            let place = fields.get("timeout").map_or(fields.node.place, |node| node.place);
-            let wanted = "a length of time such as `15m` or `1h30m`, or `none`";
-            let what = &fields.what;
-            let message = format!("`timeout` of {what} is `{text}`, but must be {wanted}");
-            fields.findings.error(place, message);
-            None
-        }
+    match fields.get("timeout").and_then(Node::text) {
+        Some("none") => Some(None),
+        _ => fields.duration("timeout", ", or `none`").map(Some),
     }
 }
 

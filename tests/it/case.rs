@@ -20,6 +20,7 @@
 //!
 //! **Invariant:** a case sees nothing of another case, nor of the user who runs it.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -40,16 +41,19 @@ const LATEST: &str = ".orchestrate/runs/latest";
 /// How long one script may take. Far above what any needs, so only a hang reaches it.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+#[derive(Clone)]
 struct Case {
     files: Vec<(String, String)>,
     runs: Vec<Run>,
 }
 
+#[derive(Clone)]
 struct Run {
     script: String,
     expects: Vec<Expect>,
 }
 
+#[derive(Clone)]
 enum Expect {
     Exit(i32),
     Stdout(String),
@@ -68,21 +72,44 @@ struct Outcome {
 
 /// One trial for each case file below `root`, named by its path without the extension.
 pub fn trials(root: &Path, bin: &Path) -> Vec<Trial> {
+    let trial = |(name, file): (String, PathBuf)| {
+        let bin = bin.to_path_buf();
+        Trial::test(name, move || {
+            let text = fs::read_to_string(&file)?;
+            let case = parse(&text)?;
+            run(&case, &bin).map_err(Failed::from)
+        })
+    };
+    named_files(root).into_iter().map(trial).collect()
+}
+
+/// The same cases once more with `run --fleet` and workers in processes of their own. Those where
+/// that makes no sense are listed with the reason in `not-in-a-fleet.txt`.
+pub fn fleet_trials(root: &Path, bin: &Path) -> Vec<Trial> {
+    let list = read(&root.join("not-in-a-fleet.txt"));
+    let left_out: HashSet<&str> =
+        list.lines().filter_map(|line| Some(line.split_once(": ")?.0)).collect();
+    let trial = |(name, file): (String, PathBuf)| {
+        let bin = bin.to_path_buf();
+        Trial::test(format!("fleet/{name}"), move || {
+            let text = fs::read_to_string(&file)?;
+            let case = parse(&text)?;
+            run_in_a_fleet(&case, &bin).map_err(Failed::from)
+        })
+    };
+    let files = named_files(root).into_iter();
+    files.filter(|(name, _)| !left_out.contains(name.as_str())).map(trial).collect()
+}
+
+fn named_files(root: &Path) -> Vec<(String, PathBuf)> {
     let mut files = Vec::new();
     collect(root, &mut files);
     files.sort();
-    files
-        .into_iter()
-        .map(|file| {
-            let name = file.strip_prefix(root).unwrap_or(&file).with_extension("");
-            let bin = bin.to_path_buf();
-            Trial::test(name.to_string_lossy(), move || {
-                let text = fs::read_to_string(&file)?;
-                let case = parse(&text)?;
-                run(&case, &bin).map_err(Failed::from)
-            })
-        })
-        .collect()
+    let name = |file: &PathBuf| {
+        let name = file.strip_prefix(root).unwrap_or(file).with_extension("");
+        name.to_string_lossy().into_owned()
+    };
+    files.into_iter().map(|file| (name(&file), file)).collect()
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
@@ -174,7 +201,76 @@ fn expect(kind: &str, body: String) -> Result<Expect, String> {
     }
 }
 
+/// Where a case runs, and what is kept of it until it is over.
+struct Scene {
+    root: PathBuf,
+    _scratch: tempfile::TempDir,
+}
+
 fn run(case: &Case, bin: &Path) -> Result<(), String> {
+    let scene = set_up(case)?;
+    play(case, &scene.root, bin)
+}
+
+/// Workers serve every agent that the case names, and one takes what names none.
+fn run_in_a_fleet(case: &Case, bin: &Path) -> Result<(), String> {
+    let scene = set_up(case)?;
+    let settings = "default_agent: hand\ncommand_agent: hand\ndurability: process\n";
+    let file = scene.root.join("config/orchestrate/config.yaml");
+    write(&file, settings).map_err(|error| error.to_string())?;
+    let shims = scene.root.join("bin");
+    let program = bin.join("orchestrate");
+    let shim = format!(
+        "#!/bin/sh\nif [ \"$1\" = run ]; then shift; set -- run --fleet \"$@\"; fi\n\
+         exec '{}' \"$@\"\n",
+        program.display()
+    );
+    write(&shims.join("orchestrate"), &shim).map_err(|error| error.to_string())?;
+    let mut agents: BTreeSet<&str> = BTreeSet::from(["hand"]);
+    for (_, text) in &case.files {
+        let named = text.split("agent:").skip(1).filter_map(|rest| rest.split_whitespace().next());
+        agents.extend(named.map(|name| name.trim_matches(['"', '\'', ',', '}'])));
+    }
+    let mut workers = Vec::new();
+    for agent in agents {
+        let mut worker = command(&program, &scene.root, bin);
+        worker.args(["--quiet", "worker", agent]).stdout(Stdio::null()).stderr(Stdio::null());
+        workers.push(worker.spawn().map_err(|error| format!("starting a worker: {error}"))?);
+    }
+    let registered = scene.root.join("workspace/.orchestrate/workers");
+    let began = Instant::now();
+    while registered.read_dir().map_or(0, Iterator::count) < workers.len() {
+        if began.elapsed() > DEADLINE {
+            return Err("the workers did not come up".into());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let played = play(&without_traces(case), &scene.root, &shims);
+    for mut worker in workers {
+        let group = Pid::from_raw(worker.id().cast_signed());
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = worker.wait();
+    }
+    played
+}
+
+/// The same case where workers have been: what a refused run leaves nothing of is its own
+/// directory.
+fn without_traces(case: &Case) -> Case {
+    let mut case = case.clone();
+    for run in &mut case.runs {
+        for expect in &mut run.expects {
+            if let Expect::No(path) = expect
+                && path == ".orchestrate"
+            {
+                path.push_str("/runs");
+            }
+        }
+    }
+    case
+}
+
+fn set_up(case: &Case) -> Result<Scene, String> {
     let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
     // A real path, so that a workspace behind a symlink is never what makes a case fail.
     let root = scratch.path().canonicalize().map_err(|error| error.to_string())?;
@@ -185,8 +281,13 @@ fn run(case: &Case, bin: &Path) -> Result<(), String> {
     for (name, text) in &case.files {
         write(&workspace.join(name), text).map_err(|error| format!("writing `{name}`: {error}"))?;
     }
+    Ok(Scene { root, _scratch: scratch })
+}
+
+fn play(case: &Case, root: &Path, bin: &Path) -> Result<(), String> {
+    let workspace = root.join("workspace");
     for (index, run) in case.runs.iter().enumerate() {
-        let outcome = execute(&run.script, &root, bin)?;
+        let outcome = execute(&run.script, root, bin)?;
         let wrong = judge(run, &outcome, &workspace);
         if !wrong.is_empty() {
             return Err(report(index, run, &outcome, &workspace, &wrong));
@@ -212,25 +313,12 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 /// a pipe open, and the case would seem to hang.
 fn execute(script: &str, root: &Path, bin: &Path) -> Result<Outcome, String> {
     let (stdout, stderr) = (root.join("stdout"), root.join("stderr"));
-    let mut command = Command::new("sh");
-    command.arg("-c").arg(script).current_dir(root.join("workspace"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("ORCHESTRATE_") {
-            command.env_remove(name);
-        }
-    }
-    let mut path = bin.as_os_str().to_owned();
-    path.push(":");
-    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let mut command = command(Path::new("sh"), root, bin);
     command
-        .env("PATH", path)
-        .env("HOME", root.join("home"))
-        .env("XDG_CONFIG_HOME", root.join("config"))
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
+        .arg("-c")
+        .arg(script)
         .stdout(File::create(&stdout).map_err(|error| error.to_string())?)
-        .stderr(File::create(&stderr).map_err(|error| error.to_string())?)
-        .process_group(0);
+        .stderr(File::create(&stderr).map_err(|error| error.to_string())?);
     let mut child = command.spawn().map_err(|error| format!("starting `sh`: {error}"))?;
     let group = Pid::from_raw(child.id().cast_signed());
     let started = Instant::now();
@@ -247,6 +335,29 @@ fn execute(script: &str, root: &Path, bin: &Path) -> Result<Outcome, String> {
         let _ = child.wait();
     }
     Ok(Outcome { exit: ended.map(code), stdout: read(&stdout), stderr: read(&stderr) })
+}
+
+/// A program in the workspace of a case, in a process group of its own, that sees nothing of the
+/// user who runs it.
+fn command(program: &Path, root: &Path, bin: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root.join("workspace"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ORCHESTRATE_") {
+            command.env_remove(name);
+        }
+    }
+    let mut path = bin.as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    command
+        .env("PATH", path)
+        .env("HOME", root.join("home"))
+        .env("XDG_CONFIG_HOME", root.join("config"))
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .process_group(0);
+    command
 }
 
 /// The exit code as a shell would report it.

@@ -14,7 +14,7 @@ use crate::world::{World, trial};
 
 /// Runs a test in a mount namespace of its own, so that whatever it mounts is gone with it, even
 /// if it is killed.
-fn apart(test: impl FnOnce() + Send + 'static) {
+pub fn apart(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         // SAFETY: a plain system call; it concerns this thread alone.
         let alone = unsafe { nix::libc::unshare(nix::libc::CLONE_NEWNS) } == 0
@@ -30,7 +30,7 @@ fn apart(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-fn mount(arguments: &[&str]) -> bool {
+pub fn mount(arguments: &[&str]) -> bool {
     Command::new("mount")
         .args(arguments)
         .stderr(Stdio::null())
@@ -39,7 +39,7 @@ fn mount(arguments: &[&str]) -> bool {
 }
 
 /// A small file system in a directory of the workspace.
-fn small_disk(world: &World, name: &str) {
+pub fn small_disk(world: &World, name: &str) {
     let path = world.path(name);
     std::fs::create_dir_all(&path).expect("a directory");
     let path = path.to_string_lossy();

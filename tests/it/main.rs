@@ -10,6 +10,7 @@
 mod case;
 mod coverage;
 mod disk;
+mod doctor;
 mod examples;
 mod hostile;
 mod kill;
@@ -18,6 +19,7 @@ mod signals;
 mod terminal;
 mod tidy;
 mod twice;
+mod units;
 mod watch;
 mod world;
 
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
     let mut trials = coded();
     trials.extend(case::trials(&cases, &world::programs()));
+    trials.extend(case::fleet_trials(&cases.join("steps"), &world::programs()));
     trials.extend(coverage::trials(&cases));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -42,12 +45,14 @@ fn coded() -> Vec<Trial> {
         case::checks(),
         pattern::checks(),
         disk::trials(),
+        doctor::trials(),
         hostile::trials(),
         kill::trials(),
         signals::trials(),
         terminal::trials(),
         tidy::trials(),
         twice::trials(),
+        units::trials(),
         watch::trials(),
     ];
     modules.into_iter().flatten().collect()

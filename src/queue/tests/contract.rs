@@ -61,7 +61,7 @@ fn a_task_put_out_as_claimed_never_waits() {
         let one = open(disk, root, "one");
         let claim = one.enqueue_claimed(&task(1, 5)).unwrap();
         assert!(!one.has_waiting("qa").unwrap());
-        assert_eq!(one.claims("qa").unwrap(), [claim.name.clone()]);
+        assert_eq!(one.claims("qa").unwrap(), std::slice::from_ref(&claim.name));
         assert!(one.adopt_surprises(&HashSet::new()).unwrap().is_empty());
         assert_eq!(finish(&one, &claim, End::Processed).unwrap(), Ending::Committed);
         let claim = one.enqueue_claimed(&task(2, 5)).unwrap();
@@ -115,6 +115,29 @@ fn a_group_is_ended_each_by_its_own_move() {
         assert_eq!(guess(1), Some((End::Failed, done())));
         assert_eq!(guess(2), None);
     });
+}
+
+#[test]
+fn a_durable_group_on_the_real_disk_is_whole_and_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let one = open_as(&disk, dir.path(), "one", true);
+    let tasks: Vec<Task> = (0..40).map(|number| task(number, 5)).collect();
+    one.enqueue(&tasks).unwrap();
+    let claims: Vec<Claim> = std::iter::from_fn(|| take(&one)).collect();
+    let numbers: Vec<_> = claims.iter().map(|c| c.task.document["number"].as_u64()).collect();
+    assert_eq!(numbers, (0..40).map(Some).collect::<Vec<_>>());
+    let status = |claim: &Claim| object(json!({ "number": claim.task.document["number"] }));
+    let group: Vec<Finish> = claims
+        .iter()
+        .map(|claim| Finish { claim: claim.clone(), end: End::Processed, status: status(claim) })
+        .collect();
+    assert!(one.complete(&group).into_iter().all(|result| result.unwrap() == Ending::Committed));
+    for claim in &claims {
+        let told = one.ended_by_holder("day", &claim.name).unwrap();
+        assert_eq!(told, Some((End::Processed, status(claim))));
+    }
+    assert!(disk.list(&one.layout.tmp()).unwrap().is_empty());
 }
 
 #[test]
@@ -191,7 +214,13 @@ fn whoever_died_after_its_status_had_finished() {
             two.ended(End::Failed, "day").unwrap(),
             [(claim.name.clone(), "two".to_owned())]
         );
-        assert_eq!(finish(&one, &claim, End::Processed).unwrap(), Ending::Fenced);
+
+        // Its holder was only slow. It is fenced, and what it had said goes on counting.
+        for end in [End::Failed, End::Processed] {
+            assert_eq!(finish(&one, &claim, end).unwrap(), Ending::Fenced);
+            assert_eq!(two.status(End::Failed, "day", &claim.name).unwrap(), Some(done()));
+        }
+        assert_eq!(two.status(End::Processed, "day", &claim.name).unwrap(), None);
         // A torn status is none.
         one.enqueue(&[task(2, 5)]).unwrap();
         let claim = take(&one).unwrap();

@@ -2,6 +2,7 @@
 //! for some of them another one while the first is being recovered from.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::tricks::{Call, Reply, Tricky};
 use super::*;
@@ -19,6 +20,8 @@ struct Log {
     cancelled: BTreeSet<u64>,
     /// Claims that ended, and how.
     committed: BTreeMap<u64, (ClaimName, End)>,
+    /// Tasks that were put back, and the attempt they had ended with.
+    requeued: BTreeMap<u64, u32>,
     /// Who claimed what: process ends so far, task, attempt.
     claimed: Vec<(u32, u64, u32)>,
     crashes: u32,
@@ -28,8 +31,12 @@ fn number(task: &Task) -> u64 {
     task.document["number"].as_u64().unwrap()
 }
 
-fn open_as(disk: &Arc<dyn Disk>, me: &str, seed: u64) -> io::Result<FsQueue> {
-    FsQueue::open(disk.clone(), Layout::new(Path::new("ws")), me, seed, true)
+fn open_short(disk: &Arc<dyn Disk>, me: &str, seed: u64) -> io::Result<FsQueue> {
+    let layout = Layout::new(Path::new("ws"));
+    let mut queue = FsQueue::open(disk.clone(), layout, me, seed, true)?;
+    // What a planted fault leaves does not heal.
+    queue.patience = Duration::from_millis(1);
+    Ok(queue)
 }
 
 fn task_of(number: u64, agent: &str) -> Task {
@@ -84,7 +91,7 @@ impl Log {
 
 /// Everything that can happen to tasks, until the disk fails.
 fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
-    let boss = open_as(disk, "boss", seed)?;
+    let boss = open_short(disk, "boss", seed)?;
     let mut tasks: Vec<Task> = (1..=4).map(|number| task_of(number, "qa")).collect();
     tasks.push(task_of(5, "dev"));
     boss.enqueue(&tasks)?;
@@ -96,7 +103,7 @@ fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
     if boss.cancel_waiting("dev", &tasks[4].name)? == Ending::Committed {
         log.cancelled.insert(5);
     }
-    let first = open_as(disk, "first", seed + 1)?;
+    let first = open_short(disk, "first", seed + 1)?;
     let mut held = Vec::new();
     while held.len() < 3
         && let Some(claim) = log.claim(&first, "qa")?
@@ -108,10 +115,13 @@ fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
     first.release(&three)?;
     // From here on it may be executed again.
     log.committed.remove(&2);
-    boss.requeue(End::Failed, "day", &two.name, "first")?;
+
+    if boss.requeue(End::Failed, "day", &two.name, "first")? == Ending::Committed {
+        log.requeued.insert(2, two.name.task.attempt);
+    }
     boss.enqueue(&[task_of(7, "dev")])?;
     log.enqueued.insert(7);
-    let ghost = open_as(disk, "ghost", seed + 2)?;
+    let ghost = open_short(disk, "ghost", seed + 2)?;
     log.claim(&ghost, "dev")?;
     first.reap("ghost")?;
     log.work(&first, "qa")?;
@@ -121,7 +131,7 @@ fn story(disk: &Arc<dyn Disk>, log: &mut Log, seed: u64) -> io::Result<()> {
 
 /// Puts back what the dead held, and executes all there is.
 fn recover(disk: &Arc<dyn Disk>, log: &mut Log, me: &str, seed: u64) -> io::Result<()> {
-    let queue = open_as(disk, me, seed)?;
+    let queue = open_short(disk, me, seed)?;
     for worker in WORKERS.into_iter().filter(|worker| *worker != me) {
         queue.reap(worker)?;
     }
@@ -209,6 +219,12 @@ fn check(queue: &FsQueue, log: &Log) -> Result<(), String> {
             return Err(format!("task {number} ended as {end:?}, now {:?}", is(number)));
         }
     }
+
+    for (number, attempt) in &log.requeued {
+        if is(number).is_none_or(|(name, _)| name.task.attempt <= *attempt) {
+            return Err(format!("task {number} was put back, now {:?}", is(number)));
+        }
+    }
     for number in &log.cancelled {
         if is(number).is_none_or(|(_, end)| *end != End::Cancelled) {
             return Err(format!("task {number} was cancelled, now {:?}", is(number)));
@@ -255,21 +271,21 @@ fn is_caught(wrap: &dyn Fn(&Arc<SimDisk>) -> Arc<dyn Disk>) -> bool {
 #[test]
 fn faults_that_are_planted_are_caught() {
     let no_sync = |sim: &Arc<SimDisk>| {
-        Tricky::new(sim, |_, call| match call {
+        Tricky::over(sim, |_, call| match call {
             Call::Sync => Reply::Instead(Ok(())),
             _ => Reply::Go,
         })
     };
     let no_sync_of = |end: &'static str| {
         move |sim: &Arc<SimDisk>| {
-            Tricky::new(sim, move |_, call| match call {
+            Tricky::over(sim, move |_, call| match call {
                 Call::SyncDir(dir) if dir.ends_with(end) => Reply::Instead(Ok(())),
                 _ => Reply::Go,
             })
         }
     };
     let copy = |sim: &Arc<SimDisk>| {
-        Tricky::new(sim, |sim, call| match call {
+        Tricky::over(sim, |sim, call| match call {
             Call::Rename(from, to) => Reply::Instead(
                 sim.read(from)
                     .and_then(|bytes| sim.write(to, &bytes))

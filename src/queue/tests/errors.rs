@@ -36,7 +36,7 @@ fn tricky(
     let sim: Arc<SimDisk> = Arc::default();
     let plain: Arc<dyn Disk> = sim.clone();
     open(&plain, Path::new("ws"), "zero");
-    Tricky::new(&sim, move |_, call| if fits(call) && take() { reply() } else { Reply::Go })
+    Tricky::over(&sim, move |_, call| if fits(call) && take() { reply() } else { Reply::Go })
 }
 
 fn open_on(disk: &Arc<dyn Disk>) -> FsQueue {
@@ -141,13 +141,14 @@ fn a_sync_that_failed_is_an_error_and_is_not_tried_again() {
     assert_eq!(one.status(End::Processed, "day", &claim.name).unwrap(), Some(done()));
 }
 
+/// From where to where.
+type LastMove = Arc<Mutex<Option<(PathBuf, PathBuf)>>>;
+
 /// A disk on which moves into a directory fail for good, and the last of them.
-fn late(
-    dir: &'static str,
-) -> (Arc<SimDisk>, Arc<dyn Disk>, Arc<Mutex<Option<(PathBuf, PathBuf)>>>) {
+fn late(dir: &'static str) -> (Arc<SimDisk>, Arc<dyn Disk>, LastMove) {
     let (sim, last): (Arc<SimDisk>, Arc<Mutex<_>>) = Default::default();
     let noted = last.clone();
-    let disk = Tricky::new(&sim, move |_, call| match call {
+    let disk = Tricky::over(&sim, move |_, call| match call {
         Call::Rename(from, to) if goes_to(call, dir) => {
             *lock(&noted) = Some((from.to_owned(), to.to_owned()));
             Reply::Instead(Err(error(Errno::EIO)))

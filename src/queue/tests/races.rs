@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 
 use super::tricks::{Call, Reply, Tricky};
@@ -86,7 +87,7 @@ fn a_deep_inbox_is_drained_by_many_without_loss() {
 /// A disk on which whoever loses a race believes to have won it: it gets a copy.
 fn generous(sim: &Arc<SimDisk>) -> Arc<dyn Disk> {
     let gone: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::default();
-    Tricky::new(sim, move |sim, call| match call {
+    Tricky::over(sim, move |sim, call| match call {
         Call::Rename(from, to) => match sim.rename(from, to) {
             Err(_) if lock(&gone).contains_key(from) => {
                 let bytes = sim.read(&lock(&gone)[from]);
@@ -124,4 +125,74 @@ fn a_loser_that_believes_it_won_is_caught() {
     in_turns(&generous(&sim)).unwrap_err();
     let sim: Arc<dyn Disk> = Arc::new(SimDisk::default());
     in_turns(&sim).unwrap();
+}
+
+/// What somebody does who takes a holder for dead.
+const INTRUSIONS: [fn(&FsQueue); 3] = [
+    |two| drop(two.reap("one").unwrap()),
+    |two| {
+        two.reap("one").unwrap();
+        work(two);
+    },
+    |two| {
+        two.request_cancel(task(1, 5).name.id.as_str()).unwrap();
+        two.reap("one").unwrap();
+    },
+];
+
+fn work(queue: &FsQueue) {
+    while let Some(claim) = take(queue) {
+        finish(queue, &claim, End::Processed).unwrap();
+    }
+}
+
+/// A holder ends its task; before its operation number `at`, it is taken for dead. False if it
+/// has not so many.
+fn interrupted(at: usize, end: End, crash_limit: u32, intrusion: fn(&FsQueue)) -> bool {
+    let sim: Arc<SimDisk> = Arc::default();
+    let plain: Arc<dyn Disk> = sim.clone();
+    let two = open(&plain, Path::new("ws"), "two");
+    let left = Arc::new(AtomicUsize::new(usize::MAX));
+    let countdown = left.clone();
+    let disk = Tricky::over(&sim, move |_, _| {
+        if countdown.fetch_sub(1, Ordering::Relaxed) == 0 {
+            intrusion(&two);
+        }
+        Reply::Go
+    });
+    let one = open(&disk, Path::new("ws"), "one");
+    one.enqueue(&[Task { crash_limit, ..task(1, 5) }]).unwrap();
+    let claim = take(&one).unwrap();
+    left.store(at, Ordering::Relaxed);
+    let ending = finish(&one, &claim, end).unwrap();
+    let came = left.swap(usize::MAX, Ordering::Relaxed) > at;
+    let judge = open(&plain, Path::new("ws"), "judge");
+    judge.reap("one").unwrap();
+    work(&judge);
+    let place = judge.find("qa", "day", &claim.name.task.id).unwrap();
+    let Some(Place::Ended { end: ended, name, by }) = place else { panic!("{at}: {place:?}") };
+    let all = [End::Processed, End::Failed, End::Cancelled];
+    let count: usize = all.iter().map(|end| judge.ended(*end, "day").unwrap().len()).sum();
+    assert_eq!(count, 1, "{at}: it ended twice");
+    assert!(judge.status(ended, "day", &name).unwrap().is_some(), "{at}: {name:?} has no status");
+    // Whoever is told that it ended the task did, and nobody else.
+    let ours = (name == claim.name && by == "one", ended);
+    assert_eq!(ours.0, ending == Ending::Committed, "{at}: {name:?} by {by}");
+    assert!(!ours.0 || ours.1 == end, "{at}: {ended:?}");
+    assert!(judge.claims("qa").unwrap().is_empty() && !judge.has_waiting("qa").unwrap());
+    came
+}
+
+#[test]
+fn a_holder_that_is_taken_for_dead_at_any_point_ends_its_task_or_nothing() {
+    let mut moments = 0;
+    for crash_limit in [1, 3] {
+        for end in [End::Processed, End::Failed, End::Cancelled] {
+            for intrusion in INTRUSIONS {
+                moments +=
+                    (0..).take_while(|at| interrupted(*at, end, crash_limit, intrusion)).count();
+            }
+        }
+    }
+    assert!(moments > 100, "{moments}");
 }

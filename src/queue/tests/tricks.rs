@@ -36,7 +36,7 @@ pub struct Tricky {
 }
 
 impl Tricky {
-    pub fn new(
+    pub fn over(
         sim: &Arc<SimDisk>,
         trick: impl Fn(&SimDisk, Call) -> Reply + Send + Sync + 'static,
     ) -> Arc<dyn Disk> {

@@ -6,7 +6,8 @@ use std::cmp::Ordering;
 use serde_json::Value;
 
 use super::MAX_OUTPUT;
-use super::value::{compare, kind, print, to_json, truth};
+use super::value::{compare, print, to_json, truth};
+use crate::template::kind;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {

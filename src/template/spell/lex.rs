@@ -311,7 +311,7 @@ impl Lexer<'_> {
                 '\\' => {
                     let at = self.at + 1 + offset;
                     let (c, length) = escape(&self.text[at + 1..]).ok_or_else(|| {
-                        let message = "`\\` is followed by none of `n t r \" ' \\ uXXXX`";
+                        let message = "`\\` is followed by none of `n t r \" ' \\ uHHHH`";
                         self.source.fault(Span { start: at, end: at + 1 }, message)
                     })?;
                     text.push(c);

@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 use super::functions::{self, Function};
 use super::lex::Span;
 use super::parse::{Command, Does, Node, Operand, Pipe, Sets, Start};
-use super::value::{face, field, kind, print, truth};
+use super::value::{face, field, print, truth};
 use super::{Fault, Includes, MAX_INCLUDES, MAX_OUTPUT, MAX_ROUNDS, Piece, Source, Spell};
+use crate::template::kind;
 
 pub fn render(spell: &Spell, data: &Value, includes: Includes) -> Result<Vec<Piece>, Fault> {
     let mut shared = Shared { data, includes, known: HashMap::new(), rounds: 0 };

@@ -320,7 +320,7 @@ fn missing_variables() {
         ("é {{.bead.titel}}", "t.md:1:5", "there is no `titel`"),
         ("{{.bead.title.x}}", "t.md:1:3", "text has no `x`"),
         ("{{.bead.labels.9}}", "t.md:1:3", "a list of 2"),
-        ("{{.nil.x}}", "t.md:1:3", "nothing has no `x`"),
+        ("{{.nil.x}}", "t.md:1:3", "null has no `x`"),
         ("{{default .missing .empty}}", "t.md:1:11", "missing"),
         ("{{default .missing .yes}}", "t.md:1:11", "missing"),
         ("{{.missing | default \"\" | eq .other}}", "t.md:1:30", "`.other` is missing"),

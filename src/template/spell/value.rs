@@ -63,18 +63,6 @@ impl Serialize for Faced<'_> {
     }
 }
 
-/// What a value is called in messages.
-pub fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "nothing",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
 /// Compares values of one kind. Nothing for values of two kinds; no order where there is none.
 pub fn compare(a: &Value, b: &Value) -> Option<Option<Ordering>> {
     match (a, b) {

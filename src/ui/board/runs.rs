@@ -2,19 +2,18 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::tasks::{Found, PlaceView, TaskView};
 use super::{Board, Life, one_line};
-use crate::disk::RealDisk;
+use crate::disk;
 use crate::engine::run::{Address, EachRun, ItemResult, Sequence, Slot, StepState};
 use crate::engine::{Record, Run, RunScope, RunStatus, StepStatus};
 use crate::fleet::{open, run_task};
 use crate::ids::{RunId, StepPath};
 use crate::queue::Place;
-use crate::store::{self, Store, lock};
+use crate::store::{self, History, lock};
 use crate::time::Time;
 use crate::ui::text::log_line;
 use crate::workflow::Plan;
@@ -343,9 +342,8 @@ impl Board {
         let walk = Walk { board: self, plan: &plan, run: &run, driven, here: run.position() };
         let mut steps = Vec::new();
         walk.block(&plan.root, &run.body, &[], &mut steps);
-        let disk = Arc::new(RealDisk::default());
-        let entries = Store::events(disk, &root).unwrap_or_default();
-        let events = entries.iter().rev().take(EVENTS).filter_map(|entry| {
+        let history = History::read(&*disk::machine(), &root).unwrap_or_default();
+        let events = history.entries.iter().rev().take(EVENTS).filter_map(|entry| {
             let text = one_line(&log_line(&plan, &run, &entry.event)?);
             Some(EventView { at: entry.at, text })
         });

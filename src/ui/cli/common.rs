@@ -1,7 +1,6 @@
 //! What several verbs share: surroundings, reading a workflow, starting and driving a run.
 
 use std::ffi::OsString;
-use std::hash::{BuildHasher, Hasher};
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,22 +11,28 @@ use tracing::Level;
 use super::processed::Processed;
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel};
-use crate::disk::{Disk, RealDisk};
+use crate::disk::faulty::{self, Faults};
 use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
 
 use crate::digest::sha256;
+use crate::disk;
 use crate::fleet::config::ConfigError;
+use crate::fleet::member::chance;
 use crate::fleet::open::compile_in;
 use crate::fleet::site::{self, Environment};
 use crate::fleet::{Config, Drive, Finish, Site, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
-use crate::time::{Clock, SystemClock, Time};
+use crate::time::{self, Clock, SystemClock, Time};
 use crate::ui::log;
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::{Plan, Problem};
 use crate::workspace::Workspace;
+
+/// How far off the clock is, in milliseconds; and how the disk is to fail. For tests of a fleet.
+pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
+pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
 
 /// Flags that decide how a run goes.
 #[derive(clap::Args, Clone, Debug)]
@@ -100,6 +105,7 @@ impl Surroundings {
         let get = |key: &str| environment.get(key).filter(|value| !value.is_empty());
         let debug = common.debug || get("ORCHESTRATE_DEBUG").is_some_and(|value| value != "0");
         set_up_log(common, get("ORCHESTRATE_LOG_LEVEL"), debug)?;
+        be_unreliable(&environment)?;
         let here = std::env::current_dir().map_err(|error| {
             Failure::new(1, format!("cannot find the current directory: {error}"))
         })?;
@@ -144,6 +150,24 @@ impl Surroundings {
             eprintln!("{line}");
         }
     }
+}
+
+/// A wrong clock and a failing disk, where a test of the fleet asks for them.
+fn be_unreliable(environment: &Environment) -> Result<(), Failure> {
+    let get = |key: &str| Some(environment.get(key)?.to_string_lossy().into_owned());
+    let wrong = |key: &str, text: &str, wanted: &str| {
+        Failure::new(2, format!("{key} is `{text}`")).hint(format!("it must be {wanted}"))
+    };
+    if let Some(text) = get(CLOCK_OFFSET).filter(|text| !text.is_empty()) {
+        let by = text.parse().map_err(|_| wrong(CLOCK_OFFSET, &text, "milliseconds"))?;
+        time::set_wrong(by);
+    }
+    if let Some(text) = get(FAULTS).filter(|text| !text.is_empty()) {
+        let wanted = "SEED,RATE: how many of a thousand calls fail";
+        let faults = Faults::parse(&text).ok_or_else(|| wrong(FAULTS, &text, wanted))?;
+        faulty::fail_by(faults);
+    }
+    Ok(())
 }
 
 fn set_up_log(common: &Common, variable: Option<&OsString>, debug: bool) -> Result<(), Failure> {
@@ -236,12 +260,16 @@ pub fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
 
 /// Reads and compiles a workflow file; every problem of it is in the failure.
 pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
-    let name = file.display().to_string();
     let text = read_workflow(around, file).map_err(|message| Failure::new(2, message))?;
+    load_text(around, &file.display().to_string(), &text)
+}
+
+/// Compiles the text of a workflow that is called so.
+pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
     let workspace = open_workspace(around)?;
-    let (plan, warnings) = compile_in(&workspace, &around.config, &text)
-        .map_err(|problems| Failure { code: 2, text: show(&problems, &name, &text) })?;
-    Ok(Loaded { plan, file: name, text, warnings })
+    let (plan, warnings) = compile_in(&workspace, &around.config, text)
+        .map_err(|problems| Failure { code: 2, text: show(&problems, name, text) })?;
+    Ok(Loaded { plan, file: name.to_owned(), text: text.to_owned(), warnings })
 }
 
 /// Reads a workflow file as text. The error is a whole message.
@@ -304,15 +332,15 @@ impl<'a> NewRun<'a> {
 /// whole is not left behind in part.
 pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     let dir = &around.state_dir;
+    let warnings = &new.loaded.warnings;
     let cannot = |path: &Path, error: &std::io::Error| {
         let message = format!("cannot make `{}`: {error}", path.display());
         hinted(Failure::new(1, message), error, "run it again")
     };
     let now = SystemClock.now();
-    RealDisk::default().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
+    disk::machine().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
     let (id, root) = loop {
-        let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
-        let id = RunId::new(&now.to_stamp(), random);
+        let id = RunId::new(&now.to_stamp(), chance());
         let root = dir.join(id.as_str());
         match std::fs::create_dir(&root) {
             Ok(()) => break (id, root),
@@ -323,8 +351,26 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     let owned = fill(around, new, now, &id, &root).inspect_err(|_| {
         let _ = std::fs::remove_dir_all(&root);
     })?;
+    keep_log(around, &owned.plan, &root, &id)?;
+    for warning in warnings {
+        log::keep(Level::WARN, &warning.message);
+    }
     point_latest(dir, &id);
     tracing::info!("run {id} of `{}` started", owned.run.origin.workflow_file);
+    Ok(owned)
+}
+
+/// Makes a run of which nothing is there yet under an id that is given, for others to drive. It
+/// appears whole or not at all.
+pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned, Failure> {
+    let dir = &around.state_dir;
+    let failed = |error: std::io::Error| Failure::new(1, format!("cannot make run {id}: {error}"));
+    let making = dir.join(format!(".{id}.{}", std::process::id()));
+    disk::machine().make_dirs(&making).map_err(failed)?;
+    let mut owned = fill(around, new, SystemClock.now(), id, &making)?;
+    let root = dir.join(id.as_str());
+    crate::disk::rename(&making, &root).map_err(failed)?;
+    owned.store.moved_to(&root);
     Ok(owned)
 }
 
@@ -336,7 +382,8 @@ fn fill(
     id: &RunId,
     root: &Path,
 ) -> Result<Owned, Failure> {
-    let relative = root.strip_prefix(&around.workspace).unwrap_or(root);
+    let root_then = around.state_dir.join(id.as_str());
+    let relative = root_then.strip_prefix(&around.workspace).unwrap_or(&root_then);
     let origin = Origin {
         run_id: id.as_str().to_owned(),
         workflow_file: new.loaded.file.clone(),
@@ -354,14 +401,9 @@ fn fill(
     if !around.config.layers.is_empty() {
         frozen.push((SETTINGS, &settings));
     }
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
-    let store = Store::create(disk, root, &frozen, &new.plan, &mut run, now)
+    let store = Store::create(disk::machine(), root, &frozen, &new.plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
     let lock = take_lock(root, id)?;
-    keep_log(around, &new.plan, root, id)?;
-    for warning in &new.loaded.warnings {
-        log::keep(Level::WARN, &warning.message);
-    }
     Ok(Owned { plan: new.plan, run, store, lock })
 }
 

@@ -5,37 +5,63 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::common::{self, NewRun, Owned, RunOptions, Surroundings};
 use super::fleet::Teller;
 use super::processed::Processed;
 use super::signals::Signals;
 use super::{Common, Failure, fleet, signals};
-use crate::engine::{Choice, Event, Run, RunStatus};
+use crate::digest::sha256;
+use crate::engine::{Choice, Event, Policy, Run, RunStatus};
 use crate::exec::{Mask, Stop};
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
+use crate::fleet::free::made_at;
+use crate::fleet::intake::{Adopt, Adopted, Dropped};
 use crate::fleet::post::{self, RunTask};
+use crate::fleet::site::Environment;
 use crate::fleet::{Finish, Report, site};
 use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
 use crate::ui::text::{TextReport, log_line, seconds};
-use crate::workflow::Plan;
+use crate::workflow::{Plan, Problem, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct CoordinatorArgs {}
 
 pub fn main(_: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let mut around = Surroundings::look(common)?;
+    let credentials = fleet::take_credentials(&mut around)?;
     fleet::check_state_dir(&around)?;
     let queue = fleet::open_queue(&around)?;
     let signals = signals::listen()?;
+    // Every run has a few open files, and there may be thousands of runs.
+    raise_limit();
     let teller = Teller::new(&around, post::COORDINATOR);
     teller.say(&format!("coordinator {} drives the runs of inbox/coordinator", queue.me()));
-    let setup = setup(&around, queue, false)?;
+    let teller = Arc::new(teller);
+    let told = teller.clone();
+    let alive = Box::new(move || told.alive("drives runs"));
+    let setup = setup(&around, queue.clone(), false)?;
+    let adopt: Option<Box<dyn Adopt>> = Some(Box::new(Submissions { around, queue }));
+    let setup = Setup { credentials, alive, adopt, ..setup };
     Coordinator::new(setup)
         .serve(None, &signals.stop, &mut Daemon { teller })
         .map_err(|error| Failure::new(1, format!("the coordinator had to end: {error}")))?;
     Ok(0)
+}
+
+/// Lets this process open as many files as it may.
+fn raise_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && let wanted = hard.min(1 << 16)
+        && soft < wanted
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)
+    {
+        tracing::warn!("only {soft} files can be open at once ({error})");
+    }
 }
 
 fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Setup, Failure> {
@@ -44,9 +70,12 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
         workspace: common::open_workspace(around)?,
         config: around.config.clone(),
         environment: around.environment.clone(),
+        credentials: Environment::new(),
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
         debug: around.debug,
         backups,
+        adopt: None,
+        alive: Box::new(|| ()),
     })
 }
 
@@ -139,6 +168,74 @@ pub fn drive(
     Ok((code, run))
 }
 
+/// Makes runs of what people drop into the coordinator's inbox.
+struct Submissions {
+    around: Surroundings,
+    queue: Arc<FsQueue>,
+}
+
+impl Adopt for Submissions {
+    fn adopt(&mut self, dropped: &Dropped) -> std::io::Result<Adopted> {
+        Ok(match self.submit(dropped) {
+            Ok(task) => Adopted::Task(Box::new(task)),
+            Err(failure) => {
+                let first = failure.text.lines().next().unwrap_or_default();
+                Adopted::Refused(first.trim_start_matches("error: ").to_owned())
+            }
+        })
+    }
+}
+
+impl Submissions {
+    /// A workflow itself, or a map that names one: `workflow: FILE`, and a `context` if need be.
+    fn submit(&self, dropped: &Dropped) -> Result<Task, Failure> {
+        let around = &self.around;
+        let shown = |problem: Problem| Failure {
+            code: 2,
+            text: problem.show(dropped.source, dropped.text),
+        };
+        let said = yaml::parse(dropped.text).map_err(shown)?.to_json();
+        let (loaded, own) = match said.get("workflow").and_then(Value::as_str) {
+            Some(file) => {
+                let path = open_workspace_path(around, file)?;
+                (common::load(around, &path)?, said.get("context").cloned())
+            }
+            None => (common::load_text(around, dropped.source, dropped.text)?, None),
+        };
+        let mut context = loaded.plan.context.clone();
+        if let Some(Value::Object(own)) = own {
+            context.extend(own);
+        }
+        let policy = Policy { max_visits: around.config.max_visits, ..Policy::default() };
+        let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, policy) };
+        // The same file taken in twice must not make two runs.
+        let stamp = made_at(dropped.id).to_stamp();
+        let digest = sha256(dropped.id.as_str().as_bytes());
+        let random = u64::from_str_radix(&digest[..16], 16).unwrap_or_default();
+        let id = RunId::new(&stamp, random);
+        let root = around.state_dir.join(id.as_str());
+        let (run_root, file) = if root.exists() {
+            (root.strip_prefix(&around.workspace).unwrap_or(&root).to_owned(), loaded.file.clone())
+        } else {
+            let mut owned = common::create_as(around, new, &id)?;
+            let saved = owned.store.save(&owned.plan, &owned.run, SystemClock.now());
+            saved.map_err(|error| common::disk_failure(&error, &id))?;
+            let origin = owned.run.origin;
+            (PathBuf::from(origin.run_root), origin.workflow_file)
+        };
+        fleet::warn_of_absent(&self.queue, &agents_of(around, &loaded.plan));
+        let task = RunTask { run_id: id, run_root: run_root.to_string_lossy().into_owned() };
+        Ok(post::run_task(dropped.id, &task, &file, SystemClock.now()))
+    }
+}
+
+/// A path that a dropped file names, if it stays inside the workspace.
+fn open_workspace_path(around: &Surroundings, file: &str) -> Result<PathBuf, Failure> {
+    let workspace = common::open_workspace(around)?;
+    workspace.check(file).map_err(|error| Failure::new(2, error))?;
+    Ok(PathBuf::from(file))
+}
+
 /// Tells of the one run that a person started.
 struct One {
     telling: crate::ui::text::Telling,
@@ -163,7 +260,7 @@ impl Reports for One {
 
 /// Tells of many runs: what happens to each goes into its own log.
 struct Daemon {
-    teller: Teller,
+    teller: Arc<Teller>,
 }
 
 impl Reports for Daemon {
@@ -174,6 +271,10 @@ impl Reports for Daemon {
 
     fn note(&mut self, line: &str) {
         self.teller.say(line);
+    }
+
+    fn closing(&mut self) {
+        self.teller.closing();
     }
 
     fn left(&mut self, run: &Run, how: Left) {

@@ -2,13 +2,17 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Failure;
 use super::common::Surroundings;
-use crate::disk::RealDisk;
+use crate::disk;
+use crate::fleet::credentials;
 use crate::fleet::member::{self, Process, Registration};
+use crate::fleet::site::Environment;
+use crate::fleet::systemd::Notifier;
 use crate::fleet::worker::{Audience, Doing};
 use crate::queue::{FsQueue, Layout};
 use crate::time::{Clock, SystemClock};
@@ -18,14 +22,26 @@ use crate::ui::text::seconds;
 pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     let layout = Layout::new(&around.workspace);
     let me = member::new_incarnation();
-    let disk = Arc::new(RealDisk::default());
-    FsQueue::open(disk, layout, &me, member::chance(), around.config.durable).map(Arc::new).map_err(
-        |error| {
+    FsQueue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
+        .map(Arc::new)
+        .map_err(|error| {
             let place = around.workspace.display();
             Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
                 .hint("the workspace must be writable; `orchestrate doctor` tells more")
-        },
-    )
+        })
+}
+
+/// The secrets that systemd hands over as files; they count as variables from then on.
+pub fn take_credentials(around: &mut Surroundings) -> Result<Environment, Failure> {
+    let Some(dir) = around.environment.get(credentials::VARIABLE) else {
+        return Ok(Environment::new());
+    };
+    let found = credentials::read(Path::new(dir)).map_err(|error| {
+        Failure::new(2, format!("cannot read the credentials: {error}"))
+            .hint("LoadCredential= in the unit names them; see docs/operations.md")
+    })?;
+    around.environment.extend(found.clone());
+    Ok(found)
 }
 
 /// Members of the fleet that live, as far as can be told at once: a process of this machine that
@@ -66,10 +82,13 @@ pub struct Teller {
     colour: bool,
     live: bool,
     drawn: Mutex<usize>,
+    systemd: Notifier,
+    ready: AtomicBool,
 }
 
 impl Teller {
     pub fn new(around: &Surroundings, name: &str) -> Teller {
+        let get = |key: &str| around.environment.get(key)?.to_str().map(str::to_owned);
         let live = std::io::stderr().is_terminal() && !around.common.quiet;
         Teller {
             name: name.to_owned(),
@@ -77,7 +96,23 @@ impl Teller {
             colour: around.colour(),
             live,
             drawn: Mutex::new(0),
+            systemd: Notifier::from(get),
+            ready: AtomicBool::new(false),
         }
+    }
+
+    /// Tells systemd that this service is ready, then that it lives.
+    pub fn alive(&self, status: &str) {
+        if !self.ready.swap(true, Ordering::SeqCst) {
+            self.systemd.ready(status);
+        }
+        self.systemd.status(status);
+        self.systemd.alive();
+    }
+
+    pub fn closing(&self) {
+        self.systemd.stopping();
+        self.say("takes nothing new; what is at hand is finished. Once more gives it back");
     }
 
     pub fn say(&self, line: &str) {
@@ -126,6 +161,14 @@ impl Audience for Teller {
 
     fn note(&self, line: &str) {
         self.say(line);
+    }
+
+    fn alive(&self, doing: usize) {
+        self.alive(&format!("{doing} tasks at hand"));
+    }
+
+    fn closing(&self) {
+        self.closing();
     }
 
     fn tick(&self, doing: &[Doing]) -> Option<Duration> {

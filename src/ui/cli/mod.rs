@@ -9,7 +9,10 @@ mod clean;
 mod common;
 mod coordinator;
 mod demo;
+mod doctor;
+mod enqueue;
 mod fleet;
+mod fsck;
 mod offline;
 mod processed;
 mod ps;
@@ -23,6 +26,7 @@ mod signals;
 mod spell;
 mod status;
 mod submit;
+mod torture;
 mod validate;
 mod watch;
 mod why;
@@ -78,6 +82,8 @@ enum Verb {
     /// Show who serves, or ask workers to end
     #[command(subcommand)]
     Workers(workers::WorkersVerb),
+    /// Put tasks into an agent's inbox
+    Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
     /// Remove old runs
@@ -87,6 +93,16 @@ enum Verb {
     Spell(spell::SpellVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
+    /// Find out whether this workspace and its volume are fit for a fleet
+    Doctor(doctor::DoctorArgs),
+    /// The second process of `doctor --volume`
+    #[command(hide = true)]
+    DoctorPeer(doctor::PeerArgs),
+    /// Check that tasks, runs and journals are whole, and change nothing
+    Fsck(fsck::FsckArgs),
+    /// Torture a fleet in a scratch workspace, and judge what comes of it
+    #[command(hide = true)]
+    Torture(torture::TortureArgs),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(crate::offline::Options),
@@ -189,10 +205,15 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Retry(args) => retry::main(args, &cli.common),
         Verb::Queue(verb) => queue::main(verb, &cli.common),
         Verb::Workers(verb) => workers::main(verb, &cli.common),
+        Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
+        Verb::Fsck(args) => fsck::main(args, &cli.common),
+        Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
+        Verb::Doctor(args) => doctor::main(args, &cli.common),
+        Verb::DoctorPeer(args) => doctor::peer(args),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
 use super::signals::{self, Signals};
 use super::{Common, Failure, cancel, coordinator, fleet, retry, show};
-use crate::disk::{Disk, RealDisk};
+use crate::disk;
 use crate::engine::{Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
 use crate::fleet::open::{self, OpenError};
@@ -69,7 +69,7 @@ pub fn own(
     let workspace = common::open_workspace(around)?;
     let plan = open::frozen_plan(&workspace, &around.config, root)
         .map_err(|error| cannot_open(error, id))?;
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::default());
+    let disk = disk::machine();
     let (store, run) = match Store::load(disk.clone(), root, &plan) {
         Ok(loaded) => loaded,
         Err(error) if repair => {

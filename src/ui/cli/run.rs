@@ -39,7 +39,7 @@ pub struct RunArgs {
 /// Where `${context.*}` comes from beside the workflow.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct ContextArgs {
-    /// A variable, `${context.KEY}` in the workflow; wins over the file
+    /// A variable, `${context.KEY}` in a workflow and `{{.KEY}}` in a spell; wins over the file
     #[arg(long = "context", value_name = "KEY=VALUE")]
     pub pairs: Vec<String>,
     /// A JSON or YAML file of variables; wins over the workflow's own

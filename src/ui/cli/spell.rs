@@ -13,7 +13,6 @@ use crate::prompt::contract::{self, Contract};
 use crate::prompt::spell::{self, Found, Lost};
 use crate::template::spell::Fault;
 use crate::workflow::Problem;
-use crate::workspace::{PathError, Workspace};
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum SpellVerb {
@@ -55,7 +54,7 @@ fn render(args: &RenderArgs, around: &Surroundings) -> Result<u8, Failure> {
     let data = Value::Object(args.context.over(Map::new())?);
     let workspace = common::open_workspace(around)?;
     let limit = around.config.input_bytes;
-    let read = |path: &str| read_in(&workspace, path, limit);
+    let read = |path: &str| workspace.read_text(path, limit);
     let found = find(&args.spell, &read, limit)?;
     let text = spell::render(&found, &data, &read).map_err(|fault| refusal(&fault))?;
     print(&text)?;
@@ -86,17 +85,6 @@ fn read_file(path: &Path, limit: u64) -> Result<Found, Failure> {
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Found { file, text }),
         Err(_) => Err(Failure::new(2, format!("`{file}` is not UTF-8 text"))),
-    }
-}
-
-fn read_in(workspace: &Workspace, path: &str, limit: u64) -> Result<Option<String>, String> {
-    match workspace.read(path, limit) {
-        Ok(bytes) => {
-            String::from_utf8(bytes).map(Some).map_err(|_| "it is not UTF-8 text".to_owned())
-        }
-        Err(PathError::Missing { .. }) => Ok(None),
-        Err(PathError::Refused { reason, .. }) => Err(reason),
-        Err(PathError::Io { source, .. }) => Err(source.to_string()),
     }
 }
 

@@ -25,7 +25,8 @@ pub struct WorkerArgs {
 }
 
 pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let mut around = Surroundings::look(common)?;
+    let credentials = fleet::take_credentials(&mut around)?;
     if let Some(fault) = name_fault(&args.agent) {
         let message = format!("`{}` cannot name an agent: {fault}", args.agent);
         return Err(Failure::new(2, message));
@@ -47,6 +48,7 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         concurrency,
         until,
         environment: around.environment.clone(),
+        credentials,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
         config: around.config,
         queue,

@@ -1,0 +1,236 @@
+//! A disk that fails on purpose, as one far away does: calls take long, fail, do half of what they
+//! should, or do all of it and say that they failed.
+//!
+//! It is there for tests of whole programs: a process that was told to ([`fail_by`]) has this disk
+//! wherever it would have the real one. Nobody else pays for it.
+//!
+//! **Invariant:** every failure here is one that a network volume can show. What was synced is
+//! never taken back, and a call that says it succeeded did.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::{Disk, RealDisk, Visit};
+use crate::random;
+
+/// How a process's disk is to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Faults {
+    pub seed: u64,
+    /// Of a thousand calls, how many go wrong.
+    pub rate: u64,
+}
+
+impl Faults {
+    /// Reads `SEED,RATE`.
+    pub fn parse(text: &str) -> Option<Faults> {
+        let (seed, rate) = text.split_once(',')?;
+        let rate = rate.trim().parse().ok().filter(|rate| *rate <= 1000)?;
+        Some(Faults { seed: seed.trim().parse().ok()?, rate })
+    }
+}
+
+static FAULTS: OnceLock<Faults> = OnceLock::new();
+
+/// Gives this process a faulty disk from now on. The first call counts.
+pub fn fail_by(faults: Faults) {
+    let _ = FAULTS.set(faults);
+}
+
+/// The disk of this machine, or the faulty one where that was asked for.
+pub fn machine() -> Arc<dyn Disk> {
+    match FAULTS.get() {
+        None => Arc::new(RealDisk::default()),
+        Some(faults) => Arc::new(FaultyDisk::new(*faults)),
+    }
+}
+
+/// The longest that a call is held up.
+const DELAY_MS: u64 = 60;
+/// What a volume says that does not answer.
+const ERRORS: [Errno; 3] = [Errno::EIO, Errno::ESTALE, Errno::ETIMEDOUT];
+
+/// When in its course a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Before,
+    Halfway,
+    After,
+}
+
+struct FaultyDisk {
+    real: RealDisk,
+    faults: Faults,
+}
+
+/// Counted over all disks of the process, so that no two have the same fate.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+impl FaultyDisk {
+    fn new(faults: Faults) -> Self {
+        FaultyDisk { real: RealDisk::default(), faults }
+    }
+
+    /// What is to become of the next call; it may have waited when this returns.
+    fn fate(&self) -> Option<(When, io::Error)> {
+        let drawn = random::nth(self.faults.seed, CALLS.fetch_add(1, Ordering::Relaxed));
+        if drawn % 1000 >= self.faults.rate {
+            return None;
+        }
+        let rest = drawn / 1000;
+        if rest.is_multiple_of(2) {
+            std::thread::sleep(Duration::from_millis(rest / 2 % DELAY_MS));
+            return None;
+        }
+        let when = match rest / 2 % 3 {
+            0 => When::Before,
+            1 => When::Halfway,
+            _ => When::After,
+        };
+        Some((when, ERRORS[(rest / 6 % 3) as usize].into()))
+    }
+
+    /// A call that does all or nothing, whatever it says.
+    fn whole<T>(&self, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self.fate() {
+            None => call(),
+            Some((When::After, error)) => call().and(Err(error)),
+            Some((_, error)) => Err(error),
+        }
+    }
+
+    /// A call that may also do half.
+    fn part(&self, bytes: &[u8], call: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        match self.fate() {
+            None => call(bytes),
+            Some((When::Before, error)) => Err(error),
+            Some((When::Halfway, error)) => call(&bytes[..bytes.len() / 2]).and(Err(error)),
+            Some((When::After, error)) => call(bytes).and(Err(error)),
+        }
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.whole(|| self.real.read(path))
+    }
+
+    fn read_regular(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        self.whole(|| self.real.read_regular(path, limit))
+    }
+
+    fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.part(bytes, |bytes| self.real.append(path, bytes))
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.whole(|| self.real.truncate(path, len))
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.part(bytes, |bytes| self.real.write(path, bytes))
+    }
+
+    fn write_new(&self, files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>> {
+        let write = |(path, bytes): &(PathBuf, Vec<u8>)| {
+            self.part(bytes, |bytes| {
+                let mut done = self.real.write_new(&[(path.clone(), bytes.to_vec())], sync);
+                done.pop().unwrap_or(Ok(()))
+            })
+        };
+        files.iter().map(write).collect()
+    }
+
+    fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.whole(|| self.real.overwrite(path, bytes))
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        self.whole(|| self.real.sync(path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.whole(|| self.real.rename(from, to))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.whole(|| self.real.link(from, to))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.whole(|| self.real.sync_dir(dir))
+    }
+
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        self.whole(|| self.real.make_dir(dir))
+    }
+
+    fn make_dirs(&self, dir: &Path) -> io::Result<()> {
+        self.whole(|| self.real.make_dirs(dir))
+    }
+
+    fn scan(&self, dir: &Path, visit: Visit) -> io::Result<()> {
+        let (most, fate) = match self.fate() {
+            None => (usize::MAX, Ok(())),
+            Some((When::Before, error)) => return Err(error),
+            Some((When::Halfway, error)) => (1, Err(error)),
+            Some((When::After, error)) => (usize::MAX, Err(error)),
+        };
+        let mut seen = 0;
+        self.real.scan(dir, &mut |name| {
+            seen += 1;
+            if seen > most { ControlFlow::Break(()) } else { visit(name) }
+        })?;
+        fate
+    }
+
+    fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.whole(|| self.real.list_dirs(dir))
+    }
+
+    fn mode(&self, path: &Path) -> io::Result<u32> {
+        self.whole(|| self.real.mode(path))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.whole(|| self.real.remove(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_read_or_refused() {
+        assert_eq!(Faults::parse("7,20"), Some(Faults { seed: 7, rate: 20 }));
+        for bad in ["", "7", "x,1", "1,x", "1,1001"] {
+            assert_eq!(Faults::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_succeeds_did_and_all_ways_to_fail_are_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = FaultyDisk::new(Faults { seed: 3, rate: 300 });
+        let (mut before, mut after, mut half) = (0, 0, 0);
+        for number in 0..200 {
+            let path = dir.path().join(format!("{number}"));
+            let told = disk.write_new(&[(path.clone(), b"whole".to_vec())], false).remove(0);
+            match (told, std::fs::read(&path).ok().as_deref()) {
+                (Ok(()), Some(b"whole")) => {}
+                (Err(_), None) => before += 1,
+                (Err(_), Some(b"whole")) => after += 1,
+                (Err(_), Some(b"wh")) => half += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(before > 0 && after > 0 && half > 0, "{before} {half} {after}");
+    }
+}

@@ -1,0 +1,260 @@
+//! The runs: a journal that tells one story, a state that follows from it, and tasks that back
+//! its results.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::tree::{Lying, State, Tree, dirs};
+use super::{Finding, Kind};
+use crate::disk::RealDisk;
+use crate::engine::{self, Event, Record, Run, RunStatus, StepStatus, TaskRef};
+use crate::fleet::{open, post};
+use crate::ids::{Attempt, RunId};
+use crate::queue::End;
+use crate::store::{self, History, snapshot};
+use crate::workflow::Plan;
+use crate::workspace::Workspace;
+
+/// A run, as its journal tells it.
+#[derive(Clone, Debug)]
+pub struct RunSeen {
+    pub id: RunId,
+    pub status: RunStatus,
+    pub fleet: bool,
+    /// Every attempt that ended, in order.
+    pub ended: Vec<EndSeen>,
+}
+
+/// The end of an attempt.
+#[derive(Clone, Debug)]
+pub struct EndSeen {
+    pub step: String,
+    pub attempt: Attempt,
+    pub status: StepStatus,
+    /// The task it went out as.
+    pub task: Option<String>,
+    /// It was refused before it went out.
+    pub refused: bool,
+}
+
+pub(super) fn look(
+    workspace: &Workspace,
+    state_dir: &Path,
+    tree: &Tree,
+    findings: &mut Vec<Finding>,
+) -> io::Result<Vec<RunSeen>> {
+    let mut runs = Vec::new();
+    let mut known = HashSet::new();
+    for root in dirs(state_dir)? {
+        let name = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some(id) = RunId::parse(&name) else { continue };
+        let mut looker = Looker { id: &id, root, tree, findings, tasks: HashMap::new() };
+        if let Some(run) = looker.look(workspace) {
+            runs.push(run);
+            known.extend(looker.tasks.into_values().map(|task| task.id));
+        }
+    }
+    let seen: HashSet<&str> = runs.iter().map(|run| run.id.as_str()).collect();
+    for lying in tree.tasks.iter().filter(|lying| lying.kind.as_deref() == Some("step")) {
+        let run = lying.run.as_deref().unwrap_or_default();
+        if seen.contains(run) && !known.contains(lying.id().as_str()) {
+            let message = format!("run {run} knows nothing of this task");
+            findings.push(Finding::new(Kind::StrayTask, lying.id().as_str(), message));
+        }
+    }
+    Ok(runs)
+}
+
+/// Somebody looking at a run.
+struct Looker<'a> {
+    id: &'a RunId,
+    root: PathBuf,
+    tree: &'a Tree,
+    findings: &'a mut Vec<Finding>,
+    /// The tasks that attempts went out as.
+    tasks: HashMap<(String, Attempt), TaskRef>,
+}
+
+impl Looker<'_> {
+    fn find(&mut self, kind: Kind, message: impl Into<String>) {
+        self.findings.push(Finding::new(kind, self.id.as_str(), message));
+    }
+
+    fn look(&mut self, workspace: &Workspace) -> Option<RunSeen> {
+        // The state first: what it tells, the journal must have.
+        let state = std::fs::read(self.root.join(store::STATE)).ok();
+        let history = match History::read(&RealDisk::default(), &self.root) {
+            Ok(history) => history,
+            Err(error) => {
+                self.find(Kind::Journal, error.to_string());
+                return None;
+            }
+        };
+        let plan = match open::frozen_config(&self.root)
+            .and_then(|config| open::frozen_plan(workspace, &config, &self.root))
+        {
+            Ok(plan) => plan,
+            Err(error) => {
+                self.find(Kind::Unopened, error.to_string());
+                return None;
+            }
+        };
+        let Some(first) = history.entries.first() else {
+            self.find(Kind::Journal, "it has no journal");
+            return None;
+        };
+        let (Event::Started { origin }, 1) = (&first.event, first.seq) else {
+            // Begun anew after a power cut: what was before is in the state alone.
+            return None;
+        };
+        let gap = history.entries.windows(2).find(|pair| pair[1].seq != pair[0].seq + 1);
+        if let Some(pair) = gap {
+            self.find(Kind::Journal, format!("events after number {} are missing", pair[0].seq));
+            return None;
+        }
+        let run = Run::new(&plan, self.id.clone(), origin.clone(), first.at);
+        let ended = self.judge_events(&history);
+        let run = self.judge_state(&plan, run, &history, state.as_deref());
+        if run.origin.fleet {
+            self.judge_end(&run);
+        }
+        Some(RunSeen { id: run.id.clone(), status: run.status, fleet: run.origin.fleet, ended })
+    }
+
+    /// One end for each attempt, attempts that count up, results that tasks back.
+    fn judge_events(&mut self, history: &History) -> Vec<EndSeen> {
+        let mut ended: Vec<EndSeen> = Vec::new();
+        let mut seen: HashSet<(&str, Attempt)> = HashSet::new();
+        let mut newest: HashMap<&str, Attempt> = HashMap::new();
+        for entry in &history.entries {
+            match &entry.event {
+                Event::Launched { step, attempt, task } => {
+                    let before = newest.insert(step, *attempt).unwrap_or(0);
+                    if *attempt <= before {
+                        let message =
+                            format!("`{step}` went out as attempt {attempt} after {before}");
+                        self.find(Kind::AttemptBack, message);
+                    }
+                    if let Some(task) = task {
+                        self.tasks.insert((step.clone(), *attempt), task.clone());
+                    }
+                }
+                Event::Ended { step, attempt, record } => {
+                    if !seen.insert((step, *attempt)) {
+                        let message = format!("attempt {attempt} of `{step}` ended twice");
+                        self.find(Kind::EndedAgain, message);
+                    }
+                    let task = self.tasks.get(&(step.clone(), *attempt)).cloned();
+                    if let Some(task) = &task {
+                        self.judge_result(step, task, record);
+                    }
+                    let refused = newest.get(step.as_str()) != Some(attempt);
+                    newest.insert(step, *attempt);
+                    let (step, status) = (step.clone(), record.status);
+                    let task = task.map(|task| task.id);
+                    ended.push(EndSeen { step, attempt: *attempt, status, task, refused });
+                }
+                _ => {}
+            }
+        }
+        ended
+    }
+
+    /// A result that counts is the one in the status of the task, which has ended.
+    fn judge_result(&mut self, step: &str, task: &TaskRef, record: &Record) {
+        let what = format!("the result of `{step}`, task {},", task.id);
+        let Some(lying) = self.tree.find(&task.id) else {
+            // Whoever cleans up takes whole batches.
+            if self.tree.tasks.iter().any(|lying| lying.run.as_deref() == Some(self.id.as_str())) {
+                self.find(Kind::Unbacked, format!("{what} is of a task that is nowhere"));
+            }
+            return;
+        };
+        if !lying.has_ended() {
+            self.find(Kind::Unbacked, format!("{what} is of a task that has not ended"));
+            return;
+        }
+        let Some(status) = &lying.status else { return };
+        match post::record(status, task) {
+            Ok(told) if told == *record => {}
+            Ok(_) => self.find(Kind::Unbacked, format!("{what} is not what its status says")),
+            Err(reason) => self.find(Kind::Unbacked, format!("{what} is not backed: {reason}")),
+        }
+    }
+
+    /// The state is what the journal says, as far as it has come. Gives the run as it stands.
+    fn judge_state(
+        &mut self,
+        plan: &Plan,
+        mut run: Run,
+        history: &History,
+        state: Option<&[u8]>,
+    ) -> Run {
+        let loaded = match state.map(|bytes| snapshot::decode(plan, bytes)) {
+            Some(Ok(loaded)) => Some(loaded),
+            Some(Err(reason)) => {
+                self.find(Kind::State, format!("`{}`: {reason}", store::STATE));
+                None
+            }
+            // One that is over has its last one; until the first, the journal tells all.
+            None => None,
+        };
+        let told = state.and_then(|bytes| serde_json::from_slice::<Value>(bytes).ok());
+        let late = loaded.as_ref().is_some_and(|l| history.is_late(l.journal_term, l.journal_seq));
+        for entry in &history.entries {
+            engine::apply(plan, &mut run, entry.at, &entry.event);
+            let here = loaded.as_ref().filter(|l| l.journal_seq == entry.seq && !late);
+            if let Some(loaded) = here {
+                let bytes = snapshot::encode(plan, &run, entry.seq, loaded.journal_term);
+                if serde_json::from_slice::<Value>(&bytes).ok() != told {
+                    let message = format!("`{}` is not what the journal says", store::STATE);
+                    self.find(Kind::State, message);
+                }
+            }
+        }
+        let shown = loaded.as_ref().map(|loaded| loaded.run.status);
+        if run.status != RunStatus::Running && shown != Some(run.status) {
+            let message = match late {
+                true => "somebody who had lost the run overwrote its last state",
+                false => "the run is over, but its state does not say so",
+            };
+            self.find(Kind::StaleState, message);
+        }
+        run
+    }
+
+    /// A run and the task that it is agree.
+    fn judge_end(&mut self, run: &Run) {
+        let Some(lying) = self.tree.task_of_run(run.id.as_str()) else {
+            if run.status == RunStatus::Running {
+                self.find(Kind::Undriven, "it goes on, but there is no task to drive it by");
+            }
+            return;
+        };
+        let State::Ended { end, .. } = &lying.state else { return };
+        match (end, run.status) {
+            (End::Processed, RunStatus::Completed) => {}
+            (End::Processed, status) => {
+                let message = format!("its task says that it completed, its journal {status:?}");
+                self.find(Kind::WrongEnd, message.to_lowercase());
+            }
+            // One that failed, was stopped or cancelled may have been resumed by a person.
+            (_, RunStatus::Running) => {
+                self.find(
+                    Kind::Undriven,
+                    format!("it goes on, but its task has ended{}", why(lying)),
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+fn why(lying: &Lying) -> String {
+    let status = lying.status.as_ref();
+    let message = status.and_then(|status| status.get("message")?.as_str());
+    message.map(|message| format!(": {message}")).unwrap_or_default()
+}

@@ -1,0 +1,200 @@
+//! What comes of a free task that was executed: its answer read, its result judged, its
+//! follow-ups put out, and its status told.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::answer::{self, Answer, Done, FollowUp, FollowUps};
+use super::config::Config;
+use super::member::unguessable;
+use crate::engine::{Fault, Record, StepStatus};
+use crate::queue::{Queue, Task};
+use crate::workspace::Workspace;
+
+/// How much of an answer is looked at: its end, where it says how it went.
+const LOOKED_AT: u64 = 1 << 20;
+
+/// A free task, judged.
+#[derive(Debug)]
+pub struct Concluded {
+    pub record: Record,
+    pub answer: Answer,
+    pub follow_ups: FollowUps,
+}
+
+/// Judges an execution. `log` is where its output is, if the record does not hold all of it.
+pub fn conclude(
+    done: Done,
+    mut record: Record,
+    log: &Path,
+    config: &Config,
+    workspace: &Workspace,
+) -> Concluded {
+    if record.status != StepStatus::Completed {
+        let (answer, follow_ups) = Default::default();
+        return Concluded { record, answer, follow_ups };
+    }
+    let output = output(&record, log);
+    let answer = answer::read(&output);
+    if let Some(message) = answer.failure() {
+        record.status = StepStatus::Failed;
+        record.exit_code = Some(1);
+        record.error = Some(Fault { message, exit_code: 1, ..Fault::default() });
+    }
+    let limit = config.queue.task_bytes;
+    let read = |path: &str| workspace.read_text(path, limit);
+    let follow_ups = answer::follow_ups(&output, done, config, &read);
+    Concluded { record, answer, follow_ups }
+}
+
+/// What the agent said. A log that cannot be read leaves what the record has.
+fn output(record: &Record, log: &Path) -> String {
+    let kept = record.output.clone().unwrap_or_default();
+    if record.truncated != Some(true) {
+        return kept;
+    }
+    match end_of(log) {
+        Ok(text) => text,
+        Err(error) => {
+            tracing::warn!("the end of an answer cannot be read from its log: {error}");
+            kept
+        }
+    }
+}
+
+fn end_of(log: &Path) -> io::Result<String> {
+    let mut file = File::open(log)?;
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(LOOKED_AT)))?;
+    let mut bytes = Vec::new();
+    file.take(LOOKED_AT).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Puts follow-ups out, before the task they follow from is ended: whoever does that task again
+/// makes the same ones. Those that are out already, which only an earlier attempt can have done,
+/// are left.
+pub fn put_out(
+    queue: &dyn Queue,
+    follow_ups: &[FollowUp],
+    crash_limit: u32,
+    attempt: u32,
+) -> io::Result<()> {
+    let mut tasks = Vec::new();
+    for FollowUp { id, agent, task } in follow_ups {
+        let task: Task = task.task(agent, id, &unguessable(), crash_limit);
+        if attempt == 1 || queue.find(agent, &task.batch, id)?.is_none() {
+            tasks.push(task);
+        }
+    }
+    if tasks.is_empty() { Ok(()) } else { queue.enqueue(&tasks) }
+}
+
+impl Concluded {
+    /// What the status of the task tells besides its record.
+    pub fn members(&self) -> Map<String, Value> {
+        let Concluded { answer, follow_ups, .. } = self;
+        let mut members = Map::new();
+        if let Some(summary) = &answer.summary {
+            members.insert("message".into(), summary.as_str().into());
+        }
+        if let Some(outputs) = &answer.outputs {
+            members.insert("outputs".into(), outputs.clone());
+        }
+        let made = follow_ups.tasks.iter().map(|made| {
+            let title = made.task.heading();
+            json!({ "agent": made.agent, "task_id": made.id.as_str(), "title": title })
+        });
+        let left = follow_ups.left.iter().map(|file| json!({ "file": file }));
+        let next: Vec<Value> = made.chain(left).collect();
+        members.insert("next_actions".into(), next.into());
+        if !follow_ups.refused.is_empty() {
+            members.insert("refused_actions".into(), json!(follow_ups.refused));
+        }
+        if let Some(error) = self.record.error.as_ref().filter(|_| answer.success == Some(false)) {
+            members.insert("message".into(), error.message.as_str().into());
+        }
+        members
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::disk::RealDisk;
+    use crate::fleet::free::FreeTask;
+    use crate::queue::{FsQueue, Layout, TaskId};
+
+    fn concluded(dir: &Path, task: &FreeTask, record: Record) -> Concluded {
+        let id = TaskId::new(1_736_951_422_123, 2);
+        let done = Done { task, id: &id, agent: "engineer" };
+        let workspace = Workspace::open(dir).unwrap();
+        conclude(done, record, &dir.join("log"), &Config::built_in(), &workspace)
+    }
+
+    fn said(output: &str) -> Record {
+        let status = StepStatus::Completed;
+        Record { status, exit_code: Some(0), output: Some(output.into()), ..Record::default() }
+    }
+
+    #[test]
+    fn the_answer_decides_where_the_command_did_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = FreeTask::parse("---\nnext: [qa]\n---\nFix it.").unwrap();
+        let plain = concluded(dir.path(), &task, said("I did."));
+        assert_eq!(plain.record.status, StepStatus::Completed);
+        assert_eq!(plain.members()["next_actions"][0]["agent"], "qa");
+        let failed = concluded(dir.path(), &task, said("{\"success\": false, \"error\": \"no\"}"));
+        assert_eq!(failed.record.status, StepStatus::Failed);
+        assert_eq!(failed.members()["message"], "the agent says that it failed: no");
+        assert!(failed.follow_ups.tasks.is_empty());
+        let broken = Record { status: StepStatus::Failed, ..said("{\"success\": true}") };
+        let broken = concluded(dir.path(), &task, broken);
+        assert_eq!(broken.record.status, StepStatus::Failed);
+        assert!(broken.follow_ups.tasks.is_empty(), "nothing follows from a command that failed");
+    }
+
+    #[test]
+    fn the_end_of_a_long_answer_is_in_its_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("{}\n{{\"success\": false}}\n", "x".repeat(3 << 20));
+        std::fs::write(dir.path().join("log"), text).unwrap();
+        let task = FreeTask::parse("Fix it.").unwrap();
+        let record = Record { truncated: Some(true), ..said("xxx") };
+        assert_eq!(concluded(dir.path(), &task, record).record.status, StepStatus::Failed);
+    }
+
+    #[test]
+    fn files_are_read_inside_the_workspace_only() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("plan.md"), "Do this.").unwrap();
+        std::os::unix::fs::symlink("/", dir.path().join("out")).unwrap();
+        let actions = json!({ "next_actions": [
+            { "agent": "qa", "file": "plan.md" }, { "agent": "qa", "file": "out/etc/hostname" },
+        ] });
+        let task = FreeTask::parse("Fix it.").unwrap();
+        let concluded = concluded(dir.path(), &task, said(&actions.to_string()));
+        let [made] = concluded.follow_ups.tasks.as_slice() else { panic!("{concluded:?}") };
+        assert_eq!(made.task.text, "Do this.");
+        let refused = &concluded.members()["refused_actions"][0];
+        assert!(refused.as_str().unwrap().contains("out of the workspace"), "{refused}");
+    }
+
+    #[test]
+    fn a_follow_up_is_put_out_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path());
+        let queue = FsQueue::open(Arc::new(RealDisk::default()), layout, "a", 1, false).unwrap();
+        let task = FreeTask::parse("---\nnext: [qa]\n---\nFix it.").unwrap();
+        for attempt in 1..4 {
+            let made = concluded(dir.path(), &task, said("Another answer each time.")).follow_ups;
+            put_out(&queue, &made.tasks, 3, attempt).unwrap();
+            assert_eq!(queue.waiting("qa").unwrap().len(), 1);
+        }
+    }
+}

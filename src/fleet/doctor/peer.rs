@@ -1,0 +1,72 @@
+//! The second process: answers what the first one tries.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::talk::{self, BLOCK, END, PING, PONG, POST, Reads, Side};
+use crate::disk::rename;
+use crate::exec::Stop;
+
+/// Longer than the first process takes, so that only its death ends the second one early.
+const PATIENCE: Duration = Duration::from_secs(12);
+
+/// Answers in a directory where a first process waits, until it has no more questions.
+pub fn serve(dir: &Path, stop: &Stop) -> io::Result<()> {
+    let gone = AtomicBool::new(false);
+    let side = Side { dir, stop, gone: &gone, until: Instant::now() + PATIENCE };
+    side.post("ready", &std::process::id())?;
+    answer_pings(&side)?;
+    let go = side.hear("go")?;
+    side.post("raced", &side.race(go, "there")?)?;
+    side.hear::<()>("replacing")?;
+    side.post("read", &read_replaced(&side)?)?;
+    side.hear::<()>("locking")?;
+    side.post("tried", &side.lock()?.is_some())
+}
+
+fn answer_pings(side: &Side) -> io::Result<()> {
+    side.wait("a ping", side.until, |side| {
+        for name in side.list(PING)? {
+            match rename(&side.path(PING, &name), &side.path(PONG, &name)) {
+                Ok(()) if name == END => return Ok(Some(())),
+                Ok(()) => {}
+                // Already answered, but the listing is an old one.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    })
+}
+
+/// Reads a file over and over while the other side replaces it.
+fn read_replaced(side: &Side) -> io::Result<Reads> {
+    let path = side.dir.join(talk::REPLACED);
+    let mut seen = Reads::default();
+    while Instant::now() < side.until && side.stop.level() == 0 {
+        // Also after the last replacement, so that there is always a read.
+        let last = side.list(POST)?.iter().any(|name| name == talk::REPLACED);
+        for _ in 0..16 {
+            seen.reads += 1;
+            match fs::read(&path) {
+                Ok(bytes) => {
+                    let whole = bytes.len() == BLOCK && bytes.iter().all(|b| *b == bytes[0]);
+                    seen.torn += u64::from(!whole);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => seen.missing += 1,
+                // A server has forgotten the old file: whoever reads tries again.
+                Err(error) if error.raw_os_error() == Some(Errno::ESTALE as i32) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if last {
+            return Ok(seen);
+        }
+    }
+    Ok(seen)
+}

@@ -1,0 +1,197 @@
+//! What can be seen of a workspace and its machine without trying anything out.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use nix::sys::statvfs::statvfs;
+use nix::unistd::{AccessFlags, access, geteuid};
+
+use super::Finding;
+use super::mount::{Mount, mount_id};
+use crate::exec;
+use crate::fleet::Config;
+use crate::fleet::site::Environment;
+use crate::workflow::Configured;
+
+/// The directories between which tasks are renamed.
+const QUEUE: [&str; 4] = ["inbox", "processed", "failed", ".orchestrate"];
+
+const LITTLE_BYTES: u64 = 256 << 20;
+const FEW_FILES: u64 = 10_000;
+/// What the kernel gives a user without being asked; each program of a fleet takes one.
+const FEW_INSTANCES: u64 = 128;
+const FEW_WATCHES: u64 = 8_192;
+
+/// Whether the workspace can be written; `tried` is what became of trying.
+pub fn writable(workspace: &Path, tried: Option<&io::Error>) -> Finding {
+    let shown = workspace.display();
+    if let Some(error) = tried {
+        let cure = match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => format!("mount it to be written: {shown}"),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room".to_owned(),
+            _ => format!("give user {} the right to write there, or use another", geteuid()),
+        };
+        let text = format!("nothing can be written into `{shown}/.orchestrate`: {error}");
+        return Finding::wrong("workspace", text, cure);
+    }
+    for name in QUEUE {
+        let dir = workspace.join(name);
+        if !dir.is_dir() {
+            continue;
+        }
+        if let Err(errno) = access(&dir, AccessFlags::W_OK | AccessFlags::X_OK) {
+            let text = format!("`{name}` cannot be written: {}", errno.desc());
+            let cure = format!("give user {} the right to write there", geteuid());
+            return Finding::wrong("workspace", text, cure);
+        }
+    }
+    Finding::ok("workspace", format!("`{shown}` can be written"))
+}
+
+/// Whether a file can be renamed from each directory of the queue to each other.
+pub fn one_volume(workspace: &Path) -> Finding {
+    let mut places: BTreeMap<(u64, u64), Vec<String>> = BTreeMap::new();
+    for name in directories(workspace) {
+        let dir = workspace.join(&name);
+        // What is not there yet will be made in the workspace.
+        let there = if dir.symlink_metadata().is_ok() { &dir } else { workspace };
+        match volume(there) {
+            Ok(volume) => places.entry(volume).or_default().push(name),
+            Err(error) => {
+                let text = format!("`{name}` is no directory that can be used: {error}");
+                return Finding::wrong("one volume", text, "make it a directory");
+            }
+        }
+    }
+    let Some((usual, _)) = places.iter().max_by_key(|(_, names)| names.len()) else {
+        return Finding::ok("one volume", "there is nothing to look at");
+    };
+    let usual = *usual;
+    let apart = places.iter().filter(|(volume, _)| **volume != usual);
+    let apart: Vec<&String> = apart.flat_map(|(_, names)| names).collect();
+    if apart.is_empty() {
+        let names = QUEUE.map(|name| format!("`{name}`")).join(", ");
+        return Finding::ok("one volume", format!("{names} lie on one"));
+    }
+    let kind = |name: &str| {
+        let mount = Mount::of(&workspace.join(name)).or_else(|_| Mount::of(workspace));
+        mount.map_or("unknown".to_owned(), |m| {
+            format!("{} at `{}`", m.kind, m.mount_point.display())
+        })
+    };
+    let listed = apart.iter().map(|name| format!("`{name}` ({})", kind(name)));
+    let listed = listed.collect::<Vec<_>>().join(", ");
+    let other = &places[&usual][0];
+    Finding::wrong(
+        "one volume",
+        format!(
+            "{listed} on another volume than `{other}` ({}): no task can be moved",
+            kind(other)
+        ),
+        "put them on one volume, without a mount or a link to another in between",
+    )
+}
+
+/// The directories of the queue, and those of its agents.
+fn directories(workspace: &Path) -> Vec<String> {
+    let mut names: Vec<String> = QUEUE.map(str::to_owned).to_vec();
+    let agents = workspace.join("inbox").read_dir().into_iter().flatten().flatten();
+    let agents = agents.filter(|entry| entry.path().is_dir());
+    let mut agents: Vec<_> = agents.map(|entry| entry.file_name().into_string()).collect();
+    agents.sort();
+    names.extend(agents.into_iter().flatten().map(|agent| format!("inbox/{agent}")));
+    names
+}
+
+/// Two directories are on one volume for `rename` only if both numbers agree: a bind mount has
+/// the device of the other, a subvolume its mount.
+fn volume(dir: &Path) -> io::Result<(u64, u64)> {
+    Ok((mount_id(dir)?, fs::metadata(dir)?.dev()))
+}
+
+/// Whether there is room for work.
+pub fn room(workspace: &Path) -> Option<Finding> {
+    let stat = statvfs(workspace).ok()?;
+    let bytes = stat.blocks_available().saturating_mul(stat.fragment_size());
+    // Some file systems do not count files; they say that there are none at all.
+    let files = if stat.files() == 0 { u64::MAX } else { stat.files_available() };
+    let mib = bytes >> 20;
+    Some(if bytes < LITTLE_BYTES {
+        Finding::warning("room", format!("only {mib} MiB are free"), "make room")
+    } else if files < FEW_FILES {
+        let text = format!("only {files} more files can be made");
+        Finding::warning("room", text, "remove files, or use a volume with more inodes")
+    } else {
+        Finding::ok("room", format!("{mib} MiB are free"))
+    })
+}
+
+/// Inboxes into which anybody may put work for an agent.
+pub fn open_to_all(workspace: &Path) -> Vec<Finding> {
+    let inboxes = directories(workspace).into_iter().filter(|name| name.starts_with("inbox"));
+    let open = inboxes.filter(|name| {
+        let mode = fs::metadata(workspace.join(name)).map(|data| data.permissions().mode());
+        mode.is_ok_and(|mode| mode & 0o002 != 0)
+    });
+    open.map(|name| {
+        let text = format!("every user of this machine may put work into `{name}`");
+        Finding::warning("inbox", text, format!("chmod o-w {name}"))
+    })
+    .collect()
+}
+
+/// Whether the kernel will tell of changes.
+pub fn notices() -> Finding {
+    let limit = |name: &str| -> Option<u64> {
+        fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).ok()?.trim().parse().ok()
+    };
+    let (instances, watches) = (limit("max_user_instances"), limit("max_user_watches"));
+    let (Some(instances), Some(watches)) = (instances, watches) else {
+        let text = "it is not known whether the kernel tells of changes";
+        return Finding::warning(
+            "inotify",
+            text,
+            "mount `/proc`; without it, work is found by polling",
+        );
+    };
+    let text = format!("{instances} instances and {watches} watches for each user");
+    if instances < FEW_INSTANCES || watches < FEW_WATCHES {
+        let cure = format!(
+            "sysctl fs.inotify.max_user_instances={FEW_INSTANCES} \
+             fs.inotify.max_user_watches={FEW_WATCHES}"
+        );
+        return Finding::warning("inotify", format!("only {text}"), cure);
+    }
+    Finding::ok("inotify", text)
+}
+
+/// Whether the programs are there that steps and agents call.
+pub fn programs(config: &Config, environment: &Environment, workspace: &Path) -> Vec<Finding> {
+    let path = environment.get("PATH").map_or(OsStr::new(""), |path| path.as_os_str());
+    let find = |program: &str| exec::locate(program, path, workspace);
+    let mut findings = vec![match find("git") {
+        Ok(file) => Finding::ok("git", format!("`{}`", file.display())),
+        Err(error) => Finding::warning("git", error.to_string(), "install git, for worktrees"),
+    }];
+    for (name, provider) in config.providers() {
+        let title = format!("provider {name}");
+        let program = provider.command.first().and_then(|word| word.literal());
+        findings.push(match program {
+            None => Finding::ok(&title, "its program is known only when a step asks it"),
+            Some("orchestrate") => Finding::ok(&title, "built in"),
+            Some(program) => match find(program) {
+                Ok(file) => Finding::ok(&title, format!("`{}`", file.display())),
+                Err(error) => Finding::warning(
+                    &title,
+                    format!("{error}: a step that asks it fails"),
+                    format!("install `{program}` for this user, or use another provider"),
+                ),
+            },
+        });
+    }
+    findings
+}

@@ -1,0 +1,171 @@
+//! Two processes that meet in a directory. They know of each other by listing it, and in no other
+//! way: so it does not matter on which machines they are.
+//!
+//! **Invariant:** waiting ends: at the side's deadline, when a stop is asked for, and when the
+//! other process is known to be gone.
+
+use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::disk::{Disk, RealDisk, rename};
+use crate::exec::Stop;
+
+/// The directories of a meeting.
+pub const DRAFTS: &str = "drafts";
+pub const POST: &str = "post";
+pub const PING: &str = "ping";
+pub const PONG: &str = "pong";
+pub const RACE: &str = "race";
+pub const WON: &str = "won";
+
+/// The last ping.
+pub const END: &str = "end";
+/// The files that are replaced while they are read, and locked while somebody tries to.
+pub const REPLACED: &str = "replaced";
+pub const LOCKED: &str = "locked";
+pub const BLOCK: usize = 4096;
+
+/// The longest that the winner of a file waits.
+const MOMENT: Duration = Duration::from_millis(20);
+
+/// Said when a race begins.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Go {
+    pub files: usize,
+    pub limit_ms: u64,
+}
+
+/// What a reader saw of a file that was replaced all the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reads {
+    pub reads: u64,
+    /// Neither the old content nor the new.
+    pub torn: u64,
+    /// No file at all.
+    pub missing: u64,
+}
+
+/// One process of the two.
+pub struct Side<'a> {
+    pub dir: &'a Path,
+    pub stop: &'a Stop,
+    pub gone: &'a AtomicBool,
+    pub until: Instant,
+}
+
+impl Side<'_> {
+    pub fn path(&self, place: &str, name: &str) -> PathBuf {
+        self.dir.join(place).join(name)
+    }
+
+    pub fn list(&self, place: &str) -> io::Result<Vec<String>> {
+        RealDisk::default().list(&self.dir.join(place))
+    }
+
+    /// Says something; it is whole when it is seen.
+    pub fn post(&self, name: &str, word: &impl Serialize) -> io::Result<()> {
+        let draft = self.path(DRAFTS, name);
+        fs::write(&draft, serde_json::to_vec(word)?)?;
+        rename(&draft, &self.path(POST, name))
+    }
+
+    /// Waits for the other side to say something.
+    pub fn hear<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
+        self.wait(name, self.until, |side| {
+            if !side.list(POST)?.iter().any(|posted| posted == name) {
+                return Ok(None);
+            }
+            match fs::read(side.path(POST, name)) {
+                Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+                // Listed but not to be opened yet: a cache that does not know it.
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Looks again and again until there is an answer.
+    pub fn wait<T>(
+        &self,
+        what: &str,
+        until: Instant,
+        mut look: impl FnMut(&Self) -> io::Result<Option<T>>,
+    ) -> io::Result<T> {
+        loop {
+            if let Some(answer) = look(self)? {
+                return Ok(answer);
+            }
+            if self.gone.load(Ordering::SeqCst) {
+                return Err(io::Error::new(ErrorKind::BrokenPipe, "the other process has ended"));
+            }
+            if Instant::now() >= until {
+                let message = format!("`{what}` of the other process was not seen in time");
+                return Err(io::Error::new(ErrorKind::TimedOut, message));
+            }
+            if !self.stop.sleep(Duration::from_millis(1)) {
+                return Err(io::Error::new(ErrorKind::Interrupted, "it was stopped"));
+            }
+        }
+    }
+
+    /// Renames file after file, as the other side does at the same time. A letter for each:
+    /// `w`on, `l`ost as it should be, `f`alsely told to have lost, `e`rror of another kind.
+    pub fn race(&self, go: Go, who: &str) -> io::Result<String> {
+        let until = Instant::now() + Duration::from_millis(go.limit_ms);
+        let mut letters = Vec::new();
+        for file in 0..go.files {
+            if Instant::now() >= until || self.stop.level() > 0 {
+                break;
+            }
+            let target = self.path(WON, &target(file, who));
+            let began = Instant::now();
+            letters.push(match rename(&self.path(RACE, &file.to_string()), &target) {
+                Ok(()) => b'w',
+                Err(error) if error.kind() == ErrorKind::NotFound => b'l',
+                Err(_) => b'e',
+            });
+            // Whoever is ahead waits a moment, so that the other catches up and there is a race.
+            if letters.last() == Some(&b'w') {
+                let moment = 2.0 * chance() * began.elapsed().as_secs_f64();
+                std::thread::sleep(Duration::from_secs_f64(moment).min(MOMENT));
+            }
+        }
+        // A volume may report a failure of what it did; the queue looks for its target too.
+        let won = self.list(WON)?;
+        for (file, letter) in letters.iter_mut().enumerate() {
+            if *letter != b'w' && won.binary_search(&target(file, who)).is_ok() {
+                *letter = b'f';
+            }
+        }
+        Ok(letters.into_iter().map(char::from).collect())
+    }
+
+    /// Tries to lock a file: true if it could, which it should not while the other side holds it.
+    pub fn lock(&self) -> io::Result<Option<fs::File>> {
+        let path = self.dir.join(LOCKED);
+        let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+        match fs4::FileExt::try_lock(&file) {
+            Ok(()) => Ok(Some(file)),
+            Err(fs4::TryLockError::WouldBlock) => Ok(None),
+            Err(fs4::TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+/// A number between 0 and 1.
+fn chance() -> f64 {
+    let random = RandomState::new().build_hasher().finish();
+    random as f64 / u64::MAX as f64
+}
+
+/// What a file of the race is called by whoever won it.
+pub fn target(file: usize, who: &str) -> String {
+    format!("{file}.{who}")
+}

@@ -1,0 +1,392 @@
+//! Free tasks: work that belongs to no run. A person, or another agent, says what is to be done in
+//! plain words; the agent's settings say how.
+//!
+//! **Invariant:** nothing here touches the world.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::config::Config;
+use crate::digest::sha256;
+use crate::queue::name::label;
+use crate::queue::{Task, TaskId, TaskName};
+use crate::time::Time;
+use crate::workflow::front::{self, TaskHead};
+use crate::workflow::problem::nearest;
+use crate::workflow::settings::agent_fault;
+use crate::workflow::{Configured, Problem};
+
+/// The schema of every task.
+pub const SCHEMA: &str = "task/v1";
+const KIND: &str = "free";
+/// How urgent a task is that does not say.
+const PRIORITY: u8 = 5;
+
+/// What is to be done, in its author's words.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FreeTask {
+    pub text: String,
+    pub title: Option<String>,
+    pub provider: Option<String>,
+    pub model: Option<String>,
+    pub priority: Option<u8>,
+    pub timeout: Option<Duration>,
+    pub spell: Option<String>,
+    /// An id, a file, or the work item itself.
+    pub bead: Option<Value>,
+    /// The agents that go on with it, one after the other.
+    pub next: Vec<String>,
+    /// How many tasks it follows from.
+    pub depth: u32,
+    /// The file it was dropped as.
+    pub source: Option<String>,
+    /// The task it follows from.
+    pub after: Option<TaskId>,
+    /// What the first task of its chain said, where its own text is made of that.
+    pub origin: Option<String>,
+}
+
+impl FreeTask {
+    /// Reads what somebody wrote. The error is one sentence, with the line where there is one.
+    pub fn parse(text: &str) -> Result<FreeTask, String> {
+        refuse_zero_bytes(text)?;
+        let parts = front::split(text).map_err(|problem| sentence(&problem))?;
+        if parts.head.is_none() {
+            refuse_document(parts.body)?;
+        }
+        let head = match parts.head.map(front::read_task_head) {
+            None => TaskHead::default(),
+            Some(Ok(head)) => head,
+            Some(Err(problems)) => {
+                return Err(problems.first().map(sentence).unwrap_or_default());
+            }
+        };
+        let TaskHead { title, provider, model, priority, timeout, spell, bead, next } = head;
+        let plain = FreeTask::plain(parts.body)?;
+        Ok(FreeTask { title, provider, model, priority, timeout, spell, bead, next, ..plain })
+    }
+
+    /// A task that is all text, whatever it looks like.
+    pub fn plain(text: &str) -> Result<FreeTask, String> {
+        refuse_zero_bytes(text)?;
+        if text.trim().is_empty() {
+            return Err("it says nothing to do; write what is wanted as plain text".into());
+        }
+        Ok(FreeTask { text: text.to_owned(), ..FreeTask::default() })
+    }
+
+    /// Says why the task cannot be done by `agent` under these settings, before it is put out.
+    pub fn check(&self, config: &Config, agent: &str) -> Result<(), String> {
+        if let Some(fault) = agent_fault(agent) {
+            return Err(format!("`{agent}` cannot name an agent: {fault}"));
+        }
+        self.provider(config, agent)?;
+        let known = |name: &&String| config.agents().contains_key(*name) || *name == agent;
+        match self.next.iter().find(|name| !known(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let near = nearest(name, config.agents().keys().map(String::as_str));
+                let cure = match near {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => "name it under `agents` in the settings".into(),
+                };
+                Err(format!("`next` names `{name}`, which is no agent of the settings; {cure}"))
+            }
+        }
+    }
+
+    /// The provider that answers it: its own, its agent's, or the default one.
+    pub fn provider<'a>(&'a self, config: &'a Config, agent: &str) -> Result<String, String> {
+        let configured = || config.agent(agent).provider;
+        let name = self.provider.clone().or_else(configured);
+        let name = name.unwrap_or_else(|| config.default_provider.clone());
+        let all = config.providers();
+        if all.contains_key(&name) {
+            return Ok(name);
+        }
+        let known: Vec<_> = all.keys().map(|known| format!("`{known}`")).collect();
+        Err(format!("provider `{name}` is not known; known are {}", known.join(", ")))
+    }
+
+    /// A few words for lists: its title, or how it begins.
+    pub fn heading(&self) -> String {
+        const SHOWN: usize = 80;
+        let first = || self.text.lines().map(str::trim).find(|line| !line.is_empty());
+        let words = self.title.as_deref().or_else(first).unwrap_or_default();
+        let words = words.trim_start_matches(['#', ' ']);
+        match words.char_indices().nth(SHOWN) {
+            Some((cut, _)) => format!("{}…", &words[..cut]),
+            None => words.to_owned(),
+        }
+    }
+
+    /// The task as it is put into an inbox. Made twice, it has the same name.
+    pub fn task(&self, agent: &str, id: &TaskId, ticket: &str, crash_limit: u32) -> Task {
+        let stem = |source: &String| Some(Path::new(source).file_stem()?.to_str()?.to_owned());
+        let words = self.source.as_ref().and_then(stem).unwrap_or_else(|| self.heading());
+        let priority = self.priority.unwrap_or(PRIORITY);
+        Task {
+            name: TaskName {
+                priority,
+                id: id.clone(),
+                label: label(&words),
+                attempt: 1,
+                crashes: 0,
+            },
+            agent: agent.to_owned(),
+            batch: day(made_at(id)),
+            crash_limit,
+            document: self.document(agent, id, ticket),
+        }
+    }
+
+    /// The document of the task.
+    pub fn document(&self, agent: &str, id: &TaskId, ticket: &str) -> Map<String, Value> {
+        let mut document = Map::new();
+        let mut put = |key: &str, value: Value| {
+            if !value.is_null() {
+                document.insert(key.to_owned(), value);
+            }
+        };
+        put("schema", SCHEMA.into());
+        put("kind", KIND.into());
+        put("id", id.as_str().into());
+        put("agent", agent.into());
+        put("title", json!(self.title));
+        put("text", json!(self.text));
+        put("provider", json!(self.provider));
+        put("model", json!(self.model));
+        put("priority", json!(self.priority));
+        put("timeout_ms", json!(self.timeout.map(|timeout| timeout.as_millis() as u64)));
+        put("spell", json!(self.spell));
+        put("bead", json!(self.bead));
+        put("next", json!(self.next));
+        put("depth", json!(self.depth));
+        put("source", json!(self.source));
+        put("after", json!(self.after.as_ref().map(TaskId::as_str)));
+        put("origin", json!(self.origin));
+        put("created_at", json!(made_at(id)));
+        put("ticket", ticket.into());
+        document
+    }
+
+    /// Reads a document back. The error says which member is wrong.
+    pub fn from_document(document: &Map<String, Value>) -> Result<FreeTask, String> {
+        let is = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default();
+        if is("schema") != SCHEMA || is("kind") != KIND {
+            return Err(format!(
+                "it is no free task: schema `{}`, kind `{}`",
+                is("schema"),
+                is("kind")
+            ));
+        }
+        let wrong = |key: &str| format!("the task's `{key}` is not what it should be");
+        let text = |key: &str| match document.get(key) {
+            None => Ok(None),
+            Some(value) => value.as_str().map(|text| Some(text.to_owned())).ok_or(wrong(key)),
+        };
+        let number = |key: &str| match document.get(key) {
+            None => Ok(None),
+            Some(value) => value.as_u64().map(Some).ok_or(wrong(key)),
+        };
+        let next = document.get("next").cloned().unwrap_or(json!([]));
+        let id = |id: String| TaskId::parse(&id).ok_or(wrong("after"));
+        Ok(FreeTask {
+            text: text("text")?.ok_or(wrong("text"))?,
+            title: text("title")?,
+            provider: text("provider")?,
+            model: text("model")?,
+            priority: number("priority")?.map(|number| number.min(9) as u8),
+            timeout: number("timeout_ms")?.map(Duration::from_millis),
+            spell: text("spell")?,
+            bead: document.get("bead").cloned(),
+            next: serde_json::from_value(next).map_err(|_| wrong("next"))?,
+            depth: u32::try_from(number("depth")?.unwrap_or(0)).map_err(|_| wrong("depth"))?,
+            source: text("source")?,
+            after: text("after")?.map(id).transpose()?,
+            origin: text("origin")?,
+        })
+    }
+}
+
+/// A problem as one sentence.
+fn sentence(problem: &Problem) -> String {
+    let line = problem.place.map(|place| format!("line {}: ", place.line)).unwrap_or_default();
+    let hint = problem.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+    format!("{line}{}{hint}", problem.message)
+}
+
+fn refuse_zero_bytes(text: &str) -> Result<(), String> {
+    match text.lines().position(|line| line.contains('\0')) {
+        Some(line) => Err(format!("line {} holds a zero byte, which no text has", line + 1)),
+        None => Ok(()),
+    }
+}
+
+/// A document of ours is no text to be done: it was meant for a queue, and only the queue puts
+/// one there.
+fn refuse_document(text: &str) -> Result<(), String> {
+    if !text.trim_start().starts_with('{') {
+        return Ok(());
+    }
+    let Ok(Value::Object(map)) = serde_json::from_str::<Value>(text) else { return Ok(()) };
+    match map.get("schema").map(Value::as_str) {
+        None => Ok(()),
+        Some(Some(SCHEMA)) => Err(format!(
+            "it is a `{SCHEMA}` document, which only the queue itself puts into an inbox; \
+             drop the text that is to be done"
+        )),
+        Some(schema) => {
+            let schema = schema.unwrap_or("not text");
+            Err(format!(
+                "it is a JSON document whose `schema` is `{schema}`, which is no task; \
+                 drop the text that is to be done"
+            ))
+        }
+    }
+}
+
+/// When an id was made: its first ten characters.
+pub fn made_at(id: &TaskId) -> Time {
+    const ALPHABET: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    let digit = |c: char| ALPHABET.find(c).unwrap_or(0) as i64;
+    Time(id.as_str().chars().take(10).fold(0, |sum, c| (sum << 5) | digit(c)))
+}
+
+/// The batch of tasks that belong to no run: a day in UTC, `YYYYMMDD`.
+pub fn day(at: Time) -> String {
+    at.to_stamp()[..8].to_owned()
+}
+
+/// The id of a task's follow-up. It is the same however often the task is done, so that a
+/// follow-up which is there already is not put out again.
+pub fn follow_up_id(after: &TaskId, index: usize) -> TaskId {
+    let digest = sha256(format!("{after}/{index}").as_bytes());
+    let random = u128::from_str_radix(&digest[..20], 16).unwrap_or_default();
+    TaskId::new(made_at(after).0.unsigned_abs(), random)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> TaskId {
+        TaskId::new(1_736_951_422_123, 0x1234_5678_9abc_def0_1234)
+    }
+
+    #[test]
+    fn plain_text_is_the_whole_task() {
+        let task = FreeTask::parse("Fix the login.\n").unwrap();
+        assert_eq!(task, FreeTask { text: "Fix the login.\n".into(), ..FreeTask::default() });
+        let rule = "---\nFix the login.\n---\n";
+        assert_eq!(FreeTask::parse(rule).unwrap().text, rule);
+        assert_eq!(FreeTask::parse("{\"a\": 1}").unwrap().text, "{\"a\": 1}");
+        assert_eq!(FreeTask::parse("{not json").unwrap().text, "{not json");
+    }
+
+    #[test]
+    fn front_matter_is_taken_off() {
+        let task = FreeTask::parse(
+            "---\ntitle: Login\nprovider: offline\nmodel: m\npriority: 1\ntimeout: 2m\n\
+             spell: fix\nbead: b-1\nnext: [qa]\n---\n\nFix it.\n",
+        )
+        .unwrap();
+        assert_eq!(task.text, "\nFix it.\n");
+        assert_eq!(task.timeout, Some(Duration::from_secs(120)));
+        assert_eq!((task.priority, task.next.len()), (Some(1), 1));
+        assert_eq!(task.bead, Some("b-1".into()));
+    }
+
+    #[test]
+    fn a_refusal_is_one_sentence() {
+        for (text, said) in [
+            ("", "it says nothing to do"),
+            (" \n\t\n", "it says nothing to do"),
+            ("---\ntitle: A\n---\n\n", "it says nothing to do"),
+            ("---\ntitle: A\nDo it.\n", "line 1: the front matter that begins in line 1"),
+            ("---\ntitle: A\npriorty: 1\n---\nx", "line 3: the front matter has no field"),
+            ("---\npriority: 12\n---\nx", "line 2: `priority` of the front matter must be"),
+            ("a\nb\0c", "line 2 holds a zero byte"),
+            ("{\"schema\": \"task/v1\", \"text\": \"x\"}", "it is a `task/v1` document"),
+            ("{\"schema\": \"status/v1\"}", "whose `schema` is `status/v1`"),
+            (" {\"schema\": 3}\n", "whose `schema` is `not text`"),
+        ] {
+            let refusal = FreeTask::parse(text).unwrap_err();
+            assert!(refusal.starts_with(said) || refusal.contains(said), "{text:?}: {refusal}");
+            assert!(!refusal.contains('\n'), "{refusal}");
+        }
+        let near = FreeTask::parse("---\npriorty: 1\n---\nx").unwrap_err();
+        assert!(near.ends_with("did you mean `priority`?"), "{near}");
+    }
+
+    #[test]
+    fn a_document_reads_back_as_written() {
+        let task = FreeTask {
+            text: "é\n".into(),
+            title: Some("T".into()),
+            provider: Some("offline".into()),
+            model: Some("m".into()),
+            priority: Some(0),
+            timeout: Some(Duration::from_millis(1500)),
+            spell: Some("s".into()),
+            bead: Some(json!({ "id": "b" })),
+            next: vec!["qa".into()],
+            depth: 2,
+            source: Some("fix login.task".into()),
+            after: Some(id()),
+            origin: Some("o".into()),
+        };
+        let document = task.document("engineer", &id(), "t1");
+        assert_eq!(FreeTask::from_document(&document).unwrap(), task);
+        assert_eq!(document["created_at"], "2025-01-15T14:30:22.123Z");
+        let plain = FreeTask { text: "x".into(), ..FreeTask::default() };
+        let document = plain.document("engineer", &id(), "t1");
+        assert_eq!(FreeTask::from_document(&document).unwrap(), plain);
+        let mut wrong = document.clone();
+        wrong.insert("next".into(), json!([1]));
+        assert!(FreeTask::from_document(&wrong).unwrap_err().contains("`next`"));
+        wrong.insert("kind".into(), "step".into());
+        assert!(FreeTask::from_document(&wrong).is_err());
+    }
+
+    #[test]
+    fn a_task_is_named_by_its_file_its_title_or_its_beginning() {
+        let named = |source: Option<&str>, title: Option<&str>, text: &str| {
+            let task = FreeTask {
+                text: text.into(),
+                source: source.map(Into::into),
+                title: title.map(Into::into),
+                ..FreeTask::default()
+            };
+            task.task("engineer", &id(), "t", 3).name.label
+        };
+        assert_eq!(named(Some("fix-login.task"), Some("T"), "x"), "fix-login");
+        assert_eq!(named(None, Some("The login"), "x"), "The-login");
+        assert_eq!(named(None, None, "\n\n## Fix it\nnow"), "Fix-it");
+        assert_eq!(named(Some("é.task"), None, "x"), "");
+        let task = FreeTask::default().task("engineer", &id(), "t", 3);
+        assert_eq!((task.batch.as_str(), task.name.priority), ("20250115", 5));
+    }
+
+    #[test]
+    fn what_nobody_can_do_is_refused_before_it_is_put_out() {
+        let config = Config::built_in();
+        let task = |text: &str| FreeTask::parse(text).unwrap();
+        task("x").check(&config, "anybody").unwrap();
+        task("---\nnext: [qa]\n---\nx").check(&config, "anybody").unwrap();
+        let refused = task("---\nprovider: clade\n---\nx").check(&config, "qa").unwrap_err();
+        assert!(refused.contains("`claude`, `codex`, `gemini`, `offline`"), "{refused}");
+        let refused = task("---\nnext: [enginer]\n---\nx").check(&config, "qa").unwrap_err();
+        assert!(refused.ends_with("did you mean `engineer`?"), "{refused}");
+        assert!(task("x").check(&config, "coordinator").is_err());
+    }
+
+    #[test]
+    fn a_follow_up_has_one_id() {
+        assert_eq!(follow_up_id(&id(), 1), follow_up_id(&id(), 1));
+        assert_ne!(follow_up_id(&id(), 1), follow_up_id(&id(), 2));
+        assert_eq!(made_at(&follow_up_id(&id(), 1)), made_at(&id()));
+    }
+}

@@ -1,0 +1,86 @@
+//! Names of dropped files, as odd as people make them, and how such files are moved.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use crate::disk;
+use crate::queue::name::ENDING;
+use crate::queue::{TaskId, TaskName};
+
+/// How many bytes of a file's name are kept.
+pub const NAME_MAX: usize = 160;
+
+/// Whether a name is that of a file which somebody dropped.
+pub fn is_dropped(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    let task = bytes.ends_with(ENDING.as_bytes()) && !bytes.starts_with(b".");
+    task && !name.to_str().is_some_and(TaskName::is_name)
+}
+
+/// The names in a directory, as they are; one that is not there has none.
+pub fn list(dir: &Path) -> io::Result<Vec<OsString>> {
+    match std::fs::read_dir(dir) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Renames to a name that only this process can have chosen. False if there was nothing to
+/// rename. Whatever the call said: it happened if the target is listed.
+pub fn move_unique(from: &Path, to: &Path) -> io::Result<bool> {
+    let Err(error) = disk::rename(from, to) else { return Ok(true) };
+    let there = list(to.parent().unwrap_or(Path::new("")))?;
+    if there.iter().any(|name| Some(name.as_os_str()) == to.file_name()) {
+        return Ok(true);
+    }
+    if error.kind() == io::ErrorKind::NotFound { Ok(false) } else { Err(error) }
+}
+
+/// A file's name as a part of another: what could not be read back is written as `%` and two
+/// digits, and it is cut where it is too long.
+pub fn shown(name: &OsStr) -> String {
+    let mut out = String::new();
+    for chunk in name.as_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '%' => out.push_str("%25"),
+                c if c.is_control() => c.to_string().bytes().for_each(|b| push_hex(&mut out, b)),
+                c => out.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| push_hex(&mut out, *byte));
+    }
+    if out.len() > NAME_MAX {
+        let end = (0..=NAME_MAX).rev().find(|at| out.is_char_boundary(*at));
+        out.truncate(end.unwrap_or(0));
+        // Not through the middle of an escape.
+        if let Some(at) = out.rfind('%').filter(|at| *at + 3 > out.len()) {
+            out.truncate(at);
+        }
+    }
+    out
+}
+
+fn push_hex(out: &mut String, byte: u8) {
+    out.push_str(&format!("%{byte:02X}"));
+}
+
+/// Reads the name of a file that was moved aside: the id, and what it was called.
+pub fn read_name(file: &str) -> Option<(TaskId, String)> {
+    let (id, shown) = file.split_at_checked(26)?;
+    let (id, shown) = (TaskId::parse(id)?, shown.strip_prefix('-')?);
+    let mut bytes = Vec::new();
+    let mut rest = shown;
+    while let Some(at) = rest.find('%') {
+        bytes.extend_from_slice(&rest.as_bytes()[..at]);
+        let digits = rest.get(at + 1..at + 3)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = &rest[at + 3..];
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    Some((id, OsString::from_vec(bytes).to_string_lossy().into_owned()))
+}

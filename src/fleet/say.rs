@@ -1,0 +1,291 @@
+//! What an agent is told to do a free task, and the command that tells it.
+//!
+//! The task's text, put into a spell where one is named, is put into a system prompt: into its
+//! slot, or after it where an agent's own has none. Values are never read again, so a text cannot
+//! become a template.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::ask::{self, AskError};
+use super::config::{Agent, Config};
+use super::free::FreeTask;
+use super::work::{Input, Work};
+use crate::exec::STRING_BYTES;
+use crate::ids::{Attempt, StepPath};
+use crate::prompt::spell::{self, Found, Lost, Refusal, SystemPrompt};
+use crate::queue::TaskId;
+use crate::template::{Hole, Missing, Scope};
+use crate::workflow::Configured;
+use crate::workflow::plan::{InputMode, Param};
+
+pub use crate::prompt::spell::Read;
+
+impl FreeTask {
+    /// What is to be executed to have the task done by `agent`. The error is one sentence.
+    pub fn work(
+        &self,
+        config: &Config,
+        agent: &str,
+        read: Read,
+        id: &TaskId,
+        attempt: Attempt,
+    ) -> Result<Work, String> {
+        let name = self.provider(config, agent)?;
+        let provider = &config.providers()[&name];
+        let settings = config.agent(agent);
+        let model = self.model.clone().or(settings.model);
+        let model = model.map(|model| ("model".to_owned(), Param::Fixed(Value::String(model))));
+        let params: BTreeMap<String, Param> = model.into_iter().collect();
+        let wants = |missing: Vec<Missing>| wants_more(&name, &missing);
+        let params = ask::merge(provider, &params, &NoVariables).map_err(wants)?;
+        let prompt = self.prompt(&Told { config, agent, read, id, attempt });
+        let prompt = prompt.map_err(|refusal| refusal.to_string())?;
+        let argv = match ask::argv(provider, &params, prompt.as_bytes(), &NoVariables) {
+            Ok(argv) => argv,
+            Err(AskError::Missing(missing)) => return Err(wants_more(&name, &missing)),
+            Err(AskError::NotText { .. }) => return Err("the prompt is not UTF-8 text".into()),
+        };
+        if let Some(longest) = argv.iter().map(String::len).find(|len| *len > STRING_BYTES) {
+            return Err(format!(
+                "the prompt makes an argument of {longest} bytes, but {STRING_BYTES} is the most \
+                 that the system takes; use a provider with `input_mode: stdin`"
+            ));
+        }
+        let stdin = (provider.input == InputMode::Stdin).then_some(Input::Text(prompt));
+        let timeout = self.timeout.or(settings.timeout);
+        Ok(Work {
+            stdin,
+            agent: Some(agent.to_owned()),
+            timeout_ms: timeout.map(|timeout| timeout.as_millis() as u64),
+            asks: true,
+            ..Work::new(StepPath::top(id.as_str()), attempt, argv)
+        })
+    }
+
+    /// The whole prompt.
+    fn prompt(&self, told: &Told) -> Result<String, Refusal> {
+        let settings = told.config.agent(told.agent);
+        let data = self.variables(told, &settings);
+        let said = match self.spell.as_ref().or(settings.spell.as_ref()) {
+            None => self.text.clone(),
+            Some(spell) => spell::render(&spell::lookup(spell, told.read)?, &data, told.read)?,
+        };
+        let said = said.trim_end();
+        let Some(own) = settings.system_prompt else {
+            return Ok(SystemPrompt::find(told.read)?.wrap(said, &data, told.read)?);
+        };
+        let found = told.system_prompt(own)?;
+        if let Ok(system) = SystemPrompt::parse(&found) {
+            return Ok(system.wrap(said, &data, told.read)?);
+        }
+        // Without a slot it goes before the task.
+        let system = spell::render(&found, &data, told.read)?;
+        Ok(format!("{}\n\n{said}\n", system.trim_end()))
+    }
+
+    /// What spells and system prompts may refer to.
+    fn variables(&self, told: &Told, settings: &Agent) -> Value {
+        let all = || told.config.agents().keys().cloned().collect();
+        let next: Vec<String> = settings.next.clone().unwrap_or_else(all);
+        let next: Vec<_> = next.iter().map(|name| format!("`{name}`")).collect();
+        let mut bead = json!({
+            "id": told.id.as_str(),
+            "title": self.heading(),
+            "body": self.text,
+            "description": self.text,
+            "type": "task",
+            "priority": self.priority,
+            "labels": [],
+        });
+        match &self.bead {
+            Some(Value::Object(given)) => {
+                for (key, value) in given {
+                    bead[key] = value.clone();
+                }
+            }
+            Some(id) => bead["id"] = id.clone(),
+            None => {}
+        }
+        json!({
+            "bead": bead,
+            "task": bead,
+            "text": self.text,
+            "agent": told.agent,
+            "agents": next.join(", "),
+            "attempt": told.attempt,
+            "step": { "name": told.id.as_str() },
+        })
+    }
+}
+
+/// Whom a task is told to, and what with.
+struct Told<'a> {
+    config: &'a Config,
+    agent: &'a str,
+    read: Read<'a>,
+    id: &'a TaskId,
+    attempt: Attempt,
+}
+
+impl Told<'_> {
+    /// An agent's own system prompt: a file, or the text itself.
+    fn system_prompt(&self, own: String) -> Result<Found, Lost> {
+        if own.contains('\n') {
+            return Ok(Found { file: "system_prompt".into(), text: own });
+        }
+        let unreadable = |reason| Lost::Unreadable { file: own.clone(), reason };
+        match (self.read)(&own) {
+            Ok(Some(text)) => Ok(Found { file: own, text }),
+            Ok(None) => Err(unreadable(format!(
+                "it does not exist, and the settings of agent `{}` name it as system prompt",
+                self.agent
+            ))),
+            Err(reason) => Err(unreadable(reason)),
+        }
+    }
+}
+
+/// A free task belongs to no run.
+struct NoVariables;
+
+impl Scope for NoVariables {
+    fn look_up(&self, hole: &Hole) -> Result<std::borrow::Cow<'_, Value>, Missing> {
+        let reason = "a task that belongs to no run has no variables".into();
+        Err(Missing { raw: hole.raw.clone(), reason })
+    }
+}
+
+fn wants_more(provider: &str, missing: &[Missing]) -> String {
+    let holes: Vec<_> = missing.iter().map(|hole| format!("`${{{}}}`", hole.raw)).collect();
+    let holes = holes.join(", ");
+    format!("provider `{provider}` needs {holes}, which a task that belongs to no run has not")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::config::Layer;
+
+    fn config(text: &str) -> Config {
+        let layer = Layer { file: "c".into(), sha256: String::new(), text: text.into() };
+        Config::frozen(vec![layer]).unwrap()
+    }
+
+    fn nothing(_: &str) -> Result<Option<String>, String> {
+        Ok(None)
+    }
+
+    fn work(config: &Config, task: &str) -> Result<Work, String> {
+        let id = TaskId::new(1, 2);
+        FreeTask::parse(task).unwrap().work(config, "engineer", &nothing, &id, 2)
+    }
+
+    #[test]
+    fn the_agent_is_told_who_it_is_what_to_do_and_how_to_answer() {
+        let config = config("default_provider: codex\nagents: { engineer: { next: [qa] } }\n");
+        let work = work(&config, "Fix {{.agent}} and {{.x}}.\n").unwrap();
+        assert_eq!(work.argv, ["codex", "exec"]);
+        let Some(Input::Text(prompt)) = work.stdin else { panic!("the prompt is on stdin") };
+        assert!(prompt.starts_with("You are the agent `engineer` of a team"), "{prompt}");
+        assert!(prompt.contains("\nFix {{.agent}} and {{.x}}.\n"), "a text is no slot: {prompt}");
+        assert!(prompt.contains("\"success\""));
+        assert!(prompt.ends_with("You may hand work to: `qa`.\n"), "{prompt}");
+        assert!(!prompt.contains("\n\n\n"), "{prompt}");
+        assert_eq!((work.attempt, work.asks), (2, true));
+        assert_eq!(work.timeout_ms, Some(3_600_000));
+        assert_eq!(work.agent.as_deref(), Some("engineer"));
+    }
+
+    #[test]
+    fn the_task_wins_over_its_agent_and_the_agent_over_the_default() {
+        let config = config(
+            "agents:\n  engineer:\n    { provider: say, model: big, timeout: none, \
+             system_prompt: s.md }\n\
+             providers:\n  say: { command: [say, \"${PROMPT}\", \"${model}\"] }\n",
+        );
+        let read = |path: &str| Ok(Some(format!("From {path}.")));
+        let id = TaskId::new(1, 2);
+        let ask = |text: &str| {
+            FreeTask::parse(text).unwrap().work(&config, "engineer", &read, &id, 1).unwrap()
+        };
+        let work = ask("Do it.");
+        assert_eq!(work.argv, ["say", "From s.md.\n\nDo it.\n", "big"]);
+        assert_eq!((work.timeout_ms, work.stdin), (None, None));
+        let work = ask("---\nmodel: small\ntimeout: 2s\n---\nDo it.");
+        assert_eq!((work.argv[2].as_str(), work.timeout_ms), ("small", Some(2000)));
+        let work = ask("---\nprovider: codex\n---\nDo it.");
+        assert_eq!(work.argv[0], "codex");
+    }
+
+    #[test]
+    fn a_system_prompt_may_be_text_with_a_slot() {
+        let config = config(
+            "default_provider: codex\nagents:\n  engineer:\n    system_prompt: |\n      \
+             Before.\n      {{.spell_content}}\n      After, {{.agent}}.\n",
+        );
+        let Some(Input::Text(prompt)) = work(&config, "Do it.\n\n").unwrap().stdin else {
+            panic!()
+        };
+        assert_eq!(prompt, "Before.\nDo it.\nAfter, engineer.\n");
+    }
+
+    #[test]
+    fn a_spell_is_put_around_the_text() {
+        let config = config("default_provider: codex\nagents: { engineer: { spell: fix } }\n");
+        let read = |path: &str| match path {
+            "workflows/spells/fix.md" => {
+                Ok(Some("Fix {{.task.title}}: {{.text}}{{include \"end\"}}".into()))
+            }
+            ".coven/spells/end.md" => Ok(Some(" By {{.agent}}.".into())),
+            path => nothing(path),
+        };
+        let id = TaskId::new(1, 2);
+        let prompt = |text: &str| {
+            let work = FreeTask::parse(text).unwrap().work(&config, "engineer", &read, &id, 1);
+            match work.map(|work| work.stdin) {
+                Ok(Some(Input::Text(prompt))) => prompt,
+                other => format!("{other:?}"),
+            }
+        };
+        let told = prompt("---\ntitle: T\n---\nthe {{.x}}");
+        assert!(told.contains("\nFix T: the {{.x}} By engineer.\n"), "{told}");
+        let told = prompt("---\nspell: |\n  One {{.bead.id}}.\n  Two.\nbead: b-1\n---\nx");
+        assert!(told.contains("\nOne b-1.\nTwo.\n"), "{told}");
+        let told = prompt("---\nspell: none\n---\nx");
+        assert!(told.contains("no spell is called `none`"), "{told}");
+        let told = prompt("---\nspell: |\n  {{.nothing}}\n---\nx");
+        assert!(told.contains("inline spell:1:"), "{told}");
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_one_clear_sentence() {
+        for (settings, task, said) in [
+            ("", "---\nprovider: nobody\n---\nx", "provider `nobody` is not known; known are"),
+            ("agents: { engineer: { provider: no } }", "x", "provider `no` is not known"),
+            (
+                "agents: { engineer: { system_prompt: s.md } }",
+                "x",
+                "cannot read `s.md`: it does not exist",
+            ),
+            (
+                "default_provider: a\nproviders: { a: { command: [a, \"${model}\"] } }",
+                "x",
+                "provider `a` needs `${model}`",
+            ),
+            (
+                "default_provider: a\n\
+                 providers: { a: { command: [a], defaults: { b: \"${context.b}\" } } }",
+                "x",
+                "provider `a` needs `${context.b}`",
+            ),
+        ] {
+            let error = work(&config(settings), task).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+        let long = "x".repeat(131_072);
+        let error = work(&config("default_provider: gemini"), &long).unwrap_err();
+        assert!(error.contains("`input_mode: stdin`"), "{error}");
+    }
+}

@@ -1,0 +1,161 @@
+//! What a tortured fleet came to: was everything done that was promised, once, and in order?
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+
+use super::scripts::{SCRIPTS, Script};
+use crate::engine::{RunStatus, StepStatus};
+use crate::fleet::check::{Lying, Report, RunSeen, State};
+use crate::queue::End;
+
+/// What was promised to somebody.
+#[derive(Debug, Default)]
+pub struct Promises {
+    /// The runs that were submitted, each with its script.
+    pub runs: BTreeMap<String, usize>,
+    /// The free tasks, each with whether it goes well.
+    pub free: BTreeMap<String, bool>,
+}
+
+/// One line of `trace`: an execution that began.
+#[derive(Clone, Debug)]
+pub struct Execution {
+    pub run: String,
+    pub step: String,
+    pub attempt: String,
+    /// Which claim, or which attempt of a run's own, it belongs to.
+    pub mark: String,
+}
+
+/// Reads `trace`.
+pub fn executions(text: &str) -> Vec<Execution> {
+    text.lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ').map(str::to_owned);
+            let mut word = || words.next();
+            Some(Execution { run: word()?, step: word()?, attempt: word()?, mark: word()? })
+        })
+        .collect()
+}
+
+/// How often things happened that are allowed, and tell how hard the torture was.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub executions: usize,
+    /// Executions of an attempt beyond its first.
+    pub again: usize,
+}
+
+/// Finds what was not kept of the promises.
+pub fn judge(
+    promises: &Promises,
+    report: &Report,
+    executions: &[Execution],
+) -> io::Result<(Vec<String>, Tally)> {
+    let mut wrong = Vec::new();
+    let runs: HashMap<&str, &RunSeen> =
+        report.runs.iter().map(|run| (run.id.as_str(), run)).collect();
+    for (id, script) in &promises.runs {
+        let script = &SCRIPTS[*script];
+        match runs.get(id.as_str()) {
+            None => wrong.push(format!("run {id} of {} is lost", script.name)),
+            Some(run) => judge_run(run, script, report, &mut wrong),
+        }
+    }
+    for (id, well) in &promises.free {
+        judge_free(id, *well, report, &mut wrong);
+    }
+    let tally = judge_executions(promises, report, executions, &mut wrong);
+    Ok((wrong, tally))
+}
+
+fn end_of(lying: Option<&Lying>) -> Option<End> {
+    match lying?.state {
+        State::Ended { end, .. } => Some(end),
+        _ => None,
+    }
+}
+
+fn judge_run(run: &RunSeen, script: &Script, report: &Report, wrong: &mut Vec<String>) {
+    let what = format!("run {} of {}", run.id, script.name);
+    if run.status != script.outcome {
+        wrong.push(format!("{what} is {:?}, not {:?}", run.status, script.outcome));
+    }
+    let end = end_of(report.tree.task_of_run(run.id.as_str()));
+    let wanted = match run.status {
+        RunStatus::Completed => Some(End::Processed),
+        RunStatus::Cancelled => Some(End::Cancelled),
+        RunStatus::Failed => Some(End::Failed),
+        RunStatus::Running => None,
+    };
+    if end != wanted {
+        wrong.push(format!("{what} is {:?}, but its task is {end:?}", run.status));
+    }
+    let mut path: Vec<&str> = run.ended.iter().map(|end| end.step.as_str()).collect();
+    path.dedup();
+    let right = match script.outcome {
+        RunStatus::Cancelled => script.path.starts_with(&path),
+        _ => script.path == path,
+    };
+    if !right {
+        wrong.push(format!("{what} went {path:?}, not {:?}", script.path));
+    }
+}
+
+fn judge_free(id: &str, well: bool, report: &Report, wrong: &mut Vec<String>) {
+    let wanted = if well { End::Processed } else { End::Failed };
+    match end_of(report.tree.find(id)) {
+        Some(end) if end == wanted => {}
+        end => wrong.push(format!("free task {id} is {end:?}, not {wanted:?}")),
+    }
+}
+
+/// What ended was executed: by the claim that ended it, where it was a task; and no claim was
+/// executed twice.
+fn judge_executions(
+    promises: &Promises,
+    report: &Report,
+    executions: &[Execution],
+    wrong: &mut Vec<String>,
+) -> Tally {
+    let mut by_mark: HashMap<&str, usize> = HashMap::new();
+    let mut by_attempt: HashMap<(&str, &str, &str), usize> = HashMap::new();
+    for Execution { run, step, attempt, mark } in executions {
+        *by_mark.entry(mark).or_default() += 1;
+        *by_attempt.entry((run, step, attempt)).or_default() += 1;
+    }
+    for (mark, times) in by_mark.iter().filter(|(mark, times)| **times > 1 && is_claim(mark)) {
+        wrong.push(format!("claim {mark} was executed {times} times"));
+    }
+    for run in &report.runs {
+        for end in run.ended.iter().filter(|end| !end.refused) {
+            let attempt = end.attempt.to_string();
+            let executed = by_attempt.contains_key(&(run.id.as_str(), &end.step, &attempt));
+            if end.status == StepStatus::Completed && !executed {
+                wrong.push(format!(
+                    "run {}: attempt {attempt} of {} completed, but was never executed",
+                    run.id, end.step
+                ));
+            }
+        }
+    }
+    let marks: HashSet<&str> = by_mark.keys().copied().collect();
+    let promised = |lying: &&Lying| {
+        let id = lying.id().as_str();
+        promises.free.contains_key(id) || lying.kind.as_deref() == Some("step")
+    };
+    for lying in report.tree.tasks.iter().filter(promised) {
+        let State::Ended { end: End::Processed, name, .. } = &lying.state else { continue };
+        let mark = format!("task-{}/{}", lying.id(), name.stem());
+        if !marks.contains(mark.as_str()) {
+            wrong.push(format!("task {} is done, but {mark} was never executed", lying.id()));
+        }
+    }
+    let again = by_attempt.values().map(|times| times - 1).sum();
+    Tally { executions: executions.len(), again }
+}
+
+/// Whether a mark is that of a claimed task, and not of a run's own attempt.
+fn is_claim(mark: &str) -> bool {
+    mark.starts_with("task-")
+}

@@ -1,0 +1,454 @@
+//! Chaos on purpose: a real fleet in a scratch workspace, killed, frozen, drained, with wrong
+//! clocks and failing disks, while runs and tasks keep coming. Then calm, and a look at whether
+//! every promise was kept.
+//!
+//! What is done and when follows from a seed; what the machine makes of it does not, so a seed
+//! that fails fails again most of the time, not always.
+
+mod judge;
+mod members;
+mod plot;
+mod scripts;
+
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use judge::Tally;
+pub use members::Stage;
+pub use plot::Size;
+
+use super::check::{self, Calm, Finding};
+use super::member;
+use super::post::{self, StepTask};
+use super::work::Work;
+use crate::disk;
+use crate::engine::{RunStatus, TaskRef};
+use crate::exec::{self, Stop};
+use crate::ids::{RunId, StepPath};
+use crate::queue::{FsQueue, Layout, Queue};
+use crate::random::Random;
+use crate::time::{Clock, SystemClock};
+use crate::workspace::Workspace;
+use judge::Promises;
+use members::{Member, Role};
+use plot::{AGENTS, Deed, Temper};
+use scripts::{SCRIPTS, STEP};
+
+const BEAT_MS: u64 = 150;
+const LEASE_MS: u64 = 900;
+/// How long a fleet in calm may take to get everything done.
+const CALM: Duration = Duration::from_secs(60);
+/// How long a member may take to end when asked to.
+const LEAVE: Duration = Duration::from_secs(20);
+/// The run and the batch that free tasks say they are of.
+const FREE: &str = "free";
+const FREE_ROOT: &str = ".orchestrate/results/free";
+
+/// What came of a torture.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Promises that were not kept.
+    pub wrong: Vec<String>,
+    /// What is not as it must be on disk.
+    pub damage: Vec<Finding>,
+    /// What is left over.
+    pub notes: Vec<Finding>,
+    pub runs: usize,
+    pub free: usize,
+    /// What was done, and how often.
+    pub deeds: BTreeMap<&'static str, usize>,
+    pub tally: Tally,
+    /// How many statuses came too late.
+    pub late: usize,
+    pub stopped: bool,
+}
+
+impl Verdict {
+    pub fn is_clean(&self) -> bool {
+        self.wrong.is_empty() && self.damage.is_empty()
+    }
+}
+
+/// Something that follows a deed, at its time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Later {
+    Back(usize),
+    Thaw(usize),
+    Resume(usize),
+    Cancel(String),
+}
+
+struct Torture {
+    stage: Stage,
+    queue: FsQueue,
+    members: Vec<Member>,
+    random: Random,
+    promises: Promises,
+    paused: BTreeSet<usize>,
+    /// With their times, the next one first.
+    later: BinaryHeap<std::cmp::Reverse<(u64, Later)>>,
+    deeds: BTreeMap<&'static str, usize>,
+    wrong: Vec<String>,
+    began: Instant,
+}
+
+/// Tortures a fleet in the workspace of `stage`, which must be empty.
+pub fn torture(
+    stage: Stage,
+    seed: u64,
+    size: Size,
+    stop: &Stop,
+    say: &mut dyn FnMut(&str),
+) -> io::Result<Verdict> {
+    set_up(&stage.workspace, seed)?;
+    let mut torture = Torture::begin(stage, seed, size)?;
+    let plot = plot::write(seed, size, SCRIPTS.len(), LEASE_MS);
+    let whole = torture.play(&plot, stop)?;
+    say("calm");
+    torture.calm_down()?;
+    let quiet = torture.await_quiet(stop)?;
+    if !quiet {
+        torture.wrong.push(format!("it is not quiet after {} s of calm", CALM.as_secs()));
+    }
+    torture.verdict(!whole)
+}
+
+/// Writes workflows, settings and what steps execute.
+fn set_up(workspace: &Path, seed: u64) -> io::Result<()> {
+    for dir in [".orchestrate", "marks", &format!("{FREE_ROOT}/logs")] {
+        fs::create_dir_all(workspace.join(dir))?;
+    }
+    for script in &SCRIPTS {
+        fs::write(workspace.join(format!("{}.yaml", script.name)), script.yaml)?;
+    }
+    fs::write(workspace.join("prompt.md"), "Do nothing, and do it well.\n")?;
+    fs::write(workspace.join("trace"), "")?;
+    let step = workspace.join("step");
+    fs::write(&step, STEP)?;
+    fs::set_permissions(&step, fs::Permissions::from_mode(0o755))?;
+    let durability = if seed.is_multiple_of(2) { "power" } else { "process" };
+    let (beat, lease) = (BEAT_MS as f64 / 1000.0, LEASE_MS as f64 / 1000.0);
+    // Members die of our doing, so a task over which many died is no poison here.
+    let settings = format!(
+        "queue: {{ beat_sec: {beat}, lease_sec: {lease}, poll_ms: 20, idle_poll_ms: 300, \
+         drain_sec: 2, crash_limit: 1000 }}\ndurability: {durability}\n\
+         limits: {{ grace_sec: 0.3 }}\n"
+    );
+    fs::write(workspace.join(".orchestrate/config.yaml"), settings)
+}
+
+impl Torture {
+    fn begin(stage: Stage, seed: u64, size: Size) -> io::Result<Torture> {
+        let layout = Layout::new(&stage.workspace);
+        let (me, chance) = (member::new_incarnation(), member::chance());
+        let queue = FsQueue::open(disk::machine(), layout, &me, chance, true)?;
+        let role = |number: usize| match number.checked_sub(size.coordinators) {
+            None => Role::Coordinator,
+            Some(worker) => Role::Worker(worker % AGENTS.len()),
+        };
+        let count = size.coordinators + size.workers;
+        let members = (0..count).map(|n| Member::new(n, role(n), &stage)).collect();
+        let mut torture = Torture {
+            stage,
+            queue,
+            members,
+            // Not the row that the plot is made of.
+            random: Random::new(!seed),
+            promises: Promises::default(),
+            paused: BTreeSet::new(),
+            later: BinaryHeap::new(),
+            deeds: BTreeMap::new(),
+            wrong: Vec::new(),
+            began: Instant::now(),
+        };
+        for number in 0..count {
+            torture.start(number)?;
+        }
+        Ok(torture)
+    }
+
+    fn start(&mut self, number: usize) -> io::Result<()> {
+        let temper = Temper::draw(&mut self.random);
+        self.members[number].start(temper)
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.deeds.entry(what).or_default() += 1;
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn then(&mut self, after_ms: u64, later: Later) {
+        let at = self.now_ms() + after_ms;
+        self.later.push(std::cmp::Reverse((at, later)));
+    }
+
+    /// Plays the plot. Says whether to its end.
+    fn play(&mut self, plot: &[(u64, Deed)], stop: &Stop) -> io::Result<bool> {
+        for (at, deed) in plot {
+            if !self.wait_for(*at, stop)? {
+                return Ok(false);
+            }
+            self.act(deed)?;
+        }
+        Ok(true)
+    }
+
+    /// Does what is due until a time has come. Says whether it may go on then.
+    fn wait_for(&mut self, at: u64, stop: &Stop) -> io::Result<bool> {
+        loop {
+            let due = self.later.peek().map(|std::cmp::Reverse((due, _))| *due);
+            let next = due.map_or(at, |due| due.min(at));
+            let rest = Duration::from_millis(next.saturating_sub(self.now_ms()));
+            if !stop.sleep(rest) {
+                return Ok(false);
+            }
+            if due.is_none_or(|due| due > at) {
+                return Ok(true);
+            }
+            if let Some(std::cmp::Reverse((_, later))) = self.later.pop() {
+                self.follow_up(later)?;
+            }
+        }
+    }
+
+    fn act(&mut self, deed: &Deed) -> io::Result<()> {
+        match *deed {
+            Deed::Submit { script, cancel_after_ms } => self.submit(script, cancel_after_ms),
+            Deed::Free { agent, well } => self.put_out(agent, well),
+            Deed::Kill { member, back_after_ms } => {
+                if self.members[member].is_up() {
+                    self.members[member].kill();
+                    self.count("kill");
+                    self.then(back_after_ms, Later::Back(member));
+                }
+                Ok(())
+            }
+            Deed::Freeze { member, for_ms } => {
+                if self.members[member].is_up() && !self.members[member].is_frozen() {
+                    self.members[member].freeze();
+                    self.count(if for_ms > LEASE_MS { "long freeze" } else { "short freeze" });
+                    self.then(for_ms, Later::Thaw(member));
+                }
+                Ok(())
+            }
+            Deed::Drain { member, twice, back_after_ms } => {
+                if self.members[member].is_up() {
+                    self.members[member].ask_to_end();
+                    if twice {
+                        self.members[member].ask_to_end();
+                    }
+                    self.count("drain");
+                    self.then(back_after_ms, Later::Back(member));
+                }
+                Ok(())
+            }
+            Deed::Pause { agent, for_ms } => {
+                self.queue.pause(AGENTS[agent], "torture")?;
+                self.paused.insert(agent);
+                self.count("pause");
+                self.then(for_ms, Later::Resume(agent));
+                Ok(())
+            }
+        }
+    }
+
+    fn follow_up(&mut self, later: Later) -> io::Result<()> {
+        match later {
+            Later::Back(member) if self.members[member].is_up() => {
+                // It still finishes what it does.
+                self.then(100, Later::Back(member));
+                Ok(())
+            }
+            Later::Back(member) => self.start(member),
+            Later::Thaw(member) => {
+                self.members[member].thaw();
+                Ok(())
+            }
+            Later::Resume(agent) => {
+                self.paused.remove(&agent);
+                self.queue.resume(AGENTS[agent])
+            }
+            Later::Cancel(run) => {
+                self.count("cancel");
+                self.queue.request_cancel(&run)
+            }
+        }
+    }
+
+    fn submit(&mut self, script: usize, cancel_after_ms: u64) -> io::Result<()> {
+        let file = format!("{}.yaml", SCRIPTS[script].name);
+        let temper = Temper { faults: None, ..Temper::draw(&mut self.random) };
+        let (code, run) = self.stage.call(&["submit", &file, "--quiet"], temper)?;
+        if code != Some(0) {
+            self.wrong.push(format!("{file} could not be submitted: exit code {code:?}"));
+            return Ok(());
+        }
+        if SCRIPTS[script].outcome == RunStatus::Cancelled {
+            self.then(cancel_after_ms, Later::Cancel(run.clone()));
+        }
+        self.promises.runs.insert(run, script);
+        Ok(())
+    }
+
+    /// Puts a task out that belongs to no run.
+    fn put_out(&mut self, agent: usize, well: bool) -> io::Result<()> {
+        let now = SystemClock.now();
+        let id = self.queue.new_id(now.0 as u64).to_string();
+        let reference = TaskRef { id, agent: AGENTS[agent].into(), ticket: member::unguessable() };
+        let what = if well { "well" } else { "bad" };
+        let step = StepPath::top(&format!("Free{}", self.promises.free.len()));
+        let task = StepTask {
+            run_id: RunId::new("20000101T000000Z", 0),
+            run_root: FREE_ROOT.into(),
+            debug: false,
+            masked: Vec::new(),
+            ticket: reference.ticket.clone(),
+            work: Work::new(step, 1, vec!["./step".into(), what.into()]),
+        };
+        let task = post::step_task(&reference, &task, 1000, now);
+        let Some(mut task) = task else { return Err(io::Error::other("no task")) };
+        task.batch = FREE.into();
+        self.queue.enqueue(&[task])?;
+        self.promises.free.insert(reference.id, well);
+        Ok(())
+    }
+
+    /// Ends all harm: everybody goes on or is replaced by somebody healthy.
+    fn calm_down(&mut self) -> io::Result<()> {
+        let later = std::mem::take(&mut self.later);
+        for std::cmp::Reverse((_, later)) in later {
+            if !matches!(later, Later::Back(_)) {
+                self.follow_up(later)?;
+            }
+        }
+        for agent in std::mem::take(&mut self.paused) {
+            self.queue.resume(AGENTS[agent])?;
+        }
+        for number in 0..self.members.len() {
+            let member = &mut self.members[number];
+            member.thaw();
+            if member.temper.faults.is_some() {
+                member.kill();
+            }
+        }
+        self.keep_up_members()
+    }
+
+    /// Starts healthy members where there are none.
+    fn keep_up_members(&mut self) -> io::Result<()> {
+        for member in &mut self.members {
+            if !member.is_up() {
+                let temper = Temper::draw(&mut self.random);
+                member.start(Temper { faults: None, ..temper })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing waits and nothing is held.
+    fn await_quiet(&mut self, stop: &Stop) -> io::Result<bool> {
+        let began = Instant::now();
+        while !self.is_quiet()? {
+            if began.elapsed() > CALM || !stop.sleep(Duration::from_millis(20)) {
+                return Ok(false);
+            }
+            self.keep_up_members()?;
+        }
+        Ok(true)
+    }
+
+    fn is_quiet(&self) -> io::Result<bool> {
+        // Twice, along the way that tasks go: one may go back while it is looked for.
+        for _ in 0..2 {
+            for agent in self.queue.agents()? {
+                if self.queue.has_waiting(&agent)? || !self.queue.claims(&agent)?.is_empty() {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn verdict(mut self, stopped: bool) -> io::Result<Verdict> {
+        let workspace = Workspace::open(&self.stage.workspace)?;
+        let runs = self.stage.workspace.join(".orchestrate/runs");
+        // Once while all members live, for what only the living may have; then without them.
+        let alive = check::check(&workspace, &runs, Calm::Quiet)?;
+        self.send_home();
+        let report = check::check(&workspace, &runs, Calm::Quiet)?;
+        let mut findings = alive.findings;
+        findings.extend(report.findings.iter().cloned());
+        findings.sort();
+        findings.dedup();
+        let (damage, notes) =
+            findings.into_iter().partition(|finding| finding.kind.is_damage(Calm::Quiet));
+        let trace = fs::read_to_string(self.stage.workspace.join("trace"))?;
+        let executions = judge::executions(&trace);
+        let (wrong, tally) = judge::judge(&self.promises, &report, &executions)?;
+        self.wrong.extend(wrong);
+        self.count_out();
+        let evidence = Layout::new(&self.stage.workspace).evidence();
+        Ok(Verdict {
+            damage,
+            notes,
+            runs: self.promises.runs.len(),
+            free: self.promises.free.len(),
+            late: fs::read_dir(evidence)?.count(),
+            wrong: self.wrong,
+            deeds: self.deeds,
+            tally,
+            stopped,
+        })
+    }
+
+    fn send_home(&mut self) {
+        self.members.iter().for_each(Member::ask_to_end);
+        for (number, member) in self.members.iter_mut().enumerate() {
+            if !member.await_end(LEAVE) {
+                let seconds = LEAVE.as_secs();
+                self.wrong.push(format!("member {number} does not end within {seconds} s"));
+                member.kill();
+            }
+        }
+    }
+
+    /// Nothing that was started may be left.
+    fn count_out(&mut self) {
+        let runs = self.promises.runs.keys().map(|run| format!("{run}/"));
+        let free = self.promises.free.keys().map(|id| member::mark_prefix(id));
+        for prefix in runs.chain(free).collect::<Vec<_>>() {
+            let left = exec::sweep(&prefix);
+            if left > 0 {
+                self.wrong.push(format!("{left} processes of {prefix} were left running"));
+            }
+        }
+    }
+}
+
+/// Where the logs of members and the like lie, beside the workspace.
+pub fn stage_in(
+    dir: &Path,
+    program: PathBuf,
+    environment: BTreeMap<String, std::ffi::OsString>,
+    clock_variable: &'static str,
+    faults_variable: &'static str,
+) -> io::Result<Stage> {
+    let (workspace, beside) = (dir.join("workspace"), dir.join("beside"));
+    for dir in [&workspace, &beside] {
+        fs::create_dir_all(dir)?;
+        if fs::read_dir(dir)?.next().is_some() {
+            return Err(io::Error::other(format!("`{}` is not empty", dir.display())));
+        }
+    }
+    let outer = |name: &str| name.starts_with("ORCHESTRATE_");
+    let environment = environment.into_iter().filter(|(name, _)| !outer(name)).collect();
+    let workspace = workspace.canonicalize()?;
+    Ok(Stage { program, workspace, beside, environment, clock_variable, faults_variable })
+}

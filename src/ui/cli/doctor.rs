@@ -1,0 +1,142 @@
+//! `orchestrate doctor`: is this workspace fit for a fleet, and if not, what is the cure?
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::common::Surroundings;
+use super::{Common, Failure, signals};
+use crate::fleet::doctor::{self, Depth, Finding, Patient, Report, Times, Verdict};
+
+/// How long an examination may take; a volume that hangs is not waited for.
+const LIMIT: Duration = Duration::from_secs(9);
+/// How much longer, while somebody goes to the other machine.
+const WALK: Duration = Duration::from_secs(180);
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct DoctorArgs {
+    /// Also try the volume out, with two processes that rename, read and lock the same files
+    #[arg(long)]
+    pub volume: bool,
+    /// Let the second process be one on another machine; says what to start there
+    #[arg(long, requires = "volume")]
+    pub remote: bool,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct PeerArgs {
+    /// The directory that the first process waits in
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let signals = signals::listen()?;
+    let depth = match (args.volume, args.remote) {
+        (false, _) => Depth::Look,
+        (true, false) => Depth::Volume,
+        (true, true) => Depth::Remote,
+    };
+    let patient = Patient {
+        workspace: around.workspace.clone(),
+        environment: around.environment.clone(),
+        config: around.config.clone(),
+        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        depth,
+    };
+    let limit = if args.remote { LIMIT + WALK } else { LIMIT };
+    let (done, examined) = mpsc::channel();
+    let stop = signals.stop.clone();
+    // On a thread of its own, which is left behind if the volume does not answer.
+    std::thread::spawn(move || {
+        let workspace = patient.workspace.clone();
+        let invite = move |dir: &Path| invite(&workspace, dir);
+        let _ = done.send(doctor::examine(&patient, &stop, &invite));
+    });
+    let report = examined
+        .recv_timeout(limit)
+        .unwrap_or_else(|_| Report::of_silence(&around.workspace, limit));
+    if signals.stop.level() > 0 {
+        return Ok(signals.code());
+    }
+    tell(&report, args.volume, common);
+    Ok(u8::from(!report.fit))
+}
+
+/// The second process. It says something only if it could not do its part.
+pub fn peer(args: &PeerArgs) -> Result<u8, Failure> {
+    let signals = signals::listen()?;
+    match doctor::serve(&args.dir, &signals.stop) {
+        Ok(()) => Ok(0),
+        Err(_) if signals.stop.level() > 0 => Ok(signals.code()),
+        Err(error) => {
+            let message = format!("cannot take part in `{}`: {error}", args.dir.display());
+            Err(Failure::new(1, message)
+                .hint("start it while `orchestrate doctor --volume --remote` waits there"))
+        }
+    }
+}
+
+fn invite(workspace: &Path, dir: &Path) {
+    let dir = dir.strip_prefix(workspace).unwrap_or(dir);
+    eprintln!("on another machine, in this same workspace, start within three minutes:");
+    eprintln!("  orchestrate doctor-peer {}", dir.display());
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+fn tell(report: &Report, tried: bool, common: &Common) {
+    if common.json {
+        let document = Document { schema: "doctor/v1", report };
+        println!("{}", serde_json::to_string(&document).unwrap_or_default());
+        return;
+    }
+    if !common.quiet {
+        println!("orchestrate {} in {}", report.version, report.workspace.display());
+    }
+    let told = |finding: &&Finding| !common.quiet || finding.verdict == Verdict::Wrong;
+    for finding in report.findings.iter().filter(told) {
+        show(finding);
+    }
+    let wrong = report.findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count();
+    match (report.fit, tried) {
+        (false, _) => println!("not fit: {wrong} of the above must be put right first"),
+        _ if common.quiet => {}
+        (true, true) => println!("fit for a fleet: {}", times(&report.times)),
+        (true, false) => {
+            println!("fit as far as can be seen: {}", times(&report.times));
+            println!("to try the volume out: orchestrate doctor --volume");
+        }
+    }
+}
+
+fn show(finding: &Finding) {
+    let verdict = match finding.verdict {
+        Verdict::Ok => "ok",
+        Verdict::Warning => "warning",
+        Verdict::Wrong => "wrong",
+    };
+    println!("{verdict:<8} {}: {}", finding.name, finding.text);
+    if let Some(cure) = &finding.cure {
+        println!("         cure: {cure}");
+    }
+}
+
+fn times(times: &Times) -> String {
+    let seconds = |ms: u64| format!("{} s", ms as f64 / 1e3);
+    format!(
+        "a beat every {}, a lease of {}, a poll every {} to {}",
+        seconds(times.beat_ms),
+        seconds(times.ttl_ms),
+        seconds(times.poll_min_ms),
+        seconds(times.poll_max_ms)
+    )
+}

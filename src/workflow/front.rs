@@ -1,0 +1,231 @@
+//! Front matter: settings of a text at its head, between two lines of `---`.
+//!
+//! Markdown may begin with `---` too, as a rule across the page. What follows the line decides:
+//! where the first line that is not empty or a comment reads `key:`, it is front matter and must
+//! be right; otherwise all of it is text. An empty line before the first `---` makes anything
+//! text.
+
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use super::fields::{Fields, Findings, Key, since_1_1};
+use super::plan::Version;
+use super::problem::{Place, Problem};
+use super::settings::agent_fault;
+use super::yaml::{self, Node, Value};
+
+const FENCE: &str = "---";
+
+const KEYS: [Key; 8] =
+    since_1_1(["title", "provider", "model", "priority", "timeout", "spell", "bead", "next"]);
+
+/// A text and what stands before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts<'a> {
+    /// The lines between the fences. Its first line is the text's second.
+    pub head: Option<&'a str>,
+    pub body: &'a str,
+}
+
+/// What the front matter of a task says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TaskHead {
+    pub title: Option<String>,
+    pub provider: Option<String>,
+    pub model: Option<String>,
+    /// 0 is the most urgent, 9 the least.
+    pub priority: Option<u8>,
+    pub timeout: Option<Duration>,
+    pub spell: Option<String>,
+    /// An id, a file, or the work item itself.
+    pub bead: Option<Json>,
+    /// The agents that go on with it, one after the other.
+    pub next: Vec<String>,
+}
+
+/// Parts a text from its front matter. The problem is one that is opened and never closed.
+pub fn split(text: &str) -> Result<Parts<'_>, Problem> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let plain = Parts { head: None, body: text };
+    let Some((first, rest)) = text.split_once('\n') else { return Ok(plain) };
+    if first.trim_end() != FENCE {
+        return Ok(plain);
+    }
+    let mut at = 0;
+    let mut lines = rest.split_inclusive('\n');
+    let end = lines.find_map(|line| {
+        let here = at;
+        at += line.len();
+        (line.trim_end() == FENCE).then_some((here, at))
+    });
+    let head = end.map_or(rest, |(end, _)| &rest[..end]);
+    match end {
+        Some((_, body)) if head.trim().is_empty() || begins_with_key(head) => {
+            Ok(Parts { head: Some(head), body: &rest[body..] })
+        }
+        None if begins_with_key(head) => Err(Problem::error(
+            "the front matter that begins in line 1 is never closed; \
+             write `---` on a line of its own after it",
+        )
+        .at(Place { line: 1, column: 1, len: FENCE.len() })),
+        _ => Ok(plain),
+    }
+}
+
+/// Whether the first line that says something reads `key:`.
+fn begins_with_key(head: &str) -> bool {
+    let says = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+    let Some((key, rest)) = head.lines().find(says).and_then(|line| line.split_once(':')) else {
+        return false;
+    };
+    let word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+    let spaced = rest.is_empty() || rest.starts_with(char::is_whitespace);
+    spaced && !key.is_empty() && key.trim_end().chars().all(word)
+}
+
+/// Reads the head of a task, strict as a workflow is. Places count from the text's first line.
+pub fn read_task_head(head: &str) -> Result<TaskHead, Vec<Problem>> {
+    let lower = |problem: Problem| Problem {
+        place: problem.place.map(|place| Place { line: place.line + 1, ..place }),
+        ..problem
+    };
+    let document = yaml::parse(head).map_err(|problem| vec![lower(problem)])?;
+    if matches!(document.value, Value::Null) {
+        return Ok(TaskHead::default());
+    }
+    let findings = Findings::default();
+    let read = match document.get("workflow") {
+        Some(node) => {
+            let cure = "a workflow is submitted by dropping it into `inbox/coordinator`";
+            findings.error(node.place, format!("a task for an agent has no `workflow`; {cure}"));
+            None
+        }
+        None => Fields::open(&findings, &document, "the front matter", &KEYS, Version::V1_1)
+            .map(|fields| read_fields(&fields)),
+    };
+    let problems: Vec<_> = findings.into_problems().into_iter().map(lower).collect();
+    match read {
+        Some(head) if !problems.iter().any(Problem::is_error) => Ok(head),
+        _ => Err(problems),
+    }
+}
+
+fn read_fields(fields: &Fields) -> TaskHead {
+    let text = |key: &str| {
+        let text = fields.text(key)?;
+        if text.trim().is_empty() {
+            let place = fields.place_of_key(key);
+            fields.findings.error(place, format!("`{key}` of {} is empty", fields.what));
+        }
+        Some(text.to_owned())
+    };
+    TaskHead {
+        title: text("title"),
+        provider: text("provider"),
+        model: text("model"),
+        priority: fields.integer("priority", 0, 9).map(|number| number as u8),
+        timeout: fields.duration("timeout", ""),
+        spell: text("spell"),
+        bead: fields.get("bead").and_then(|node| bead(fields, node)),
+        next: next(fields),
+    }
+}
+
+fn bead(fields: &Fields, node: &Node) -> Option<Json> {
+    let id = match &node.value {
+        Value::Map(_) => node.get("id").and_then(Node::text),
+        _ => node.text(),
+    };
+    if id.is_none_or(|id| id.trim().is_empty()) {
+        let wanted = "an id, a file, or a map that has an `id`";
+        let message = format!("`bead` of {} must be {wanted}, not {}", fields.what, node.kind());
+        fields.findings.error(node.place, message);
+    }
+    Some(node.to_json())
+}
+
+/// A list of agents, or one.
+fn next(fields: &Fields) -> Vec<String> {
+    let one = fields.get("next").and_then(|node| Some((node.text()?, node.place)));
+    let names = match one {
+        Some(one) => vec![one],
+        None => fields.texts("next").unwrap_or_default(),
+    };
+    for (name, place) in &names {
+        if let Some(fault) = agent_fault(name) {
+            fields.findings.error(*place, format!("`{name}` cannot name an agent: {fault}"));
+        }
+    }
+    names.into_iter().map(|(name, _)| name.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(text: &str) -> (Option<&str>, &str) {
+        let parts = split(text).unwrap();
+        (parts.head, parts.body)
+    }
+
+    #[test]
+    fn front_matter_is_told_from_a_rule_across_the_page() {
+        for (text, head, body) in [
+            ("---\ntitle: A\n---\nDo it.\n", Some("title: A\n"), "Do it.\n"),
+            ("\u{feff}---\r\ntitle: A\r\n---\r\nDo it.", Some("title: A\r\n"), "Do it."),
+            ("---\n# why\n\ntitle : A\n--- \n", Some("# why\n\ntitle : A\n"), ""),
+            ("---\n\n---\nDo it.", Some("\n"), "Do it."),
+            ("---\ntitle: A\n---", Some("title: A\n"), ""),
+            // Text that begins with a rule.
+            ("---\nFix the login.\n---\nNow.", None, "---\nFix the login.\n---\nNow."),
+            ("---\n\n# Heading\n\ntext\n", None, "---\n\n# Heading\n\ntext\n"),
+            ("---\nsee http://x\n---\n", None, "---\nsee http://x\n---\n"),
+            ("---\na b: c\n---\n", None, "---\na b: c\n---\n"),
+            ("\n---\ntitle: A\n---\n", None, "\n---\ntitle: A\n---\n"),
+            ("----\ntitle: A\n----\n", None, "----\ntitle: A\n----\n"),
+            ("---", None, "---"),
+            ("Do it.\n---\nx: y\n---\n", None, "Do it.\n---\nx: y\n---\n"),
+        ] {
+            assert_eq!(parts(text), (head, body), "{text:?}");
+        }
+        assert_eq!(split("---\ntitle: A\nDo it.\n").unwrap_err().place.unwrap().line, 1);
+    }
+
+    #[test]
+    fn a_task_head_is_read_whole() {
+        let head = read_task_head(
+            "title: Fix it\nprovider: codex\nmodel: big\npriority: 2\ntimeout: 15m\n\
+             spell: fix\nbead: { id: b-1, title: T }\nnext: [qa, architect]\n",
+        )
+        .unwrap();
+        assert_eq!(head.title.as_deref(), Some("Fix it"));
+        assert_eq!(head.priority, Some(2));
+        assert_eq!(head.timeout, Some(Duration::from_secs(900)));
+        assert_eq!(head.bead.unwrap()["id"], "b-1");
+        assert_eq!(head.next, ["qa", "architect"]);
+        assert_eq!(read_task_head("next: qa\n").unwrap().next, ["qa"]);
+        assert_eq!(read_task_head("\n").unwrap(), TaskHead::default());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        for (head, line, said) in [
+            ("title: A\ntittle: B\n", 3, "no field `tittle`"),
+            ("priority: 10\n", 2, "from 0 to 9"),
+            ("\n\ntimeout: soon\n", 4, "such as `15m`"),
+            ("timeout: 0s\n", 2, "such as `15m`"),
+            ("next: [a/b]\n", 2, "cannot name an agent"),
+            ("bead: { title: T }\n", 2, "an `id`"),
+            ("title: [A]\n", 2, "must be text"),
+            ("title: \"\"\n", 2, "is empty"),
+            ("title: a: b\n", 2, "not YAML"),
+            ("title: A\ntitle: B\n", 3, "not YAML"),
+            ("workflow: w.yaml\n", 2, "inbox/coordinator"),
+        ] {
+            let problems = read_task_head(head).unwrap_err();
+            assert!(problems[0].message.contains(said), "{head}: {}", problems[0].message);
+            assert_eq!(problems[0].place.map(|place| place.line), Some(line), "{head}");
+        }
+    }
+}
