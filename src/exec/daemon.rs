@@ -52,9 +52,10 @@ impl Daemon {
         self.handle.pid as u32
     }
 
-    /// Asks it to end itself.
-    pub fn ask(&self) {
-        self.handle.signal(Signal::SIGTERM);
+    /// Asks it to end itself, or to hurry with that. Two signals of one kind may arrive as one, so
+    /// the second is of another.
+    pub fn ask(&self, hurry: bool) {
+        self.handle.signal(if hurry { Signal::SIGINT } else { Signal::SIGTERM });
     }
 
     /// Waits until it has ended.

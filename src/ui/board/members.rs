@@ -202,7 +202,8 @@ fn watch(
         }
         open = still;
     }
-    let rest = if whole > WATCH_MAX { Beat::Cut } else { Beat::Still };
+    let cut = whole > WATCH_MAX || whole.is_zero();
+    let rest = if cut { Beat::Cut } else { Beat::Still };
     seen.extend(open.into_iter().map(|(worker, _)| (worker, rest)));
     Ok(seen)
 }

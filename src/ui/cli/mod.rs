@@ -13,6 +13,7 @@ mod doctor;
 mod enqueue;
 mod fleet;
 mod fsck;
+mod logs;
 mod offline;
 mod processed;
 mod ps;
@@ -27,6 +28,7 @@ mod spell;
 mod status;
 mod submit;
 mod torture;
+mod up;
 mod validate;
 mod watch;
 mod why;
@@ -66,10 +68,14 @@ enum Verb {
     Coordinator(coordinator::CoordinatorArgs),
     /// Serve an agent's inbox: execute its tasks
     Worker(worker::WorkerArgs),
+    /// Start a coordinator and a worker for each agent, in this terminal
+    Up(up::UpArgs),
     /// Show runs, workers and inboxes, or one run and its steps
     Status(status::StatusArgs),
     /// Show what is being executed now
     Ps(ps::PsArgs),
+    /// Show what steps and tasks print, also while they do
+    Logs(logs::LogsArgs),
     /// Say in one sentence why a run or a task is where it is
     Why(why::WhyArgs),
     /// End a run or a task for good, with everything it started
@@ -198,8 +204,10 @@ fn run_cli(cli: Cli) -> ExitCode {
         }
         Verb::Coordinator(args) => coordinator::main(args, &cli.common),
         Verb::Worker(args) => worker::main(args, &cli.common),
+        Verb::Up(args) => up::main(args, &cli.common),
         Verb::Status(args) => status::main(args, &cli.common),
         Verb::Ps(args) => ps::main(args, &cli.common),
+        Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
         Verb::Cancel(args) => cancel::main(args, &cli.common),
         Verb::Retry(args) => retry::main(args, &cli.common),

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -31,8 +32,20 @@ pub fn need_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
 }
 
 pub fn board(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board, Failure> {
+    board_after(around, queue, around.config.queue.beat)
+}
+
+/// The board without a wait for the beats of other machines: nothing is known of who is there.
+pub fn board_at_once(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board, Failure> {
+    board_after(around, queue, Duration::ZERO)
+}
+
+fn board_after(
+    around: &Surroundings,
+    queue: Option<Arc<FsQueue>>,
+    beat: Duration,
+) -> Result<Board, Failure> {
     let workspace = common::open_workspace(around)?;
-    let beat = around.config.queue.beat;
     Board::look(workspace, &around.state_dir, queue, beat).map_err(|error| unreadable(&error))
 }
 

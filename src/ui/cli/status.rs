@@ -6,6 +6,7 @@ use super::common::{self, Surroundings};
 use super::show::{self, put, put_json, table};
 use super::{Common, Failure};
 use crate::fleet::open::OpenError;
+use crate::fleet::post::COORDINATOR;
 use crate::ids::RunId;
 use crate::time::Time;
 use crate::ui::board::{
@@ -110,6 +111,8 @@ pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
     let busy = match (&worker.run, worker.claims) {
         (Some(run), _) => format!("drives run {run}"),
         (None, 0) => "idle".to_owned(),
+        (None, 1) if agent == COORDINATOR => "drives 1 run".to_owned(),
+        (None, claims) if agent == COORDINATOR => format!("drives {claims} runs"),
         (None, claims) => format!("{claims} of {} busy", worker.concurrency),
     };
     let up = Time::parse(&worker.started_at).map(|at| seconds(now.ms_since(at)));
