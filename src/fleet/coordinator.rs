@@ -788,10 +788,13 @@ impl Coordinator {
         if Instant::now() < self.next_look {
             return;
         }
+        let began = Instant::now();
         if let Err(error) = self.look(reports) {
             tracing::warn!("cannot look for results: {error}; will be tried again");
         }
-        self.next_look = Instant::now() + self.patience.next_wait();
+        // Looking takes a twentieth of the time at most, however many tasks wait.
+        let wait = self.patience.next_wait().max(began.elapsed() * 20);
+        self.next_look = Instant::now() + wait;
     }
 
     fn look(&mut self, reports: &mut dyn Reports) -> io::Result<()> {

@@ -127,6 +127,8 @@ struct Shop {
     audience: Arc<dyn Audience>,
     /// No new tasks are taken.
     closing: AtomicBool,
+    /// Nothing is waited for any more.
+    leaving: AtomicBool,
     /// By the stem of the claim's name.
     running: Mutex<HashMap<String, Running>>,
     slots_left: AtomicUsize,
@@ -404,26 +406,49 @@ impl Shop {
         }
     }
 
-    fn commit(&self, group: Vec<(Finish, Doing)>) {
-        let (finishes, doings): (Vec<_>, Vec<_>) = group.into_iter().unzip();
-        let endings = self.setup.queue.complete(&finishes);
-        for ((finish, doing), ending) in finishes.iter().zip(doings).zip(endings) {
-            self.running().remove(&finish.claim.name.stem());
-            let how = match (&ending, finish.end) {
-                (Ok(Ending::Committed), End::Processed) => "done".to_owned(),
-                (Ok(Ending::Committed), End::Failed) => format!("failed: {}", why_failed(finish)),
-                (Ok(Ending::Committed), End::Cancelled) => "cancelled".to_owned(),
-                (Ok(Ending::Fenced), _) => "too late: another worker has it".to_owned(),
-                (Err(error), _) => format!("cannot be ended: {error}"),
-            };
-            if matches!(ending, Ok(Ending::Committed)) {
-                self.done.fetch_add(1, Ordering::SeqCst);
-                if finish.end != End::Processed {
-                    self.failed.fetch_add(1, Ordering::SeqCst);
+    /// Ends tasks. A volume that does not answer is waited for: what was done is not thrown away.
+    fn commit(&self, mut group: Vec<(Finish, Doing)>) {
+        let mut failing = false;
+        loop {
+            let (finishes, doings): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+            let endings = self.setup.queue.complete(&finishes);
+            group = Vec::new();
+            for ((finish, doing), ending) in finishes.into_iter().zip(doings).zip(endings) {
+                match ending {
+                    Ok(ending) => self.ended(&finish, &doing, ending),
+                    Err(error) => {
+                        if !std::mem::replace(&mut failing, true) {
+                            tracing::warn!("cannot end task {}: {error}; tried again", doing.id);
+                        }
+                        group.push((finish, doing));
+                    }
                 }
             }
-            self.audience.ended(&doing, &how, doing.since.elapsed());
+            if group.is_empty() || self.is_leaving() {
+                return;
+            }
+            self.bell.wait(self.bell.rings(), self.setup.config.queue.beat);
         }
+    }
+
+    /// Whether somebody said twice that it must end.
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
+    }
+
+    fn ended(&self, finish: &Finish, doing: &Doing, ending: Ending) {
+        self.running().remove(&finish.claim.name.stem());
+        let how = match (ending, finish.end) {
+            (Ending::Committed, End::Processed) => "done".to_owned(),
+            (Ending::Committed, End::Failed) => format!("failed: {}", why_failed(finish)),
+            (Ending::Committed, End::Cancelled) => "cancelled".to_owned(),
+            (Ending::Fenced, _) => "too late: another worker has it".to_owned(),
+        };
+        if ending == Ending::Committed {
+            self.done.fetch_add(1, Ordering::SeqCst);
+            self.failed.fetch_add(usize::from(finish.end != End::Processed), Ordering::SeqCst);
+        }
+        self.audience.ended(doing, &how, doing.since.elapsed());
     }
 
     /// Makes of a claimed task what can be executed. The error is one sentence.
@@ -660,6 +685,7 @@ fn stand_guard(shop: &Shop, pulse: &Pulse, stop: &Stop) {
         }
         let late = closed.is_some_and(|since| since.elapsed() > settings.drain);
         if now > 1 || late {
+            shop.leaving.store(true, Ordering::SeqCst);
             shop.stop(Why::Leaving, now.max(1), |_, _| true);
         }
         if pulse.is_doubtful(settings.lease) {
@@ -686,6 +712,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         bell: Arc::default(),
         audience,
         closing: AtomicBool::new(false),
+        leaving: AtomicBool::new(false),
         running: Mutex::default(),
         slots_left: AtomicUsize::new(slots),
         taking_in: AtomicBool::new(true),

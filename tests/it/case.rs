@@ -91,7 +91,7 @@ pub fn fleet_trials(root: &Path, bin: &Path) -> Vec<Trial> {
         list.lines().filter_map(|line| Some(line.split_once(": ")?.0)).collect();
     let trial = |(name, file): (String, PathBuf)| {
         let bin = bin.to_path_buf();
-        Trial::test(format!("fleet/{name}"), move || {
+        Trial::test(format!("in-a-fleet/{name}"), move || {
             let text = fs::read_to_string(&file)?;
             let case = parse(&text)?;
             run_in_a_fleet(&case, &bin).map_err(Failed::from)

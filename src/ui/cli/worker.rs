@@ -17,7 +17,7 @@ pub struct WorkerArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub concurrency: Option<u32>,
     /// Execute one task, then end
-    #[arg(long, conflicts_with = "drain")]
+    #[arg(long, conflicts_with_all = ["drain", "concurrency"])]
     pub once: bool,
     /// End when nothing is waiting any more
     #[arg(long)]
@@ -41,7 +41,10 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         (_, true) => Until::Empty,
         _ => Until::Told,
     };
-    let concurrency = args.concurrency.unwrap_or(around.config.agent(&args.agent).concurrency);
+    let concurrency = match until {
+        Until::Once => 1,
+        _ => args.concurrency.unwrap_or(around.config.agent(&args.agent).concurrency),
+    };
     let mut teller = fleet::Teller::new(&around, &args.agent);
     if args.leash {
         signals.heed_leash();
