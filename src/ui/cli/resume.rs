@@ -74,8 +74,10 @@ pub fn own(
         Ok(loaded) => loaded,
         Err(error) if repair => {
             around.say(format!("{error}"));
-            let (store, run, by) =
+            let (mut store, run, by) =
                 Store::repair(disk, root, &plan).map_err(|error| damaged(error, id))?;
+            let saved = store.save(&plan, &run, SystemClock.now());
+            saved.map_err(|error| common::disk_failure(&error, id))?;
             around.say(format!("state rebuilt from {by}"));
             (store, run)
         }
