@@ -196,6 +196,51 @@ fn cancel_what_nobody_has_taken() {
     assert_eq!(world.status(), "cancelled");
 }
 
+/// `run --fleet` drives the run in its own terminal, and executes plain commands itself.
+fn cancel_what_its_starter_executes() {
+    let world = world(LOCAL);
+    let run = world.start(&["run", "--fleet", "w.yaml"]);
+    let pids = held(&world);
+    let executing = json(&world, &["ps"]);
+    assert_eq!(executing["executing"][0]["step"], "Hold");
+    assert_eq!(executing["executing"][0]["pid"], run.pid().as_raw());
+    world.run(&["cancel", "latest"]).exits(0);
+    gone(&pids);
+    run.wait().exits(4);
+    assert_eq!(world.status(), "cancelled");
+}
+
+/// A member of another machine is known by its beat alone.
+fn the_far_are_known_by_their_beats() {
+    let world = world(FLEET);
+    world.run(&["queue", "pause", "nobody"]).exits(0);
+    let far = |name: &str| {
+        let registration = serde_json::json!({
+            "schema": "worker/v1", "worker": name, "agent": "engineer", "host": "far",
+            "boot_id": "another", "pid_namespace": "another", "pid": 1, "start_time": 1,
+            "version": "0.1.0", "started_at": "2026-11-16T05:55:02.089Z", "concurrency": 1,
+        });
+        world.write(&format!(".orchestrate/workers/{name}.json"), registration.to_string());
+        world.write(&format!(".orchestrate/beats/{name}"), "00000000000000000001\n");
+    };
+    far("moves1");
+    far("stands1");
+    let beat = "i=0; while :; do i=$((i+1)); echo $i > .orchestrate/beats/moves1; sleep 0.02; done";
+    let _beating = world.spawn(world.command("sh").args(["-c", beat]));
+    until("it beats", || !world.read(".orchestrate/beats/moves1").starts_with('0'));
+    let workers = json(&world, &["workers", "ls"]);
+    let life = |name: &str| {
+        let all = workers["workers"].as_array().unwrap();
+        all.iter().find(|worker| worker["worker"] == *name).unwrap()["life"].clone()
+    };
+    assert_eq!((life("moves1"), life("stands1")), ("alive".into(), "silent".into()));
+    // With beats further apart than anybody waits, nothing is claimed to be known.
+    let slow = QUICK.replace("beat_sec: 0.1", "beat_sec: 10");
+    world.write(".orchestrate/config.yaml", slow);
+    let status = world.run(&["status"]).exits(0).stdout;
+    says(&status, "stands1  beat unknown");
+}
+
 /// The step waits for a worker that is not there.
 fn cancel_a_waiting_step() {
     let world = world(FLEET);
@@ -552,6 +597,8 @@ pub fn trials() -> Vec<Trial> {
         trial("fleet/a run whose owner is dead is not running", a_dead_owner_is_not_running),
         trial("fleet/cancel a local run", cancel_a_local_run),
         trial("fleet/cancel a run of a fleet", cancel_a_fleet_run),
+        trial("fleet/cancel what its starter executes", cancel_what_its_starter_executes),
+        trial("fleet/the far are known by their beats", the_far_are_known_by_their_beats),
         trial("fleet/cancel a run that nobody has taken", cancel_what_nobody_has_taken),
         trial("fleet/cancel a step that waits", cancel_a_waiting_step),
         trial("fleet/cancel what the dead hold", cancel_what_the_dead_hold),

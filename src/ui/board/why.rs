@@ -270,3 +270,183 @@ fn count(number: usize, what: &str) -> String {
 fn article(word: &str) -> &'static str {
     if word.starts_with(['a', 'e', 'i', 'o', 'u', 'A', 'E', 'I', 'O', 'U']) { "an" } else { "a" }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::board::tasks::Ended;
+    use crate::ui::board::{Items, RunView};
+
+    const RUN: &str = "20250115T143022Z-abcdef";
+
+    fn task(place: PlaceView) -> TaskView {
+        TaskView {
+            task: "01JHNG00000000000000000000".into(),
+            kind: "step".into(),
+            agent: "engineer".into(),
+            label: "Build".into(),
+            run_id: Some(RUN.into()),
+            step: Some("Build".into()),
+            priority: 5,
+            attempt: 1,
+            crashes: 0,
+            created_at: None,
+            place,
+        }
+    }
+
+    fn waiting(ahead: usize, workers: usize, paused: Option<&str>, last: Option<&str>) -> TaskView {
+        let (paused, last) = (paused.map(str::to_owned), last.map(str::to_owned));
+        task(PlaceView::Waiting { ahead, workers, paused, last })
+    }
+
+    fn claimed(life: Life) -> TaskView {
+        let (worker, host) = ("w1".to_owned(), Some("far".to_owned()));
+        task(PlaceView::Claimed { worker, life, host, pid: Some(7), since: Some(Time(0)) })
+    }
+
+    fn step(state: StepShown, task: Option<TaskView>) -> StepView {
+        StepView {
+            step: "Build".into(),
+            state,
+            current: true,
+            agent: None,
+            attempt: 1,
+            exit_code: None,
+            started_at: Some(Time(0)),
+            duration_ms: None,
+            until: None,
+            waits_for: None,
+            error: None,
+            items: None,
+            task,
+        }
+    }
+
+    fn run(state: Standing, owner: Owner, steps: Vec<StepView>) -> RunDetail {
+        let run = RunView {
+            run_id: RUN.into(),
+            run_root: String::new(),
+            state,
+            recorded: None,
+            owner,
+            fleet: true,
+            workflow_file: "w.yaml".into(),
+            started_at: None,
+            updated_at: Some(Time(0)),
+            step: Some("Build".into()),
+            failed_steps: Vec::new(),
+            error: None,
+        };
+        RunDetail { run, steps, events: Vec::new() }
+    }
+
+    #[track_caller]
+    fn reads(sentence: String, wanted: &str) {
+        assert_eq!(sentence, wanted);
+    }
+
+    #[test]
+    fn where_a_task_is() {
+        let head = "task 01JHNG00000000000000000000, step `Build` of run \
+            20250115T143022Z-abcdef,";
+        for (task, wanted) in [
+            (
+                waiting(0, 0, None, Some("w0 on far")),
+                "waits for an `engineer` worker, and none is alive (the last was w0 on far); \
+                 `orchestrate worker engineer` starts one",
+            ),
+            (
+                waiting(3, 1, Some("no money"), None),
+                "waits because `engineer` is paused: no money; `orchestrate queue resume \
+                 engineer` lets it go on",
+            ),
+            (
+                waiting(0, 2, None, None),
+                "waits for an `engineer` worker to claim it; it is the next",
+            ),
+            (
+                waiting(1, 2, None, None),
+                "waits for one of 2 `engineer` workers; 1 task is ahead of it",
+            ),
+            (waiting(4, 1, None, None), "waits for the `engineer` worker; 4 tasks are ahead of it"),
+            (
+                claimed(Life::Alive),
+                "is being executed by worker w1 on far since 1970-01-01T00:00:00Z",
+            ),
+            (
+                claimed(Life::Silent),
+                "is claimed by worker w1 on far since 1970-01-01T00:00:00Z, of which no beat was \
+                 seen",
+            ),
+            (
+                claimed(Life::Dead),
+                "was claimed by worker w1 on far, which is dead; it goes back to the inbox as \
+                 soon as another member of the fleet looks",
+            ),
+            (
+                task(PlaceView::Failed(Ended { message: "no tests".into(), ..Ended::default() })),
+                "failed: no tests",
+            ),
+        ] {
+            reads(why_task(&task), &format!("{head} {wanted}"));
+        }
+    }
+
+    #[test]
+    fn where_a_run_is() {
+        let dead = || Owner::Coordinator {
+            worker: "c1".into(),
+            host: Some("far".into()),
+            pid: None,
+            life: Life::Dead,
+        };
+        let at = || vec![step(StepShown::Running, None)];
+        let go_on = format!("`orchestrate resume {RUN}` goes on with it");
+        reads(
+            why_run(&run(Standing::Stopped, Owner::Nobody, at())),
+            &format!("nobody drives run {RUN}, which stands at step `Build`; {go_on}"),
+        );
+        reads(
+            why_run(&run(Standing::Stopped, dead(), at())),
+            &format!(
+                "nobody drives run {RUN}, which stands at step `Build`: its coordinator c1 on far \
+                 is dead; {go_on}"
+            ),
+        );
+        reads(
+            why_run(&run(Standing::Running, Owner::Process { pid: Some(7) }, at())),
+            "step `Build` is being executed by process 7 since 1970-01-01T00:00:00Z",
+        );
+        let queue = Owner::Queue { ahead: 2, coordinators: 1, paused: None };
+        reads(
+            why_run(&run(Standing::Queued, queue, Vec::new())),
+            &format!("run {RUN} waits for a coordinator; 2 runs are ahead of it"),
+        );
+    }
+
+    #[test]
+    fn what_a_step_waits_for() {
+        let owner = || Owner::Process { pid: Some(7) };
+        let why = |step: StepView| why_run(&run(Standing::Running, owner(), vec![step]));
+        let mut resting = step(StepShown::Resting, None);
+        resting.until = Some(Time(1000));
+        resting.error = Some("overloaded".into());
+        reads(
+            why(resting),
+            "step `Build` rests until 1970-01-01T00:00:01Z after a failure: overloaded",
+        );
+        let mut files = step(StepShown::Running, None);
+        files.waits_for = Some("inbox/*.task".into());
+        reads(why(files), "step `Build` waits for files `inbox/*.task` since 1970-01-01T00:00:00Z");
+        let mut later = step(StepShown::Pending, None);
+        (later.step, later.current) = ("Test".into(), false);
+        later.items = Some(Items { total: 2, current: 0, failed: 0 });
+        let detail = run(Standing::Running, owner(), vec![step(StepShown::Running, None), later]);
+        reads(
+            why_step(&detail, &detail.steps[1]),
+            "step `Test` is blocked by step `Build`: step `Build` is being executed by process 7 \
+             since 1970-01-01T00:00:00Z",
+        );
+    }
+}

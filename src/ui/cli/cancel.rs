@@ -54,6 +54,8 @@ pub struct TimeoutArg {
 
 /// How long somebody else may hold a run's lock before it is taken to be driving it.
 const DRIVES_AFTER: Duration = Duration::from_millis(50);
+/// How long a lock may be held by nobody that this machine knows, before it is another's.
+const UNSEEN_AFTER: Duration = Duration::from_secs(1);
 
 pub fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
@@ -167,9 +169,14 @@ fn cancel_run(
         _ => {}
     }
     let root = board.run_root(id);
-    let outcome = match queue.filter(|_| view.fleet) {
-        Some(queue) => of_fleet(around, &queue, id, &root, &mut wait)?,
-        None => of_process(around, id, &root, &mut wait)?,
+    let outcome = match queue {
+        Some(queue) if view.fleet => of_fleet(around, &queue, id, &root, &mut wait)?,
+        // Whoever has its lock may be a coordinator, which drives others too.
+        None if view.fleet => {
+            return Err(Failure::new(1, format!("run {id} is of a fleet, whose queue is gone"))
+                .hint("`orchestrate doctor` tells more"));
+        }
+        _ => of_process(around, id, &root, &mut wait)?,
     };
     tell(around, "run", id.as_str(), &wait, outcome)
 }
@@ -186,18 +193,23 @@ fn of_process(
         Failure::new(1, format!("cannot write `{}`: {error}", marker.display()))
     })?;
     let mut seen: Option<(u32, Instant)> = None;
-    let mut asked = None;
+    let (mut asked, began) = (None, Instant::now());
     loop {
-        let owner = match lock::take(root) {
+        let holder = match lock::take(root) {
             Ok(lock) => {
                 let status = record_end(around, id, root, &lock)?;
                 let _ = std::fs::remove_file(&marker);
                 return Ok(outcome_of(status));
             }
-            Err(LockError::Held { owner }) => owner,
-            Err(error) => return Err(Failure::new(7, format!("run {id}: {error}"))),
+            Err(LockError::Held { .. }) => lock::held_by(root),
+            Err(error) => return Err(common::cannot_lock(error, root, id)),
         };
-        let pid = lock::held_by(root).and_then(|holder| holder.pid);
+        let pid = holder.and_then(|holder| holder.pid);
+        if pid.is_none() && began.elapsed() >= UNSEEN_AFTER {
+            let _ = std::fs::remove_file(&marker);
+            let message = format!("run {id} is driven by a process of another machine");
+            return Err(Failure::new(5, message).hint("`orchestrate cancel` works there"));
+        }
         match (pid, seen) {
             (Some(pid), Some((before, since))) if pid == before => {
                 if since.elapsed() >= DRIVES_AFTER && asked != Some(pid) {
@@ -213,7 +225,7 @@ fn of_process(
         if !wait.go_on() {
             let who = match asked {
                 Some(pid) => format!("process {pid} was asked to end and still drives it"),
-                None => format!("{owner} drives it, and cannot be asked from here"),
+                None => "it was driven by one process after the other".to_owned(),
             };
             return Ok(Outcome::StillAlive(who));
         }

@@ -65,7 +65,7 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
     };
     let mut reader = Reader { around: &around, queue, source, streams, open: Vec::new() };
     match (around.common.json, args.follow) {
-        (true, _) => reader.to_json(&board),
+        (true, _) => reader.write_json(&board),
         (false, false) => reader.print_once(&board),
         (false, true) => reader.follow(board),
     }
@@ -157,7 +157,7 @@ impl Reader<'_> {
         Ok((all, goes_on && !over))
     }
 
-    fn to_json(&mut self, board: &Board) -> Result<u8, Failure> {
+    fn write_json(&self, board: &Board) -> Result<u8, Failure> {
         let (executions, _) = self.executions(board)?;
         let mut shown = Vec::new();
         for execution in &executions {

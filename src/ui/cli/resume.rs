@@ -152,12 +152,15 @@ fn of_fleet(
     fleet::check_state_dir(around)?;
     let board = show::board(around, Some(queue.clone()))?;
     retry::free_from_the_dead(around, &queue, &board, id)?;
+    // The run goes by its own settings, whoever drives it by those of today.
+    let today = around.config.clone();
     let mut owned = own(around, id, root, args.repair)?;
     if owned.run.status == RunStatus::Completed {
         return nothing_to_do(around, owned);
     }
     check_source(around, &owned.run)?;
     set_policy(around, &mut owned, &args.options)?;
+    around.config = today;
     cancel::forget(Some(&queue), id, root)?;
     fleet::warn_of_absent(&queue, &coordinator::agents_of(around, &owned.plan));
     let claim = claim_run(&queue, &owned)?;

@@ -24,7 +24,7 @@ pub fn main(args: &WhyArgs, common: &Common) -> Result<u8, Failure> {
     let board = show::board(&around, queue)?;
     let (id, state, sentence) = match show::target(&around, &board, &args.target)? {
         Target::Run(id) => why_run(&board, &id, args.step.as_deref())?,
-        Target::Task(found) => why_task(&board, &found)?,
+        Target::Task(found) => why_task(&board, &found, args.step.as_deref())?,
     };
     match around.common.json {
         true => put_json("why/v1", json!({ "id": id, "state": state, "why": sentence }))?,
@@ -49,7 +49,14 @@ fn why_run(board: &Board, id: &RunId, step: Option<&str>) -> Result<Why, Failure
     Ok((id.to_string(), step.state.word(), board::why_step(&detail, step)))
 }
 
-fn why_task(board: &Board, found: &Found) -> Result<Why, Failure> {
+fn why_task(board: &Board, found: &Found, step: Option<&str>) -> Result<Why, Failure> {
     let task = board.task(found).map_err(|error| show::unreadable(&error))?;
+    let run = task.run_id.as_deref().filter(|_| task.kind == "run").and_then(RunId::parse);
+    if let Some(run) = run {
+        return why_run(board, &run, step);
+    }
+    if step.is_some() {
+        return Err(Failure::new(2, "a task has no steps: leave STEP out"));
+    }
     Ok((task.task.clone(), task.place.word(), board::why_task(&task)))
 }
