@@ -90,6 +90,9 @@ pub struct Registration {
     pub version: String,
     pub started_at: String,
     pub concurrency: u32,
+    /// The one run that it drives, where it takes no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// It takes no new tasks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
@@ -145,90 +148,41 @@ pub struct Buried {
     pub orphans: usize,
 }
 
-/// This process, as a member.
-pub struct Member {
+/// Looks after those who hold tasks: finds out who is dead, and puts back what it held. A member
+/// does this once a beat; whoever waits for a task may do it too.
+pub struct Undertaker {
     queue: Arc<FsQueue>,
-    registration: Registration,
+    process: Process,
     watch: DeathWatch,
     lease_ms: u64,
     known: BTreeMap<String, Registration>,
     /// Those who were found dead before.
     mourned: BTreeSet<String>,
-    pub pulse: Pulse,
 }
 
-impl Member {
-    /// Joins the fleet: registers and beats for the first time.
-    pub fn join(
-        queue: Arc<FsQueue>,
-        agent: &str,
-        concurrency: u32,
-        lease: Duration,
-    ) -> io::Result<Member> {
-        let registration = Registration {
-            schema: "worker/v1".into(),
-            worker: queue.me().to_owned(),
-            agent: agent.to_owned(),
-            process: Process::this(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            started_at: SystemClock.now().to_milli(),
-            concurrency,
-            draining: false,
-        };
+impl Undertaker {
+    pub fn new(queue: Arc<FsQueue>, lease: Duration) -> Undertaker {
         let lease_ms = lease.as_millis() as u64;
-        let member = Member {
+        Undertaker {
             queue,
-            registration,
+            process: Process::this(),
             watch: DeathWatch::new(lease_ms),
             lease_ms,
             known: BTreeMap::new(),
             mourned: BTreeSet::new(),
-            pulse: Pulse::default(),
-        };
-        member.beat()?;
-        member.register()?;
-        Ok(member)
+        }
     }
 
-    fn path(&self) -> PathBuf {
-        self.queue.layout.workers().join(format!("{}.json", self.registration.worker))
-    }
-
-    fn register(&self) -> io::Result<()> {
-        let text = serde_json::to_vec(&self.registration).expect("it is always JSON");
-        // Read by people and by `serde_json`, which takes no half of one.
-        std::fs::write(self.path(), text)
-    }
-
-    /// Tells others that this member takes no new tasks.
-    pub fn say_draining(&mut self) -> io::Result<()> {
-        self.registration.draining = true;
-        self.register()
-    }
-
-    /// Leaves: nobody has to find out.
-    pub fn leave(&self) {
-        let _ = std::fs::remove_file(self.path());
-        let _ = std::fs::remove_file(self.queue.layout.beats().join(&self.registration.worker));
-    }
-
-    pub fn beat(&self) -> io::Result<()> {
-        self.queue.beat()?;
-        self.pulse.felt();
-        // Others may have forgotten a member that was away for long.
-        if self.path().exists() { Ok(()) } else { self.register() }
-    }
-
-    /// Looks after the others: buries the dead. To be called once a beat.
+    /// Buries the dead. To be called once a beat: who is of another machine is judged by its
+    /// beats, over many calls.
     pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
-        let me = self.registration.worker.clone();
         self.known =
             registrations(&self.queue)?.into_iter().map(|r| (r.worker.clone(), r)).collect();
         let mut holders: BTreeSet<String> = self.known.keys().cloned().collect();
         for agent in self.queue.agents()? {
             holders.extend(self.queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
         }
-        holders.remove(&me);
+        holders.remove(self.queue.me());
         self.watch.keep(|worker| holders.contains(worker));
         self.mourned.retain(|worker| holders.contains(worker));
         let mut buried = Vec::new();
@@ -256,7 +210,7 @@ impl Member {
     }
 
     fn is_beside(&self, other: &Registration) -> bool {
-        self.registration.process.is_beside(&other.process)
+        self.process.is_beside(&other.process)
     }
 
     fn bury(&mut self, worker: &str, evidence: Option<Evidence>) -> io::Result<Buried> {
@@ -269,9 +223,7 @@ impl Member {
         // not heard of for very long.
         let long_ago = |evidence: Evidence| evidence.span_ms > FORGOTTEN * self.lease_ms;
         if evidence.is_none_or(long_ago) {
-            let workers = self.queue.layout.workers();
-            let _ = std::fs::remove_file(workers.join(format!("{worker}.json")));
-            let _ = std::fs::remove_file(self.queue.layout.beats().join(worker));
+            forget(&self.queue, worker);
             self.queue.sweep_tmp(&|incarnation| incarnation == worker)?;
         }
         Ok(Buried { worker: worker.to_owned(), agent, evidence, reaped, orphans })
@@ -307,6 +259,104 @@ pub fn end_earlier(claim: &ClaimName) -> usize {
         let other = other.and_then(|stem| ClaimName::parse(&format!("{stem}{ENDING}")));
         other.is_some_and(|other| other.task.attempt < claim.task.attempt)
     })
+}
+
+/// Removes what a member left of itself.
+fn forget(queue: &FsQueue, worker: &str) {
+    let layout = &queue.layout;
+    let _ = std::fs::remove_file(layout.workers().join(format!("{worker}.json")));
+    let _ = std::fs::remove_file(layout.beats().join(worker));
+    let _ = std::fs::remove_file(layout.drain().join(worker));
+}
+
+/// Asks a member to finish what it does and end. It sees that within a beat.
+pub fn ask_to_drain(queue: &FsQueue, worker: &str) -> io::Result<()> {
+    let dir = queue.layout.drain();
+    std::fs::create_dir_all(&dir)?;
+    // The name is what counts, and it is there at once or not at all.
+    std::fs::write(dir.join(worker), "")
+}
+
+/// This process, as a member.
+pub struct Member {
+    queue: Arc<FsQueue>,
+    registration: Registration,
+    undertaker: Undertaker,
+    pub pulse: Pulse,
+}
+
+impl Member {
+    /// Joins the fleet: registers and beats for the first time.
+    pub fn join(
+        queue: Arc<FsQueue>,
+        agent: &str,
+        concurrency: u32,
+        run: Option<String>,
+        lease: Duration,
+    ) -> io::Result<Member> {
+        let registration = Registration {
+            schema: "worker/v1".into(),
+            worker: queue.me().to_owned(),
+            agent: agent.to_owned(),
+            process: Process::this(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            started_at: SystemClock.now().to_milli(),
+            concurrency,
+            run,
+            draining: false,
+        };
+        let undertaker = Undertaker::new(queue.clone(), lease);
+        let member = Member { queue, registration, undertaker, pulse: Pulse::default() };
+        member.beat()?;
+        member.register()?;
+        Ok(member)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.queue.layout.workers().join(format!("{}.json", self.registration.worker))
+    }
+
+    fn register(&self) -> io::Result<()> {
+        let text = serde_json::to_vec(&self.registration).expect("it is always JSON");
+        // Read by people and by `serde_json`, which takes no half of one.
+        std::fs::write(self.path(), text)
+    }
+
+    /// Tells others that this member takes no new tasks.
+    pub fn say_draining(&mut self) -> io::Result<()> {
+        if self.registration.draining {
+            return Ok(());
+        }
+        self.registration.draining = true;
+        self.register()
+    }
+
+    /// Whether somebody has asked this member to finish what it does and end.
+    pub fn is_asked_to_drain(&self) -> io::Result<bool> {
+        let entries = match std::fs::read_dir(self.queue.layout.drain()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            entries => entries?,
+        };
+        let me = self.registration.worker.as_str();
+        Ok(entries.flatten().any(|entry| entry.file_name() == me))
+    }
+
+    /// Leaves: nobody has to find out.
+    pub fn leave(&self) {
+        forget(&self.queue, &self.registration.worker);
+    }
+
+    pub fn beat(&self) -> io::Result<()> {
+        self.queue.beat()?;
+        self.pulse.felt();
+        // Others may have forgotten a member that was away for long.
+        if self.path().exists() { Ok(()) } else { self.register() }
+    }
+
+    /// Looks after the others: buries the dead. To be called once a beat.
+    pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
+        self.undertaker.look_around()
+    }
 }
 
 /// A number that the system's own source of chance is behind.
