@@ -6,6 +6,7 @@
 //! search is repeated until it finds nothing, because a process may fork in front of it.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,18 @@ impl Quarry<'_> {
             Quarry::Marks(wanted) => std::str::from_utf8(mark).is_ok_and(wanted),
         }
     }
+}
+
+/// Asks one process to end itself, by SIGTERM, if it still is the one that is meant. It need not
+/// be of ours.
+pub fn ask_to_end(pid: u32, is_it: impl FnOnce() -> bool) -> io::Result<()> {
+    // Held first and recognised after: from here on it cannot be mistaken.
+    let process = Process::open(pid as Pid)?;
+    if !is_it() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "it is another process now"));
+    }
+    ask(&process);
+    Ok(())
 }
 
 /// Whom to look for.

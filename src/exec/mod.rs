@@ -13,6 +13,7 @@
 
 pub mod capture;
 mod children;
+mod daemon;
 mod hunt;
 pub mod mask;
 mod pipes;
@@ -30,7 +31,8 @@ use std::time::Duration;
 
 pub use capture::{Capture, Captured, Mode};
 pub use children::become_subreaper;
-pub use hunt::{sweep, sweep_if};
+pub use daemon::Daemon;
+pub use hunt::{ask_to_end, sweep, sweep_if};
 pub use mask::{Mask, Masker};
 pub use run::run;
 pub use start::{STRING_BYTES, StartError, locate};

@@ -211,7 +211,9 @@ impl Coordinator {
         let queue = self.setup.queue.clone();
         queue.open_agent(COORDINATOR)?;
         let lease = self.setup.config.queue.lease;
-        let mut member = Member::join(queue.clone(), COORDINATOR, RUNS as u32, lease)?;
+        let run = only.as_ref().map(|claim| claim.task.batch.clone());
+        let runs = if run.is_some() { 1 } else { RUNS as u32 };
+        let mut member = Member::join(queue.clone(), COORDINATOR, runs, run, lease)?;
         for dead in member.look_around()? {
             reports.note(&obituary(&dead));
         }
@@ -221,7 +223,9 @@ impl Coordinator {
             self.intake = Some(Intake::new(queue.layout.clone(), queue.me(), settings, adopt));
         }
         let over = Arc::new(AtomicBool::new(false));
-        let keeper = self.spawn_keeper(member, over.clone());
+        // Whoever drives one run ends with it anyway.
+        let drain = only.is_none().then(|| stop.clone());
+        let keeper = self.spawn_keeper(member, over.clone(), drain);
         let beat = self.setup.config.queue.beat;
         let alive = std::mem::replace(&mut self.setup.alive, Box::new(|| ()));
         self.spawn_guard(stop.clone(), alive, beat, over.clone());
@@ -497,7 +501,10 @@ impl Coordinator {
         if orphans > 0 {
             reports.note(&format!("run {run}: ended {orphans} processes of its last owner"));
         }
-        if held.claim.name.task.attempt > 1 && !held.drive.is_over() {
+        if self.is_asked_to_cancel(&run) {
+            held.cancelling = true;
+            held.stop.request(1);
+        } else if held.claim.name.task.attempt > 1 && !held.drive.is_over() {
             let policy = held.drive.run.origin.policy.clone();
             let recorded =
                 self.with(&mut held, |drive, reins| drive.record(reins, Event::Resumed { policy }));
@@ -809,6 +816,11 @@ impl Coordinator {
         self.ended(held, &out.step, out.attempt, performed, reports);
     }
 
+    fn is_asked_to_cancel(&self, run: &RunId) -> bool {
+        let requests = self.setup.queue.cancel_requests();
+        self.is_cancelling(run) || requests.is_ok_and(|requests| requests.contains(run.as_str()))
+    }
+
     /// Whether a task was cancelled because its run is to be, which its worker may have heard
     /// first.
     fn was_cancelled(
@@ -896,6 +908,10 @@ impl Coordinator {
     /// medium forgot it.
     fn put_out_again(&mut self, out: &Out, reports: &mut dyn Reports) {
         let Some(mut held) = self.held.remove(&out.run) else { return };
+        if held.cancelling {
+            self.out.remove(&out.task.id);
+            return self.ended(held, &out.step, out.attempt, None, reports);
+        }
         if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
             reports.note(&format!("run {}: task {} is put out again", out.run, out.task.id));
             let (run, site) = (out.run.clone(), held.drive.site.clone());
@@ -925,13 +941,14 @@ impl Coordinator {
         &self,
         mut member: Member,
         over: Arc<AtomicBool>,
+        drain: Option<Stop>,
     ) -> std::thread::JoinHandle<()> {
         let (queue, tell) = (self.setup.queue.clone(), self.tell.clone());
-        let beat = self.setup.config.queue.beat;
+        let round = self.setup.config.queue.round();
         std::thread::spawn(move || {
             let mut failing = false;
             while !over.load(Ordering::SeqCst) {
-                match look_around(&queue, &mut member) {
+                match look_around(&queue, &mut member, drain.as_ref()) {
                     Ok(looked) => {
                         failing = false;
                         let _ = tell.send(looked);
@@ -941,7 +958,7 @@ impl Coordinator {
                     }
                     Err(_) => {}
                 }
-                std::thread::park_timeout(member.nap(beat));
+                std::thread::park_timeout(round);
             }
             member.leave();
         })
@@ -970,9 +987,17 @@ impl Coordinator {
     }
 }
 
-fn look_around(queue: &FsQueue, member: &mut Member) -> io::Result<Heard> {
+fn look_around(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io::Result<Heard> {
     let since_ms = uptime_ms();
     member.beat()?;
+    if let Some(stop) = drain {
+        if stop.level() == 0 && member.is_asked_to_drain()? {
+            stop.request(1);
+        }
+        if stop.level() > 0 {
+            member.say_draining()?;
+        }
+    }
     let buried = member.look_around()?;
     let cancel = queue.cancel_requests()?;
     let mine = queue.claims(COORDINATOR)?;

@@ -10,11 +10,14 @@ use std::time::Duration;
 use super::drive::{Drive, Hands, Launch, Reins, Report};
 use super::perform::Performed;
 use super::work::Work;
-use crate::engine::{Run, RunStatus, TaskRef};
+use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec::Stop;
 use crate::ids::{Attempt, StepPath};
 use crate::store::StoreError;
 use crate::time::Clock;
+
+/// A file in a run's directory: whoever drives the run and is stopped is to cancel it.
+pub const CANCEL: &str = "cancel";
 
 /// How driving a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +101,10 @@ pub fn drive(
         }
         drive.tidy_up();
         driven?;
+    }
+    if !drive.is_over() && drive.store.root().join(CANCEL).exists() {
+        let mut reins = Reins { clock, report, hands: &mut executor, stop };
+        drive.record(&mut reins, Event::Cancelled)?;
     }
     drive.rest(clock.now())?;
     let finish = match drive.run.status {

@@ -23,6 +23,9 @@ use crate::queue::watch::{DeathWatch, Evidence};
 use crate::queue::{ClaimName, FsQueue, Queue, Reaped};
 use crate::time::{Clock, SystemClock};
 
+/// After how many leases without a beat a member is forgotten.
+const FORGOTTEN: u64 = 100;
+
 /// A process, told from all others that ever were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
@@ -87,6 +90,9 @@ pub struct Registration {
     pub version: String,
     pub started_at: String,
     pub concurrency: u32,
+    /// The one run that it drives, where it takes no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// It takes no new tasks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
@@ -142,107 +148,57 @@ pub struct Buried {
     pub orphans: usize,
 }
 
-/// This process, as a member.
-pub struct Member {
+/// Looks after those who hold tasks: finds out who is dead, and puts back what it held. A member
+/// does this once a beat; whoever waits for a task may do it too.
+pub struct Undertaker {
     queue: Arc<FsQueue>,
-    registration: Registration,
+    process: Process,
     watch: DeathWatch,
-    lease: Duration,
-    /// Those who were found dead and told of.
-    mourned: BTreeSet<String>,
+    lease_ms: u64,
     known: BTreeMap<String, Registration>,
-    pub pulse: Pulse,
+    /// Those who were found dead before.
+    mourned: BTreeSet<String>,
 }
 
-impl Member {
-    /// Joins the fleet: registers and beats for the first time.
-    pub fn join(
-        queue: Arc<FsQueue>,
-        agent: &str,
-        concurrency: u32,
-        lease: Duration,
-    ) -> io::Result<Member> {
-        let registration = Registration {
-            schema: "worker/v1".into(),
-            worker: queue.me().to_owned(),
-            agent: agent.to_owned(),
+impl Undertaker {
+    pub fn new(queue: Arc<FsQueue>, lease: Duration) -> Undertaker {
+        let lease_ms = lease.as_millis() as u64;
+        Undertaker {
+            queue,
             process: Process::this(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            started_at: SystemClock.now().to_milli(),
-            concurrency,
-            draining: false,
-        };
-        let watch = DeathWatch::new(lease.as_millis() as u64);
-        let known = BTreeMap::new();
-        let (mourned, pulse) = (BTreeSet::new(), Pulse::default());
-        let member = Member { queue, registration, watch, lease, mourned, known, pulse };
-        member.beat()?;
-        member.register()?;
-        Ok(member)
+            watch: DeathWatch::new(lease_ms),
+            lease_ms,
+            known: BTreeMap::new(),
+            mourned: BTreeSet::new(),
+        }
     }
 
-    fn path(&self) -> PathBuf {
-        self.queue.layout.workers().join(format!("{}.json", self.registration.worker))
-    }
-
-    fn register(&self) -> io::Result<()> {
-        let text = serde_json::to_vec(&self.registration).expect("it is always JSON");
-        // Read by people and by `serde_json`, which takes no half of one.
-        std::fs::write(self.path(), text)
-    }
-
-    /// Tells others that this member takes no new tasks.
-    pub fn say_draining(&mut self) -> io::Result<()> {
-        self.registration.draining = true;
-        self.register()
-    }
-
-    /// Leaves: nobody has to find out.
-    pub fn leave(&self) {
-        let _ = self.queue.sweep_own_tmp();
-        let _ = std::fs::remove_file(self.path());
-        let _ = std::fs::remove_file(self.queue.layout.beats().join(&self.registration.worker));
-    }
-
-    pub fn beat(&self) -> io::Result<()> {
-        self.queue.beat()?;
-        self.pulse.felt();
-        Ok(())
-    }
-
-    /// Looks after the others: buries the dead. To be called once a beat.
+    /// Buries the dead. To be called once a beat: who is of another machine is judged by its
+    /// beats, over many calls.
     pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
-        let me = self.registration.worker.clone();
         self.known =
             registrations(&self.queue)?.into_iter().map(|r| (r.worker.clone(), r)).collect();
         let mut holders: BTreeSet<String> = self.known.keys().cloned().collect();
         for agent in self.queue.agents()? {
             holders.extend(self.queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
         }
-        holders.remove(&me);
+        holders.remove(self.queue.me());
         self.watch.keep(|worker| holders.contains(worker));
         self.mourned.retain(|worker| holders.contains(worker));
         let mut buried = Vec::new();
         for worker in holders {
-            let Some(evidence) = self.is_dead(&worker)? else {
+            if let Some(evidence) = self.is_dead(&worker)? {
+                let news = self.mourned.insert(worker.clone());
+                let dead = self.bury(&worker, evidence)?;
+                if news || !dead.reaped.is_empty() {
+                    buried.push(dead);
+                }
+            } else {
                 self.mourned.remove(&worker);
-                continue;
-            };
-            let dead = self.bury(&worker, evidence)?;
-            // One that may wake up is found dead at every look, and told of once.
-            if self.mourned.insert(worker) || !dead.reaped.is_empty() {
-                buried.push(dead);
             }
         }
         Ok(buried)
     }
-
-    /// How long to wait between two looks around: no longer than a beat, and so that a lease has
-    /// enough of them to judge by, whatever holds one up.
-    pub fn nap(&self, beat: Duration) -> Duration {
-        beat.min(self.lease / 6)
-    }
-
     /// Whether a holder is dead, and by which evidence beyond its process.
     fn is_dead(&mut self, worker: &str) -> io::Result<Option<Option<Evidence>>> {
         let beside = self.known.get(worker).filter(|r| self.is_beside(r));
@@ -254,7 +210,7 @@ impl Member {
     }
 
     fn is_beside(&self, other: &Registration) -> bool {
-        self.registration.process.is_beside(&other.process)
+        self.process.is_beside(&other.process)
     }
 
     fn bury(&mut self, worker: &str, evidence: Option<Evidence>) -> io::Result<Buried> {
@@ -263,11 +219,11 @@ impl Member {
         let agent = registration.map(|r| r.agent.clone());
         let orphans = if beside && evidence.is_none() { end_orphans(worker) } else { 0 };
         let reaped = self.queue.reap(worker)?;
-        // A beat that stood still may go on: only a process that is gone is forgotten.
-        if evidence.is_none() {
-            let workers = self.queue.layout.workers();
-            let _ = std::fs::remove_file(workers.join(format!("{worker}.json")));
-            let _ = std::fs::remove_file(self.queue.layout.beats().join(worker));
+        // A beat that stood still may go on: a process is forgotten only when it is gone, or was
+        // not heard of for very long.
+        let long_ago = |evidence: Evidence| evidence.span_ms > FORGOTTEN * self.lease_ms;
+        if evidence.is_none_or(long_ago) {
+            forget(&self.queue, worker);
             self.queue.sweep_tmp(&|incarnation| incarnation == worker)?;
         }
         Ok(Buried { worker: worker.to_owned(), agent, evidence, reaped, orphans })
@@ -298,6 +254,105 @@ pub fn end_earlier(claim: &ClaimName) -> usize {
         other.task.id == claim.task.id && other.task.attempt < claim.task.attempt
     };
     exec::sweep_if(&|mark| claim_of(mark).is_some_and(is_earlier))
+}
+
+/// Removes what a member left of itself.
+fn forget(queue: &FsQueue, worker: &str) {
+    let layout = &queue.layout;
+    let _ = std::fs::remove_file(layout.workers().join(format!("{worker}.json")));
+    let _ = std::fs::remove_file(layout.beats().join(worker));
+    let _ = std::fs::remove_file(layout.drain().join(worker));
+}
+
+/// Asks a member to finish what it does and end. It sees that within a beat.
+pub fn ask_to_drain(queue: &FsQueue, worker: &str) -> io::Result<()> {
+    let dir = queue.layout.drain();
+    std::fs::create_dir_all(&dir)?;
+    // The name is what counts, and it is there at once or not at all.
+    std::fs::write(dir.join(worker), "")
+}
+
+/// This process, as a member.
+pub struct Member {
+    queue: Arc<FsQueue>,
+    registration: Registration,
+    undertaker: Undertaker,
+    pub pulse: Pulse,
+}
+
+impl Member {
+    /// Joins the fleet: registers and beats for the first time.
+    pub fn join(
+        queue: Arc<FsQueue>,
+        agent: &str,
+        concurrency: u32,
+        run: Option<String>,
+        lease: Duration,
+    ) -> io::Result<Member> {
+        let registration = Registration {
+            schema: "worker/v1".into(),
+            worker: queue.me().to_owned(),
+            agent: agent.to_owned(),
+            process: Process::this(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            started_at: SystemClock.now().to_milli(),
+            concurrency,
+            run,
+            draining: false,
+        };
+        let undertaker = Undertaker::new(queue.clone(), lease);
+        let member = Member { queue, registration, undertaker, pulse: Pulse::default() };
+        member.beat()?;
+        member.register()?;
+        Ok(member)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.queue.layout.workers().join(format!("{}.json", self.registration.worker))
+    }
+
+    fn register(&self) -> io::Result<()> {
+        let text = serde_json::to_vec(&self.registration).expect("it is always JSON");
+        // Read by people and by `serde_json`, which takes no half of one.
+        std::fs::write(self.path(), text)
+    }
+
+    /// Tells others that this member takes no new tasks.
+    pub fn say_draining(&mut self) -> io::Result<()> {
+        if self.registration.draining {
+            return Ok(());
+        }
+        self.registration.draining = true;
+        self.register()
+    }
+
+    /// Whether somebody has asked this member to finish what it does and end.
+    pub fn is_asked_to_drain(&self) -> io::Result<bool> {
+        let entries = match std::fs::read_dir(self.queue.layout.drain()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            entries => entries?,
+        };
+        let me = self.registration.worker.as_str();
+        Ok(entries.flatten().any(|entry| entry.file_name() == me))
+    }
+
+    /// Leaves: nobody has to find out.
+    pub fn leave(&self) {
+        let _ = self.queue.sweep_own_tmp();
+        forget(&self.queue, &self.registration.worker);
+    }
+
+    pub fn beat(&self) -> io::Result<()> {
+        self.queue.beat()?;
+        self.pulse.felt();
+        // Others may have forgotten a member that was away for long.
+        if self.path().exists() { Ok(()) } else { self.register() }
+    }
+
+    /// Looks after the others: buries the dead. To be called once a beat.
+    pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
+        self.undertaker.look_around()
+    }
 }
 
 /// A number that the system's own source of chance is behind.

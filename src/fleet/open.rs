@@ -109,6 +109,14 @@ pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, 
     Ok((config, plan, store, run))
 }
 
+/// A run as it stands, for whoever only looks: somebody may be driving it.
+pub fn look(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError> {
+    let config = frozen_config(root)?;
+    let plan = frozen_plan(workspace, &config, root)?;
+    let run = Store::look(disk::machine(), root, &plan).map_err(OpenError::State)?;
+    Ok((plan, run))
+}
+
 /// What a run was begun with, from whichever file still says it.
 pub fn origin(root: &Path) -> Option<Origin> {
     let entries = std::fs::read_dir(root).into_iter().flatten().flatten();

@@ -613,11 +613,15 @@ fn commit_groups(shop: &Shop, waiting: &Receiver<Option<(Finish, Doing)>>) {
 }
 
 /// The thread that keeps the beat and looks after the claims, the others' too.
-fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool) {
-    let beat = shop.setup.config.queue.beat;
+fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop: &Stop) {
+    let round = shop.setup.config.queue.round();
     let mut failing = false;
     while !over.load(Ordering::SeqCst) {
-        let looked = member.beat().and_then(|()| shop.audit()).and_then(|()| member.look_around());
+        let looked = member
+            .beat()
+            .and_then(|()| shop.audit())
+            .and_then(|()| heed_drain(shop, &mut member, stop))
+            .and_then(|()| member.look_around());
         match looked {
             Ok(buried) => {
                 failing = false;
@@ -632,9 +636,18 @@ fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool) {
             }
             Err(_) => {}
         }
-        std::thread::park_timeout(member.nap(beat));
+        std::thread::park_timeout(round);
     }
     member.leave();
+}
+
+/// Somebody may have asked this worker to finish what it does and end: that is a first signal.
+fn heed_drain(shop: &Shop, member: &mut Member, stop: &Stop) -> io::Result<()> {
+    if stop.level() == 0 && member.is_asked_to_drain()? {
+        shop.audience.note("asked to end: finishing what is at hand");
+        stop.request(1);
+    }
+    if stop.level() > 0 || shop.is_closing() { member.say_draining() } else { Ok(()) }
 }
 
 /// What is said of a holder that was found dead.
@@ -689,7 +702,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
     let queue = setup.queue.clone();
     queue.open_agent(&setup.agent)?;
     let lease = setup.config.queue.lease;
-    let mut member = Member::join(queue.clone(), &setup.agent, setup.concurrency, lease)?;
+    let mut member = Member::join(queue.clone(), &setup.agent, setup.concurrency, None, lease)?;
     for dead in member.look_around()? {
         audience.note(&obituary(&dead));
     }
@@ -712,15 +725,15 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         commits: setup.config.durable.then_some(commits),
         setup,
     });
-    let (guarded, pulse, stop) = (shop.clone(), member.pulse.clone(), stop.clone());
-    std::thread::spawn(move || stand_guard(&guarded, &pulse, &stop));
+    let (guarded, pulse, guards) = (shop.clone(), member.pulse.clone(), stop.clone());
+    std::thread::spawn(move || stand_guard(&guarded, &pulse, &guards));
     let adopt = Box::new(FreeTasks { config: shop.setup.config.clone() });
     let settings = intake::Settings::of(&shop.setup.config);
     let intake = Intake::new(queue.layout.clone(), queue.me(), settings, adopt);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let shop = &*shop;
-        let keeper = scope.spawn(|| keep_beat(shop, member, &over));
+        let keeper = scope.spawn(|| keep_beat(shop, member, &over, stop));
         for slot in 0..slots {
             scope.spawn(move || shop.serve(slot as u64 + 1));
         }

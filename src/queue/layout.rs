@@ -83,6 +83,11 @@ impl Layout {
         self.own("workers")
     }
 
+    /// Members that are asked to finish what they do and end.
+    pub fn drain(&self) -> PathBuf {
+        self.own("drain")
+    }
+
     pub fn cancel(&self) -> PathBuf {
         self.own("cancel")
     }

@@ -5,8 +5,12 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use super::DEFINITION;
+
+/// Somebody who only looks whether a run is held keeps the lock for moments.
+const LOOKED_AT: [Duration; 5] = [Duration::from_millis(5); 5];
 
 /// A held lock. The kernel lets go of it when the process ends, however it ends.
 #[derive(Debug)]
@@ -24,26 +28,58 @@ pub enum LockError {
 pub fn take(root: &Path) -> Result<RunLock, LockError> {
     // Writable, because a network file system gives an exclusive lock on nothing less.
     let file = OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?;
-    match fs4::FileExt::try_lock(&file) {
-        Ok(()) => Ok(RunLock(file)),
-        Err(fs4::TryLockError::WouldBlock) => Err(LockError::Held { owner: owner(&file) }),
-        Err(fs4::TryLockError::Error(error)) => Err(error.into()),
+    let mut waits = LOOKED_AT.iter();
+    loop {
+        match fs4::FileExt::try_lock(&file) {
+            Ok(()) => return Ok(RunLock(file)),
+            Err(fs4::TryLockError::WouldBlock) => {}
+            Err(fs4::TryLockError::Error(error)) => return Err(error.into()),
+        }
+        let pid = pid_of_holder(&file);
+        match waits.next().filter(|_| pid.is_none()) {
+            Some(wait) => std::thread::sleep(*wait),
+            None => return Err(LockError::Held { owner: Holder { pid }.to_string() }),
+        }
+    }
+}
+
+/// Who holds a run's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Nothing, if it is of another machine or container, which the kernel does not tell.
+    pub pid: Option<u32>,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "process {pid}"),
+            None => f.write_str("another process"),
+        }
+    }
+}
+
+/// Who holds a run's lock, if anybody does.
+pub fn held_by(root: &Path) -> Option<Holder> {
+    let file = File::open(root.join(DEFINITION)).ok()?;
+    if let Some(pid) = pid_of_holder(&file) {
+        return Some(Holder { pid: Some(pid) });
+    }
+    // Shared, so that those who look do not see each other.
+    match fs4::FileExt::try_lock_shared(&file) {
+        Err(fs4::TryLockError::WouldBlock) => Some(Holder { pid: pid_of_holder(&file) }),
+        _ => None,
     }
 }
 
 /// Whether somebody holds a run's lock.
 pub fn is_held(root: &Path) -> bool {
-    matches!(take(root), Err(LockError::Held { .. }))
+    held_by(root).is_some()
 }
 
-/// Who holds the lock of a file, as the kernel tells it. One of another machine or container it
-/// does not know.
-fn owner(file: &File) -> String {
-    let holder = || {
-        let inode = file.metadata().ok()?.ino();
-        holder(&std::fs::read_to_string("/proc/locks").ok()?, inode)
-    };
-    holder().map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+fn pid_of_holder(file: &File) -> Option<u32> {
+    let inode = file.metadata().ok()?.ino();
+    holder(&std::fs::read_to_string("/proc/locks").ok()?, inode)
 }
 
 /// The process in a list of the kernel's that holds an exclusive lock of the inode.
@@ -59,6 +95,18 @@ fn holder(locks: &str, inode: u64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_is_seen_without_being_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(DEFINITION), "").unwrap();
+        assert_eq!(held_by(dir.path()), None);
+        let held = take(dir.path()).unwrap();
+        assert_eq!(held_by(dir.path()), Some(Holder { pid: Some(std::process::id()) }));
+        assert!(matches!(take(dir.path()), Err(LockError::Held { .. })));
+        drop(held);
+        assert!(!is_held(dir.path()) && take(dir.path()).is_ok());
+    }
 
     #[test]
     fn the_kernels_list_tells_who_holds_a_lock() {

@@ -83,6 +83,8 @@ pub struct Store {
     /// The medium may not have the run's own name, nor the names in its directory.
     is_new: bool,
     names_unsynced: bool,
+    /// Somebody else may drive the run: nothing is mended.
+    looks_only: bool,
 }
 
 impl Store {
@@ -146,27 +148,37 @@ impl Store {
             frozen: Vec::new(),
             is_new: false,
             names_unsynced: false,
+            looks_only: false,
         }
+    }
+
+    /// A run as it stands, without touching its files: somebody may be writing them.
+    pub fn look(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<Run, LoadError> {
+        let store = Store { looks_only: true, ..Store::at(disk, root) };
+        store.load_all(plan).map(|(_, run)| run)
     }
 
     /// Loads a run: its snapshot, then what the journal has beyond it.
     pub fn load(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<(Store, Run), LoadError> {
-        let mut store = Store::at(disk, root);
-        let bytes = match store.read(STATE) {
-            Err(LoadError::Damaged { .. }) => return store.load_without_snapshot(plan),
+        Store::at(disk, root).load_all(plan)
+    }
+
+    fn load_all(mut self, plan: &Plan) -> Result<(Store, Run), LoadError> {
+        let bytes = match self.read(STATE) {
+            Err(LoadError::Damaged { .. }) => return self.load_without_snapshot(plan),
             other => other?,
         };
         let loaded = snapshot::decode(plan, &bytes)
-            .map_err(|reason| LoadError::Damaged { path: root.join(STATE), reason })?;
+            .map_err(|reason| LoadError::Damaged { path: self.root.join(STATE), reason })?;
         let mut run = loaded.run;
-        let history = store.read_journal()?;
+        let history = self.read_journal()?;
         if history.is_late(loaded.journal_term, loaded.journal_seq) {
-            return store.load_by_journal(plan, &history.entries);
+            return self.load_by_journal(plan, &history.entries);
         }
-        let entries = store.begin_journal_anew(loaded.journal_seq, history.entries)?;
-        store.snapshot_len = bytes.len() as u64;
-        store.replay(plan, &mut run, loaded.journal_seq, &entries)?;
-        Ok((store, run))
+        let entries = self.begin_journal_anew(loaded.journal_seq, history.entries)?;
+        self.snapshot_len = bytes.len() as u64;
+        self.replay(plan, &mut run, loaded.journal_seq, &entries)?;
+        Ok((self, run))
     }
 
     /// Loads a run that ended before its first snapshot, or lost it: its journal has everything.
@@ -227,7 +239,7 @@ impl Store {
         if let Some(journal::Damage { line, reason }) = journal.damage {
             return Err(LoadError::Damaged { path, reason: format!("line {line}: {reason}") });
         }
-        if journal.good_len < bytes.len() as u64 {
+        if journal.good_len < bytes.len() as u64 && !self.looks_only {
             self.disk.truncate(&path, journal.good_len).map_err(failed("cut", &path))?;
             self.disk.sync(&path).map_err(failed("sync", &path))?;
         }
@@ -265,6 +277,9 @@ impl Store {
     ) -> Result<Vec<Entry>, StoreError> {
         if entries.last().is_none_or(|last| last.seq >= contained) {
             return Ok(entries);
+        }
+        if self.looks_only {
+            return Ok(Vec::new());
         }
         let path = self.journal();
         let aside = self.root.join(format!("{JOURNAL}.short"));
@@ -366,6 +381,11 @@ impl Store {
         &self.root
     }
 
+    /// Which owner's journal is appended to.
+    pub fn term(&self) -> u32 {
+        self.term
+    }
+
     /// The run's directory was given another name.
     pub fn moved_to(&mut self, root: &Path) {
         let named = |path: &PathBuf| Some(root.join(path.file_name()?));
@@ -378,11 +398,6 @@ impl Store {
             0 | 1 => JOURNAL.to_owned(),
             term => format!("journal.{term}.jsonl"),
         })
-    }
-
-    /// Whose journal is gone on in: the last one there is.
-    pub fn term(&self) -> u32 {
-        self.term
     }
 
     /// Goes on in a journal of one's own, as the run's owner of this term. Whoever has lost the

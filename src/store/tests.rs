@@ -369,3 +369,18 @@ fn what_an_owner_writes_after_it_lost_the_run_counts_for_nothing() {
     let state = |run: &Run| String::from_utf8(snapshot::encode(&world.plan, run, 0, 1)).unwrap();
     assert_eq!(state(&loaded), state(&run));
 }
+
+/// Somebody else may be in the middle of a write: what looks torn is not cut.
+#[test]
+fn looking_at_a_run_leaves_its_files_as_they_are() {
+    let mut world = World::new(Planted::Nothing);
+    let root = Path::new("run");
+    let (mut store, mut run) = world.begin().unwrap();
+    world.execute(&mut store, &mut run, &StepPath::top("A"), 1).unwrap();
+    let journal = root.join(JOURNAL);
+    world.disk.append(&journal, b"{\"seq\":4,\"at").unwrap();
+    let before = world.disk.read(&journal).unwrap();
+    let seen = Store::look(world.faulty(), root, &world.plan).unwrap();
+    assert_eq!(owed(&world.plan, &seen), owed(&world.plan, &run));
+    assert_eq!(world.disk.read(&journal).unwrap(), before);
+}

@@ -12,6 +12,7 @@ mod coverage;
 mod disk;
 mod doctor;
 mod examples;
+mod fleet;
 mod hostile;
 mod kill;
 mod pattern;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
 fn coded() -> Vec<Trial> {
     let modules = [
         examples::trials(),
+        fleet::trials(),
         case::checks(),
         pattern::checks(),
         disk::trials(),

@@ -129,10 +129,17 @@ impl World {
         link.to_string_lossy().into_owned()
     }
 
-    /// The processes that carry the mark of one of this workspace's runs.
+    /// The processes that carry the mark of one of this workspace's runs, or that of a task and
+    /// work here.
     pub fn processes(&self) -> Vec<i32> {
         let runs = self.list(".orchestrate/runs");
-        processes(|mark| runs.iter().any(|run| mark.starts_with(&format!("{run}/"))))
+        let mut found =
+            processes(|mark| runs.iter().any(|run| mark.starts_with(&format!("{run}/"))));
+        let works_here = |pid: &i32| {
+            fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(&self.root))
+        };
+        found.extend(processes(|mark| mark.starts_with("task-")).iter().filter(|p| works_here(p)));
+        found
     }
 
     /// Any program, in the workspace and with a clean environment.
@@ -218,6 +225,10 @@ impl Started {
             self.ended = self.child.try_wait().expect("a child can be waited for");
         }
         self.ended.is_none()
+    }
+
+    pub fn stdout(&self) -> String {
+        text(&self.stdout)
     }
 
     pub fn stderr(&self) -> String {

@@ -441,7 +441,12 @@ fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
 }
 
 pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
-    lock::take(root).map_err(|error| match error {
+    lock::take(root).map_err(|error| cannot_lock(error, root, id))
+}
+
+/// Why a run's lock cannot be had.
+pub fn cannot_lock(error: LockError, root: &Path, id: &RunId) -> Failure {
+    match error {
         LockError::Held { owner } => {
             Failure::new(5, format!("run {id} is being driven already: {owner} owns it"))
         }
@@ -453,7 +458,7 @@ pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
             let message = format!("cannot lock `{}`: {error}", root.display());
             hinted(Failure::new(1, message), &error, "try again")
         }
-    })
+    }
 }
 
 /// Points `latest` at a run. It is a convenience: failing to make it fails nothing.

@@ -28,9 +28,13 @@ use crate::ui::text::{TextReport, log_line, seconds};
 use crate::workflow::{Plan, Problem, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct CoordinatorArgs {}
+pub struct CoordinatorArgs {
+    /// End, and give back what is at hand, when standard input ends
+    #[arg(long, hide = true)]
+    pub leash: bool,
+}
 
-pub fn main(_: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
+pub fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let credentials = fleet::take_credentials(&mut around)?;
     fleet::check_state_dir(&around)?;
@@ -38,7 +42,11 @@ pub fn main(_: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     let signals = signals::listen()?;
     // Every run has a few open files, and there may be thousands of runs.
     raise_limit();
-    let teller = Teller::new(&around, post::COORDINATOR);
+    let mut teller = Teller::new(&around, post::COORDINATOR);
+    if args.leash {
+        signals.heed_leash();
+        teller = teller.unnamed();
+    }
     teller.say(&format!("coordinator {} drives the runs of inbox/coordinator", queue.me()));
     let teller = Arc::new(teller);
     let told = teller.clone();

@@ -101,6 +101,11 @@ impl Teller {
         }
     }
 
+    /// Leaves out who tells it: somebody else puts that before each line.
+    pub fn unnamed(self) -> Teller {
+        Teller { name: String::new(), ..self }
+    }
+
     /// Tells systemd that this service is ready, then that it lives.
     pub fn alive(&self, status: &str) {
         if !self.ready.swap(true, Ordering::SeqCst) {
@@ -122,7 +127,8 @@ impl Teller {
         let now = SystemClock.now().to_milli();
         let clock = now.get(11..19).unwrap_or(&now);
         let mut drawn = self.drawn.lock().unwrap_or_else(|poison| poison.into_inner());
-        let text = format!("{}{clock} {} {line}\n", erase(&drawn), self.name);
+        let name = if self.name.is_empty() { "" } else { &format!("{} ", self.name) };
+        let text = format!("{}{clock} {name}{line}\n", erase(&drawn));
         *drawn = 0;
         // In one write, as others may write there too. Nobody to tell is no reason to stop.
         let _ = std::io::stderr().write_all(text.as_bytes());

@@ -1,9 +1,10 @@
 //! The command line: one file for each verb.
 //!
 //! Standard output is data, standard error is talk. Exit codes: 0 completed, 1 failed, 2 bad
-//! usage or input, 5 somebody else owns it, 7 stored state is damaged, 128 + n stopped by
-//! signal n.
+//! usage or input, 4 cancelled, 5 somebody else owns it, 7 stored state is damaged, 128 + n stopped
+//! by signal n.
 
+mod cancel;
 mod clean;
 mod common;
 mod coordinator;
@@ -12,18 +13,27 @@ mod doctor;
 mod enqueue;
 mod fleet;
 mod fsck;
+mod logs;
 mod offline;
 mod processed;
+mod ps;
+mod queue;
 mod resume;
+mod retry;
 mod run;
 mod run_step;
+mod show;
 mod signals;
 mod spell;
+mod status;
 mod submit;
 mod torture;
+mod up;
 mod validate;
 mod watch;
+mod why;
 mod worker;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,7 +44,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Parser)]
 #[command(name = "orchestrate", version, propagate_version = true)]
 #[command(after_help = "Exit codes: 0 completed, 1 failed, 2 bad usage or invalid workflow, \
-    5 somebody else owns the run, 7 stored state is damaged, 128+n stopped by signal n.")]
+    4 cancelled, 5 somebody else owns the run, 7 stored state is damaged, 128+n stopped by signal \
+    n.")]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -58,6 +69,26 @@ enum Verb {
     Coordinator(coordinator::CoordinatorArgs),
     /// Serve an agent's inbox: execute its tasks
     Worker(worker::WorkerArgs),
+    /// Start a coordinator and a worker for each agent, in this terminal
+    Up(up::UpArgs),
+    /// Show runs, workers and inboxes, or one run and its steps
+    Status(status::StatusArgs),
+    /// Show what is being executed now
+    Ps(ps::PsArgs),
+    /// Show what steps and tasks print, also while they do
+    Logs(logs::LogsArgs),
+    /// Say in one sentence why a run or a task is where it is
+    Why(why::WhyArgs),
+    /// End a run or a task for good, with everything it started
+    Cancel(cancel::CancelArgs),
+    /// Let a run that failed or was stopped go on, from where it stands or from a step
+    Retry(retry::RetryArgs),
+    /// Look into the inboxes, put tasks back, take them out, pause an agent
+    #[command(subcommand)]
+    Queue(queue::QueueVerb),
+    /// Show who serves, or ask workers to end
+    #[command(subcommand)]
+    Workers(workers::WorkersVerb),
     /// Put tasks into an agent's inbox
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
@@ -174,6 +205,15 @@ fn run_cli(cli: Cli) -> ExitCode {
         }
         Verb::Coordinator(args) => coordinator::main(args, &cli.common),
         Verb::Worker(args) => worker::main(args, &cli.common),
+        Verb::Up(args) => up::main(args, &cli.common),
+        Verb::Status(args) => status::main(args, &cli.common),
+        Verb::Ps(args) => ps::main(args, &cli.common),
+        Verb::Logs(args) => logs::main(args, &cli.common),
+        Verb::Why(args) => why::main(args, &cli.common),
+        Verb::Cancel(args) => cancel::main(args, &cli.common),
+        Verb::Retry(args) => retry::main(args, &cli.common),
+        Verb::Queue(verb) => queue::main(verb, &cli.common),
+        Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),

@@ -1,14 +1,19 @@
 //! `orchestrate resume`: go on with a run that failed or was stopped.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
-use super::{Common, Failure, signals};
+use super::signals::{self, Signals};
+use super::{Common, Failure, cancel, coordinator, fleet, retry, show};
 use crate::disk;
 use crate::engine::{Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
 use crate::fleet::open::{self, OpenError};
+use crate::fleet::post::COORDINATOR;
+use crate::fleet::run_task;
 use crate::ids::RunId;
+use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
 use crate::store::{self, LoadError, Store};
 use crate::time::{Clock, SystemClock};
 
@@ -30,45 +35,173 @@ pub struct ResumeArgs {
 pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let (id, root) = common::find_run(&around, &args.run)?;
-    let lock = common::take_lock(&root, &id)?;
+    let queue = show::queue_if_any(&around)?.filter(|_| is_of_fleet(&root));
+    if let Some(queue) = queue.filter(|_| !args.force_restart) {
+        return of_fleet(args, &mut around, queue, &id, &root);
+    }
     if args.force_restart {
+        let _lock = common::take_lock(&root, &id)?;
         return restart(&around, args, &id, &root);
     }
-    around.config = open::frozen_config(&root).map_err(|error| cannot_open(error, &id))?;
-    let workspace = common::open_workspace(&around)?;
-    let plan = open::frozen_plan(&workspace, &around.config, &root)
-        .map_err(|error| cannot_open(error, &id))?;
+    let owned = own(&mut around, &id, &root, args.repair)?;
+    cancel::forget(None, &id, &root)?;
+    if owned.run.status == RunStatus::Completed {
+        return nothing_to_do(&around, owned);
+    }
+    check_source(&around, &owned.run)?;
+    let signals = signals::listen()?;
+    go_on(&around, owned, &root, &args.options, &signals)
+}
+
+fn is_of_fleet(root: &Path) -> bool {
+    open::origin(root).is_some_and(|origin| origin.fleet)
+}
+
+/// Takes a run that nobody drives: its lock, its own settings, its plan and its state.
+pub fn own(
+    around: &mut Surroundings,
+    id: &RunId,
+    root: &Path,
+    repair: bool,
+) -> Result<Owned, Failure> {
+    let lock = common::take_lock(root, id)?;
+    around.config = open::frozen_config(root).map_err(|error| cannot_open(error, id))?;
+    let workspace = common::open_workspace(around)?;
+    let plan = open::frozen_plan(&workspace, &around.config, root)
+        .map_err(|error| cannot_open(error, id))?;
     let disk = disk::machine();
-    let (mut store, run) = match Store::load(disk.clone(), &root, &plan) {
+    let (store, run) = match Store::load(disk.clone(), root, &plan) {
         Ok(loaded) => loaded,
-        Err(error) if args.repair => {
+        Err(error) if repair => {
             around.say(format!("{error}"));
-            let (store, run, by) =
-                Store::repair(disk, &root, &plan).map_err(|error| damaged(error, &id))?;
+            let (mut store, run, by) =
+                Store::repair(disk, root, &plan).map_err(|error| damaged(error, id))?;
+            let saved = store.save(&plan, &run, SystemClock.now());
+            saved.map_err(|error| common::disk_failure(&error, id))?;
             around.say(format!("state rebuilt from {by}"));
             (store, run)
         }
-        Err(error) => return Err(damaged(error, &id)),
+        Err(error) => return Err(damaged(error, id)),
     };
-    if run.status == RunStatus::Completed {
-        // The snapshot may be older than the journal, or damaged no more.
-        store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e, &id))?;
-        end_orphans(&around, &id);
-        common::tell_outcome(&around, &plan, &run, 0);
-        around.say(format!("run {id} has completed already; there is nothing to do"));
-        return Ok(0);
-    }
-    check_source(&around, &run)?;
-    let signals = signals::listen()?;
-    end_orphans(&around, &id);
-    common::keep_log(&around, &plan, &root, &id)?;
-    around.say(format!("run {id} of {}, resumed", run.origin.workflow_file));
-    let policy = args.options.policy(run.origin.policy.clone());
-    let policy = Policy { max_visits: around.config.max_visits, ..policy };
-    let owned = Owned { plan, run, store, lock };
-    let event = Some(Event::Resumed { policy });
-    let (code, _) = common::drive(&around, owned, &args.options, &signals, event)?;
+    Ok(Owned { plan, run, store, lock })
+}
+
+/// A run that has completed is left alone.
+pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure> {
+    let Owned { plan, run, mut store, .. } = owned;
+    let id = &run.id;
+    // The snapshot may be older than the journal, or damaged no more.
+    store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e, id))?;
+    end_orphans(around, id);
+    common::tell_outcome(around, &plan, &run, 0);
+    around.say(format!("run {id} has completed already; there is nothing to do"));
+    Ok(0)
+}
+
+/// Drives a run that this process owns.
+pub fn go_on(
+    around: &Surroundings,
+    owned: Owned,
+    root: &Path,
+    options: &RunOptions,
+    signals: &Signals,
+) -> Result<u8, Failure> {
+    let id = owned.run.id.clone();
+    end_orphans(around, &id);
+    common::keep_log(around, &owned.plan, root, &id)?;
+    around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
+    let event = Some(Event::Resumed { policy: policy(around, &owned.run, options) });
+    let (code, _) = common::drive(around, owned, options, signals, event)?;
     Ok(code)
+}
+
+/// The policy that a run goes on with: flags given now win over those it was begun with.
+fn policy(around: &Surroundings, run: &Run, options: &RunOptions) -> Policy {
+    let policy = options.policy(run.origin.policy.clone());
+    Policy { max_visits: around.config.max_visits, ..policy }
+}
+
+/// Puts on record that a run goes on which is over, and with which policy, where it is another
+/// one. A coordinator does not begin one again that is over.
+pub fn set_policy(
+    around: &Surroundings,
+    owned: &mut Owned,
+    options: &RunOptions,
+) -> Result<(), Failure> {
+    let policy = policy(around, &owned.run, options);
+    if policy == owned.run.origin.policy && owned.run.status == RunStatus::Running {
+        return Ok(());
+    }
+    let Owned { plan, run, store, .. } = owned;
+    let (now, event) = (SystemClock.now(), Event::Resumed { policy });
+    let recorded = store.record(now, &event);
+    crate::engine::apply(plan, run, now, &event);
+    recorded
+        .and_then(|()| store.save(plan, run, now))
+        .map_err(|error| common::disk_failure(&error, &run.id))
+}
+
+/// Drives a run of a fleet in this process; its steps go on as tasks.
+fn of_fleet(
+    args: &ResumeArgs,
+    around: &mut Surroundings,
+    queue: Arc<FsQueue>,
+    id: &RunId,
+    root: &Path,
+) -> Result<u8, Failure> {
+    fleet::check_state_dir(around)?;
+    let board = show::board(around, Some(queue.clone()))?;
+    retry::free_from_the_dead(around, &queue, &board, id)?;
+    // The run goes by its own settings, whoever drives it by those of today.
+    let today = around.config.clone();
+    let mut owned = own(around, id, root, args.repair)?;
+    if owned.run.status == RunStatus::Completed {
+        return nothing_to_do(around, owned);
+    }
+    check_source(around, &owned.run)?;
+    set_policy(around, &mut owned, &args.options)?;
+    around.config = today;
+    cancel::forget(Some(&queue), id, root)?;
+    fleet::warn_of_absent(&queue, &coordinator::agents_of(around, &owned.plan));
+    let claim = claim_run(&queue, &owned)?;
+    let signals = signals::listen()?;
+    around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
+    let Owned { plan, run: _, store, lock } = owned;
+    // Whoever drives the run takes the lock itself.
+    drop((store, lock));
+    let (code, _) = coordinator::drive(around, queue, claim, plan, &args.options, &signals)?;
+    Ok(code)
+}
+
+/// Claims the task that a run is, wherever it lies.
+fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Claim, Failure> {
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    let id = &owned.run.id;
+    let taken = || Failure::new(5, format!("somebody else goes on with run {id}"));
+    match run_task::find(queue, id).map_err(failed)? {
+        None => {
+            let task = run_task::make(queue, &owned.run, owned.store.term());
+            return queue.enqueue_claimed(&task).map_err(failed);
+        }
+        Some(Place::Ended { end, name, by }) => {
+            let moved = queue.requeue(end, id.as_str(), &name, &by).map_err(failed)?;
+            if moved == Ending::Fenced {
+                return Err(taken());
+            }
+        }
+        Some(Place::Waiting { .. } | Place::Claimed { .. }) => {}
+    }
+    let Some(Place::Waiting { name, .. }) = run_task::find(queue, id).map_err(failed)? else {
+        return Err(taken());
+    };
+    match queue.claim_this(COORDINATOR, &name).map_err(failed)? {
+        Claimed::Task(claim) => Ok(*claim),
+        _ if queue.paused(COORDINATOR).map_err(failed)?.is_some() => {
+            Err(Failure::new(1, "`coordinator` is paused: no run may be driven")
+                .hint("`orchestrate queue resume coordinator` lets runs go on"))
+        }
+        _ => Err(taken()),
+    }
 }
 
 /// Whoever drove the run before is gone, for we hold the lock; what it started may not be.
@@ -102,7 +235,7 @@ fn cannot_open(error: OpenError, id: &RunId) -> Failure {
 }
 
 /// A workflow that was changed since is not the one the run is of.
-fn check_source(around: &Surroundings, run: &Run) -> Result<(), Failure> {
+pub fn check_source(around: &Surroundings, run: &Run) -> Result<(), Failure> {
     let file = &run.origin.workflow_file;
     match std::fs::read(common::workflow_path(around, Path::new(file))) {
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
@@ -143,6 +276,10 @@ fn restart(
     let (only_step, archive, fleet) = (origin.only_step, origin.archive, origin.fleet);
     let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive, fleet };
     let signals = signals::listen()?;
+    if fleet {
+        let (code, _) = coordinator::run(around, new, &args.options, &signals)?;
+        return Ok(code);
+    }
     let owned = common::create(around, new)?;
     around.say(format!("run {} of {}, in place of {id}", owned.run.id, loaded.file));
     let (code, _) = common::drive(around, owned, &args.options, &signals, None)?;

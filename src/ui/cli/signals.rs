@@ -28,6 +28,18 @@ impl Signals {
     }
 }
 
+impl Signals {
+    /// Takes the end of standard input for a second signal: whoever started this process holds
+    /// the other end, and is gone.
+    pub fn heed_leash(&self) {
+        let stop = self.stop.clone();
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+            stop.request(2);
+        });
+    }
+}
+
 /// Begins to listen, and to adopt orphans of children.
 pub fn listen() -> Result<Signals, Failure> {
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot listen: {error}"));

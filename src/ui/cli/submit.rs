@@ -3,6 +3,7 @@
 use super::common::{self, NewRun, Surroundings};
 use super::run::RunArgs;
 use super::{Common, Failure, coordinator, fleet, run};
+use crate::fleet::member::Registration;
 use crate::fleet::post::COORDINATOR;
 use crate::queue::Queue;
 use crate::time::{Clock, SystemClock};
@@ -30,7 +31,8 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     saved.map_err(|error| common::disk_failure(&error, &id))?;
     let task = coordinator::task_of(&queue, &owned.run);
     queue.enqueue(&[task]).map_err(|error| coordinator::cannot_put_out(&id, &error))?;
-    if fleet::living(&queue).iter().any(|member| member.agent == COORDINATOR) {
+    let takes_runs = |member: &Registration| member.agent == COORDINATOR && member.run.is_none();
+    if fleet::living(&queue).iter().any(takes_runs) {
         around.say(format!("run {id} of {} submitted", loaded.file));
     } else {
         around.say(format!("run {id} of {} waits for a coordinator", loaded.file));

@@ -22,6 +22,9 @@ pub struct WorkerArgs {
     /// End when nothing is waiting any more
     #[arg(long)]
     pub drain: bool,
+    /// End, and give back what is at hand, when standard input ends
+    #[arg(long, hide = true)]
+    pub leash: bool,
 }
 
 pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
@@ -42,7 +45,11 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         Until::Once => 1,
         _ => args.concurrency.unwrap_or(around.config.agent(&args.agent).concurrency),
     };
-    let teller = fleet::Teller::new(&around, &args.agent);
+    let mut teller = fleet::Teller::new(&around, &args.agent);
+    if args.leash {
+        signals.heed_leash();
+        teller = teller.unnamed();
+    }
     let me = queue.me();
     teller.say(&format!("worker {me} serves inbox/{}, {concurrency} at a time", args.agent));
     let setup = Setup {

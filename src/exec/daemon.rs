@@ -1,0 +1,80 @@
+//! A child that serves until it is told to end, and never longer than this process lives.
+//!
+//! Its standard input is a pipe that nothing is ever written to. However this process ends, the
+//! kernel then closes the pipe; the child watches for that and ends itself with everything it has
+//! started. A signal on the parent's death would do only half of it: it must be asked for between
+//! `fork` and `exec`, which `posix_spawn` has no place for, and a child that is killed cannot end
+//! its own children.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::process::{Pid, Process};
+use super::{How, children};
+
+/// A child that serves.
+pub struct Daemon {
+    handle: Process,
+    child: Mutex<Option<Child>>,
+    /// Open as long as the child may live.
+    _leash: Option<ChildStdin>,
+}
+
+impl Daemon {
+    /// Starts it in a group of its own, so that Ctrl-C on a terminal does not reach it. Its
+    /// standard error is for the caller to read.
+    #[expect(clippy::disallowed_methods, reason = "this is where children are started")]
+    pub fn start(
+        program: &Path,
+        arguments: &[OsString],
+    ) -> io::Result<(Daemon, Option<ChildStderr>)> {
+        let mut command = Command::new(program);
+        command.args(arguments).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = children::spawn(&mut command)?;
+        let handle = Process::open(child.id() as Pid).inspect_err(|_| {
+            let _ = child.kill();
+            let _ = children::reap(&mut child);
+        })?;
+        let (leash, stderr) = (child.stdin.take(), child.stderr.take());
+        Ok((Daemon { handle, child: Mutex::new(Some(child)), _leash: leash }, stderr))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.handle.pid as u32
+    }
+
+    /// Asks it to end itself, or to hurry with that. Two signals of one kind may arrive as one, so
+    /// the second is of another.
+    pub fn ask(&self, hurry: bool) {
+        self.handle.signal(if hurry { Signal::SIGINT } else { Signal::SIGTERM });
+    }
+
+    /// Waits until it has ended.
+    pub fn await_end(&self) {
+        while !self.handle.is_gone() {
+            let mut fds = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, PollTimeout::NONE);
+        }
+    }
+
+    /// How it ended, once it has; and buries what it left to this process.
+    pub fn bury(&self) -> io::Result<How> {
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut child) = child else { return Ok(How::Stopped) };
+        let status = children::reap(&mut child)?;
+        children::orphans();
+        Ok(match (status.code(), status.signal()) {
+            (Some(code), _) => How::Exited(code),
+            (None, signal) => How::Killed(signal.unwrap_or(0)),
+        })
+    }
+}

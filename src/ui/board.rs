@@ -1,0 +1,127 @@
+//! The board: what there is to see of runs, tasks and workers, built from files alone.
+//!
+//! All verbs that show something show what is here, as text or as JSON, so no two of them can
+//! tell different stories.
+//!
+//! **Invariant:** nothing here changes a file. A run is called `running` only if somebody is there
+//! who drives it: what its last owner wrote down before it died is not taken for what is.
+
+mod members;
+mod runs;
+mod tasks;
+mod why;
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::fleet::post::COORDINATOR;
+use crate::fleet::run_task;
+use crate::ids::RunId;
+use crate::queue::{End, FsQueue, Place, Queue};
+use crate::time::{Clock, SystemClock, Time};
+use crate::workspace::Workspace;
+
+pub use members::{Life, Members, WorkerView};
+pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView};
+pub use tasks::{Found, Lookup, PlaceView, TaskView};
+pub use why::{remark, why_run, why_step, why_task};
+
+/// How often a task that moves while it is looked for is looked for again.
+const LOOKS: usize = 2;
+
+/// What can be seen of a workspace.
+pub struct Board {
+    workspace: Workspace,
+    state_dir: PathBuf,
+    /// Nothing, where no fleet ever was.
+    queue: Option<Arc<FsQueue>>,
+    pub members: Members,
+    /// Where the tasks of runs are that wait for a coordinator or are held by one.
+    runs: HashMap<String, Place>,
+    pub now: Time,
+}
+
+/// An agent and its inbox.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InboxView {
+    pub agent: String,
+    pub waiting: usize,
+    pub claimed: usize,
+    /// Living workers that take new tasks.
+    pub workers: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<String>,
+}
+
+impl Board {
+    /// Looks at a workspace. Members on other machines are watched for about a beat, and for two
+    /// seconds at most.
+    pub fn look(
+        workspace: Workspace,
+        state_dir: &Path,
+        queue: Option<Arc<FsQueue>>,
+        beat: Duration,
+    ) -> io::Result<Board> {
+        let (mut members, mut runs) = (Members::default(), HashMap::new());
+        if let Some(queue) = &queue {
+            let mut holders = BTreeSet::new();
+            for agent in queue.agents()? {
+                holders.extend(queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
+            }
+            members = Members::look(queue, holders, beat)?;
+            runs = run_task::out(queue)?;
+        }
+        let state_dir = state_dir.to_owned();
+        Ok(Board { workspace, state_dir, queue, members, runs, now: SystemClock.now() })
+    }
+
+    /// The ids of all runs, newest first.
+    pub fn run_ids(&self) -> Vec<RunId> {
+        let entries = std::fs::read_dir(&self.state_dir).into_iter().flatten().flatten();
+        let mut ids: Vec<RunId> =
+            entries.filter_map(|entry| RunId::parse(entry.file_name().to_str()?)).collect();
+        ids.sort_by(|a, b| b.cmp(a));
+        ids
+    }
+
+    /// Every agent that somebody serves or that has tasks.
+    pub fn inboxes(&self) -> io::Result<Vec<InboxView>> {
+        let Some(queue) = &self.queue else { return Ok(Vec::new()) };
+        let mut agents: BTreeSet<String> = queue.agents()?.into_iter().collect();
+        agents.extend(self.members.views().map(|member| member.agent));
+        agents.into_iter().map(|agent| self.inbox(queue, agent)).collect()
+    }
+
+    fn inbox(&self, queue: &FsQueue, agent: String) -> io::Result<InboxView> {
+        Ok(InboxView {
+            waiting: queue.waiting(&agent)?.len(),
+            claimed: queue.claims(&agent)?.len(),
+            workers: self.members.serving(&agent).count(),
+            paused: queue.paused(&agent)?.map(|reason| one_line(&reason)),
+            agent,
+        })
+    }
+
+    /// How many tasks lie in `failed/`.
+    pub fn failed(&self) -> io::Result<usize> {
+        let Some(queue) = &self.queue else { return Ok(0) };
+        let count = |batch: &String| Ok(queue.ended(End::Failed, batch)?.len());
+        queue.batches(End::Failed)?.iter().map(count).sum()
+    }
+
+    /// Living coordinators that take new runs.
+    pub fn coordinators(&self) -> usize {
+        self.members.serving(COORDINATOR).count()
+    }
+}
+
+/// Text that somebody else wrote, fit for a line of ours: nothing in it moves a cursor.
+pub fn one_line(text: &str) -> String {
+    let line = text.trim().lines().next().unwrap_or_default();
+    line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,479 @@
+//! Runs: where each one really stands, who drives it, and what its steps are doing.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::tasks::{Found, PlaceView, TaskView};
+use super::{Board, Life, one_line};
+use crate::disk;
+use crate::engine::run::{Address, EachRun, ItemResult, Sequence, Slot, StepState};
+use crate::engine::{Record, Run, RunScope, RunStatus, StepStatus};
+use crate::fleet::{open, run_task};
+use crate::ids::{RunId, StepPath};
+use crate::queue::Place;
+use crate::store::{self, History, lock};
+use crate::time::Time;
+use crate::ui::text::log_line;
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Block};
+
+/// How many of the latest events are shown.
+const EVENTS: usize = 5;
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// Somebody drives it.
+    Running,
+    /// It waits for a coordinator.
+    Queued,
+    /// A coordinator of another machine has it, of which no sign of life was seen.
+    Doubtful,
+    /// It is not over, and nobody drives it.
+    Stopped,
+    Completed,
+    Failed,
+    Cancelled,
+    /// Its files cannot be read.
+    Damaged,
+}
+
+impl Standing {
+    pub fn word(self) -> &'static str {
+        match self {
+            Standing::Running => "running",
+            Standing::Queued => "queued",
+            Standing::Doubtful => "doubtful",
+            Standing::Stopped => "stopped",
+            Standing::Completed => "completed",
+            Standing::Failed => "failed",
+            Standing::Cancelled => "cancelled",
+            Standing::Damaged => "damaged",
+        }
+    }
+
+    /// Nothing more will happen to the run unless somebody asks for it.
+    pub fn is_over(self) -> bool {
+        matches!(self, Standing::Completed | Standing::Failed | Standing::Cancelled)
+    }
+}
+
+/// Who drives a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Owner {
+    /// A process that was started for this run.
+    Process {
+        pid: Option<u32>,
+    },
+    /// Whoever holds the run's task.
+    Coordinator {
+        worker: String,
+        host: Option<String>,
+        pid: Option<u32>,
+        life: Life,
+    },
+    /// It waits in `inbox/coordinator`.
+    Queue {
+        ahead: usize,
+        coordinators: usize,
+        paused: Option<String>,
+    },
+    Nobody,
+}
+
+/// A run, as it is shown.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunView {
+    pub run_id: String,
+    pub run_root: String,
+    pub state: Standing,
+    /// What its files say, which may be older than the death of whoever wrote them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<RunStatus>,
+    pub owner: Owner,
+    pub fleet: bool,
+    pub workflow_file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<Time>,
+    /// Where control is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    pub failed_steps: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A run with its steps and what happened to it last.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunDetail {
+    #[serde(flatten)]
+    pub run: RunView,
+    pub steps: Vec<StepView>,
+    pub events: Vec<EventView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EventView {
+    pub at: Time,
+    pub text: String,
+}
+
+/// What a step is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StepShown {
+    Pending,
+    /// Its turn has come.
+    Ready,
+    Running,
+    /// It waits as a task for a worker.
+    Waiting,
+    /// Its task is over, and nobody has taken the result in yet.
+    Ended,
+    /// Its task is nowhere: it is put out again when somebody drives the run.
+    Lost,
+    /// It ran when whoever drove the run went away.
+    Interrupted,
+    /// It failed, and the next attempt waits.
+    Resting,
+    /// It failed, and a person is asked what follows.
+    Asking,
+    Completed,
+    Failed,
+    Skipped,
+}
+
+impl StepShown {
+    pub fn word(self) -> &'static str {
+        match self {
+            StepShown::Pending => "pending",
+            StepShown::Ready => "ready",
+            StepShown::Running => "running",
+            StepShown::Waiting => "waiting",
+            StepShown::Ended => "ended",
+            StepShown::Lost => "lost",
+            StepShown::Interrupted => "interrupted",
+            StepShown::Resting => "resting",
+            StepShown::Asking => "asking",
+            StepShown::Completed => "completed",
+            StepShown::Failed => "failed",
+            StepShown::Skipped => "skipped",
+        }
+    }
+
+    /// Nothing more happens in this visit of the step.
+    pub fn is_over(self) -> bool {
+        matches!(self, StepShown::Completed | StepShown::Failed | StepShown::Skipped)
+    }
+}
+
+/// A step, as it is shown.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepView {
+    pub step: String,
+    pub state: StepShown,
+    /// Where control is.
+    pub current: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// When the next attempt is due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+    /// The files it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<Items>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskView>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// How far a loop has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Items {
+    pub total: usize,
+    /// The item where control is; the number of items when all are done.
+    pub current: usize,
+    pub failed: usize,
+}
+
+/// What every `state.json` says.
+#[derive(Deserialize)]
+struct Head {
+    status: RunStatus,
+    workflow_file: String,
+    started_at: Time,
+    updated_at: Time,
+    #[serde(default)]
+    failed_steps: Vec<String>,
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(default)]
+    fleet: bool,
+}
+
+impl Board {
+    pub fn run_root(&self, id: &RunId) -> PathBuf {
+        self.state_dir.join(id.as_str())
+    }
+
+    /// A run, without its steps. The state of one that is over is taken from `state.json`, which
+    /// is always written at the end; of any other the journal is asked too.
+    pub fn run(&self, id: &RunId) -> RunView {
+        let root = self.run_root(id);
+        let bytes = std::fs::read(root.join(store::STATE)).unwrap_or_default();
+        if let Ok(head) = serde_json::from_slice::<Head>(&bytes)
+            && head.status != RunStatus::Running
+        {
+            return RunView {
+                state: standing(head.status, &Owner::Nobody),
+                recorded: Some(head.status),
+                fleet: head.fleet,
+                workflow_file: head.workflow_file,
+                started_at: Some(head.started_at),
+                updated_at: Some(head.updated_at),
+                failed_steps: head.failed_steps,
+                error: head.error.as_deref().map(one_line),
+                ..self.unread(id, &root)
+            };
+        }
+        match open::look(&self.workspace, &root) {
+            Ok((plan, run)) => self.view(&plan, &run, &root),
+            Err(error) => {
+                RunView { error: Some(one_line(&error.to_string())), ..self.unread(id, &root) }
+            }
+        }
+    }
+
+    /// A run of which nothing is known yet.
+    fn unread(&self, id: &RunId, root: &Path) -> RunView {
+        let run_root = root.strip_prefix(self.workspace.root()).unwrap_or(root);
+        RunView {
+            run_id: id.to_string(),
+            run_root: run_root.display().to_string(),
+            state: Standing::Damaged,
+            recorded: None,
+            owner: Owner::Nobody,
+            fleet: false,
+            workflow_file: String::new(),
+            started_at: None,
+            updated_at: None,
+            step: None,
+            failed_steps: Vec::new(),
+            error: None,
+        }
+    }
+
+    fn view(&self, plan: &Plan, run: &Run, root: &Path) -> RunView {
+        let owner = match run.status {
+            RunStatus::Running => self.owner(&run.id, root, run.origin.fleet),
+            _ => Owner::Nobody,
+        };
+        let here = run.position();
+        let at = run.slot(&here).is_some() && run.status == RunStatus::Running;
+        RunView {
+            state: standing(run.status, &owner),
+            recorded: Some(run.status),
+            owner,
+            fleet: run.origin.fleet,
+            workflow_file: run.origin.workflow_file.clone(),
+            started_at: Some(run.started_at),
+            updated_at: Some(run.updated_at),
+            step: at.then(|| here.path(plan).to_string()),
+            failed_steps: run.failed_steps.iter().map(StepPath::to_string).collect(),
+            error: run.error.as_deref().map(one_line),
+            ..self.unread(&run.id, root)
+        }
+    }
+
+    /// Who drives a run that is not over.
+    fn owner(&self, id: &RunId, root: &Path, fleet: bool) -> Owner {
+        if let Some(place) = self.runs.get(id.as_str()).filter(|_| fleet) {
+            return self.holder(place);
+        }
+        if let Some(holder) = lock::held_by(root) {
+            return Owner::Process { pid: holder.pid };
+        }
+        // It may have been put out since the others were looked at.
+        let again = self.queue.as_ref().filter(|_| fleet);
+        let place = again.and_then(|queue| run_task::out(queue).ok()?.remove(id.as_str()));
+        place.map_or(Owner::Nobody, |place| self.holder(&place))
+    }
+
+    fn holder(&self, place: &Place) -> Owner {
+        let found = Found { place: place.clone(), batch: "none".into() };
+        match self.task(&found).map(|task| task.place) {
+            Ok(PlaceView::Claimed { worker, life, host, pid, .. }) => {
+                Owner::Coordinator { worker, host, pid, life }
+            }
+            Ok(PlaceView::Waiting { ahead, workers, paused, .. }) => {
+                Owner::Queue { ahead, coordinators: workers, paused }
+            }
+            _ => Owner::Nobody,
+        }
+    }
+
+    /// A run with its steps. The error says why it cannot be read.
+    pub fn detail(&self, id: &RunId) -> Result<RunDetail, open::OpenError> {
+        let root = self.run_root(id);
+        let (plan, run) = open::look(&self.workspace, &root)?;
+        let view = self.view(&plan, &run, &root);
+        let driven = matches!(view.state, Standing::Running | Standing::Doubtful);
+        let walk = Walk { board: self, plan: &plan, run: &run, driven, here: run.position() };
+        let mut steps = Vec::new();
+        walk.block(&plan.root, &run.body, &[], &mut steps);
+        let history = History::read(&*disk::machine(), &root).unwrap_or_default();
+        let events = history.entries.iter().rev().take(EVENTS).filter_map(|entry| {
+            let text = one_line(&log_line(&plan, &run, &entry.event)?);
+            Some(EventView { at: entry.at, text })
+        });
+        let mut events: Vec<EventView> = events.collect();
+        events.reverse();
+        Ok(RunDetail { run: view, steps, events })
+    }
+
+    /// The run itself and its plan, for those who show more than the board.
+    pub fn open(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
+        open::look(&self.workspace, &self.run_root(id))
+    }
+
+    /// Where a task of a run is; an error of the volume is nowhere.
+    fn where_is(&self, run: &RunId, record: &Record) -> Option<TaskView> {
+        let task = record.task.as_ref()?;
+        let found: io::Result<_> = self.task_of_run(run.as_str(), &task.agent, &task.id);
+        found.ok().flatten()
+    }
+}
+
+/// Where a run stands, from what its files say and who drives it.
+pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
+    match (status, owner) {
+        (RunStatus::Completed, _) => Standing::Completed,
+        (RunStatus::Failed, _) => Standing::Failed,
+        (RunStatus::Cancelled, _) => Standing::Cancelled,
+        (RunStatus::Running, Owner::Process { .. }) => Standing::Running,
+        (RunStatus::Running, Owner::Queue { .. }) => Standing::Queued,
+        (RunStatus::Running, Owner::Nobody) => Standing::Stopped,
+        (RunStatus::Running, Owner::Coordinator { life, .. }) => match life {
+            Life::Alive => Standing::Running,
+            Life::Dead => Standing::Stopped,
+            Life::Silent | Life::Unknown => Standing::Doubtful,
+        },
+    }
+}
+
+/// A walk over the steps of a run. Of a loop, the item is shown where control is.
+struct Walk<'a> {
+    board: &'a Board,
+    plan: &'a Plan,
+    run: &'a Run,
+    /// Somebody drives the run, or may.
+    driven: bool,
+    here: Address,
+}
+
+impl Walk<'_> {
+    fn block(
+        &self,
+        block: &Block,
+        body: &Sequence,
+        loops: &[(usize, usize)],
+        into: &mut Vec<StepView>,
+    ) {
+        for (index, (step, slot)) in block.steps.iter().zip(&body.slots).enumerate() {
+            let at = Address { loops: loops.to_vec(), step: index };
+            into.push(self.step(&at, slot));
+            let (Action::Each(each), Some(run)) = (&step.action, &slot.each) else { continue };
+            let open = slot.state == StepState::Running;
+            if let Some(item) = run.iterations.get(run.index).filter(|_| open) {
+                let mut loops = loops.to_vec();
+                loops.push((index, run.index));
+                self.block(&each.block, &item.body, &loops, into);
+            }
+        }
+    }
+
+    fn step(&self, at: &Address, slot: &Slot) -> StepView {
+        let step = at.step_of(self.plan);
+        let record = slot.record.as_deref().cloned().unwrap_or_default();
+        let out = slot.state == StepState::Running && slot.each.is_none();
+        let task = if out { self.board.where_is(&self.run.id, &record) } else { None };
+        let sent = record.task.as_ref();
+        let over = slot.state == StepState::Settled || slot.state == StepState::Asking;
+        StepView {
+            step: at.path(self.plan).to_string(),
+            state: self.shown(slot, sent.is_some(), task.as_ref()),
+            current: *at == self.here && self.run.status == RunStatus::Running,
+            agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
+            attempt: slot.attempts,
+            exit_code: record.exit_code.filter(|_| over),
+            started_at: record.started_at,
+            duration_ms: record.duration_ms.filter(|_| over),
+            until: match slot.state {
+                StepState::Resting { until } => Some(until),
+                _ => None,
+            },
+            waits_for: self.waits_for(at).filter(|_| out),
+            error: record.error.map(|error| one_line(&error.message)),
+            items: slot.each.as_deref().map(items),
+            task,
+        }
+    }
+
+    fn shown(&self, slot: &Slot, sent: bool, task: Option<&TaskView>) -> StepShown {
+        match slot.state {
+            StepState::Pending => StepShown::Pending,
+            StepState::Ready => StepShown::Ready,
+            StepState::Resting { .. } => StepShown::Resting,
+            StepState::Asking => StepShown::Asking,
+            StepState::Settled => match slot.status() {
+                StepStatus::Completed => StepShown::Completed,
+                StepStatus::Failed => StepShown::Failed,
+                StepStatus::Skipped => StepShown::Skipped,
+                StepStatus::Pending | StepStatus::Running => StepShown::Pending,
+            },
+            StepState::Running if self.run.status != RunStatus::Running => StepShown::Interrupted,
+            StepState::Running if sent => match task.map(|task| &task.place) {
+                Some(PlaceView::Waiting { .. }) => StepShown::Waiting,
+                Some(PlaceView::Claimed { life: Life::Dead, .. }) => StepShown::Interrupted,
+                Some(PlaceView::Claimed { .. }) => StepShown::Running,
+                Some(_) => StepShown::Ended,
+                None => StepShown::Lost,
+            },
+            StepState::Running if self.driven => StepShown::Running,
+            StepState::Running => StepShown::Interrupted,
+        }
+    }
+
+    fn waits_for(&self, at: &Address) -> Option<String> {
+        let Action::Wait(wait) = &at.step_of(self.plan).action else { return None };
+        let scope = RunScope { plan: self.plan, run: self.run, loops: &at.loops };
+        let glob = wait.glob.render(&scope);
+        Some(one_line(&glob.unwrap_or_else(|_| wait.glob.with_holes_as("…"))))
+    }
+}
+
+fn items(each: &EachRun) -> Items {
+    let failed = each.iterations.iter().filter(|item| item.result == Some(ItemResult::Failure));
+    Items { total: each.items.len(), current: each.index, failed: failed.count() }
+}

@@ -1,0 +1,452 @@
+//! Why: one sentence for the state that something is in. It only reads what is on the board.
+
+use super::tasks::{PlaceView, TaskView};
+use super::{Life, Owner, RunDetail, RunView, Standing, StepShown, StepView};
+use crate::time::Time;
+
+/// Why a run is where it is.
+pub fn why_run(detail: &RunDetail) -> String {
+    let RunDetail { run, steps, .. } = detail;
+    let id = &run.run_id;
+    let at = run.updated_at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
+    match run.state {
+        Standing::Completed => format!("run {id} completed{at}"),
+        Standing::Cancelled => format!("run {id} was cancelled{at}"),
+        Standing::Failed => why_failed(run, steps),
+        Standing::Damaged => why_damaged(run),
+        Standing::Queued => why_queued(run),
+        Standing::Stopped => why_stopped(run),
+        Standing::Doubtful => format!("{}; {}", why_doubtful(run), why_current(run, steps)),
+        Standing::Running => why_current(run, steps),
+    }
+}
+
+/// Why a step of a run is where it is.
+pub fn why_step(detail: &RunDetail, step: &StepView) -> String {
+    let name = &step.step;
+    let blocked = !step.current && matches!(step.state, StepShown::Pending);
+    if !blocked {
+        return sentence(&detail.run, step);
+    }
+    match detail.steps.iter().find(|step| step.current) {
+        Some(current) if detail.run.state == Standing::Running => {
+            let why = sentence(&detail.run, current);
+            format!("step `{name}` is blocked by step `{}`: {why}", current.step)
+        }
+        _ => format!("step `{name}` has not been reached: {}", why_run(detail)),
+    }
+}
+
+pub(super) fn why_damaged(run: &RunView) -> String {
+    let reason = run.error.as_deref().unwrap_or("its files are not whole");
+    let id = &run.run_id;
+    format!("run {id} cannot be read: {reason}; `orchestrate resume {id} --repair` rebuilds it")
+}
+
+fn why_failed(run: &RunView, steps: &[StepView]) -> String {
+    let id = &run.run_id;
+    if let Some(error) = &run.error {
+        return format!("run {id} failed: {error}");
+    }
+    let Some(failed) = run.failed_steps.last() else { return format!("run {id} failed") };
+    let error = steps.iter().find(|step| step.step == *failed).and_then(|s| s.error.as_deref());
+    let because = error.map(|error| format!(", because: {error}")).unwrap_or_default();
+    format!("run {id} failed at step `{failed}`{because}")
+}
+
+fn why_queued(run: &RunView) -> String {
+    let id = &run.run_id;
+    let Owner::Queue { ahead, coordinators, paused } = &run.owner else {
+        return format!("run {id} waits for a coordinator");
+    };
+    if let Some(reason) = paused {
+        return format!(
+            "run {id} waits because `coordinator` is paused{}; `orchestrate queue resume \
+             coordinator` lets it go on",
+            because(reason)
+        );
+    }
+    match (coordinators, ahead) {
+        (0, _) => format!(
+            "run {id} waits for a coordinator, and none is alive; `orchestrate coordinator` \
+             starts one"
+        ),
+        (_, 0) => format!("run {id} waits for a coordinator to take it up"),
+        (_, ahead) => {
+            format!("run {id} waits for a coordinator; {} ahead of it", count(*ahead, "run"))
+        }
+    }
+}
+
+fn why_stopped(run: &RunView) -> String {
+    let id = &run.run_id;
+    let step = run.step.as_ref().map(|step| format!(", which stands at step `{step}`"));
+    let dead = match &run.owner {
+        Owner::Coordinator { worker, host, .. } => {
+            format!(": its coordinator {} is dead", on(worker, host.as_deref()))
+        }
+        _ => String::new(),
+    };
+    let step = step.unwrap_or_default();
+    format!("nobody drives run {id}{step}{dead}; `orchestrate resume {id}` goes on with it")
+}
+
+/// What is worth knowing about a run beside the word for its state.
+pub fn remark(run: &RunView) -> String {
+    let id = &run.run_id;
+    match (&run.state, &run.owner) {
+        (Standing::Running, _) => match &run.step {
+            Some(step) => format!("at `{step}`"),
+            None => String::new(),
+        },
+        (Standing::Queued, Owner::Queue { paused: Some(reason), .. }) => {
+            format!("`coordinator` is paused{}", because(reason))
+        }
+        (Standing::Queued, Owner::Queue { coordinators: 0, .. }) => {
+            "no coordinator is alive; orchestrate coordinator".to_owned()
+        }
+        (Standing::Queued, _) => "waits for a coordinator".to_owned(),
+        (Standing::Doubtful, _) => "no beat of its coordinator was seen".to_owned(),
+        (Standing::Stopped, Owner::Coordinator { worker, host, .. }) => {
+            let on = on(worker, host.as_deref());
+            format!("coordinator {on} is dead; orchestrate resume {id}")
+        }
+        (Standing::Stopped, _) => format!("nobody drives it; orchestrate resume {id}"),
+        (Standing::Failed, _) => match (&run.error, run.failed_steps.last()) {
+            (Some(error), _) => error.clone(),
+            (None, Some(step)) => format!("at `{step}`"),
+            (None, None) => String::new(),
+        },
+        (Standing::Damaged, _) => format!("orchestrate resume {id} --repair"),
+        (Standing::Completed | Standing::Cancelled, _) => String::new(),
+    }
+}
+
+fn why_doubtful(run: &RunView) -> String {
+    match &run.owner {
+        Owner::Coordinator { worker, host, .. } => {
+            let on = on(worker, host.as_deref());
+            format!("no beat was seen of coordinator {on}, which drives run {}", run.run_id)
+        }
+        _ => format!("nobody was seen to drive run {}", run.run_id),
+    }
+}
+
+fn why_current(run: &RunView, steps: &[StepView]) -> String {
+    match steps.iter().find(|step| step.current) {
+        Some(step) => sentence(run, step),
+        None => format!("run {} is between two steps", run.run_id),
+    }
+}
+
+/// Why a step is in the state it is in.
+fn sentence(run: &RunView, step: &StepView) -> String {
+    let name = &step.step;
+    if let Some(task) = &step.task {
+        return format!("step `{name}` {}", placed(task));
+    }
+    let since = since(step.started_at);
+    match step.state {
+        StepShown::Running if step.waits_for.is_some() => {
+            let glob = step.waits_for.as_deref().unwrap_or_default();
+            format!("step `{name}` waits for files `{glob}`{since}")
+        }
+        StepShown::Running => format!("step `{name}` is being executed by {}{since}", who(run)),
+        StepShown::Resting => {
+            let until = step.until.map(Time::to_second).unwrap_or_default();
+            let error = step.error.as_deref().map(because).unwrap_or_default();
+            format!("step `{name}` rests until {until} after a failure{error}")
+        }
+        StepShown::Asking => {
+            format!("step `{name}` failed, and a person is asked what follows by {}", who(run))
+        }
+        StepShown::Failed => {
+            let error = step.error.as_deref().map(because).unwrap_or_default();
+            format!("step `{name}` failed{error}")
+        }
+        StepShown::Lost => format!(
+            "step `{name}` is on record as put out, but its task is nowhere; it is put out again \
+             when somebody drives the run"
+        ),
+        StepShown::Ready => format!("step `{name}` is about to be executed by {}", who(run)),
+        other => format!("step `{name}` is {}", other.word()),
+    }
+}
+
+/// Why a task is where it is.
+pub fn why_task(task: &TaskView) -> String {
+    let of = match (&task.run_id, &task.step) {
+        (Some(run), Some(step)) => format!(", step `{step}` of run {run},"),
+        _ if !task.label.is_empty() => format!(", `{}`,", task.label),
+        _ => String::new(),
+    };
+    format!("task {}{of} {}", task.task, placed(task))
+}
+
+/// What follows the name of something that is a task.
+fn placed(task: &TaskView) -> String {
+    let agent = &task.agent;
+    match &task.place {
+        PlaceView::Waiting { paused: Some(reason), .. } => format!(
+            "waits because `{agent}` is paused{}; `orchestrate queue resume {agent}` lets it go on",
+            because(reason)
+        ),
+        PlaceView::Waiting { workers: 0, last, .. } => {
+            let last = last.as_ref().map(|last| format!(" (the last was {last})"));
+            format!(
+                "waits for {} `{agent}` worker, and none is alive{}; `orchestrate worker {agent}` \
+                 starts one",
+                article(agent),
+                last.unwrap_or_default()
+            )
+        }
+        PlaceView::Waiting { ahead: 0, .. } => {
+            format!("waits for {} `{agent}` worker to claim it; it is the next", article(agent))
+        }
+        PlaceView::Waiting { ahead, workers, .. } => {
+            let ahead = count(*ahead, "task");
+            match workers {
+                1 => format!("waits for the `{agent}` worker; {ahead} ahead of it"),
+                _ => format!("waits for one of {workers} `{agent}` workers; {ahead} ahead of it"),
+            }
+        }
+        PlaceView::Claimed { worker, life, host, since: at, .. } => {
+            let on = on(worker, host.as_deref());
+            let since = since(*at);
+            match life {
+                Life::Dead => format!(
+                    "was claimed by worker {on}, which is dead; it goes back to the inbox as soon \
+                     as another member of the fleet looks"
+                ),
+                Life::Silent => {
+                    format!("is claimed by worker {on}{since}, of which no beat was seen")
+                }
+                _ => format!("is being executed by worker {on}{since}"),
+            }
+        }
+        PlaceView::Processed(ended) => format!("was processed by worker {}", ended.worker),
+        PlaceView::Failed(ended) => format!("failed{}", because(&ended.message)),
+        PlaceView::Cancelled(ended) => match ended.message.as_str() {
+            "" | "cancelled" => "was cancelled".to_owned(),
+            message => format!("was {message}"),
+        },
+    }
+}
+
+fn because(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {reason}") }
+}
+
+fn since(at: Option<Time>) -> String {
+    at.map(|at| format!(" since {}", at.to_second())).unwrap_or_default()
+}
+
+fn on(worker: &str, host: Option<&str>) -> String {
+    match host {
+        Some(host) => format!("{worker} on {host}"),
+        None => worker.to_owned(),
+    }
+}
+
+/// Who drives a run, in words.
+fn who(run: &RunView) -> String {
+    match &run.owner {
+        Owner::Process { pid: Some(pid) } => format!("process {pid}"),
+        Owner::Process { pid: None } => "a process of another machine".to_owned(),
+        Owner::Coordinator { worker, host, .. } => {
+            format!("coordinator {}", on(worker, host.as_deref()))
+        }
+        Owner::Queue { .. } | Owner::Nobody => "nobody".to_owned(),
+    }
+}
+
+fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what} is"),
+        number => format!("{number} {what}s are"),
+    }
+}
+
+fn article(word: &str) -> &'static str {
+    if word.starts_with(['a', 'e', 'i', 'o', 'u', 'A', 'E', 'I', 'O', 'U']) { "an" } else { "a" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::board::tasks::Ended;
+    use crate::ui::board::{Items, RunView};
+
+    const RUN: &str = "20250115T143022Z-abcdef";
+
+    fn task(place: PlaceView) -> TaskView {
+        TaskView {
+            task: "01JHNG00000000000000000000".into(),
+            kind: "step".into(),
+            agent: "engineer".into(),
+            label: "Build".into(),
+            run_id: Some(RUN.into()),
+            step: Some("Build".into()),
+            priority: 5,
+            attempt: 1,
+            crashes: 0,
+            created_at: None,
+            place,
+        }
+    }
+
+    fn waiting(ahead: usize, workers: usize, paused: Option<&str>, last: Option<&str>) -> TaskView {
+        let (paused, last) = (paused.map(str::to_owned), last.map(str::to_owned));
+        task(PlaceView::Waiting { ahead, workers, paused, last })
+    }
+
+    fn claimed(life: Life) -> TaskView {
+        let (worker, host) = ("w1".to_owned(), Some("far".to_owned()));
+        task(PlaceView::Claimed { worker, life, host, pid: Some(7), since: Some(Time(0)) })
+    }
+
+    fn step(state: StepShown, task: Option<TaskView>) -> StepView {
+        StepView {
+            step: "Build".into(),
+            state,
+            current: true,
+            agent: None,
+            attempt: 1,
+            exit_code: None,
+            started_at: Some(Time(0)),
+            duration_ms: None,
+            until: None,
+            waits_for: None,
+            error: None,
+            items: None,
+            task,
+        }
+    }
+
+    fn run(state: Standing, owner: Owner, steps: Vec<StepView>) -> RunDetail {
+        let run = RunView {
+            run_id: RUN.into(),
+            run_root: String::new(),
+            state,
+            recorded: None,
+            owner,
+            fleet: true,
+            workflow_file: "w.yaml".into(),
+            started_at: None,
+            updated_at: Some(Time(0)),
+            step: Some("Build".into()),
+            failed_steps: Vec::new(),
+            error: None,
+        };
+        RunDetail { run, steps, events: Vec::new() }
+    }
+
+    #[track_caller]
+    fn reads(sentence: String, wanted: &str) {
+        assert_eq!(sentence, wanted);
+    }
+
+    #[test]
+    fn where_a_task_is() {
+        let head = "task 01JHNG00000000000000000000, step `Build` of run \
+            20250115T143022Z-abcdef,";
+        for (task, wanted) in [
+            (
+                waiting(0, 0, None, Some("w0 on far")),
+                "waits for an `engineer` worker, and none is alive (the last was w0 on far); \
+                 `orchestrate worker engineer` starts one",
+            ),
+            (
+                waiting(3, 1, Some("no money"), None),
+                "waits because `engineer` is paused: no money; `orchestrate queue resume \
+                 engineer` lets it go on",
+            ),
+            (
+                waiting(0, 2, None, None),
+                "waits for an `engineer` worker to claim it; it is the next",
+            ),
+            (
+                waiting(1, 2, None, None),
+                "waits for one of 2 `engineer` workers; 1 task is ahead of it",
+            ),
+            (waiting(4, 1, None, None), "waits for the `engineer` worker; 4 tasks are ahead of it"),
+            (
+                claimed(Life::Alive),
+                "is being executed by worker w1 on far since 1970-01-01T00:00:00Z",
+            ),
+            (
+                claimed(Life::Silent),
+                "is claimed by worker w1 on far since 1970-01-01T00:00:00Z, of which no beat was \
+                 seen",
+            ),
+            (
+                claimed(Life::Dead),
+                "was claimed by worker w1 on far, which is dead; it goes back to the inbox as \
+                 soon as another member of the fleet looks",
+            ),
+            (
+                task(PlaceView::Failed(Ended { message: "no tests".into(), ..Ended::default() })),
+                "failed: no tests",
+            ),
+        ] {
+            reads(why_task(&task), &format!("{head} {wanted}"));
+        }
+    }
+
+    #[test]
+    fn where_a_run_is() {
+        let dead = || Owner::Coordinator {
+            worker: "c1".into(),
+            host: Some("far".into()),
+            pid: None,
+            life: Life::Dead,
+        };
+        let at = || vec![step(StepShown::Running, None)];
+        let go_on = format!("`orchestrate resume {RUN}` goes on with it");
+        reads(
+            why_run(&run(Standing::Stopped, Owner::Nobody, at())),
+            &format!("nobody drives run {RUN}, which stands at step `Build`; {go_on}"),
+        );
+        reads(
+            why_run(&run(Standing::Stopped, dead(), at())),
+            &format!(
+                "nobody drives run {RUN}, which stands at step `Build`: its coordinator c1 on far \
+                 is dead; {go_on}"
+            ),
+        );
+        reads(
+            why_run(&run(Standing::Running, Owner::Process { pid: Some(7) }, at())),
+            "step `Build` is being executed by process 7 since 1970-01-01T00:00:00Z",
+        );
+        let queue = Owner::Queue { ahead: 2, coordinators: 1, paused: None };
+        reads(
+            why_run(&run(Standing::Queued, queue, Vec::new())),
+            &format!("run {RUN} waits for a coordinator; 2 runs are ahead of it"),
+        );
+    }
+
+    #[test]
+    fn what_a_step_waits_for() {
+        let owner = || Owner::Process { pid: Some(7) };
+        let why = |step: StepView| why_run(&run(Standing::Running, owner(), vec![step]));
+        let mut resting = step(StepShown::Resting, None);
+        resting.until = Some(Time(1000));
+        resting.error = Some("overloaded".into());
+        reads(
+            why(resting),
+            "step `Build` rests until 1970-01-01T00:00:01Z after a failure: overloaded",
+        );
+        let mut files = step(StepShown::Running, None);
+        files.waits_for = Some("inbox/*.task".into());
+        reads(why(files), "step `Build` waits for files `inbox/*.task` since 1970-01-01T00:00:00Z");
+        let mut later = step(StepShown::Pending, None);
+        (later.step, later.current) = ("Test".into(), false);
+        later.items = Some(Items { total: 2, current: 0, failed: 0 });
+        let detail = run(Standing::Running, owner(), vec![step(StepShown::Running, None), later]);
+        reads(
+            why_step(&detail, &detail.steps[1]),
+            "step `Test` is blocked by step `Build`: step `Build` is being executed by process 7 \
+             since 1970-01-01T00:00:00Z",
+        );
+    }
+}

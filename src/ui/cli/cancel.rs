@@ -1,0 +1,451 @@
+//! `orchestrate cancel`: a run or a task ended for good, and told so only when nothing of it runs
+//! any more.
+//!
+//! A request is a small file, so it works from any machine that sees the volume. Whoever drives
+//! the run, or executes the task, stops what runs and records the end; where nobody does, it is
+//! recorded here.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::common::{self, Surroundings};
+use super::show::{self, Target, put, put_json};
+use super::{Common, Failure};
+use crate::engine::{Event, Run, RunStatus};
+use crate::exec;
+use crate::fleet::local::CANCEL;
+use crate::fleet::member::Undertaker;
+use crate::fleet::post::COORDINATOR;
+use crate::fleet::run_task::{self, StillHeld};
+use crate::fleet::{hint::Patience, open};
+use crate::ids::RunId;
+use crate::queue::{End, Ending, FsQueue, Place, Queue};
+use crate::store::lock::{self, LockError, RunLock};
+use crate::time::{Clock, SystemClock};
+use crate::ui::board::{Board, Found, Standing};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct CancelArgs {
+    /// A run or a task: its id or the beginning of it; `latest` is the newest run
+    #[arg(value_name = "RUN|TASK")]
+    pub target: String,
+    #[command(flatten)]
+    pub patience: TimeoutArg,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct CancelTaskArgs {
+    /// The task: its id or the beginning of it
+    #[arg(value_name = "TASK")]
+    pub task: String,
+    #[command(flatten)]
+    pub patience: TimeoutArg,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct TimeoutArg {
+    /// How long to wait until nothing of it runs any more, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub timeout: u32,
+}
+
+/// How long somebody else may hold a run's lock before it is taken to be driving it.
+const DRIVES_AFTER: Duration = Duration::from_millis(50);
+/// How long a lock may be held by nobody that this machine knows, before it is another's.
+const UNSEEN_AFTER: Duration = Duration::from_secs(1);
+
+pub fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let queue = show::queue_if_any(&around)?;
+    let board = show::board(&around, queue.clone())?;
+    let wait = Wait::new(&args.patience);
+    match (show::target(&around, &board, &args.target)?, queue) {
+        (Target::Run(id), queue) => cancel_run(&around, queue, &board, &id, wait),
+        (Target::Task(found), Some(queue)) => cancel_task(&around, queue, &board, &found, wait),
+        (Target::Task(_), None) => Err(Failure::new(2, "there is no queue")),
+    }
+}
+
+/// `queue drop`, which is the same for tasks.
+pub fn drop_task(args: &CancelTaskArgs, around: &Surroundings) -> Result<u8, Failure> {
+    let queue = show::need_queue(around)?;
+    let board = show::board(around, Some(queue.clone()))?;
+    let found = show::task(&board, &args.task)?;
+    cancel_task(around, queue, &board, &found, Wait::new(&args.patience))
+}
+
+/// Waiting, but not for ever.
+struct Wait {
+    limit: Duration,
+    until: Instant,
+    patience: Patience,
+}
+
+impl Wait {
+    fn new(arg: &TimeoutArg) -> Wait {
+        let limit = Duration::from_secs(arg.timeout.into());
+        let (least, most) = (Duration::from_millis(10), Duration::from_millis(100));
+        Wait { limit, until: Instant::now() + limit, patience: Patience::new(least, most, 1) }
+    }
+
+    /// Waits a little. False when the time is over.
+    fn go_on(&mut self) -> bool {
+        if Instant::now() >= self.until {
+            return false;
+        }
+        std::thread::sleep(self.patience.next_wait());
+        true
+    }
+}
+
+/// How cancelling went.
+enum Outcome {
+    Cancelled,
+    /// It ended in another way before it could be cancelled.
+    TooLate(&'static str),
+    /// What is still alive.
+    StillAlive(String),
+}
+
+fn tell(
+    around: &Surroundings,
+    what: &str,
+    id: &str,
+    wait: &Wait,
+    outcome: Outcome,
+) -> Result<u8, Failure> {
+    match outcome {
+        Outcome::Cancelled => {
+            match around.common.json {
+                true => put_json("cancel/v1", json!({ what: id, "cancelled": true }))?,
+                false => put(&format!("{what} {id} is cancelled\n"))?,
+            }
+            Ok(0)
+        }
+        Outcome::TooLate(word) => Err(Failure::new(1, format!("{what} {id} has {word} already"))),
+        Outcome::StillAlive(who) => {
+            let seconds = wait.limit.as_secs();
+            let message =
+                format!("{what} {id} is not cancelled yet, after {seconds} seconds: {who}");
+            Err(Failure::new(1, message)
+                .hint("the request stays: it is cancelled as soon as that is over"))
+        }
+    }
+}
+
+fn word(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Completed => "completed",
+        RunStatus::Cancelled => "been cancelled",
+        RunStatus::Failed => "failed",
+        RunStatus::Running => "not ended",
+    }
+}
+
+fn cancel_run(
+    around: &Surroundings,
+    queue: Option<Arc<FsQueue>>,
+    board: &Board,
+    id: &RunId,
+    mut wait: Wait,
+) -> Result<u8, Failure> {
+    let view = board.run(id);
+    match (view.state, view.recorded) {
+        (Standing::Cancelled, _) => {
+            around.say(format!("run {id} was cancelled already"));
+            return tell(around, "run", id.as_str(), &wait, Outcome::Cancelled);
+        }
+        (Standing::Damaged, _) => {
+            let reason = view.error.unwrap_or_default();
+            let hint = format!("`orchestrate resume {id} --repair` rebuilds it");
+            return Err(Failure::new(7, format!("run {id} cannot be read: {reason}")).hint(hint));
+        }
+        (state, Some(status)) if state.is_over() => {
+            return tell(around, "run", id.as_str(), &wait, Outcome::TooLate(word(status)));
+        }
+        _ => {}
+    }
+    let root = board.run_root(id);
+    let outcome = match queue {
+        Some(queue) if view.fleet => of_fleet(around, &queue, id, &root, &mut wait)?,
+        // Whoever has its lock may be a coordinator, which drives others too.
+        None if view.fleet => {
+            return Err(Failure::new(1, format!("run {id} is of a fleet, whose queue is gone"))
+                .hint("`orchestrate doctor` tells more"));
+        }
+        _ => of_process(around, id, &root, &mut wait)?,
+    };
+    tell(around, "run", id.as_str(), &wait, outcome)
+}
+
+/// Cancels a run that one process drives, or nobody.
+fn of_process(
+    around: &Surroundings,
+    id: &RunId,
+    root: &Path,
+    wait: &mut Wait,
+) -> Result<Outcome, Failure> {
+    let marker = root.join(CANCEL);
+    std::fs::write(&marker, "").map_err(|error| {
+        Failure::new(1, format!("cannot write `{}`: {error}", marker.display()))
+    })?;
+    let mut seen: Option<(u32, Instant)> = None;
+    let (mut asked, began) = (None, Instant::now());
+    loop {
+        let holder = match lock::take(root) {
+            Ok(lock) => {
+                let status = record_end(around, id, root, &lock)?;
+                let _ = std::fs::remove_file(&marker);
+                return Ok(outcome_of(status));
+            }
+            Err(LockError::Held { .. }) => lock::held_by(root),
+            Err(error) => return Err(common::cannot_lock(error, root, id)),
+        };
+        let pid = holder.and_then(|holder| holder.pid);
+        if pid.is_none() && began.elapsed() >= UNSEEN_AFTER {
+            let _ = std::fs::remove_file(&marker);
+            let message = format!("run {id} is driven by a process of another machine");
+            return Err(Failure::new(5, message).hint("`orchestrate cancel` works there"));
+        }
+        match (pid, seen) {
+            (Some(pid), Some((before, since))) if pid == before => {
+                if since.elapsed() >= DRIVES_AFTER && asked != Some(pid) {
+                    asked = Some(pid);
+                    let is_it = || lock::held_by(root).is_some_and(|now| now.pid == Some(pid));
+                    // That it is gone already is seen in the next round.
+                    let _ = exec::ask_to_end(pid, is_it);
+                }
+            }
+            (Some(pid), _) => seen = Some((pid, Instant::now())),
+            (None, _) => {}
+        }
+        if !wait.go_on() {
+            let who = match asked {
+                Some(pid) => format!("process {pid} was asked to end and still drives it"),
+                None => "it was driven by one process after the other".to_owned(),
+            };
+            return Ok(Outcome::StillAlive(who));
+        }
+    }
+}
+
+fn outcome_of(status: RunStatus) -> Outcome {
+    match status {
+        RunStatus::Cancelled => Outcome::Cancelled,
+        status => Outcome::TooLate(word(status)),
+    }
+}
+
+/// Records the end of a run that nobody drives, once nothing of it runs any more.
+fn record_end(
+    around: &Surroundings,
+    id: &RunId,
+    root: &Path,
+    _lock: &RunLock,
+) -> Result<RunStatus, Failure> {
+    let workspace = common::open_workspace(around)?;
+    let (_, plan, mut store, mut run) = open::open(&workspace, root).map_err(|error| {
+        let hint = format!("`orchestrate resume {id} --repair` rebuilds it");
+        Failure::new(7, format!("run {id} cannot be read: {error}")).hint(hint)
+    })?;
+    exec::sweep(&format!("{id}/"));
+    let now = SystemClock.now();
+    if run.status == RunStatus::Running {
+        let recorded = store.record(now, &Event::Cancelled);
+        recorded.map_err(|error| common::disk_failure(&error, id))?;
+        crate::engine::apply(&plan, &mut run, now, &Event::Cancelled);
+    }
+    store.save(&plan, &run, now).map_err(|error| common::disk_failure(&error, id))?;
+    Ok(run.status)
+}
+
+/// Cancels a run whose steps go out as tasks.
+fn of_fleet(
+    around: &Surroundings,
+    queue: &Arc<FsQueue>,
+    id: &RunId,
+    root: &Path,
+    wait: &mut Wait,
+) -> Result<Outcome, Failure> {
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    queue.request_cancel(id.as_str()).map_err(failed)?;
+    let workspace = common::open_workspace(around)?;
+    let mut watch = Watch::new(around, queue);
+    loop {
+        let (_, run) = open::look(&workspace, root)
+            .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
+        let held = run_task::take_out_steps(queue, &run).map_err(failed)?;
+        let place = run_task::find(queue, id).map_err(failed)?;
+        let driven = matches!(place, Some(Place::Claimed { .. }));
+        if run.status != RunStatus::Running && !driven {
+            queue.forget_cancel(id.as_str()).map_err(failed)?;
+            return Ok(outcome_of(run.status));
+        }
+        let stuck = match &place {
+            Some(Place::Claimed { name, .. }) => {
+                Some(format!("coordinator {} still drives it", name.worker))
+            }
+            _ if !held.is_empty() => Some(still(&held)),
+            _ => match end_undriven(around, queue, id, root, place)? {
+                Some(outcome) => return Ok(outcome),
+                None => Some("somebody is about to drive it".to_owned()),
+            },
+        };
+        watch.look()?;
+        if !wait.go_on() {
+            return Ok(Outcome::StillAlive(stuck.unwrap_or_default()));
+        }
+    }
+}
+
+fn still(held: &[StillHeld]) -> String {
+    let list: Vec<_> = held
+        .iter()
+        .map(|held| format!("task {} is held by worker {}", held.task.id, held.worker))
+        .collect();
+    list.join(", ")
+}
+
+/// Ends a run of a fleet that nobody drives and none of whose tasks is held. Nothing, if somebody
+/// came first: whoever it is sees the request.
+fn end_undriven(
+    around: &Surroundings,
+    queue: &FsQueue,
+    id: &RunId,
+    root: &Path,
+    place: Option<Place>,
+) -> Result<Option<Outcome>, Failure> {
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    let Ok(lock) = lock::take(root) else { return Ok(None) };
+    let status = record_end(around, id, root, &lock)?;
+    if let Some(Place::Waiting { name, .. }) = place
+        && queue.cancel_waiting(COORDINATOR, &name).map_err(failed)? == Ending::Fenced
+    {
+        return Ok(None);
+    }
+    queue.forget_cancel(id.as_str()).map_err(failed)?;
+    Ok(Some(outcome_of(status)))
+}
+
+/// Looks after dead holders once a beat, as members of the fleet do: there may be none.
+struct Watch {
+    undertaker: Undertaker,
+    beat: Duration,
+    next: Instant,
+}
+
+impl Watch {
+    fn new(around: &Surroundings, queue: &Arc<FsQueue>) -> Watch {
+        let settings = &around.config.queue;
+        let undertaker = Undertaker::new(queue.clone(), settings.lease);
+        Watch { undertaker, beat: settings.beat, next: Instant::now() }
+    }
+
+    fn look(&mut self) -> Result<(), Failure> {
+        if Instant::now() >= self.next {
+            self.undertaker.look_around().map_err(|error| show::unreadable(&error))?;
+            self.next = Instant::now() + self.beat;
+        }
+        Ok(())
+    }
+}
+
+fn cancel_task(
+    around: &Surroundings,
+    queue: Arc<FsQueue>,
+    board: &Board,
+    found: &Found,
+    mut wait: Wait,
+) -> Result<u8, Failure> {
+    let view = board.task(found).map_err(|error| show::unreadable(&error))?;
+    let run = view.run_id.as_deref().filter(|_| view.kind == "run").and_then(RunId::parse);
+    if let Some(run) = run {
+        return cancel_run(around, Some(queue), board, &run, wait);
+    }
+    let outcome = out_of_queue(around, &queue, found, &mut wait)?;
+    tell(around, "task", &view.task, &wait, outcome)
+}
+
+fn out_of_queue(
+    around: &Surroundings,
+    queue: &Arc<FsQueue>,
+    found: &Found,
+    wait: &mut Wait,
+) -> Result<Outcome, Failure> {
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    let id = found.id();
+    if let Place::Ended { end, .. } = &found.place {
+        return Ok(ended_as(*end));
+    }
+    let task = queue.read(&found.place, &found.batch).map_err(failed)?;
+    let Some(task) = task else {
+        return Err(Failure::new(1, format!("task {id} cannot be read, or is just being moved"))
+            .hint("try again"));
+    };
+    queue.request_cancel(id.as_str()).map_err(failed)?;
+    let mut watch = Watch::new(around, queue);
+    loop {
+        let place = queue.find(&task.agent, &task.batch, id).map_err(failed)?;
+        let holder = match place {
+            Some(Place::Waiting { agent, name }) => {
+                queue.cancel_waiting(&agent, &name).map_err(failed)?;
+                continue;
+            }
+            Some(Place::Claimed { name, .. }) => name.worker,
+            Some(Place::Ended { end, .. }) => {
+                queue.forget_cancel(id.as_str()).map_err(failed)?;
+                return Ok(ended_as(end));
+            }
+            None => return Err(Failure::new(1, format!("task {id} is nowhere any more"))),
+        };
+        watch.look()?;
+        if !wait.go_on() {
+            return Ok(Outcome::StillAlive(format!("worker {holder} still holds it")));
+        }
+    }
+}
+
+fn ended_as(end: End) -> Outcome {
+    match end {
+        End::Cancelled => Outcome::Cancelled,
+        End::Processed => Outcome::TooLate("been processed"),
+        End::Failed => Outcome::TooLate("failed"),
+    }
+}
+
+/// Takes back a request to cancel a run, and what it left: the run is to go on.
+pub fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Failure> {
+    let _ = std::fs::remove_file(root.join(CANCEL));
+    match queue {
+        Some(queue) => queue.forget_cancel(id.as_str()).map_err(|error| show::unreadable(&error)),
+        None => Ok(()),
+    }
+}
+
+/// Stops what steps of a run are out as, so that the run can go on elsewhere in the workflow.
+pub fn stop_steps(around: &Surroundings, queue: &Arc<FsQueue>, run: &Run) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    let mut wait = Wait::new(&TimeoutArg { timeout: 30 });
+    let mut watch = Watch::new(around, queue);
+    loop {
+        let held = run_task::take_out_steps(queue, run).map_err(failed)?;
+        if held.is_empty() {
+            break;
+        }
+        for held in &held {
+            queue.request_cancel(&held.task.id).map_err(failed)?;
+        }
+        watch.look()?;
+        if !wait.go_on() {
+            let message = format!("a step of run {} is still executed: {}", run.id, still(&held));
+            return Err(Failure::new(1, message).hint("it is asked to stop; try again later"));
+        }
+    }
+    for task in run_task::steps_out(run) {
+        queue.forget_cancel(&task.id).map_err(failed)?;
+    }
+    Ok(())
+}

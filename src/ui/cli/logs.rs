@@ -1,0 +1,411 @@
+//! `orchestrate logs`: what steps and tasks print, also while they do.
+//!
+//! The logs are files on the volume, so it does not matter which machine writes them. What a step
+//! printed and no log holds, because it was short, is in the state of its run.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::common::Surroundings;
+use super::show::{self, Target, put_json};
+use super::{Common, Failure, signals};
+use crate::engine::run::{Address, Sequence, Slot, StepState};
+use crate::engine::{Record, Run, RunStatus};
+use crate::fleet::hint::{Bell, Hints, Patience};
+use crate::ids::{RunId, StepPath};
+use crate::queue::{FsQueue, Queue};
+use crate::ui::board::{Board, Found, PlaceView, Standing, remark};
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Block};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct LogsArgs {
+    /// A run or a task: its id or the beginning of it; `latest` is the newest run
+    #[arg(value_name = "RUN|TASK")]
+    pub target: String,
+    /// One step of the run, as `status` calls it: Build, or Work.3.Build in a loop
+    #[arg(value_name = "STEP")]
+    pub step: Option<String>,
+    /// Go on with what is printed later, until it has ended
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only what was printed to standard output
+    #[arg(long, conflicts_with = "stderr")]
+    pub stdout: bool,
+    /// Only what was printed to standard error
+    #[arg(long)]
+    pub stderr: bool,
+}
+
+pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    if args.follow && around.common.json {
+        let message = "`--json` is one document, which `--follow` never comes to the end of";
+        return Err(Failure::new(2, message).hint("leave one of them out"));
+    }
+    let queue = show::queue_if_any(&around)?;
+    let board = show::board(&around, queue.clone())?;
+    let source = match show::target(&around, &board, &args.target)? {
+        Target::Run(id) => Source::Run { id, step: args.step.clone() },
+        Target::Task(found) if args.step.is_none() => of_task(&around, &board, &found)?,
+        Target::Task(_) => {
+            return Err(Failure::new(2, "a task has no steps: leave STEP out"));
+        }
+    };
+    let streams = match (args.stdout, args.stderr) {
+        (true, _) => vec!["stdout"],
+        (_, true) => vec!["stderr"],
+        _ => vec!["stdout", "stderr"],
+    };
+    let mut reader = Reader { around: &around, queue, source, streams, open: Vec::new() };
+    match (around.common.json, args.follow) {
+        (true, _) => reader.write_json(&board),
+        (false, false) => reader.print_once(&board),
+        (false, true) => reader.follow(board),
+    }
+}
+
+/// Whose output is shown.
+enum Source {
+    Run { id: RunId, step: Option<String> },
+    Free { id: String, dir: PathBuf },
+}
+
+/// A step's task is shown as the step is: what it printed is kept with the run.
+fn of_task(around: &Surroundings, board: &Board, found: &Found) -> Result<Source, Failure> {
+    let view = board.task(found).map_err(|error| show::unreadable(&error))?;
+    if let Some(id) = view.run_id.as_deref().and_then(RunId::parse) {
+        return Ok(Source::Run { id, step: view.step });
+    }
+    let queue = show::need_queue(around)?;
+    let task = queue.read(&found.place, &found.batch);
+    let batch = task.map_err(|error| show::unreadable(&error))?.map(|task| task.batch);
+    let dir = queue.layout.results().join(batch.unwrap_or_else(|| found.batch.clone()));
+    Ok(Source::Free { id: view.task, dir })
+}
+
+/// One execution whose output can be shown.
+struct Execution {
+    /// The step, or the task.
+    name: String,
+    dir: PathBuf,
+    /// What the state holds of its standard output, once it has ended.
+    kept: Option<String>,
+    attempt: u32,
+    over: bool,
+}
+
+/// A stream that is being shown.
+struct Stream {
+    name: String,
+    kind: &'static str,
+    file: Option<(File, u64)>,
+    /// The attempt whose output was taken from the state.
+    told: u32,
+    /// The beginning of a line whose end has not come yet.
+    rest: Vec<u8>,
+}
+
+struct Reader<'a> {
+    around: &'a Surroundings,
+    queue: Option<Arc<FsQueue>>,
+    source: Source,
+    streams: Vec<&'static str>,
+    open: Vec<Stream>,
+}
+
+impl Reader<'_> {
+    /// What there is to be shown now, and whether more may come.
+    fn executions(&self, board: &Board) -> Result<(Vec<Execution>, bool), Failure> {
+        match &self.source {
+            Source::Run { id, step } => self.of_run(board, id, step.as_deref()),
+            Source::Free { id, dir } => {
+                let found = show::task(board, id)?;
+                let view = board.task(&found).map_err(|error| show::unreadable(&error))?;
+                let over =
+                    !matches!(view.place, PlaceView::Waiting { .. } | PlaceView::Claimed { .. });
+                let (name, dir, attempt) = (id.clone(), dir.clone(), view.attempt);
+                Ok((vec![Execution { name, dir, kept: None, attempt, over }], !over))
+            }
+        }
+    }
+
+    fn of_run(
+        &self,
+        board: &Board,
+        id: &RunId,
+        wanted: Option<&str>,
+    ) -> Result<(Vec<Execution>, bool), Failure> {
+        let state = board.run(id).state;
+        let goes_on = matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful);
+        let (plan, run) = board.open(id).map_err(|error| {
+            Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
+        })?;
+        let walk = Walk { run_root: board.run_root(id), run: &run };
+        let mut all = Vec::new();
+        walk.block(&plan.root, &run.body, "", &mut all);
+        let Some(wanted) = wanted else { return Ok((all, goes_on)) };
+        check_step(&plan, &run, wanted)?;
+        all.retain(|execution| execution.name == wanted);
+        let over = all.first().is_some_and(|execution| execution.over);
+        Ok((all, goes_on && !over))
+    }
+
+    fn write_json(&self, board: &Board) -> Result<u8, Failure> {
+        let (executions, _) = self.executions(board)?;
+        let mut shown = Vec::new();
+        for execution in &executions {
+            let mut value = json!({ "name": execution.name, "attempt": execution.attempt });
+            for kind in &self.streams {
+                let mut bytes = Vec::new();
+                let path = log(execution, kind);
+                let read = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+                let from_log = read.is_ok();
+                let text = match (&execution.kept, *kind) {
+                    (Some(kept), "stdout") if !from_log => kept.clone(),
+                    _ => String::from_utf8_lossy(&bytes).into_owned(),
+                };
+                value[*kind] = Value::from(text);
+            }
+            shown.push(value);
+        }
+        let id = match &self.source {
+            Source::Run { id, .. } => id.to_string(),
+            Source::Free { id, .. } => id.clone(),
+        };
+        put_json("logs/v1", json!({ "id": id, "logs": shown }))?;
+        Ok(0)
+    }
+
+    fn print_once(&mut self, board: &Board) -> Result<u8, Failure> {
+        let (executions, _) = self.executions(board)?;
+        if self.print(&executions, true)? && self.open.iter().all(|stream| !stream.was_shown()) {
+            self.around.say("nothing was printed");
+        }
+        Ok(0)
+    }
+
+    /// Prints what is new until nothing more can come.
+    fn follow(&mut self, mut board: Board) -> Result<u8, Failure> {
+        let signals = signals::listen()?;
+        let bell = Arc::new(Bell::default());
+        let ringing = bell.clone();
+        let mut hints = Hints::new(move |_, _| ringing.ring());
+        let (least, most) = (Duration::from_millis(50), Duration::from_millis(500));
+        let mut patience = Patience::new(least, most, 1);
+        let mut watched = None;
+        loop {
+            let heard = bell.rings();
+            let (executions, more) = self.executions(&board)?;
+            let dir = executions.first().map(|execution| execution.dir.clone());
+            if let Some(dir) = dir.filter(|dir| watched.as_ref() != Some(dir) && dir.is_dir()) {
+                hints.add(&dir);
+                watched = Some(dir);
+            }
+            let before = self.open.iter().map(Stream::shown).sum::<u64>();
+            if !self.print(&executions, !more)? {
+                return Ok(0);
+            }
+            if !more {
+                return self.say_how_it_stands(&board);
+            }
+            if self.open.iter().map(Stream::shown).sum::<u64>() > before {
+                patience.reset();
+            }
+            bell.wait(heard, patience.next_wait());
+            if signals.stop.level() > 0 {
+                return Ok(signals.code());
+            }
+            // Nobody waits for beats here: who is in doubt may go on.
+            board = show::board_at_once(self.around, self.queue.clone())?;
+        }
+    }
+
+    /// Whoever followed a run to its end wants to know which end that was.
+    fn say_how_it_stands(&self, board: &Board) -> Result<u8, Failure> {
+        if let Source::Run { id, step: None } = &self.source {
+            let run = board.run(id);
+            let remark = remark(&run);
+            let remark = if remark.is_empty() { remark } else { format!(": {remark}") };
+            self.around.say(format!("run {id} {}{remark}", run.state.word()));
+        }
+        Ok(0)
+    }
+
+    /// Prints what is new; with `all`, lines without an end too. False if nobody reads.
+    fn print(&mut self, executions: &[Execution], all: bool) -> Result<bool, Failure> {
+        let labelled = matches!(&self.source, Source::Run { step: None, .. });
+        let mut out = std::io::stdout().lock();
+        for execution in executions {
+            for kind in self.streams.clone() {
+                let known = |s: &Stream| s.name == execution.name && s.kind == kind;
+                let at = match self.open.iter().position(known) {
+                    Some(at) => at,
+                    None => {
+                        self.open.push(Stream::new(&execution.name, kind));
+                        self.open.len() - 1
+                    }
+                };
+                let stream = &mut self.open[at];
+                let mut bytes = stream.read(execution);
+                if labelled {
+                    bytes = stream.label(bytes, all || execution.over);
+                }
+                match out.write_all(&bytes) {
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(false),
+                    written => written.map_err(|error| {
+                        Failure::new(1, format!("cannot write to standard output: {error}"))
+                    })?,
+                }
+            }
+        }
+        let _ = out.flush();
+        Ok(true)
+    }
+}
+
+fn log(execution: &Execution, kind: &str) -> PathBuf {
+    execution.dir.join(format!("{}.{kind}", execution.name))
+}
+
+impl Stream {
+    fn new(name: &str, kind: &'static str) -> Stream {
+        Stream { name: name.to_owned(), kind, file: None, told: 0, rest: Vec::new() }
+    }
+
+    fn shown(&self) -> u64 {
+        self.file.as_ref().map_or(0, |(_, shown)| *shown) + u64::from(self.told)
+    }
+
+    fn was_shown(&self) -> bool {
+        self.shown() > 0
+    }
+
+    /// What has come since it was read last. A log that was put aside, because the step is tried
+    /// again, is read to its end first: we hold it open.
+    fn read(&mut self, execution: &Execution) -> Vec<u8> {
+        let path = log(execution, self.kind);
+        let mut bytes = self.read_on();
+        if self.is_another(&path) {
+            self.file = File::open(&path).ok().map(|file| (file, 0));
+            bytes.extend(self.read_on());
+        }
+        let kept = execution.kept.as_ref().filter(|_| self.kind == "stdout" && execution.over);
+        if let Some(kept) = kept
+            && self.told < execution.attempt
+        {
+            self.told = execution.attempt;
+            // A log of this attempt has all of it.
+            if !path.exists() {
+                bytes.extend_from_slice(kept.as_bytes());
+            }
+        }
+        bytes
+    }
+
+    fn read_on(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Some((file, shown)) = &mut self.file
+            && let Ok(count) = file.read_to_end(&mut bytes)
+        {
+            *shown += count as u64;
+        }
+        bytes
+    }
+
+    /// Whether another file lies there now.
+    fn is_another(&self, path: &Path) -> bool {
+        let there = std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let held = self.file.as_ref().and_then(|(file, _)| file.metadata().ok());
+        there.is_some() && there != held.map(|file| (file.dev(), file.ino()))
+    }
+
+    /// Puts the step's name before each line; what has no end yet waits, unless all is wanted.
+    fn label(&mut self, bytes: Vec<u8>, all: bool) -> Vec<u8> {
+        self.rest.extend(bytes);
+        let end = match self.rest.iter().rposition(|byte| *byte == b'\n') {
+            _ if all => self.rest.len(),
+            Some(end) => end + 1,
+            None => 0,
+        };
+        let whole: Vec<u8> = self.rest.drain(..end).collect();
+        let sign = if self.kind == "stderr" { '!' } else { '|' };
+        let mut labelled = Vec::with_capacity(whole.len());
+        for line in whole.split_inclusive(|byte| *byte == b'\n') {
+            labelled.extend_from_slice(format!("{} {sign} ", self.name).as_bytes());
+            labelled.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+            labelled.push(b'\n');
+        }
+        labelled
+    }
+}
+
+/// A walk over everything that a run has executed, items of loops in order.
+struct Walk<'a> {
+    run_root: PathBuf,
+    run: &'a Run,
+}
+
+impl Walk<'_> {
+    fn block(&self, block: &Block, body: &Sequence, prefix: &str, into: &mut Vec<Execution>) {
+        for (step, slot) in block.steps.iter().zip(&body.slots) {
+            let name = format!("{prefix}{}", StepPath::top(&step.name));
+            match (&step.action, &slot.each) {
+                (Action::Each(each), Some(items)) => {
+                    for (index, item) in items.iterations.iter().enumerate() {
+                        let prefix = format!("{name}.{index}.");
+                        self.block(&each.block, &item.body, &prefix, into);
+                    }
+                }
+                _ => into.extend(self.execution(name, slot)),
+            }
+        }
+    }
+
+    fn execution(&self, name: String, slot: &Slot) -> Option<Execution> {
+        let record = slot.record.as_deref()?;
+        let ended = self.run.status != RunStatus::Running;
+        Some(Execution {
+            name,
+            dir: self.run_root.join("logs"),
+            kept: kept(record),
+            attempt: slot.attempts,
+            over: ended || slot.state == StepState::Settled,
+        })
+    }
+}
+
+/// What a record holds of the standard output.
+fn kept(record: &Record) -> Option<String> {
+    if let Some(output) = &record.output {
+        return Some(output.clone());
+    }
+    if let Some(lines) = &record.lines {
+        return Some(lines.iter().map(|line| format!("{line}\n")).collect());
+    }
+    let json = serde_json::to_string_pretty(record.json.as_ref()?).unwrap_or_default();
+    Some(format!("{json}\n"))
+}
+
+/// A step that the plan has: it may not have been reached yet.
+fn check_step(plan: &Plan, run: &Run, name: &str) -> Result<(), Failure> {
+    let address = Address::parse(plan, name);
+    match address.map(|address| matches!(address.step_of(plan).action, Action::Each(_))) {
+        Some(false) => Ok(()),
+        Some(true) => {
+            let message = format!("`{name}` is a loop: it is its steps that print");
+            Err(Failure::new(2, message).hint(format!("such as `{name}.0.STEP`")))
+        }
+        None => {
+            let names: Vec<_> = plan.root.steps.iter().map(|s| format!("`{}`", s.name)).collect();
+            Err(Failure::new(2, format!("run {} has no step `{name}`", run.id))
+                .hint(format!("there are {}", names.join(", "))))
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `orchestrate ps`: what is being executed now.
+
+use serde::Serialize;
+
+use super::common::Surroundings;
+use super::show::{self, put, put_json, table};
+use super::{Common, Failure};
+use crate::time::Time;
+use crate::ui::board::{Board, Life, Owner, PlaceView, Standing, StepShown, TaskView};
+use crate::ui::text::seconds;
+
+/// Runs that go on are among the newest; older ones are not looked at.
+const RUNS: usize = 100;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct PsArgs {}
+
+/// One execution.
+#[derive(Serialize)]
+struct Execution {
+    /// Nothing for a step that whoever drives the run executes itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<String>,
+    label: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
+    life: Life,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Time>,
+    elapsed_ms: u64,
+    attempt: u32,
+}
+
+pub fn main(_: &PsArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let queue = show::queue_if_any(&around)?;
+    let board = show::board(&around, queue)?;
+    let tasks = board.executing().map_err(|error| show::unreadable(&error))?;
+    let mut all: Vec<Execution> =
+        tasks.into_iter().filter_map(|task| by_worker(task, board.now)).collect();
+    for id in board.run_ids().iter().take(RUNS) {
+        all.extend(by_driver(&board, id));
+    }
+    all.sort_by_key(|execution| execution.since);
+    if around.common.json {
+        put_json("ps/v1", serde_json::json!({ "executing": all }))?;
+        return Ok(0);
+    }
+    if all.is_empty() {
+        around.say("nothing is being executed");
+        return Ok(0);
+    }
+    let titles = ["TASK", "STEP", "RUN", "AGENT", "WORKER", "HOST", "PID", "ELAPSED", "ATTEMPT"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    rows.extend(all.iter().map(row));
+    put(&table(&rows))?;
+    Ok(0)
+}
+
+fn by_worker(task: TaskView, now: Time) -> Option<Execution> {
+    let PlaceView::Claimed { worker, life, host, pid, since } = task.place else { return None };
+    Some(Execution {
+        task: Some(task.task),
+        step: task.step,
+        label: task.label,
+        run_id: task.run_id,
+        agent: Some(task.agent),
+        worker: Some(worker),
+        life,
+        host,
+        pid,
+        since,
+        elapsed_ms: since.map_or(0, |since| now.ms_since(since)),
+        attempt: task.attempt,
+    })
+}
+
+/// The steps of a run that are executed by whoever drives it.
+fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
+    let run = board.run(id);
+    if run.state != Standing::Running {
+        return Vec::new();
+    }
+    let Ok(detail) = board.detail(id) else { return Vec::new() };
+    let (worker, host, pid) = match run.owner {
+        Owner::Process { pid } => (None, None, pid),
+        Owner::Coordinator { worker, host, pid, .. } => (Some(worker), host, pid),
+        Owner::Queue { .. } | Owner::Nobody => (None, None, None),
+    };
+    let steps = detail.steps.into_iter();
+    let own = steps.filter(|step| {
+        step.state == StepShown::Running && step.task.is_none() && step.items.is_none()
+    });
+    own.map(|step| Execution {
+        task: None,
+        label: step.step.clone(),
+        step: Some(step.step),
+        run_id: Some(id.to_string()),
+        agent: step.agent,
+        worker: worker.clone(),
+        life: Life::Alive,
+        host: host.clone(),
+        pid,
+        since: step.started_at,
+        elapsed_ms: step.started_at.map_or(0, |since| board.now.ms_since(since)),
+        attempt: step.attempt,
+    })
+    .collect()
+}
+
+fn row(execution: &Execution) -> Vec<String> {
+    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
+    let worker = match execution.life {
+        Life::Alive => text(&execution.worker),
+        life => format!("{} ({})", text(&execution.worker), life.word()),
+    };
+    vec![
+        text(&execution.task),
+        execution.label.clone(),
+        text(&execution.run_id),
+        text(&execution.agent),
+        worker,
+        text(&execution.host),
+        text(&execution.pid.map(|pid| pid.to_string())),
+        seconds(execution.elapsed_ms),
+        execution.attempt.to_string(),
+    ]
+}

@@ -1,0 +1,276 @@
+//! `orchestrate queue`: the inboxes, and what people do to them.
+
+use serde_json::{Map, Value, json};
+
+use super::common::Surroundings;
+use super::show::{self, put, put_json, table};
+use super::{Common, Failure, cancel};
+use crate::fleet::post::COORDINATOR;
+use crate::ids::name_fault;
+use crate::queue::{End, Ending, FsQueue, Place, Queue, seal};
+use crate::ui::board::{self, Board, Found, PlaceView, TaskView};
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum QueueVerb {
+    /// Show the tasks that wait or are being executed
+    Ls(LsArgs),
+    /// Show one task: what it asks for, where it is, how it went
+    Show(TaskArg),
+    /// Put a free task that has ended back into its inbox
+    Requeue(TaskArg),
+    /// Take a task out: it is cancelled, wherever it is
+    Drop(cancel::CancelTaskArgs),
+    /// Let nobody claim the tasks of an agent
+    Pause(PauseArgs),
+    /// Let the tasks of an agent be claimed again
+    Resume(AgentArg),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct LsArgs {
+    /// One agent only
+    #[arg(value_name = "AGENT")]
+    pub agent: Option<String>,
+    /// How many tasks of each agent are shown
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub limit: usize,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct TaskArg {
+    /// The task: its id or the beginning of it
+    #[arg(value_name = "TASK")]
+    pub task: String,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct AgentArg {
+    #[arg(value_name = "AGENT")]
+    pub agent: String,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct PauseArgs {
+    #[arg(value_name = "AGENT")]
+    pub agent: String,
+    /// Why, for those who wonder
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+}
+
+pub fn main(verb: &QueueVerb, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    match verb {
+        QueueVerb::Ls(args) => list(args, &around),
+        QueueVerb::Show(args) => show_task(args, &around),
+        QueueVerb::Requeue(args) => {
+            let queue = show::need_queue(&around)?;
+            let board = show::board(&around, Some(queue.clone()))?;
+            requeue(&around, &queue, &board, &show::task(&board, &args.task)?)
+        }
+        QueueVerb::Drop(args) => cancel::drop_task(args, &around),
+        QueueVerb::Pause(args) => pause(args, &around),
+        QueueVerb::Resume(args) => resume(args, &around),
+    }
+}
+
+fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
+    let queue = show::queue_if_any(around)?;
+    let board = show::board(around, queue)?;
+    let mut inboxes = board.inboxes().map_err(|error| show::unreadable(&error))?;
+    if let Some(agent) = &args.agent {
+        check_agent(agent)?;
+        inboxes.retain(|inbox| inbox.agent == *agent);
+    }
+    let (mut shown, mut rows, mut more) = (Vec::new(), Vec::new(), 0);
+    for inbox in inboxes {
+        let (tasks, total) =
+            board.tasks(&inbox.agent, args.limit).map_err(|error| show::unreadable(&error))?;
+        more += total - tasks.len();
+        rows.extend(tasks.iter().map(row));
+        let mut inbox = serde_json::to_value(&inbox).unwrap_or_default();
+        inbox["tasks"] = serde_json::to_value(tasks).unwrap_or_default();
+        shown.push(inbox);
+    }
+    if around.common.json {
+        put_json("queue/v1", json!({ "inboxes": shown }))?;
+        return Ok(0);
+    }
+    if rows.is_empty() {
+        around.say("no task is waiting or being executed");
+        return Ok(0);
+    }
+    let titles = ["TASK", "AGENT", "STATE", "ATTEMPT", "WHAT", "RUN", "BY"];
+    rows.insert(0, titles.map(str::to_owned).to_vec());
+    put(&table(&rows))?;
+    if more > 0 {
+        around.say(format!("and {more} more; `--limit` shows them"));
+    }
+    Ok(0)
+}
+
+fn row(task: &TaskView) -> Vec<String> {
+    let by = match &task.place {
+        PlaceView::Claimed { worker, host, life, .. } => {
+            let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+            format!("{worker}{host}, {}", life.word())
+        }
+        PlaceView::Waiting { paused: Some(_), .. } => "paused".to_owned(),
+        _ => String::new(),
+    };
+    let run = task.run_id.clone().unwrap_or_else(|| "-".to_owned());
+    vec![
+        task.task.clone(),
+        task.agent.clone(),
+        task.place.word().to_owned(),
+        task.attempt.to_string(),
+        task.label.clone(),
+        run,
+        by,
+    ]
+}
+
+fn show_task(args: &TaskArg, around: &Surroundings) -> Result<u8, Failure> {
+    let queue = show::need_queue(around)?;
+    let board = show::board(around, Some(queue.clone()))?;
+    let found = show::task(&board, &args.task)?;
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    let view = board.task(&found).map_err(failed)?;
+    let task = queue.read(&found.place, &found.batch).map_err(failed)?;
+    let document = task.map(|task| task.document);
+    let status = match &found.place {
+        Place::Ended { end, name, .. } => queue.status(*end, &found.batch, name).map_err(failed)?,
+        _ => None,
+    };
+    let earlier = earlier_statuses(&queue, &view.task);
+    let file = file_of(&queue, &found);
+    if around.common.json {
+        let body = json!({
+            "task": view, "file": file, "document": document, "status": status,
+            "earlier": earlier,
+        });
+        put_json("task-view/v1", body)?;
+        return Ok(0);
+    }
+    let mut text = format!("{}\n  {file}\n", board::why_task(&view));
+    text.push_str(&section("document", document.map(Value::Object).as_ref()));
+    text.push_str(&section("status", status.map(Value::Object).as_ref()));
+    for (number, status) in earlier.iter().enumerate() {
+        text.push_str(&section(&format!("earlier status {}", number + 1), Some(status)));
+    }
+    put(&text)?;
+    Ok(0)
+}
+
+fn section(title: &str, value: Option<&Value>) -> String {
+    let Some(value) = value else { return String::new() };
+    format!("{title}\n{}\n", serde_json::to_string_pretty(value).unwrap_or_default())
+}
+
+/// The file that a task is now, as seen from the workspace.
+fn file_of(queue: &FsQueue, found: &Found) -> String {
+    let layout = &queue.layout;
+    let path = match &found.place {
+        Place::Waiting { agent, name } => layout.inbox(agent).join(name.file()),
+        Place::Claimed { agent, name } => layout.claimed(agent).join(name.file()),
+        Place::Ended { end, name, by } => layout.end(*end, &found.batch).join(name.ended(by)),
+    };
+    path.strip_prefix(&layout.root).unwrap_or(&path).display().to_string()
+}
+
+/// What earlier attempts of a task left: those that were put back, and those that came too late.
+fn earlier_statuses(queue: &FsQueue, id: &str) -> Vec<Value> {
+    let entries = std::fs::read_dir(queue.layout.evidence()).into_iter().flatten().flatten();
+    let mut found: Vec<(u64, Map<String, Value>)> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().contains(id))
+        .filter_map(|entry| seal::unseal(&std::fs::read(entry.path()).ok()?))
+        .map(|status| (status.get("attempt").and_then(Value::as_u64).unwrap_or(0), status))
+        .collect();
+    found.sort_by_key(|(attempt, _)| *attempt);
+    found.into_iter().map(|(_, status)| Value::Object(status)).collect()
+}
+
+/// Puts a free task that has ended back into its inbox. What a run put out is the run's to repeat.
+pub fn requeue(
+    around: &Surroundings,
+    queue: &FsQueue,
+    board: &Board,
+    found: &Found,
+) -> Result<u8, Failure> {
+    let view = board.task(found).map_err(|error| show::unreadable(&error))?;
+    let (id, agent) = (&view.task, &view.agent);
+    let Place::Ended { end, name, by } = &found.place else {
+        let message = format!("task {id} has not ended: {}", board::why_task(&view));
+        return Err(Failure::new(1, message)
+            .hint(format!("`orchestrate cancel {id}` ends it, then try again")));
+    };
+    if let (Some(run), "step" | "run") = (&view.run_id, view.kind.as_str()) {
+        let message = format!("task {id} is of run {run}, which has taken its result in");
+        let hint = format!("`orchestrate retry {run}` goes on with the run");
+        return Err(Failure::new(2, message).hint(hint));
+    }
+    let requeued = queue.requeue(*end, &found.batch, name, by);
+    match requeued.map_err(|error| show::unreadable(&error))? {
+        Ending::Committed => {}
+        Ending::Fenced => {
+            return Err(Failure::new(1, format!("task {id} was moved by somebody else meanwhile")));
+        }
+    }
+    let was = match end {
+        End::Processed => "processed",
+        End::Failed => "failed",
+        End::Cancelled => "cancelled",
+    };
+    if around.common.json {
+        put_json("requeue/v1", json!({ "task": id, "agent": agent, "was": was }))?;
+    } else {
+        put(&format!("task {id} waits in inbox/{agent} again\n"))?;
+    }
+    if board.members.serving(agent).next().is_none() {
+        tracing::warn!("no `{agent}` worker is alive: `orchestrate worker {agent}` starts one");
+    }
+    Ok(0)
+}
+
+fn check_agent(agent: &str) -> Result<(), Failure> {
+    match name_fault(agent) {
+        Some(fault) => Err(Failure::new(2, format!("`{agent}` cannot name an agent: {fault}"))),
+        None => Ok(()),
+    }
+}
+
+fn pause(args: &PauseArgs, around: &Surroundings) -> Result<u8, Failure> {
+    let PauseArgs { agent, reason } = args;
+    check_agent(agent)?;
+    let queue = super::fleet::open_queue(around)?;
+    let known = queue.agents().map_err(|error| show::unreadable(&error))?;
+    let configured = around.config.agents().contains_key(agent) || agent == COORDINATOR;
+    if !configured && !known.contains(agent) {
+        tracing::warn!("nobody knows an agent `{agent}`: neither the settings nor the inboxes");
+    }
+    queue.pause(agent, reason).map_err(|error| show::unreadable(&error))?;
+    told(around, agent, true, reason)
+}
+
+fn resume(args: &AgentArg, around: &Surroundings) -> Result<u8, Failure> {
+    check_agent(&args.agent)?;
+    let queue = show::need_queue(around)?;
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    if queue.paused(&args.agent).map_err(failed)?.is_none() {
+        around.say(format!("`{}` was not paused", args.agent));
+    }
+    queue.resume(&args.agent).map_err(failed)?;
+    told(around, &args.agent, false, "")
+}
+
+fn told(around: &Surroundings, agent: &str, paused: bool, reason: &str) -> Result<u8, Failure> {
+    if around.common.json {
+        let body = json!({ "agent": agent, "paused": paused, "reason": reason });
+        put_json("pause/v1", body)?;
+    } else if paused {
+        put(&format!("{agent} is paused; what is being executed goes on\n"))?;
+    } else {
+        put(&format!("{agent} is served again\n"))?;
+    }
+    Ok(0)
+}

@@ -1,0 +1,192 @@
+//! `orchestrate retry`: a run that is not driven goes on, from where it stands or from a step of
+//! the workflow; a free task that has ended is put out again.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::common::{self, Owned, RunOptions, Surroundings};
+use super::show::{self, Target, put, put_json};
+use super::{Common, Failure, cancel, fleet, queue, resume, signals};
+use crate::engine::{Event, Run, RunStatus};
+use crate::fleet::member::Undertaker;
+use crate::fleet::run_task;
+use crate::ids::RunId;
+use crate::queue::{Ending, FsQueue, Place, Queue};
+use crate::store::{Store, StoreError};
+use crate::time::{Clock, SystemClock};
+use crate::ui::board::{Board, Life};
+use crate::workflow::Plan;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct RetryArgs {
+    /// A run or a free task: its id or the beginning of it; `latest` is the newest run
+    #[arg(value_name = "RUN|TASK")]
+    pub target: String,
+    /// The step of the outermost list to go on from; what came of it and later ones is done again
+    #[arg(long, value_name = "STEP")]
+    pub from: Option<String>,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+pub fn main(args: &RetryArgs, common: &Common) -> Result<u8, Failure> {
+    let mut around = Surroundings::look(common)?;
+    let queue = show::queue_if_any(&around)?;
+    let board = show::board(&around, queue.clone())?;
+    let id = match (show::target(&around, &board, &args.target)?, &queue) {
+        (Target::Run(id), _) => id,
+        (Target::Task(found), Some(queue)) if args.from.is_none() => {
+            return queue::requeue(&around, queue, &board, &found);
+        }
+        (Target::Task(_), _) => {
+            return Err(Failure::new(2, "`--from` names a step of a run, and this is a task"));
+        }
+    };
+    let root = board.run_root(&id);
+    match queue.filter(|_| board.run(&id).fleet) {
+        Some(queue) => of_fleet(args, &mut around, &queue, &board, &id, &root),
+        None => of_process(args, &mut around, &id, &root),
+    }
+}
+
+/// Goes on with a run in this process, as `resume` does.
+fn of_process(
+    args: &RetryArgs,
+    around: &mut Surroundings,
+    id: &RunId,
+    root: &Path,
+) -> Result<u8, Failure> {
+    let mut owned = resume::own(around, id, root, false)?;
+    cancel::forget(None, id, root)?;
+    if let Some(step) = &args.from {
+        rewind(&mut owned, step)?;
+    }
+    if owned.run.status == RunStatus::Completed {
+        return resume::nothing_to_do(around, owned);
+    }
+    resume::check_source(around, &owned.run)?;
+    let signals = signals::listen()?;
+    resume::go_on(around, owned, root, &args.options, &signals)
+}
+
+/// Lets a coordinator go on with a run.
+fn of_fleet(
+    args: &RetryArgs,
+    around: &mut Surroundings,
+    queue: &Arc<FsQueue>,
+    board: &Board,
+    id: &RunId,
+    root: &Path,
+) -> Result<u8, Failure> {
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    fleet::check_state_dir(around)?;
+    free_from_the_dead(around, queue, board, id)?;
+    let mut owned = resume::own(around, id, root, false)?;
+    if let Some(step) = &args.from {
+        check_step(&owned.plan, &owned.run, step)?;
+        if owned.run.status == RunStatus::Running {
+            cancel::stop_steps(around, queue, &owned.run)?;
+        }
+        rewind(&mut owned, step)?;
+    }
+    if owned.run.status == RunStatus::Completed {
+        return resume::nothing_to_do(around, owned);
+    }
+    resume::check_source(around, &owned.run)?;
+    resume::set_policy(around, &mut owned, &args.options)?;
+    cancel::forget(Some(queue), id, root)?;
+    let Owned { run, store, lock, .. } = owned;
+    let term = store.term();
+    // Whoever takes the run up wants its lock.
+    drop((store, lock));
+    let place = run_task::find(queue, id).map_err(failed)?;
+    match place {
+        Some(Place::Ended { end, name, by }) => {
+            let moved = queue.requeue(end, id.as_str(), &name, &by).map_err(failed)?;
+            if moved == Ending::Fenced {
+                return Err(Failure::new(5, format!("somebody else goes on with run {id}")));
+            }
+        }
+        // It waits for a coordinator already, or one was faster than we are.
+        Some(Place::Waiting { .. } | Place::Claimed { .. }) => {}
+        None => queue.enqueue(&[run_task::make(queue, &run, term)]).map_err(failed)?,
+    }
+    if board.coordinators() == 0 {
+        tracing::warn!(
+            "no coordinator is alive: `orchestrate coordinator` starts one; `orchestrate resume \
+             {id}` drives the run here"
+        );
+    }
+    match around.common.json {
+        true => put_json("retry/v1", json!({ "run_id": id, "from": args.from }))?,
+        false => put(&format!("run {id} goes on\n"))?,
+    }
+    Ok(0)
+}
+
+/// A run that somebody drives is left to them; one whose owner is dead is taken from it.
+pub fn free_from_the_dead(
+    around: &Surroundings,
+    queue: &Arc<FsQueue>,
+    board: &Board,
+    id: &RunId,
+) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| show::unreadable(&error);
+    let Some(Place::Claimed { name, .. }) = run_task::find(queue, id).map_err(failed)? else {
+        return Ok(());
+    };
+    let worker = &name.worker;
+    let host = board.members.get(worker).map(|member| format!(" on {}", member.process.host));
+    let host = host.unwrap_or_default();
+    match board.members.life(worker) {
+        Life::Alive => {
+            let message = format!("run {id} is being driven already: coordinator {worker}{host}");
+            Err(Failure::new(5, message)
+                .hint(format!("`orchestrate status {id}` shows how far it is")))
+        }
+        Life::Dead => {
+            let lease = around.config.queue.lease;
+            Undertaker::new(queue.clone(), lease).look_around().map_err(failed)?;
+            Ok(())
+        }
+        Life::Silent | Life::Unknown => {
+            let lease = around.config.queue.lease.as_secs_f64();
+            let message = format!(
+                "run {id} is held by coordinator {worker}{host}, which may be dead or slow"
+            );
+            let hint = format!(
+                "any member of the fleet takes it over after {lease} seconds of silence; try \
+                 again then"
+            );
+            Err(Failure::new(5, message).hint(hint))
+        }
+    }
+}
+
+fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
+    if plan.root.find(step).is_some() {
+        return Ok(());
+    }
+    let names: Vec<_> = plan.root.steps.iter().map(|step| format!("`{}`", step.name)).collect();
+    Err(Failure::new(2, format!("run {} has no step `{step}` in its outermost list", run.id))
+        .hint(format!("there are {}", names.join(", "))))
+}
+
+/// Sends a run back, or forward, to a step.
+fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
+    check_step(&owned.plan, &owned.run, step)?;
+    let Owned { plan, run, store, .. } = owned;
+    let go = |run: &mut Run, store: &mut Store| -> Result<(), StoreError> {
+        let now = SystemClock.now();
+        // Only a run that is over can be sent anywhere; one that was stopped is over by this.
+        let stopped = (run.status == RunStatus::Running).then_some(Event::Cancelled);
+        for event in stopped.into_iter().chain([Event::Rewound { step: step.to_owned() }]) {
+            store.record(now, &event)?;
+            crate::engine::apply(plan, run, now, &event);
+        }
+        store.save(plan, run, now)
+    };
+    go(run, store).map_err(|error| common::disk_failure(&error, &run.id))
+}

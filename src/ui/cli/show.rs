@@ -1,0 +1,147 @@
+//! What the verbs that show or change something share: the board, what a name on the command line
+//! means, and how data is written.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Failure;
+use super::common::{self, Surroundings};
+use super::fleet;
+use crate::ids::RunId;
+use crate::queue::{FsQueue, Layout};
+use crate::ui::board::{Board, Found, Lookup};
+
+/// The queue of the workspace, if there ever was one: looking makes none.
+pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
+    match Layout::new(&around.workspace).fleet_file().exists() {
+        true => fleet::open_queue(around).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// The queue of the workspace, for verbs that are about it.
+pub fn need_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
+    queue_if_any(around)?.ok_or_else(|| {
+        Failure::new(2, "this workspace has no queue: nothing was ever put out in it")
+            .hint("`orchestrate worker AGENT` begins to serve an inbox")
+    })
+}
+
+pub fn board(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board, Failure> {
+    board_after(around, queue, around.config.queue.beat)
+}
+
+/// The board without a wait for the beats of other machines: nothing is known of who is there.
+pub fn board_at_once(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board, Failure> {
+    board_after(around, queue, Duration::ZERO)
+}
+
+fn board_after(
+    around: &Surroundings,
+    queue: Option<Arc<FsQueue>>,
+    beat: Duration,
+) -> Result<Board, Failure> {
+    let workspace = common::open_workspace(around)?;
+    Board::look(workspace, &around.state_dir, queue, beat).map_err(|error| unreadable(&error))
+}
+
+/// The queue does not answer.
+pub fn unreadable(error: &std::io::Error) -> Failure {
+    Failure::new(1, format!("cannot look into the queue: {error}"))
+        .hint("`orchestrate doctor` tells more")
+}
+
+/// What a name on the command line means.
+pub enum Target {
+    Run(RunId),
+    Task(Found),
+}
+
+/// A run or a task, by its id or the beginning of it.
+pub fn target(around: &Surroundings, board: &Board, name: &str) -> Result<Target, Failure> {
+    match common::find_run(around, name) {
+        Ok((id, _)) => Ok(Target::Run(id)),
+        // Ids of runs begin with a year, those of tasks with a zero: none could be both.
+        Err(failure) if name == "latest" || name.starts_with('2') => Err(failure),
+        Err(_) => find_task(board, name)?.map(Target::Task).ok_or_else(|| {
+            Failure::new(2, format!("there is neither a run nor a task `{name}`"))
+                .hint("`orchestrate status` shows runs, `orchestrate queue ls` shows tasks")
+        }),
+    }
+}
+
+/// A task, by its id or the beginning of it.
+pub fn task(board: &Board, name: &str) -> Result<Found, Failure> {
+    find_task(board, name)?.ok_or_else(|| {
+        Failure::new(2, format!("there is no task `{name}`"))
+            .hint("`orchestrate queue ls` shows those that wait or are being executed")
+    })
+}
+
+fn find_task(board: &Board, name: &str) -> Result<Option<Found>, Failure> {
+    match board.find_task(&name.to_ascii_uppercase()).map_err(|error| unreadable(&error))? {
+        Lookup::One(found) => Ok(Some(found)),
+        Lookup::None => Ok(None),
+        Lookup::Several(ids) => {
+            let list: Vec<_> = ids.iter().take(5).map(|id| format!("`{id}`")).collect();
+            let more = if ids.len() > 5 { ", or another" } else { "" };
+            let message = format!("`{name}` could be {}{more}", list.join(" or "));
+            Err(Failure::new(2, message).hint("write more of it"))
+        }
+    }
+}
+
+/// Writes data. That nobody reads it is no error.
+pub fn put(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(1, format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes one JSON document: the schema, then what `body` holds.
+pub fn put_json(schema: &str, body: impl Serialize) -> Result<(), Failure> {
+    let mut document = json!({ "schema": schema });
+    if let (Some(document), Ok(Value::Object(body))) =
+        (document.as_object_mut(), serde_json::to_value(body))
+    {
+        document.extend(body);
+    }
+    put(&format!("{document}\n"))
+}
+
+/// Lines of columns, each as wide as its widest, with two spaces before and between.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("  {cell:<width$}"));
+        text.push_str(cells.collect::<String>().trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest() {
+        let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect();
+        let rows: Vec<Vec<String>> = vec![row(&["a", "äöü", "x"]), row(&["bcd", "e"])];
+        assert_eq!(table(&rows), "  a    äöü  x\n  bcd  e\n");
+    }
+}

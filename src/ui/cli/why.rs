@@ -1,0 +1,62 @@
+//! `orchestrate why`: one sentence on why something is where it is.
+
+use serde_json::json;
+
+use super::common::Surroundings;
+use super::show::{self, Target, put, put_json};
+use super::{Common, Failure};
+use crate::ids::RunId;
+use crate::ui::board::{self, Board, Found};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct WhyArgs {
+    /// A run or a task: its id or the beginning of it; `latest` is the newest run
+    #[arg(value_name = "RUN|TASK")]
+    pub target: String,
+    /// A step of the run
+    #[arg(value_name = "STEP")]
+    pub step: Option<String>,
+}
+
+pub fn main(args: &WhyArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let queue = show::queue_if_any(&around)?;
+    let board = show::board(&around, queue)?;
+    let (id, state, sentence) = match show::target(&around, &board, &args.target)? {
+        Target::Run(id) => why_run(&board, &id, args.step.as_deref())?,
+        Target::Task(found) => why_task(&board, &found, args.step.as_deref())?,
+    };
+    match around.common.json {
+        true => put_json("why/v1", json!({ "id": id, "state": state, "why": sentence }))?,
+        false => put(&format!("{sentence}\n"))?,
+    }
+    Ok(0)
+}
+
+type Why = (String, &'static str, String);
+
+fn why_run(board: &Board, id: &RunId, step: Option<&str>) -> Result<Why, Failure> {
+    let detail = board.detail(id).map_err(|error| {
+        Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
+    })?;
+    let Some(name) = step else {
+        return Ok((id.to_string(), detail.run.state.word(), board::why_run(&detail)));
+    };
+    let step = detail.steps.iter().find(|step| step.step == name).ok_or_else(|| {
+        Failure::new(2, format!("run {id} has no step `{name}`, or it is of an item that is over"))
+            .hint(format!("`orchestrate status {id}` shows its steps"))
+    })?;
+    Ok((id.to_string(), step.state.word(), board::why_step(&detail, step)))
+}
+
+fn why_task(board: &Board, found: &Found, step: Option<&str>) -> Result<Why, Failure> {
+    let task = board.task(found).map_err(|error| show::unreadable(&error))?;
+    let run = task.run_id.as_deref().filter(|_| task.kind == "run").and_then(RunId::parse);
+    if let Some(run) = run {
+        return why_run(board, &run, step);
+    }
+    if step.is_some() {
+        return Err(Failure::new(2, "a task has no steps: leave STEP out"));
+    }
+    Ok((task.task.clone(), task.place.word(), board::why_task(&task)))
+}

@@ -1,0 +1,105 @@
+//! `orchestrate workers`: who serves, and asking them to end.
+
+use serde_json::json;
+
+use super::common::Surroundings;
+use super::show::{self, put, put_json, table};
+use super::status::worker_row;
+use super::{Common, Failure};
+use crate::fleet::member;
+use crate::queue::FsQueue;
+use crate::ui::board::{Life, WorkerView};
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum WorkersVerb {
+    /// Show workers and coordinators, dead ones included
+    Ls,
+    /// Ask workers to finish what they do and end
+    Drain(DrainArgs),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+pub struct DrainArgs {
+    /// A worker, by its id or the beginning of it, or all workers of an agent
+    #[arg(value_name = "WORKER|AGENT")]
+    pub name: Option<String>,
+    /// Every worker and coordinator
+    #[arg(long)]
+    pub all: bool,
+}
+
+pub fn main(verb: &WorkersVerb, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    match verb {
+        WorkersVerb::Ls => list(&around),
+        WorkersVerb::Drain(args) => drain(args, &around),
+    }
+}
+
+fn list(around: &Surroundings) -> Result<u8, Failure> {
+    let board = show::board(around, show::queue_if_any(around)?)?;
+    let workers: Vec<WorkerView> = board.members.views().collect();
+    if around.common.json {
+        put_json("workers/v1", json!({ "workers": workers }))?;
+        return Ok(0);
+    }
+    if workers.is_empty() {
+        around.say("no worker is there; `orchestrate worker AGENT` starts one");
+    }
+    put(&table(&workers.iter().map(|worker| worker_row(worker, board.now)).collect::<Vec<_>>()))?;
+    Ok(0)
+}
+
+fn drain(args: &DrainArgs, around: &Surroundings) -> Result<u8, Failure> {
+    let queue = show::need_queue(around)?;
+    let board = show::board(around, Some(queue.clone()))?;
+    let living: Vec<WorkerView> =
+        board.members.views().filter(|member| member.life != Life::Dead).collect();
+    let asked = match &args.name {
+        None => living,
+        Some(name) => picked(living, name)?,
+    };
+    let mut views = Vec::new();
+    for member in asked {
+        let done = ask(around, &queue, &member)?;
+        views.push(json!({ "worker": member.worker, "agent": member.agent, "asked": done }));
+    }
+    if around.common.json {
+        put_json("drain/v1", json!({ "workers": views }))?;
+    }
+    Ok(0)
+}
+
+fn picked(living: Vec<WorkerView>, name: &str) -> Result<Vec<WorkerView>, Failure> {
+    let of_agent: Vec<WorkerView> =
+        living.iter().filter(|member| member.agent == name).cloned().collect();
+    if !of_agent.is_empty() {
+        return Ok(of_agent);
+    }
+    let named: Vec<WorkerView> =
+        living.into_iter().filter(|member| member.worker.starts_with(name)).collect();
+    match named.len() {
+        1 => Ok(named),
+        0 => Err(Failure::new(2, format!("no living worker has or serves `{name}`"))
+            .hint("`orchestrate workers ls` shows who is there")),
+        _ => {
+            let list: Vec<_> = named.iter().map(|member| format!("`{}`", member.worker)).collect();
+            Err(Failure::new(2, format!("`{name}` could be {}", list.join(" or "))))
+        }
+    }
+}
+
+/// Asks one member. Whoever drives a single run ends with it anyway, and is left alone.
+fn ask(around: &Surroundings, queue: &FsQueue, member: &WorkerView) -> Result<bool, Failure> {
+    let WorkerView { agent, worker, .. } = member;
+    if let Some(run) = &member.run {
+        around.say(format!("coordinator {worker} drives run {run} and ends with it"));
+        return Ok(false);
+    }
+    member::ask_to_drain(queue, worker).map_err(|error| show::unreadable(&error))?;
+    if !around.common.json {
+        put(&format!("{agent} {worker} is asked to end\n"))?;
+    }
+    Ok(true)
+}
