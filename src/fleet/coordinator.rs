@@ -27,7 +27,7 @@ use super::config::Config;
 use super::drive::{Drive, Hands, Job, Launch, Reins, Report};
 use super::hint::{Change, Hints, Patience};
 use super::intake::{self, Adopt, Intake};
-use super::member::{Buried, Member, Pulse, unguessable};
+use super::member::{Buried, Member, unguessable, uptime_ms};
 use super::open::{self, OpenError};
 use super::perform::Performed;
 use super::pool::Pool;
@@ -104,6 +104,8 @@ enum Heard {
     Came,
     Signal,
     Looked {
+        /// When the sign of life was given before the look.
+        since_ms: u64,
         held: HashSet<String>,
         cancel: HashSet<String>,
         buried: Vec<Buried>,
@@ -158,7 +160,9 @@ pub struct Coordinator {
     deaths: bool,
     /// It drives this one run and no other.
     only: Option<RunId>,
-    pulse: Pulse,
+    /// When it last gave a sign of life before it saw that its runs are its own. Until a lease
+    /// later nobody can have taken them over.
+    sure_ms: u64,
     intake: Option<Intake>,
     next_intake: Instant,
 }
@@ -188,7 +192,7 @@ impl Coordinator {
             closing: false,
             deaths: true,
             only: None,
-            pulse: Pulse::default(),
+            sure_ms: uptime_ms(),
             intake: None,
             next_intake: Instant::now(),
         }
@@ -218,7 +222,6 @@ impl Coordinator {
             let settings = intake::Settings::of(&self.setup.config);
             self.intake = Some(Intake::new(queue.layout.clone(), queue.me(), settings, adopt));
         }
-        self.pulse = member.pulse.clone();
         let over = Arc::new(AtomicBool::new(false));
         // Whoever drives one run ends with it anyway.
         let drain = only.is_none().then(|| stop.clone());
@@ -240,7 +243,7 @@ impl Coordinator {
 
     fn go_on(&mut self, stop: &Stop, reports: &mut dyn Reports) -> io::Result<()> {
         loop {
-            if self.pulse.is_doubtful(self.setup.config.queue.lease) {
+            if self.is_doubtful() {
                 // Paused, or the volume was away: others may have taken the runs over.
                 self.make_sure(reports);
                 continue;
@@ -262,14 +265,22 @@ impl Coordinator {
         }
     }
 
+    /// Whether others may think that this process is dead: half a lease has passed since it was
+    /// known what is held here.
+    fn is_doubtful(&self) -> bool {
+        let lease_ms = self.setup.config.queue.lease.as_millis() as u64;
+        uptime_ms().saturating_sub(self.sure_ms) > lease_ms / 2
+    }
+
     /// Finds out which runs are still held, before anything else is done for them.
     fn make_sure(&mut self, reports: &mut dyn Reports) {
+        let since_ms = uptime_ms();
         let queue = self.setup.queue.clone();
         let listed = queue.beat().and_then(|()| queue.claims(COORDINATOR));
         match listed {
             Ok(claims) => {
-                self.pulse.felt();
                 self.drop_lost(&claims.iter().map(ClaimName::stem).collect(), reports);
+                self.sure_ms = since_ms;
             }
             Err(error) => {
                 tracing::warn!("cannot reach the queue: {error}; will be tried again");
@@ -480,7 +491,8 @@ impl Coordinator {
     }
 
     /// Begins to drive a run: what was open in the process that drove it before is owed again,
-    /// what is out as a task is waited for.
+    /// what is out as a task is waited for. One that is over is not begun again: its last owner
+    /// only did not come to end its task.
     fn begin(&mut self, mut held: Held, reports: &mut dyn Reports) {
         let run = held.drive.run.id.clone();
         let orphans = exec::sweep(&format!("{run}/"));
@@ -490,7 +502,7 @@ impl Coordinator {
         if self.is_asked_to_cancel(&run) {
             held.cancelling = true;
             held.stop.request(1);
-        } else if held.claim.name.task.attempt > 1 || held.drive.run.status != RunStatus::Running {
+        } else if held.claim.name.task.attempt > 1 && !held.drive.is_over() {
             let policy = held.drive.run.origin.policy.clone();
             let recorded =
                 self.with(&mut held, |drive, reins| drive.record(reins, Event::Resumed { policy }));
@@ -547,6 +559,10 @@ impl Coordinator {
         self.touched.extend(self.timed.drain());
         let mut flushed = Vec::new();
         while let Some(run) = self.touched.pop_front() {
+            if self.is_doubtful() {
+                self.touched.push_front(run);
+                break;
+            }
             let Some(mut held) = self.held.remove(&run) else { continue };
             let driven = match self.closing || held.cancelling {
                 true => Ok(()),
@@ -642,7 +658,10 @@ impl Coordinator {
                 return false;
             }
         };
-        let _ = self.setup.queue.forget_cancel(run.as_str());
+        // Whoever has the run instead must still hear of a request.
+        if left != Left::Lost {
+            let _ = self.setup.queue.forget_cancel(run.as_str());
+        }
         self.forget_tasks(&run);
         reports.left(&held.drive.run, left);
         true
@@ -682,13 +701,14 @@ impl Coordinator {
             Heard::Went(name) => self.consume_hinted(&name, reports),
             Heard::Came => self.next_intake = Instant::now(),
             Heard::Signal => {}
-            Heard::Looked { held, cancel, buried } => {
+            Heard::Looked { since_ms, held, cancel, buried } => {
                 for dead in &buried {
                     reports.note(&obituary(dead));
                     self.next_look = Instant::now();
                     self.deaths = true;
                 }
                 self.drop_lost(&held, reports);
+                self.sure_ms = self.sure_ms.max(since_ms);
                 self.cancel_asked(&cancel);
             }
         }
@@ -966,6 +986,7 @@ impl Coordinator {
 }
 
 fn look_around(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io::Result<Heard> {
+    let since_ms = uptime_ms();
     member.beat()?;
     if let Some(stop) = drain {
         if stop.level() == 0 && member.is_asked_to_drain()? {
@@ -979,7 +1000,7 @@ fn look_around(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io
     let cancel = queue.cancel_requests()?;
     let mine = queue.claims(COORDINATOR)?;
     let held = mine.iter().filter(|claim| claim.worker == queue.me()).map(ClaimName::stem);
-    Ok(Heard::Looked { held: held.collect(), cancel, buried })
+    Ok(Heard::Looked { since_ms, held: held.collect(), cancel, buried })
 }
 
 /// What changes of directories mean to the loop.

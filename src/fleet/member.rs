@@ -117,7 +117,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    pub fn felt(&self) {
+    fn felt(&self) {
         self.last_ms.store(uptime_ms(), Ordering::SeqCst);
     }
 
@@ -217,7 +217,7 @@ impl Undertaker {
         let registration = self.known.get(worker);
         let beside = registration.is_some_and(|r| self.is_beside(r));
         let agent = registration.map(|r| r.agent.clone());
-        let orphans = if beside && evidence.is_none() { self.end_orphans(worker)? } else { 0 };
+        let orphans = if beside && evidence.is_none() { end_orphans(worker) } else { 0 };
         let reaped = self.queue.reap(worker)?;
         // A beat that stood still may go on: a process is forgotten only when it is gone, or was
         // not heard of for very long.
@@ -228,21 +228,18 @@ impl Undertaker {
         }
         Ok(Buried { worker: worker.to_owned(), agent, evidence, reaped, orphans })
     }
+}
 
-    /// Ends what the tasks of a dead holder still run on this machine.
-    fn end_orphans(&self, worker: &str) -> io::Result<usize> {
-        let mut ended = 0;
-        for agent in self.queue.agents()? {
-            for claim in self.queue.claims(&agent)? {
-                if claim.worker == worker {
-                    // Of this claim alone: another may have put the task back already, and
-                    // somebody may be at it again.
-                    ended += exec::sweep(&mark(&claim));
-                }
-            }
-        }
-        Ok(ended)
-    }
+/// Ends what the tasks of a dead worker still run on this machine: those that it holds, and those
+/// that were taken from it before it died. Nobody else's, who may be at the same tasks again.
+fn end_orphans(worker: &str) -> usize {
+    exec::sweep_if(&|mark| claim_of(mark).is_some_and(|claim| claim.worker == worker))
+}
+
+/// The claim that a process belongs to, by its mark.
+fn claim_of(mark: &str) -> Option<ClaimName> {
+    let (_, stem) = mark.strip_prefix("task-")?.split_once('/')?;
+    ClaimName::parse(&format!("{stem}{ENDING}"))
 }
 
 /// By which the processes of a claimed task are found.
@@ -253,12 +250,10 @@ pub fn mark(claim: &ClaimName) -> String {
 /// Ends the processes that earlier attempts at a claimed task have left on this machine. Those of
 /// later ones are not ours to end: whoever holds this claim may have lost it.
 pub fn end_earlier(claim: &ClaimName) -> usize {
-    let prefix = format!("task-{}/", claim.task.id);
-    exec::sweep_if(&|mark| {
-        let other = mark.strip_prefix(&prefix);
-        let other = other.and_then(|stem| ClaimName::parse(&format!("{stem}{ENDING}")));
-        other.is_some_and(|other| other.task.attempt < claim.task.attempt)
-    })
+    let is_earlier = |other: ClaimName| {
+        other.task.id == claim.task.id && other.task.attempt < claim.task.attempt
+    };
+    exec::sweep_if(&|mark| claim_of(mark).is_some_and(is_earlier))
 }
 
 /// Removes what a member left of itself.
@@ -343,6 +338,7 @@ impl Member {
 
     /// Leaves: nobody has to find out.
     pub fn leave(&self) {
+        let _ = self.queue.sweep_own_tmp();
         forget(&self.queue, &self.registration.worker);
     }
 

@@ -737,9 +737,11 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         for slot in 0..slots {
             scope.spawn(move || shop.serve(slot as u64 + 1));
         }
-        scope.spawn(move || commit_groups(shop, &groups));
+        let groups = scope.spawn(move || commit_groups(shop, &groups));
         shop.attend(intake);
         shop.commits.iter().for_each(|commits| _ = commits.send(None));
+        // It is a member as long as it ends tasks.
+        let _ = groups.join();
         over.store(true, Ordering::SeqCst);
         keeper.thread().unpark();
     });

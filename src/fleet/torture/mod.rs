@@ -10,6 +10,7 @@ mod members;
 mod plot;
 mod scripts;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fs;
 use std::io;
@@ -421,17 +422,21 @@ impl Torture {
 
     /// Nothing that was started may be left.
     fn count_out(&mut self, report: &Report) {
-        let ours = |mark: &str| match mark.split_once('/') {
-            Some((owner, _)) => match owner.strip_prefix("task-") {
+        let marks = RefCell::new(BTreeSet::new());
+        let ours = |mark: &str| {
+            let Some((owner, _)) = mark.split_once('/') else { return false };
+            let known = match owner.strip_prefix("task-") {
                 Some(id) => report.tree.find(id).is_some(),
                 None => self.promises.runs.contains_key(owner),
-            },
-            None => false,
+            };
+            known && {
+                marks.borrow_mut().insert(mark.to_owned());
+                true
+            }
         };
-        let left = exec::sweep_if(&ours);
-        if left > 0 {
-            self.wrong.push(format!("{left} processes were left running"));
-        }
+        exec::sweep_if(&ours);
+        let left = marks.into_inner().into_iter();
+        self.wrong.extend(left.map(|mark| format!("processes of {mark} were left running")));
     }
 }
 

@@ -129,7 +129,8 @@ pub fn set_policy(
     options: &RunOptions,
 ) -> Result<(), Failure> {
     let policy = policy(around, &owned.run, options);
-    if policy == owned.run.origin.policy {
+    // A run that is over goes on only by this: whoever takes it up after a crash lets it rest.
+    if policy == owned.run.origin.policy && owned.run.status == RunStatus::Running {
         return Ok(());
     }
     let Owned { plan, run, store, .. } = owned;
