@@ -105,9 +105,11 @@ struct Execution {
 struct Stream {
     name: String,
     kind: &'static str,
-    file: Option<(File, u64)>,
+    file: Option<File>,
     /// The attempt whose output was taken from the state.
     told: u32,
+    /// How many bytes were shown.
+    shown: u64,
     /// The beginning of a line whose end has not come yet.
     rest: Vec<u8>,
 }
@@ -185,7 +187,7 @@ impl Reader<'_> {
 
     fn print_once(&mut self, board: &Board) -> Result<u8, Failure> {
         let (executions, _) = self.executions(board)?;
-        if self.print(&executions, true)? && self.open.iter().all(|stream| !stream.was_shown()) {
+        if self.print(&executions, true)? && self.shown() == 0 {
             self.around.say("nothing was printed");
         }
         Ok(0)
@@ -208,14 +210,14 @@ impl Reader<'_> {
                 hints.add(&dir);
                 watched = Some(dir);
             }
-            let before = self.open.iter().map(Stream::shown).sum::<u64>();
+            let before = self.shown();
             if !self.print(&executions, !more)? {
                 return Ok(0);
             }
             if !more {
                 return self.say_how_it_stands(&board);
             }
-            if self.open.iter().map(Stream::shown).sum::<u64>() > before {
+            if self.shown() > before {
                 patience.reset();
             }
             bell.wait(heard, patience.next_wait());
@@ -225,6 +227,10 @@ impl Reader<'_> {
             // Nobody waits for beats here: who is in doubt may go on.
             board = show::board_at_once(self.around, self.queue.clone())?;
         }
+    }
+
+    fn shown(&self) -> u64 {
+        self.open.iter().map(|stream| stream.shown).sum()
     }
 
     /// Whoever followed a run to its end wants to know which end that was.
@@ -276,15 +282,7 @@ fn log(execution: &Execution, kind: &str) -> PathBuf {
 
 impl Stream {
     fn new(name: &str, kind: &'static str) -> Stream {
-        Stream { name: name.to_owned(), kind, file: None, told: 0, rest: Vec::new() }
-    }
-
-    fn shown(&self) -> u64 {
-        self.file.as_ref().map_or(0, |(_, shown)| *shown) + u64::from(self.told)
-    }
-
-    fn was_shown(&self) -> bool {
-        self.shown() > 0
+        Stream { name: name.to_owned(), kind, file: None, told: 0, shown: 0, rest: Vec::new() }
     }
 
     /// What has come since it was read last. A log that was put aside, because the step is tried
@@ -293,7 +291,7 @@ impl Stream {
         let path = log(execution, self.kind);
         let mut bytes = self.read_on();
         if self.is_another(&path) {
-            self.file = File::open(&path).ok().map(|file| (file, 0));
+            self.file = File::open(&path).ok();
             bytes.extend(self.read_on());
         }
         let kept = execution.kept.as_ref().filter(|_| self.kind == "stdout" && execution.over);
@@ -306,15 +304,15 @@ impl Stream {
                 bytes.extend_from_slice(kept.as_bytes());
             }
         }
+        self.shown += bytes.len() as u64;
         bytes
     }
 
     fn read_on(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        if let Some((file, shown)) = &mut self.file
-            && let Ok(count) = file.read_to_end(&mut bytes)
-        {
-            *shown += count as u64;
+        if let Some(file) = &mut self.file {
+            // What was read before an error is shown; the rest is tried again.
+            let _ = file.read_to_end(&mut bytes);
         }
         bytes
     }
@@ -322,7 +320,7 @@ impl Stream {
     /// Whether another file lies there now.
     fn is_another(&self, path: &Path) -> bool {
         let there = std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
-        let held = self.file.as_ref().and_then(|(file, _)| file.metadata().ok());
+        let held = self.file.as_ref().and_then(|file| file.metadata().ok());
         there.is_some() && there != held.map(|file| (file.dev(), file.ino()))
     }
 

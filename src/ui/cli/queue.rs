@@ -200,12 +200,14 @@ pub fn requeue(
     let view = board.task(found).map_err(|error| show::unreadable(&error))?;
     let (id, agent) = (&view.task, &view.agent);
     let Place::Ended { end, name, by } = &found.place else {
-        let message = format!("task {id} has not ended: {}", board::why_task(&view));
-        return Err(Failure::new(1, message)
-            .hint(format!("`orchestrate cancel {id}` ends it, then try again")));
+        return Err(Failure::new(1, board::why_task(&view))
+            .hint(format!("only what has ended is put back; `orchestrate cancel {id}` ends it")));
     };
     if let (Some(run), "step" | "run") = (&view.run_id, view.kind.as_str()) {
-        let message = format!("task {id} is of run {run}, which has taken its result in");
+        let message = match view.kind.as_str() {
+            "run" => format!("task {id} is run {run} itself"),
+            _ => format!("task {id} is of run {run}, which has taken its result in"),
+        };
         let hint = format!("`orchestrate retry {run}` goes on with the run");
         return Err(Failure::new(2, message).hint(hint));
     }

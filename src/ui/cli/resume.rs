@@ -129,6 +129,7 @@ pub fn set_policy(
     options: &RunOptions,
 ) -> Result<(), Failure> {
     let policy = policy(around, &owned.run, options);
+    // A run that is over goes on only by this: whoever takes it up after a crash lets it rest.
     if policy == owned.run.origin.policy && owned.run.status == RunStatus::Running {
         return Ok(());
     }
