@@ -36,6 +36,7 @@ use super::site::{self, Environment, Site};
 use super::systemd;
 use super::work::Work;
 use super::worker::{obituary, recover};
+use crate::disk;
 use crate::engine::{Event, Record, Run, RunStatus, StepStatus, TaskRef};
 use crate::exec::{self, Stop};
 use crate::ids::{Attempt, RunId, StepPath};
@@ -43,7 +44,7 @@ use crate::queue::{
     Claim, ClaimName, Claimed, End, Ending, Finish, FsQueue, Place, Queue, Task, TaskId,
 };
 use crate::store::lock::{self, LockError, RunLock};
-use crate::store::{LoadError, StoreError};
+use crate::store::{History, LoadError, StoreError};
 use crate::time::{Clock, SystemClock};
 use crate::workspace::{PathError, Workspace};
 
@@ -505,9 +506,9 @@ impl Coordinator {
             held.cancelling = true;
             held.stop.request(1);
         } else if held.claim.name.task.attempt > 1 && !held.drive.is_over() {
-            let policy = held.drive.run.origin.policy.clone();
-            let recorded =
-                self.with(&mut held, |drive, reins| drive.record(reins, Event::Resumed { policy }));
+            let event = poison(&held)
+                .unwrap_or_else(|| Event::Resumed { policy: held.drive.run.origin.policy.clone() });
+            let recorded = self.with(&mut held, |drive, reins| drive.record(reins, event));
             if let Err(error) = recorded {
                 reports.note(&format!("run {run}: {error}"));
                 let _ = self.setup.queue.release(&held.claim);
@@ -575,8 +576,15 @@ impl Coordinator {
                 continue;
             }
             let over = held.drive.is_over() || (held.cancelling && held.here == 0);
-            if over && held.here == 0 && self.finish(&mut held, reports) {
-                continue;
+            if over && held.here == 0 {
+                match self.finish(&mut held, reports) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(error) => {
+                        self.abandon(held, &error, reports);
+                        continue;
+                    }
+                }
             }
             held.drive.keep_up(SystemClock.now());
             if held.drive.patience(SystemClock.now()).is_some() {
@@ -628,22 +636,18 @@ impl Coordinator {
     }
 
     /// Ends a run that is over, or was cancelled. Says whether it is gone from here.
-    fn finish(&mut self, held: &mut Held, reports: &mut dyn Reports) -> bool {
+    fn finish(&mut self, held: &mut Held, reports: &mut dyn Reports) -> Result<bool, StoreError> {
         let run = held.drive.run.id.clone();
         if held.cancelling && !held.drive.is_over() {
             if self.out.values().any(|out| out.run == run) {
-                return false;
+                return Ok(false);
             }
-            let recorded = self.with(held, |drive, reins| drive.record(reins, Event::Cancelled));
-            if let Err(error) = recorded {
-                reports.note(&format!("run {run}: {error}"));
-                return false;
-            }
+            self.with(held, |drive, reins| drive.record(reins, Event::Cancelled))?;
         }
         if let Err(error) = held.drive.rest(SystemClock.now()) {
             tracing::warn!("run {run}: {error}; will be tried again");
             self.timed.insert(run);
-            return false;
+            return Ok(false);
         }
         let status = held.drive.run.status;
         let (end, message) = match status {
@@ -657,7 +661,7 @@ impl Coordinator {
             Err(error) => {
                 tracing::warn!("run {run}: {error}; will be tried again");
                 self.timed.insert(run);
-                return false;
+                return Ok(false);
             }
         };
         // Whoever has the run instead must still hear of a request.
@@ -666,7 +670,7 @@ impl Coordinator {
         }
         self.forget_tasks(&run);
         reports.left(&held.drive.run, left);
-        true
+        Ok(true)
     }
 
     /// Waits for the next messages and takes them in.
@@ -1003,6 +1007,26 @@ fn look_around(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io
     let mine = queue.claims(COORDINATOR)?;
     let held = mine.iter().filter(|claim| claim.worker == queue.me()).map(ClaimName::stem);
     Ok(Heard::Looked { since_ms, held: held.collect(), cancel, buried })
+}
+
+/// The end of an attempt that its coordinators died over, one after the other.
+fn poison(held: &Held) -> Option<Event> {
+    let limit = held.config.queue.crash_limit;
+    if held.claim.name.task.crashes < limit {
+        return None;
+    }
+    let (step, attempt) = held.drive.cut_off()?;
+    let step = step.to_string();
+    let history = History::read(&*disk::machine(), held.drive.store.root()).ok()?;
+    let deaths = history.cut_off(&step);
+    if deaths < limit {
+        return None;
+    }
+    let message = format!("its coordinator died {deaths} times over it; it is not tried again");
+    let reason = [("reason".to_owned(), "crash_limit".into())].into_iter().collect();
+    // As if killed, which is not worth another try.
+    let record = Box::new(Record::refused(128 + 9, message, reason));
+    Some(Event::Ended { step, attempt, record })
 }
 
 /// What changes of directories mean to the loop.
