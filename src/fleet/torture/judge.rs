@@ -1,8 +1,8 @@
 //! What a tortured fleet came to: was everything done that was promised, once, and in order?
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
 
+use super::plot::Drop;
 use super::scripts::{SCRIPTS, Script};
 use crate::engine::{RunStatus, StepStatus};
 use crate::fleet::check::{Lying, Report, RunSeen, State};
@@ -15,6 +15,8 @@ pub struct Promises {
     pub runs: BTreeMap<String, usize>,
     /// The free tasks, each with whether it goes well.
     pub free: BTreeMap<String, bool>,
+    /// What was dropped, by the file's name.
+    pub drops: BTreeMap<String, Drop>,
 }
 
 /// One line of `trace`: an execution that began.
@@ -46,12 +48,14 @@ pub struct Tally {
     pub again: usize,
 }
 
-/// Finds what was not kept of the promises.
+/// Finds what was not kept of the promises. `adopted` are the files that were taken in, as the
+/// intake calls them: `<id>-<name>`.
 pub fn judge(
     promises: &Promises,
     report: &Report,
     executions: &[Execution],
-) -> io::Result<(Vec<String>, Tally)> {
+    adopted: &[String],
+) -> (Vec<String>, Tally) {
     let mut wrong = Vec::new();
     let runs: HashMap<&str, &RunSeen> =
         report.runs.iter().map(|run| (run.id.as_str(), run)).collect();
@@ -65,8 +69,11 @@ pub fn judge(
     for (id, well) in &promises.free {
         judge_free(id, *well, report, &mut wrong);
     }
+    for (file, drop) in &promises.drops {
+        judge_drop(file, *drop, adopted, report, &runs, &mut wrong);
+    }
     let tally = judge_executions(promises, report, executions, &mut wrong);
-    Ok((wrong, tally))
+    (wrong, tally)
 }
 
 fn end_of(lying: Option<&Lying>) -> Option<End> {
@@ -110,6 +117,29 @@ fn judge_free(id: &str, well: bool, report: &Report, wrong: &mut Vec<String>) {
     }
 }
 
+/// A dropped file was taken in once, and became what it said.
+fn judge_drop(
+    file: &str,
+    drop: Drop,
+    adopted: &[String],
+    report: &Report,
+    runs: &HashMap<&str, &RunSeen>,
+    wrong: &mut Vec<String>,
+) {
+    let is_it = |name: &&String| name.get(27..) == Some(file);
+    let taken: Vec<&String> = adopted.iter().filter(is_it).collect();
+    let [name] = taken.as_slice() else {
+        return wrong.push(format!("`{file}` was taken in {} times", taken.len()));
+    };
+    let lying = report.tree.find(&name[..26]);
+    let run = lying.and_then(|lying| runs.get(lying.run.as_deref()?));
+    match (drop, run) {
+        (Drop::Task(_), _) if end_of(lying) == Some(End::Processed) => {}
+        (Drop::Run(script), Some(run)) => judge_run(run, &SCRIPTS[script], report, wrong),
+        _ => wrong.push(format!("`{file}` became {:?}", end_of(lying))),
+    }
+}
+
 /// What ended was executed: by the claim that ended it, where it was a task; and no claim was
 /// executed twice.
 fn judge_executions(
@@ -142,7 +172,7 @@ fn judge_executions(
     let marks: HashSet<&str> = by_mark.keys().copied().collect();
     let promised = |lying: &&Lying| {
         let id = lying.id().as_str();
-        promises.free.contains_key(id) || lying.kind.as_deref() == Some("step")
+        promises.free.contains_key(id) || !lying.is_run()
     };
     for lying in report.tree.tasks.iter().filter(promised) {
         let State::Ended { end: End::Processed, name, .. } = &lying.state else { continue };

@@ -13,7 +13,7 @@ mod scripts;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ use crate::time::{Clock, SystemClock};
 use crate::workspace::Workspace;
 use judge::Promises;
 use members::{Member, Role};
-use plot::{AGENTS, Deed, Temper};
+use plot::{AGENTS, Deed, Drop, Temper};
 use scripts::{SCRIPTS, STEP};
 
 const BEAT_MS: u64 = 150;
@@ -81,6 +81,8 @@ enum Later {
     Thaw(usize),
     Resume(usize),
     Cancel(String),
+    /// The other half of a dropped file.
+    Whole(PathBuf, String),
 }
 
 struct Torture {
@@ -90,6 +92,8 @@ struct Torture {
     random: Random,
     promises: Promises,
     paused: BTreeSet<usize>,
+    /// Dropped files that are still being written.
+    half: BTreeMap<PathBuf, fs::File>,
     /// With their times, the next one first.
     later: BinaryHeap<std::cmp::Reverse<(u64, Later)>>,
     deeds: BTreeMap<&'static str, usize>,
@@ -136,8 +140,10 @@ fn set_up(workspace: &Path, seed: u64) -> io::Result<()> {
     // Members die of our doing, so a task over which many died is no poison here.
     let settings = format!(
         "queue: {{ beat_sec: {beat}, lease_sec: {lease}, poll_ms: 20, idle_poll_ms: 300, \
-         drain_sec: 2, crash_limit: 1000 }}\ndurability: {durability}\n\
-         limits: {{ grace_sec: 0.3 }}\n"
+         settle_ms: 30, drain_sec: 2, crash_limit: 1000 }}\ndurability: {durability}\n\
+         limits: {{ grace_sec: 0.3 }}\nagents: {{ engineer: {{ provider: mine }}, \
+         qa: {{ provider: mine }} }}\n\
+         providers: {{ mine: {{ command: [./step, asked], input_mode: stdin }} }}\n"
     );
     fs::write(workspace.join(".orchestrate/config.yaml"), settings)
 }
@@ -161,6 +167,7 @@ impl Torture {
             random: Random::new(!seed),
             promises: Promises::default(),
             paused: BTreeSet::new(),
+            half: BTreeMap::new(),
             later: BinaryHeap::new(),
             deeds: BTreeMap::new(),
             wrong: Vec::new(),
@@ -223,6 +230,7 @@ impl Torture {
         match *deed {
             Deed::Submit { script, cancel_after_ms } => self.submit(script, cancel_after_ms),
             Deed::Free { agent, well } => self.put_out(agent, well),
+            Deed::Drop { into, half_after_ms } => self.drop_in(into, half_after_ms),
             Deed::Kill { member, back_after_ms } => {
                 if self.members[member].is_up() {
                     self.members[member].kill();
@@ -276,6 +284,13 @@ impl Torture {
                 self.paused.remove(&agent);
                 self.queue.resume(AGENTS[agent])
             }
+            Later::Whole(path, half) => {
+                // What is written to follows the file, wherever it was moved.
+                match self.half.remove(&path) {
+                    Some(mut file) => file.write_all(half.as_bytes()),
+                    None => Ok(()),
+                }
+            }
             Later::Cancel(run) => {
                 self.count("cancel");
                 self.queue.request_cancel(&run)
@@ -318,6 +333,27 @@ impl Torture {
         task.batch = FREE.into();
         self.queue.enqueue(&[task])?;
         self.promises.free.insert(reference.id, well);
+        Ok(())
+    }
+
+    /// Drops a file by hand, half of it now.
+    fn drop_in(&mut self, drop: Drop, half_after_ms: u64) -> io::Result<()> {
+        let name = format!("drop-{}.task", self.promises.drops.len());
+        let (agent, halves) = match drop {
+            Drop::Task(agent) => (AGENTS[agent], ["Do it,\n".to_owned(), "whole\n".to_owned()]),
+            Drop::Run(script) => {
+                let rest = format!("{}.yaml\n", SCRIPTS[script].name);
+                (post::COORDINATOR, ["workflow: ".to_owned(), rest])
+            }
+        };
+        self.queue.open_agent(agent)?;
+        let path = self.queue.layout.inbox(agent).join(&name);
+        let mut file = fs::File::create(&path)?;
+        let [half, rest] = halves;
+        file.write_all(half.as_bytes())?;
+        self.half.insert(path.clone(), file);
+        self.then(half_after_ms, Later::Whole(path, rest));
+        self.promises.drops.insert(name, drop);
         Ok(())
     }
 
@@ -368,6 +404,11 @@ impl Torture {
     fn is_quiet(&self) -> io::Result<bool> {
         // Twice, along the way that tasks go: one may go back while it is looked for.
         for _ in 0..2 {
+            let layout = &self.queue.layout;
+            let dropped = |dir: PathBuf| files_below(&dir, &|path| !path.ends_with("done"));
+            if !dropped(layout.inboxes())?.is_empty() || !dropped(layout.intake())?.is_empty() {
+                return Ok(false);
+            }
             for agent in self.queue.agents()? {
                 if self.queue.has_waiting(&agent)? || !self.queue.claims(&agent)?.is_empty() {
                     return Ok(false);
@@ -392,8 +433,12 @@ impl Torture {
             findings.into_iter().partition(|finding| finding.kind.is_damage(Calm::Quiet));
         let trace = fs::read_to_string(self.stage.workspace.join("trace"))?;
         let executions = judge::executions(&trace);
-        let (wrong, tally) = judge::judge(&self.promises, &report, &executions)?;
+        let adopted = adopted(&self.queue.layout.intake().join("done"))?;
+        let (wrong, tally) = judge::judge(&self.promises, &report, &executions, &adopted);
         self.wrong.extend(wrong);
+        if self.stage.workspace.join("torn").exists() {
+            self.wrong.push("a dropped file was executed before it was whole: see `torn`".into());
+        }
         self.count_out(&report);
         let evidence = Layout::new(&self.stage.workspace).evidence();
         Ok(Verdict {
@@ -440,6 +485,32 @@ impl Torture {
         let left = marks.into_inner().into_iter();
         self.wrong.extend(left.map(|mark| format!("processes of {mark} were left running")));
     }
+}
+
+/// The files that were taken in, as the intake calls them.
+fn adopted(done: &Path) -> io::Result<Vec<String>> {
+    let files = files_below(done, &|_| true)?;
+    let names = files.iter().filter_map(|path| path.file_name());
+    Ok(names.map(|name| name.to_string_lossy().into_owned()).collect())
+}
+
+/// All files below a directory, but for directories that are not wanted.
+fn files_below(dir: &Path, wanted: &dyn Fn(&Path) -> bool) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(dir) = open.pop() {
+        // One that is gone again has none.
+        let Ok(entries) = fs::read_dir(dir) else { continue };
+        for entry in entries {
+            let path = entry?.path();
+            match path.is_dir() {
+                true if wanted(&path) => open.push(path),
+                true => {}
+                false => found.push(path),
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Where the logs of members and the like lie, beside the workspace.

@@ -18,6 +18,8 @@ pub enum Deed {
     Submit { script: usize, cancel_after_ms: u64 },
     /// Put a task out that belongs to no run.
     Free { agent: usize, well: bool },
+    /// Drop a file into an inbox by hand, one half after the other: a task, or a run.
+    Drop { into: Drop, half_after_ms: u64 },
     /// End a member as a power cut would, and start another in its place.
     Kill { member: usize, back_after_ms: u64 },
     /// Hold a member up, longer than its lease or not, and let it go on.
@@ -26,6 +28,15 @@ pub enum Deed {
     Drain { member: usize, twice: bool, back_after_ms: u64 },
     /// Let nobody claim an agent's tasks for a while.
     Pause { agent: usize, for_ms: u64 },
+}
+
+/// What is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drop {
+    /// A task for one of [`AGENTS`].
+    Task(usize),
+    /// A run of this script.
+    Run(usize),
 }
 
 /// How a member is to be unlike others.
@@ -72,6 +83,15 @@ pub fn write(seed: u64, size: Size, scripts: usize, lease_ms: u64) -> Vec<(u64, 
             Deed::Free { agent: random.below(AGENTS.len()), well: random.below(4) > 0 },
         ));
     }
+    for number in 0..size.runs {
+        let at = random.below(1 + end as usize) as u64;
+        let into = match number % 3 {
+            // Those that have to be cancelled need a name to be cancelled by.
+            0 => Drop::Run(random.below(scripts.min(FINITE))),
+            _ => Drop::Task(random.below(AGENTS.len())),
+        };
+        plot.push((at, Deed::Drop { into, half_after_ms: random.below(300) as u64 }));
+    }
     let members = size.workers + size.coordinators;
     let mut at = 0;
     loop {
@@ -86,6 +106,8 @@ pub fn write(seed: u64, size: Size, scripts: usize, lease_ms: u64) -> Vec<(u64, 
     plot
 }
 
+/// How many scripts, the first ones, come to an end by themselves.
+pub const FINITE: usize = 7;
 /// The agents whose workers are tortured.
 pub const AGENTS: [&str; 2] = ["engineer", "qa"];
 

@@ -24,6 +24,7 @@ case "$1" in
   bad) exit 3;;
   is) [ -e "marks/$ORCHESTRATE_RUN_ID.$2" ];;
   make) : > "marks/$ORCHESTRATE_RUN_ID.$2";;
+  asked) grep -q '^whole$' || echo "$ORCHESTRATE_MARK" >> torn;;
 esac
 "#;
 
@@ -137,6 +138,7 @@ steps:
         path: &["Ask", "After"],
         outcome: RunStatus::Completed,
     },
+    // From here on they end only if they are cancelled; `plot::FINITE` counts the others.
     Script {
         name: "held",
         yaml: r#"
