@@ -336,10 +336,8 @@ impl Coordinator {
             self.next_intake = now + self.setup.config.queue.idle_poll;
             return;
         }
-        let recovered = match std::mem::take(&mut self.deaths) {
-            true => recover(intake, &self.setup.queue),
-            false => Ok(0),
-        };
+        let (died, lease) = (std::mem::take(&mut self.deaths), self.setup.config.queue.lease);
+        let recovered = recover(intake, &self.setup.queue, died, lease);
         let scanned = recovered.and_then(|_| intake.scan(&*self.setup.queue, COORDINATOR));
         self.next_intake = match scanned {
             Ok(scanned) => {

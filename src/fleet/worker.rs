@@ -224,11 +224,10 @@ impl Shop {
         if self.is_closing() && intake.is_idle() {
             return None;
         }
-        if self.deaths.swap(false, Ordering::SeqCst) {
-            let recovered = recover(intake, &self.setup.queue);
-            if let Err(error) = recovered {
-                tracing::warn!("cannot go on with what others took in: {error}");
-            }
+        let died = self.deaths.swap(false, Ordering::SeqCst);
+        let lease = self.setup.config.queue.lease;
+        if let Err(error) = recover(intake, &self.setup.queue, died, lease) {
+            tracing::warn!("cannot go on with what others took in: {error}");
         }
         match intake.scan(&*self.setup.queue, &self.setup.agent) {
             Ok(scanned) => {
@@ -547,8 +546,13 @@ impl Shop {
 }
 
 /// Goes on with what processes that live no more had taken in.
-pub fn recover(intake: &mut Intake, queue: &FsQueue) -> io::Result<usize> {
-    intake.recover_all(&|worker| {
+pub fn recover(
+    intake: &mut Intake,
+    queue: &FsQueue,
+    somebody_died: bool,
+    lease: Duration,
+) -> io::Result<usize> {
+    intake.recover_if_due(somebody_died, lease, &|worker| {
         let here = Process::this();
         let known = member::registrations(queue)?.into_iter().find(|r| r.worker == worker);
         Ok(known.is_some_and(|r| !here.is_beside(&r.process) || r.process.lives_here()))

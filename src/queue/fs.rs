@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::layout::Layout;
 use super::markers::Marks;
+use super::moves::Patience;
 use super::name::{ClaimName, TaskId, TaskName, is_word};
 use super::stock::{Stock, Stuck};
 use super::{Claim, Claimed, End, Ending, Finish, Place, Queue, Reaped, Task};
@@ -174,7 +175,10 @@ impl FsQueue {
     /// Makes a directory, even one that should be there.
     pub(super) fn make_dir(&self, dir: &Path) -> io::Result<()> {
         self.need_volume()?;
-        self.disk.make_dirs(dir)?;
+        let mut patience = Patience::new(self.patience);
+        while let Err(error) = self.disk.make_dirs(dir) {
+            patience.wait(error)?;
+        }
         self.made.write().unwrap_or_else(|poison| poison.into_inner()).insert(dir.to_owned());
         Ok(())
     }

@@ -15,6 +15,8 @@ use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, seal};
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 /// The batch of what cannot be read: there, and only there, a task need not be whole.
 const UNREADABLE: &str = "unreadable";
+/// Who is said to have held what was refused when it was taken in.
+const INTAKE: &str = "intake";
 /// Larger than any task that is taken.
 const SIZE_MAX: u64 = 1 << 30;
 const STATUS: &str = ".status.json";
@@ -200,8 +202,10 @@ impl Looker<'_> {
         let shown = self.shown(&path);
         let document = seal::unseal(&bytes);
         let unreadable = matches!(&state, State::Ended { batch, .. } if batch == UNREADABLE);
+        // What people dropped and could not be a task lies there as they wrote it.
+        let refused = matches!(&state, State::Ended { name, .. } if name.worker == INTAKE);
         match &document {
-            None if unreadable => {}
+            None if unreadable || refused => {}
             None => self.find(Kind::Unsealed, &shown, "it is not whole: its seal is wrong"),
             Some(document) => {
                 let text = |key: &str| document.get(key).and_then(Value::as_str);
@@ -337,7 +341,7 @@ fn wrong_status(
     if attempt != Some(u64::from(claim.task.attempt)) {
         return Some("it is of another attempt".into());
     }
-    if text("worker") != claim.worker {
+    if text("worker") != claim.worker && claim.worker != INTAKE {
         return Some("it is of another worker".into());
     }
     let forged = ticket.is_some_and(|ticket| text("ticket") != ticket);

@@ -6,6 +6,7 @@ use crate::fleet::config::Config;
 use crate::fleet::free::FreeTask;
 use crate::fleet::member::unguessable;
 use crate::queue::{Task, TaskId};
+use crate::workflow::settings::agent_fault;
 
 /// A file that somebody dropped, read whole.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,8 @@ pub enum Adopted {
 
 /// Decides what a dropped file becomes. An error means: ask again later.
 pub trait Adopt: Send {
+    /// Whether files dropped for this agent are its to decide.
+    fn serves(&self, agent: &str) -> bool;
     fn adopt(&mut self, dropped: &Dropped) -> io::Result<Adopted>;
 }
 
@@ -40,6 +43,10 @@ pub struct FreeTasks {
 }
 
 impl Adopt for FreeTasks {
+    fn serves(&self, agent: &str) -> bool {
+        agent_fault(agent).is_none()
+    }
+
     fn adopt(&mut self, dropped: &Dropped) -> io::Result<Adopted> {
         let parsed = FreeTask::parse(dropped.text).and_then(|task| {
             task.check(&self.config, dropped.agent)?;

@@ -137,6 +137,8 @@ pub struct Intake {
     count: u64,
     seen: HashMap<(String, OsString), Seen>,
     taken: Vec<Taken>,
+    /// When it was last looked for what the dead left.
+    recovered: Option<Instant>,
     /// Directories whose moves may not be on the medium yet.
     unsynced: BTreeSet<PathBuf>,
 }
@@ -154,6 +156,7 @@ impl Intake {
             count: 0,
             seen: HashMap::new(),
             taken: Vec::new(),
+            recovered: None,
             unsynced: BTreeSet::new(),
         }
     }

@@ -2,7 +2,7 @@
 //! that each carries says whether its task is out already.
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::files::{list, move_unique, read_name};
 use super::{DONE, Intake, Taken};
@@ -15,6 +15,10 @@ impl Intake {
         let theirs = self.layout.intake().join(dead);
         let before = self.taken.len();
         for agent in list(&theirs)?.iter().filter_map(|name| name.to_str()) {
+            // A worker would make nothing of a run, and a coordinator nothing of a task.
+            if !self.adopt.serves(agent) {
+                continue;
+            }
             let mine = self.aside(&self.me, agent);
             self.disk.make_dirs(&mine)?;
             for file in list(&theirs.join(agent))? {
@@ -30,6 +34,22 @@ impl Intake {
         }
         let _ = std::fs::remove_dir(&theirs);
         Ok(self.taken.len() - before)
+    }
+
+    /// The same from time to time, and at once if somebody died: whoever found a process dead may
+    /// be one that could make nothing of its files.
+    pub fn recover_if_due(
+        &mut self,
+        somebody_died: bool,
+        every: Duration,
+        lives: &dyn Fn(&str) -> io::Result<bool>,
+    ) -> io::Result<usize> {
+        if !somebody_died && self.recovered.is_some_and(|at| at.elapsed() < every) {
+            return Ok(0);
+        }
+        let found = self.recover_all(lives)?;
+        self.recovered = Some(Instant::now());
+        Ok(found)
     }
 
     /// Recovers the files of every process that does not live. `lives` is asked after it was seen

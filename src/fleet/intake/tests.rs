@@ -331,6 +331,10 @@ fn what_was_dropped_first_is_done_first() {
 struct Later;
 
 impl Adopt for Later {
+    fn serves(&self, _: &str) -> bool {
+        true
+    }
+
     fn adopt(&mut self, _: &Dropped) -> io::Result<Adopted> {
         Err(io::Error::other("later"))
     }
@@ -417,6 +421,17 @@ fn only_processes_that_do_not_live_are_recovered() {
     world.settle();
     let texts: BTreeSet<_> = world.texts().into_iter().collect();
     assert_eq!(texts, BTreeSet::from(["a".to_owned(), "c".to_owned()]));
+}
+
+#[test]
+fn what_a_dead_coordinator_took_in_is_left_to_a_coordinator() {
+    let mut world = World::new();
+    let aside = world.dir.path().join(".orchestrate/intake/dead/coordinator");
+    std::fs::create_dir_all(&aside).unwrap();
+    let run = aside.join(format!("{}-w.task", world.intake.new_id()));
+    std::fs::write(&run, "workflow: w.yaml").unwrap();
+    assert_eq!(world.intake.recover_all(&|_| Ok(false)).unwrap(), 0);
+    assert!(run.exists() && world.settle().refused.is_empty());
 }
 
 #[test]
@@ -567,6 +582,10 @@ fn a_name_survives_being_part_of_another() {
 struct Ledger(Arc<std::sync::Mutex<Vec<(String, String, String)>>>);
 
 impl Adopt for Ledger {
+    fn serves(&self, _: &str) -> bool {
+        true
+    }
+
     fn adopt(&mut self, dropped: &Dropped) -> io::Result<Adopted> {
         let Dropped { agent, source, text, .. } = *dropped;
         let mut seen = self.0.lock().unwrap();

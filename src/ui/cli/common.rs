@@ -366,8 +366,12 @@ pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned
     let dir = &around.state_dir;
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot make run {id}: {error}"));
     let making = dir.join(format!(".{id}.{}", std::process::id()));
+    // An earlier try may have left something, which must not be gone on with.
+    let _ = std::fs::remove_dir_all(&making);
     disk::machine().make_dirs(&making).map_err(failed)?;
-    let mut owned = fill(around, new, SystemClock.now(), id, &making)?;
+    let mut owned = fill(around, new, SystemClock.now(), id, &making).inspect_err(|_| {
+        let _ = std::fs::remove_dir_all(&making);
+    })?;
     let root = dir.join(id.as_str());
     crate::disk::rename(&making, &root).map_err(failed)?;
     owned.store.moved_to(&root);

@@ -184,12 +184,21 @@ struct Submissions {
 }
 
 impl Adopt for Submissions {
+    fn serves(&self, agent: &str) -> bool {
+        agent == post::COORDINATOR
+    }
+
     fn adopt(&mut self, dropped: &Dropped) -> std::io::Result<Adopted> {
         Ok(match self.submit(dropped) {
             Ok(task) => Adopted::Task(Box::new(task)),
             Err(failure) => {
                 let first = failure.text.lines().next().unwrap_or_default();
-                Adopted::Refused(first.trim_start_matches("error: ").to_owned())
+                let reason = first.trim_start_matches("error: ").to_owned();
+                // What the disk did not let us do is not the file's fault.
+                if failure.code == 1 {
+                    return Err(std::io::Error::other(reason));
+                }
+                Adopted::Refused(reason)
             }
         })
     }
