@@ -13,6 +13,7 @@ mod disk;
 mod doctor;
 mod examples;
 mod fleet;
+mod fleet_faults;
 mod hostile;
 mod kill;
 mod pattern;
@@ -44,6 +45,7 @@ fn coded() -> Vec<Trial> {
     let modules = [
         examples::trials(),
         fleet::trials(),
+        fleet_faults::trials(),
         case::checks(),
         pattern::checks(),
         disk::trials(),
