@@ -20,6 +20,7 @@ mod pattern;
 mod signals;
 mod terminal;
 mod tidy;
+mod torture;
 mod twice;
 mod units;
 mod watch;
@@ -55,6 +56,7 @@ fn coded() -> Vec<Trial> {
         signals::trials(),
         terminal::trials(),
         tidy::trials(),
+        torture::trials(),
         twice::trials(),
         units::trials(),
         watch::trials(),

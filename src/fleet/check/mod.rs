@@ -23,7 +23,7 @@ use crate::workspace::Workspace;
 
 /// How often a workspace is looked at before something counts as found, and the rest between.
 const LOOKS: usize = 3;
-const REST: Duration = Duration::from_millis(300);
+const REST: Duration = Duration::from_millis(100);
 
 /// What can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

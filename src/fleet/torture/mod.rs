@@ -116,6 +116,9 @@ pub fn torture(
     say("calm");
     torture.calm_down()?;
     let quiet = torture.await_quiet(stop)?;
+    if !quiet && stop.level() > 0 {
+        return Err(io::Error::other("it was stopped before all was quiet"));
+    }
     if !quiet {
         torture.wrong.push(format!("it is not quiet after {} s of calm", CALM.as_secs()));
     }
