@@ -36,7 +36,7 @@ use crate::workflow::plan::Action;
 pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
     run.updated_at = at;
     match event {
-        Event::Resumed { policy } => return sequence::resume(plan, run, policy),
+        Event::Resumed { policy } => return sequence::resume(plan, run, policy, at),
         Event::Rewound { step } => return sequence::rewind(plan, run, step, at),
         _ => {}
     }

@@ -7,7 +7,7 @@ use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, StepState, bloc
 use crate::ids::Attempt;
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Target};
+use crate::workflow::plan::{Action, Step, Target};
 
 /// Moves the cursor of the block inside `loops` to a step, or past its last one.
 pub fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
@@ -113,9 +113,13 @@ fn retry_delay(plan: &Plan, run: &Run, here: &Address, code: i32) -> Option<u64>
         (Action::Ask { .. }, None) => policy.max_retries,
         _ => 0,
     };
-    let delay_ms = step.retries.and_then(|r| r.delay_ms).unwrap_or(policy.retry_delay_ms);
     let left = run.slot(here)?.tries <= most;
-    (left && matches!(code, 1 | 124)).then_some(delay_ms)
+    (left && matches!(code, 1 | 124)).then_some(rest_ms(step, policy))
+}
+
+/// How long a step rests between its tries.
+fn rest_ms(step: &Step, policy: &Policy) -> u64 {
+    step.retries.and_then(|retries| retries.delay_ms).unwrap_or(policy.retry_delay_ms)
 }
 
 pub fn skip(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
@@ -283,7 +287,7 @@ pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
 
 /// Takes a run up where it stands: an attempt that was open, or the step that failed, is owed
 /// again.
-pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy) {
+pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, at: Time) {
     let halted = match run.status {
         RunStatus::Completed => return,
         RunStatus::Failed | RunStatus::Cancelled => true,
@@ -303,6 +307,10 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy) {
         }
         return;
     };
+    if let StepState::Resting { until } = &mut slot.state {
+        // By the clock of another machine, perhaps: no rest gets longer than it was to be.
+        *until = (*until).min(at.plus_ms(rest_ms(here.step_of(plan), policy)));
+    }
     let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
     // A task that is out goes on whoever drives the run.
     let open = slot.state == StepState::Running && slot.each.is_none() && !out;

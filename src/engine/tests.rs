@@ -186,6 +186,21 @@ steps:
 }
 
 #[test]
+fn a_rest_is_no_longer_by_the_clock_of_whoever_takes_the_run_up() {
+    let rests = "
+version: '1.1'
+steps:
+  - { name: A, command: ['a'], retries: { max: 1, delay_ms: 100 } }
+";
+    let lines = ["9000 start -> run A#1", "9005 A#1 exit 1 -> wake 9105"];
+    // One whose clock is behind, one whose clock is right, one whose clock is ahead.
+    for (resumed, wakes) in [(40, 140), (9050, 9105), (99_000, 9105)] {
+        let resumed = format!("{resumed} resume -> wake {wakes}");
+        check(rests, &[lines[0], lines[1], &resumed]);
+    }
+}
+
+#[test]
 fn attempts_are_numbered_over_all_visits() {
     let cycle = "
 version: '1.1'

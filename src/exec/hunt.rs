@@ -32,8 +32,31 @@ pub fn sweep(mark_prefix: &str) -> usize {
     if mark_prefix.is_empty() {
         return 0;
     }
-    let hunt = Hunt { mark: mark_prefix, by_prefix: true, group: None, child: None, since: None };
-    hunt.end(GRACE)
+    sweep_if(&|mark| mark.starts_with(mark_prefix))
+}
+
+/// The same for every mark that is wanted.
+pub fn sweep_if(wanted: &dyn Fn(&str) -> bool) -> usize {
+    let quarry = Quarry::Marks(wanted);
+    Hunt { quarry, group: None, child: None, since: None }.end(GRACE)
+}
+
+/// By which mark those are known who are looked for.
+#[derive(Clone, Copy)]
+enum Quarry<'a> {
+    /// This one: descendants of this process.
+    Mark(&'a str),
+    /// Any that is wanted, on the whole machine.
+    Marks(&'a dyn Fn(&str) -> bool),
+}
+
+impl Quarry<'_> {
+    fn is(self, mark: &[u8]) -> bool {
+        match self {
+            Quarry::Mark(own) => mark == own.as_bytes(),
+            Quarry::Marks(wanted) => std::str::from_utf8(mark).is_ok_and(wanted),
+        }
+    }
 }
 
 /// Asks one process to end itself, by SIGTERM, if it still is the one that is meant. It need not
@@ -50,9 +73,7 @@ pub fn ask_to_end(pid: u32, is_it: impl FnOnce() -> bool) -> io::Result<()> {
 
 /// Whom to look for.
 pub(super) struct Hunt<'a> {
-    mark: &'a str,
-    /// Everything whose mark begins so, on the whole machine.
-    by_prefix: bool,
+    quarry: Quarry<'a>,
     group: Option<Pid>,
     /// The child itself, while it has not been reaped.
     child: Option<Pid>,
@@ -90,7 +111,8 @@ impl Found {
 
 impl<'a> Hunt<'a> {
     pub(super) fn of_child(mark: &'a str, child: Pid) -> Hunt<'a> {
-        Hunt { mark, by_prefix: false, group: Some(child), child: Some(child), since: None }
+        let quarry = Quarry::Mark(mark);
+        Hunt { quarry, group: Some(child), child: Some(child), since: None }
     }
 
     /// The child has been reaped; it started at `started`.
@@ -136,7 +158,7 @@ impl<'a> Hunt<'a> {
     /// Finds those who are alive; with `freeze` they are stopped as they are found.
     pub(super) fn look(&self, freeze: bool) -> Found {
         let adopted = orphans();
-        let everywhere = self.by_prefix || !children::adopts();
+        let everywhere = matches!(self.quarry, Quarry::Marks(_)) || !children::adopts();
         let restless = adopted.reaped > 0;
         let found = Found { restless, ..Found::default() };
         if adopted.alive.is_empty() && self.child.is_none() && !everywhere {
@@ -159,10 +181,7 @@ impl<'a> Hunt<'a> {
         }
         match mark(pid) {
             // The marks of outer orchestrators follow ours.
-            Some(marks) => marks.split(|byte| *byte == b';').any(|mark| match self.by_prefix {
-                true => mark.starts_with(self.mark.as_bytes()),
-                false => mark == self.mark.as_bytes(),
-            }),
+            Some(marks) => marks.split(|byte| *byte == b';').any(|mark| self.quarry.is(mark)),
             None => orphan && self.since.is_some_and(|since| stat.started >= since),
         }
     }

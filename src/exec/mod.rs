@@ -32,7 +32,7 @@ use std::time::Duration;
 pub use capture::{Capture, Captured, Mode};
 pub use children::become_subreaper;
 pub use daemon::Daemon;
-pub use hunt::{ask_to_end, sweep};
+pub use hunt::{ask_to_end, sweep, sweep_if};
 pub use mask::{Mask, Masker};
 pub use run::run;
 pub use start::{STRING_BYTES, StartError, locate};

@@ -105,8 +105,8 @@ impl Concluded {
             members.insert("outputs".into(), outputs.clone());
         }
         let made = follow_ups.tasks.iter().map(|made| {
-            let title = made.task.heading();
-            json!({ "agent": made.agent, "task_id": made.id.as_str(), "title": title })
+            let (id, title) = (made.id.as_str(), made.task.heading());
+            json!({ "agent": made.agent, "task_id": id, "title": title })
         });
         let left = follow_ups.left.iter().map(|file| json!({ "file": file }));
         let next: Vec<Value> = made.chain(left).collect();

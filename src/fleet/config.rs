@@ -91,6 +91,14 @@ pub struct QueueSettings {
     pub world_writable: bool,
 }
 
+impl QueueSettings {
+    /// How often a member beats and looks at the beats of others: often enough that two looks are
+    /// never further apart than a third of a lease, which would begin the watch anew.
+    pub fn round(&self) -> Duration {
+        self.beat.min(self.lease / 6)
+    }
+}
+
 impl Default for QueueSettings {
     fn default() -> Self {
         QueueSettings {

@@ -13,6 +13,7 @@
 //! its own, so whoever takes the run up knows what to look for.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,8 +27,8 @@ use super::config::Config;
 use super::drive::{Drive, Hands, Job, Launch, Reins, Report};
 use super::hint::{Change, Hints, Patience};
 use super::intake::{self, Adopt, Intake};
-use super::member::{Buried, Member, Pulse, unguessable};
-use super::open;
+use super::member::{Buried, Member, unguessable, uptime_ms};
+use super::open::{self, OpenError};
 use super::perform::Performed;
 use super::pool::Pool;
 use super::post::{self, Asked, COORDINATOR, RunTask, StepTask};
@@ -35,16 +36,17 @@ use super::site::{self, Environment, Site};
 use super::systemd;
 use super::work::Work;
 use super::worker::{obituary, recover};
+use crate::disk;
 use crate::engine::{Event, Record, Run, RunStatus, StepStatus, TaskRef};
 use crate::exec::{self, Stop};
 use crate::ids::{Attempt, RunId, StepPath};
 use crate::queue::{
     Claim, ClaimName, Claimed, End, Ending, Finish, FsQueue, Place, Queue, Task, TaskId,
 };
-use crate::store::StoreError;
 use crate::store::lock::{self, LockError, RunLock};
+use crate::store::{History, LoadError, StoreError};
 use crate::time::{Clock, SystemClock};
-use crate::workspace::Workspace;
+use crate::workspace::{PathError, Workspace};
 
 /// How many steps a coordinator executes itself at once.
 const JOBS: usize = 16;
@@ -103,6 +105,8 @@ enum Heard {
     Came,
     Signal,
     Looked {
+        /// When the sign of life was given before the look.
+        since_ms: u64,
         held: HashSet<String>,
         cancel: HashSet<String>,
         buried: Vec<Buried>,
@@ -137,8 +141,9 @@ struct Out {
 pub struct Coordinator {
     setup: Setup,
     held: HashMap<RunId, Held>,
-    /// Claimed, but somebody on this machine still has the run's lock.
-    locked_out: Vec<(Claim, Instant)>,
+    /// Claimed, but somebody on this machine still has the run's lock, or its files cannot be
+    /// read now.
+    put_off: Vec<(Claim, Instant)>,
     out: HashMap<String, Out>,
     /// Runs that may be owed something, or whose files may have to be kept up.
     touched: VecDeque<RunId>,
@@ -156,7 +161,9 @@ pub struct Coordinator {
     deaths: bool,
     /// It drives this one run and no other.
     only: Option<RunId>,
-    pulse: Pulse,
+    /// When it last gave a sign of life before it saw that its runs are its own. Until a lease
+    /// later nobody can have taken them over.
+    sure_ms: u64,
     intake: Option<Intake>,
     next_intake: Instant,
 }
@@ -171,7 +178,7 @@ impl Coordinator {
         Coordinator {
             setup,
             held: HashMap::new(),
-            locked_out: Vec::new(),
+            put_off: Vec::new(),
             out: HashMap::new(),
             touched: VecDeque::new(),
             timed: HashSet::new(),
@@ -186,7 +193,7 @@ impl Coordinator {
             closing: false,
             deaths: true,
             only: None,
-            pulse: Pulse::default(),
+            sure_ms: uptime_ms(),
             intake: None,
             next_intake: Instant::now(),
         }
@@ -216,7 +223,6 @@ impl Coordinator {
             let settings = intake::Settings::of(&self.setup.config);
             self.intake = Some(Intake::new(queue.layout.clone(), queue.me(), settings, adopt));
         }
-        self.pulse = member.pulse.clone();
         let over = Arc::new(AtomicBool::new(false));
         // Whoever drives one run ends with it anyway.
         let drain = only.is_none().then(|| stop.clone());
@@ -238,7 +244,7 @@ impl Coordinator {
 
     fn go_on(&mut self, stop: &Stop, reports: &mut dyn Reports) -> io::Result<()> {
         loop {
-            if self.pulse.is_doubtful(self.setup.config.queue.lease) {
+            if self.is_doubtful() {
                 // Paused, or the volume was away: others may have taken the runs over.
                 self.make_sure(reports);
                 continue;
@@ -260,14 +266,22 @@ impl Coordinator {
         }
     }
 
+    /// Whether others may think that this process is dead: half a lease has passed since it was
+    /// known what is held here.
+    fn is_doubtful(&self) -> bool {
+        let lease_ms = self.setup.config.queue.lease.as_millis() as u64;
+        uptime_ms().saturating_sub(self.sure_ms) > lease_ms / 2
+    }
+
     /// Finds out which runs are still held, before anything else is done for them.
     fn make_sure(&mut self, reports: &mut dyn Reports) {
+        let since_ms = uptime_ms();
         let queue = self.setup.queue.clone();
         let listed = queue.beat().and_then(|()| queue.claims(COORDINATOR));
         match listed {
             Ok(claims) => {
-                self.pulse.felt();
                 self.drop_lost(&claims.iter().map(ClaimName::stem).collect(), reports);
+                self.sure_ms = since_ms;
             }
             Err(error) => {
                 tracing::warn!("cannot reach the queue: {error}; will be tried again");
@@ -279,7 +293,7 @@ impl Coordinator {
     fn may_leave(&self) -> bool {
         let idle = self.held.values().all(|held| held.here == 0);
         let only_run_is_over = self.only.is_some() && self.held.is_empty();
-        (self.closing && idle) || (only_run_is_over && self.locked_out.is_empty())
+        (self.closing && idle) || (only_run_is_over && self.put_off.is_empty())
     }
 
     /// No new runs, and nothing new for those at hand.
@@ -307,7 +321,7 @@ impl Coordinator {
             }
             reports.left(&held.drive.run, Left::GivenBack);
         }
-        for (claim, _) in std::mem::take(&mut self.locked_out) {
+        for (claim, _) in std::mem::take(&mut self.put_off) {
             self.setup.queue.release(&claim)?;
         }
         Ok(())
@@ -318,6 +332,8 @@ impl Coordinator {
         let now = Instant::now();
         let Some(intake) = self.intake.as_mut().filter(|_| self.next_intake <= now) else { return };
         if self.closing && intake.is_idle() {
+            // Not again until then, or the loop would not wait for anything else.
+            self.next_intake = now + self.setup.config.queue.idle_poll;
             return;
         }
         let recovered = match std::mem::take(&mut self.deaths) {
@@ -365,8 +381,10 @@ impl Coordinator {
             Ok(task) => task,
             Err(reason) => return self.refuse(&claim, &reason, reports),
         };
-        if let Err(error) = self.setup.workspace.check(&task.run_root) {
-            return self.refuse(&claim, &error.to_string(), reports);
+        match self.setup.workspace.check(&task.run_root) {
+            Ok(()) => {}
+            Err(error @ PathError::Io { .. }) => return self.put_off(claim, &error, reports),
+            Err(error) => return self.refuse(&claim, &error.to_string(), reports),
         }
         let root = self.setup.workspace.root().join(&task.run_root);
         let lock = match lock::take(&root) {
@@ -374,16 +392,38 @@ impl Coordinator {
             Err(LockError::Held { .. }) => {
                 // Its last owner has lost it and does not know yet, or somebody resumed it here.
                 let again = Instant::now() + self.setup.config.queue.beat;
-                return self.locked_out.push((claim, again));
+                return self.put_off.push((claim, again));
             }
             // A volume without locks: the claim is what counts between machines.
             Err(LockError::Io(error)) if error.kind() != io::ErrorKind::NotFound => None,
             Err(error) => return self.refuse(&claim, &error.to_string(), reports),
         };
         match self.open(claim.clone(), &root, lock, reports) {
-            Ok(held) => self.begin(held, reports),
-            Err(reason) => self.refuse(&claim, &reason, reports),
+            Ok(Some(held)) => self.begin(held, reports),
+            Ok(None) => tracing::info!("{}: somebody else drives it", claim.name.task.file()),
+            Err(error) if error.may_pass() => self.put_off(claim, &error, reports),
+            Err(error) => self.refuse(&claim, &error.to_string(), reports),
         }
+    }
+
+    /// A run whose files cannot be read just now is tried again in a while.
+    fn put_off(&mut self, claim: Claim, error: &dyn Display, reports: &mut dyn Reports) {
+        let name = claim.name.task.file();
+        reports.note(&format!("{name}: {error}; will be tried again"));
+        let again = Instant::now() + self.setup.config.queue.lease;
+        self.put_off.push((claim, again));
+    }
+
+    /// The term in which a claim's holder drives its run; nothing, if it has lost the run.
+    fn term(&self, claim: &Claim, last: u32) -> io::Result<Option<u32>> {
+        let attempt = claim.name.task.attempt;
+        if last <= attempt {
+            return Ok(Some(attempt));
+        }
+        // Somebody drove the run under a later claim than this one; unless this one is of a new
+        // task, whose attempts begin anew, its holder was taken for dead.
+        let holds = self.setup.queue.claims(COORDINATOR)?.contains(&claim.name);
+        Ok(holds.then_some(last + 1))
     }
 
     /// A run that cannot be driven ends its task, with the reason.
@@ -413,10 +453,15 @@ impl Coordinator {
         root: &Path,
         lock: Option<RunLock>,
         reports: &mut dyn Reports,
-    ) -> Result<Held, String> {
-        let (config, plan, mut store, run) =
-            open::open(&self.setup.workspace, root).map_err(|error| error.to_string())?;
-        store.begin_term(claim.name.task.attempt);
+    ) -> Result<Option<Held>, OpenError> {
+        let away = |doing, source| {
+            let path = root.to_owned();
+            OpenError::State(LoadError::Disk(StoreError { doing, path, source }))
+        };
+        let (config, plan, mut store, run) = open::open(&self.setup.workspace, root)?;
+        let term = self.term(&claim, store.term()).map_err(|error| away("look after", error))?;
+        let Some(term) = term else { return Ok(None) };
+        store.begin_term(term);
         let (environment, credentials) = (self.setup.environment.clone(), &self.setup.credentials);
         let site = Site {
             workspace: self.setup.workspace.clone(),
@@ -433,9 +478,9 @@ impl Coordinator {
         };
         let masked = site::secrets(&plan);
         let report = reports.about(&run, root);
-        let stop = Stop::new().map_err(|error| error.to_string())?;
+        let stop = Stop::new().map_err(|error| away("drive", error))?;
         let drive = Drive::new(Arc::new(site), Arc::new(plan), run, store, self.setup.backups);
-        Ok(Held {
+        Ok(Some(Held {
             claim,
             drive,
             report,
@@ -445,11 +490,12 @@ impl Coordinator {
             _lock: lock,
             here: 0,
             cancelling: false,
-        })
+        }))
     }
 
     /// Begins to drive a run: what was open in the process that drove it before is owed again,
-    /// what is out as a task is waited for.
+    /// what is out as a task is waited for. One that is over is not begun again: its last owner
+    /// only did not come to end its task.
     fn begin(&mut self, mut held: Held, reports: &mut dyn Reports) {
         let run = held.drive.run.id.clone();
         let orphans = exec::sweep(&format!("{run}/"));
@@ -459,10 +505,10 @@ impl Coordinator {
         if self.is_asked_to_cancel(&run) {
             held.cancelling = true;
             held.stop.request(1);
-        } else if held.claim.name.task.attempt > 1 || held.drive.run.status != RunStatus::Running {
-            let policy = held.drive.run.origin.policy.clone();
-            let recorded =
-                self.with(&mut held, |drive, reins| drive.record(reins, Event::Resumed { policy }));
+        } else if held.claim.name.task.attempt > 1 && !held.drive.is_over() {
+            let event = poison(&held)
+                .unwrap_or_else(|| Event::Resumed { policy: held.drive.run.origin.policy.clone() });
+            let recorded = self.with(&mut held, |drive, reins| drive.record(reins, event));
             if let Err(error) = recorded {
                 reports.note(&format!("run {run}: {error}"));
                 let _ = self.setup.queue.release(&held.claim);
@@ -510,12 +556,16 @@ impl Coordinator {
     /// Lets every run go on that something has happened to, then puts out what they are owed.
     fn advance(&mut self, reports: &mut dyn Reports) {
         let now = Instant::now();
-        for (claim, _) in take_due(&mut self.locked_out, now) {
+        for (claim, _) in take_due(&mut self.put_off, now) {
             self.take_up(claim, reports);
         }
         self.touched.extend(self.timed.drain());
         let mut flushed = Vec::new();
         while let Some(run) = self.touched.pop_front() {
+            if self.is_doubtful() {
+                self.touched.push_front(run);
+                break;
+            }
             let Some(mut held) = self.held.remove(&run) else { continue };
             let driven = match self.closing || held.cancelling {
                 true => Ok(()),
@@ -526,8 +576,15 @@ impl Coordinator {
                 continue;
             }
             let over = held.drive.is_over() || (held.cancelling && held.here == 0);
-            if over && held.here == 0 && self.finish(&mut held, reports) {
-                continue;
+            if over && held.here == 0 {
+                match self.finish(&mut held, reports) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(error) => {
+                        self.abandon(held, &error, reports);
+                        continue;
+                    }
+                }
             }
             held.drive.keep_up(SystemClock.now());
             if held.drive.patience(SystemClock.now()).is_some() {
@@ -579,22 +636,18 @@ impl Coordinator {
     }
 
     /// Ends a run that is over, or was cancelled. Says whether it is gone from here.
-    fn finish(&mut self, held: &mut Held, reports: &mut dyn Reports) -> bool {
+    fn finish(&mut self, held: &mut Held, reports: &mut dyn Reports) -> Result<bool, StoreError> {
         let run = held.drive.run.id.clone();
         if held.cancelling && !held.drive.is_over() {
             if self.out.values().any(|out| out.run == run) {
-                return false;
+                return Ok(false);
             }
-            let recorded = self.with(held, |drive, reins| drive.record(reins, Event::Cancelled));
-            if let Err(error) = recorded {
-                reports.note(&format!("run {run}: {error}"));
-                return false;
-            }
+            self.with(held, |drive, reins| drive.record(reins, Event::Cancelled))?;
         }
         if let Err(error) = held.drive.rest(SystemClock.now()) {
             tracing::warn!("run {run}: {error}; will be tried again");
             self.timed.insert(run);
-            return false;
+            return Ok(false);
         }
         let status = held.drive.run.status;
         let (end, message) = match status {
@@ -608,13 +661,16 @@ impl Coordinator {
             Err(error) => {
                 tracing::warn!("run {run}: {error}; will be tried again");
                 self.timed.insert(run);
-                return false;
+                return Ok(false);
             }
         };
-        let _ = self.setup.queue.forget_cancel(run.as_str());
+        // Whoever has the run instead must still hear of a request.
+        if left != Left::Lost {
+            let _ = self.setup.queue.forget_cancel(run.as_str());
+        }
         self.forget_tasks(&run);
         reports.left(&held.drive.run, left);
-        true
+        Ok(true)
     }
 
     /// Waits for the next messages and takes them in.
@@ -651,13 +707,14 @@ impl Coordinator {
             Heard::Went(name) => self.consume_hinted(&name, reports),
             Heard::Came => self.next_intake = Instant::now(),
             Heard::Signal => {}
-            Heard::Looked { held, cancel, buried } => {
+            Heard::Looked { since_ms, held, cancel, buried } => {
                 for dead in &buried {
                     reports.note(&obituary(dead));
                     self.next_look = Instant::now();
                     self.deaths = true;
                 }
                 self.drop_lost(&held, reports);
+                self.sure_ms = self.sure_ms.max(since_ms);
                 self.cancel_asked(&cancel);
             }
         }
@@ -683,6 +740,11 @@ impl Coordinator {
 
     /// Runs whose claim is no longer here: somebody took this process for dead.
     fn drop_lost(&mut self, claims: &HashSet<String>, reports: &mut dyn Reports) {
+        if self.put_off.iter().any(|(claim, _)| !claims.contains(&claim.name.stem()))
+            && let Ok(still) = self.setup.queue.claims(COORDINATOR)
+        {
+            self.put_off.retain(|(claim, _)| still.contains(&claim.name));
+        }
         let lost: Vec<RunId> = self
             .held
             .iter()
@@ -737,6 +799,11 @@ impl Coordinator {
         status: &Map<String, serde_json::Value>,
         reports: &mut dyn Reports,
     ) {
+        let cancelled = match self.was_cancelled(out, status) {
+            Ok(cancelled) => cancelled,
+            // Whether it failed or was cancelled cannot be told yet; the next look will.
+            Err(error) => return tracing::warn!("task {}: {error}", out.task.id),
+        };
         let record = match post::record(status, &out.task) {
             Ok(record) => record,
             Err(reason) => {
@@ -745,23 +812,35 @@ impl Coordinator {
             }
         };
         self.show(out, status);
-        let with_its_run = is_cancelled(status) && self.is_asked_to_cancel(&out.run);
         self.out.remove(&out.task.id);
         self.patience.reset();
-        let Some(mut held) = self.held.remove(&out.run) else { return };
-        let mut performed = Some(Performed { record, left_running: 0 });
-        if with_its_run {
-            // The step has not failed: the run is cancelled, and its keeper may not know yet.
-            held.cancelling = true;
-            held.stop.request(1);
-            performed = None;
-        }
+        let Some(held) = self.held.remove(&out.run) else { return };
+        // A task that ended with its run is no failure of its step.
+        let performed = (!cancelled).then_some(Performed { record, left_running: 0 });
         self.ended(held, &out.step, out.attempt, performed, reports);
     }
 
     fn is_asked_to_cancel(&self, run: &RunId) -> bool {
         let requests = self.setup.queue.cancel_requests();
         self.is_cancelling(run) || requests.is_ok_and(|requests| requests.contains(run.as_str()))
+    }
+
+    /// Whether a task was cancelled because its run is to be, which its worker may have heard
+    /// first.
+    fn was_cancelled(
+        &mut self,
+        out: &Out,
+        status: &Map<String, serde_json::Value>,
+    ) -> io::Result<bool> {
+        let reason = status.get("error").and_then(|error| error.get("reason")?.as_str());
+        if reason != Some("cancelled") {
+            return Ok(false);
+        }
+        if !self.is_cancelling(&out.run) {
+            let asked = self.setup.queue.cancel_requests()?;
+            self.cancel_asked(&asked);
+        }
+        Ok(self.is_cancelling(&out.run))
     }
 
     /// Leaves a copy of a status where people look for an agent's.
@@ -869,7 +948,7 @@ impl Coordinator {
         drain: Option<Stop>,
     ) -> std::thread::JoinHandle<()> {
         let (queue, tell) = (self.setup.queue.clone(), self.tell.clone());
-        let beat = self.setup.config.queue.beat;
+        let round = self.setup.config.queue.round();
         std::thread::spawn(move || {
             let mut failing = false;
             while !over.load(Ordering::SeqCst) {
@@ -883,7 +962,7 @@ impl Coordinator {
                     }
                     Err(_) => {}
                 }
-                std::thread::park_timeout(beat);
+                std::thread::park_timeout(round);
             }
             member.leave();
         })
@@ -913,6 +992,7 @@ impl Coordinator {
 }
 
 fn look_around(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io::Result<Heard> {
+    let since_ms = uptime_ms();
     member.beat()?;
     if let Some(stop) = drain {
         if stop.level() == 0 && member.is_asked_to_drain()? {
@@ -926,7 +1006,27 @@ fn look_around(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io
     let cancel = queue.cancel_requests()?;
     let mine = queue.claims(COORDINATOR)?;
     let held = mine.iter().filter(|claim| claim.worker == queue.me()).map(ClaimName::stem);
-    Ok(Heard::Looked { held: held.collect(), cancel, buried })
+    Ok(Heard::Looked { since_ms, held: held.collect(), cancel, buried })
+}
+
+/// The end of an attempt that its coordinators died over, one after the other.
+fn poison(held: &Held) -> Option<Event> {
+    let limit = held.config.queue.crash_limit;
+    if held.claim.name.task.crashes < limit {
+        return None;
+    }
+    let (step, attempt) = held.drive.cut_off()?;
+    let step = step.to_string();
+    let history = History::read(&*disk::machine(), held.drive.store.root()).ok()?;
+    let deaths = history.cut_off(&step);
+    if deaths < limit {
+        return None;
+    }
+    let message = format!("its coordinator died {deaths} times over it; it is not tried again");
+    let reason = [("reason".to_owned(), "crash_limit".into())].into_iter().collect();
+    // As if killed, which is not worth another try.
+    let record = Box::new(Record::refused(128 + 9, message, reason));
+    Some(Event::Ended { step, attempt, record })
 }
 
 /// What changes of directories mean to the loop.
@@ -942,11 +1042,6 @@ fn hear_changes(tell: Sender<Heard>) -> impl Fn(&Path, Change) + Send + 'static 
         };
         let _ = tell.send(heard);
     }
-}
-
-/// Whether a status tells that its task was taken out or stopped on request.
-fn is_cancelled(status: &Map<String, serde_json::Value>) -> bool {
-    status.get("error").is_some_and(|error| error["reason"] == "cancelled")
 }
 
 fn run_of(claim: &Claim) -> Result<RunTask, String> {

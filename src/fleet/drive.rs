@@ -129,6 +129,15 @@ impl Drive {
         }
     }
 
+    /// The attempt that whoever drove the run before was executing itself.
+    pub fn cut_off(&self) -> Option<(StepPath, Attempt)> {
+        let here = self.run.position();
+        let slot = self.run.slot(&here)?;
+        let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
+        let open = slot.state == StepState::Running && slot.each.is_none() && !out;
+        open.then(|| (here.path(&self.plan), slot.attempts))
+    }
+
     /// The work of an attempt that is out, as it would be prepared now.
     pub fn work_again(&self, step: &StepPath, attempt: Attempt) -> Option<Box<Work>> {
         match prepare(&self.site, &self.plan, &self.run, &self.address(step), attempt, true) {

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,9 +18,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::sha256;
 use crate::exec;
+use crate::queue::name::ENDING;
 use crate::queue::watch::{DeathWatch, Evidence};
-use crate::queue::{FsQueue, Queue, Reaped};
+use crate::queue::{ClaimName, FsQueue, Queue, Reaped};
 use crate::time::{Clock, SystemClock};
+
+/// After how many leases without a beat a member is forgotten.
+const FORGOTTEN: u64 = 100;
 
 /// A process, told from all others that ever were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,7 +117,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    pub fn felt(&self) {
+    fn felt(&self) {
         self.last_ms.store(uptime_ms(), Ordering::SeqCst);
     }
 
@@ -149,13 +154,23 @@ pub struct Undertaker {
     queue: Arc<FsQueue>,
     process: Process,
     watch: DeathWatch,
+    lease_ms: u64,
     known: BTreeMap<String, Registration>,
+    /// Those who were found dead before.
+    mourned: BTreeSet<String>,
 }
 
 impl Undertaker {
     pub fn new(queue: Arc<FsQueue>, lease: Duration) -> Undertaker {
-        let watch = DeathWatch::new(lease.as_millis() as u64);
-        Undertaker { queue, process: Process::this(), watch, known: BTreeMap::new() }
+        let lease_ms = lease.as_millis() as u64;
+        Undertaker {
+            queue,
+            process: Process::this(),
+            watch: DeathWatch::new(lease_ms),
+            lease_ms,
+            known: BTreeMap::new(),
+            mourned: BTreeSet::new(),
+        }
     }
 
     /// Buries the dead. To be called once a beat: who is of another machine is judged by its
@@ -169,15 +184,21 @@ impl Undertaker {
         }
         holders.remove(self.queue.me());
         self.watch.keep(|worker| holders.contains(worker));
+        self.mourned.retain(|worker| holders.contains(worker));
         let mut buried = Vec::new();
         for worker in holders {
             if let Some(evidence) = self.is_dead(&worker)? {
-                buried.push(self.bury(&worker, evidence)?);
+                let news = self.mourned.insert(worker.clone());
+                let dead = self.bury(&worker, evidence)?;
+                if news || !dead.reaped.is_empty() {
+                    buried.push(dead);
+                }
+            } else {
+                self.mourned.remove(&worker);
             }
         }
         Ok(buried)
     }
-
     /// Whether a holder is dead, and by which evidence beyond its process.
     fn is_dead(&mut self, worker: &str) -> io::Result<Option<Option<Evidence>>> {
         let beside = self.known.get(worker).filter(|r| self.is_beside(r));
@@ -196,28 +217,43 @@ impl Undertaker {
         let registration = self.known.get(worker);
         let beside = registration.is_some_and(|r| self.is_beside(r));
         let agent = registration.map(|r| r.agent.clone());
-        let orphans = if beside && evidence.is_none() { self.end_orphans(worker)? } else { 0 };
+        let orphans = if beside && evidence.is_none() { end_orphans(worker) } else { 0 };
         let reaped = self.queue.reap(worker)?;
-        // A beat that stood still may go on: only a process that is gone is forgotten.
-        if evidence.is_none() {
+        // A beat that stood still may go on: a process is forgotten only when it is gone, or was
+        // not heard of for very long.
+        let long_ago = |evidence: Evidence| evidence.span_ms > FORGOTTEN * self.lease_ms;
+        if evidence.is_none_or(long_ago) {
             forget(&self.queue, worker);
             self.queue.sweep_tmp(&|incarnation| incarnation == worker)?;
         }
         Ok(Buried { worker: worker.to_owned(), agent, evidence, reaped, orphans })
     }
+}
 
-    /// Ends what the tasks of a dead holder still run on this machine.
-    fn end_orphans(&self, worker: &str) -> io::Result<usize> {
-        let mut ended = 0;
-        for agent in self.queue.agents()? {
-            for claim in self.queue.claims(&agent)? {
-                if claim.worker == worker {
-                    ended += exec::sweep(&mark_prefix(claim.task.id.as_str()));
-                }
-            }
-        }
-        Ok(ended)
-    }
+/// Ends what the tasks of a dead worker still run on this machine: those that it holds, and those
+/// that were taken from it before it died. Nobody else's, who may be at the same tasks again.
+fn end_orphans(worker: &str) -> usize {
+    exec::sweep_if(&|mark| claim_of(mark).is_some_and(|claim| claim.worker == worker))
+}
+
+/// The claim that a process belongs to, by its mark.
+fn claim_of(mark: &str) -> Option<ClaimName> {
+    let (_, stem) = mark.strip_prefix("task-")?.split_once('/')?;
+    ClaimName::parse(&format!("{stem}{ENDING}"))
+}
+
+/// By which the processes of a claimed task are found.
+pub fn mark(claim: &ClaimName) -> String {
+    format!("task-{}/{}", claim.task.id, claim.stem())
+}
+
+/// Ends the processes that earlier attempts at a claimed task have left on this machine. Those of
+/// later ones are not ours to end: whoever holds this claim may have lost it.
+pub fn end_earlier(claim: &ClaimName) -> usize {
+    let is_earlier = |other: ClaimName| {
+        other.task.id == claim.task.id && other.task.attempt < claim.task.attempt
+    };
+    exec::sweep_if(&|mark| claim_of(mark).is_some_and(is_earlier))
 }
 
 /// Removes what a member left of itself.
@@ -271,11 +307,14 @@ impl Member {
         Ok(member)
     }
 
+    fn path(&self) -> PathBuf {
+        self.queue.layout.workers().join(format!("{}.json", self.registration.worker))
+    }
+
     fn register(&self) -> io::Result<()> {
-        let path = self.queue.layout.workers().join(format!("{}.json", self.registration.worker));
         let text = serde_json::to_vec(&self.registration).expect("it is always JSON");
         // Read by people and by `serde_json`, which takes no half of one.
-        std::fs::write(path, text)
+        std::fs::write(self.path(), text)
     }
 
     /// Tells others that this member takes no new tasks.
@@ -299,24 +338,21 @@ impl Member {
 
     /// Leaves: nobody has to find out.
     pub fn leave(&self) {
+        let _ = self.queue.sweep_own_tmp();
         forget(&self.queue, &self.registration.worker);
     }
 
     pub fn beat(&self) -> io::Result<()> {
         self.queue.beat()?;
         self.pulse.felt();
-        Ok(())
+        // Others may have forgotten a member that was away for long.
+        if self.path().exists() { Ok(()) } else { self.register() }
     }
 
     /// Looks after the others: buries the dead. To be called once a beat.
     pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
         self.undertaker.look_around()
     }
-}
-
-/// By which the processes of a task are found, whichever attempt they are of.
-pub fn mark_prefix(task_id: &str) -> String {
-    format!("task-{task_id}/")
 }
 
 /// A number that the system's own source of chance is behind.
@@ -339,6 +375,7 @@ pub fn new_incarnation() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::TaskName;
 
     #[test]
     fn a_process_knows_itself_and_others() {
@@ -357,6 +394,46 @@ mod tests {
         assert!(!pulse.is_doubtful(Duration::from_secs(60)));
         pulse.last_ms.store(uptime_ms() - 31_000, Ordering::SeqCst);
         assert!(pulse.is_doubtful(Duration::from_secs(60)));
+    }
+
+    /// A claim of an attempt at one task.
+    fn attempt(number: u32) -> ClaimName {
+        let id = crate::queue::TaskId::new(7, u128::from(std::process::id()));
+        let task = TaskName { priority: 5, id, label: "t".into(), attempt: number, crashes: 0 };
+        ClaimName { task, worker: "w".into(), claim: "c".into() }
+    }
+
+    #[test]
+    fn processes_of_earlier_attempts_are_ended_and_those_of_later_ones_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (begun, second) = (dir.path().join("begun"), mark(&attempt(2)));
+        let stop = exec::Stop::new().unwrap();
+        std::thread::scope(|scope| {
+            let child = scope.spawn(|| {
+                let script = format!("touch {}; exec sleep 600", begun.display());
+                let order = exec::Order {
+                    argv: &["sh".into(), "-c".into(), script],
+                    cwd: dir.path(),
+                    env: &[],
+                    env_remove: &[],
+                    stdin: None,
+                    timeout: None,
+                    grace: Duration::from_secs(1),
+                    mark: &second,
+                    sweep: exec::Sweep::Always,
+                };
+                let mask = || exec::Mask::new(Vec::new());
+                let capture = || exec::Capture::new(exec::Mode::Tail, mask());
+                exec::run(&order, &mut capture(), &mut capture(), &stop).unwrap().how
+            });
+            while !begun.exists() {
+                std::thread::yield_now();
+            }
+            assert_eq!(end_earlier(&attempt(1)), 0, "it is of a later attempt");
+            assert_eq!(end_earlier(&attempt(2)), 0, "it is our own");
+            assert_eq!(end_earlier(&attempt(3)), 1);
+            assert!(matches!(child.join().unwrap(), exec::How::Killed(_)));
+        });
     }
 
     #[test]

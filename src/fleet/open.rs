@@ -1,11 +1,12 @@
 //! Taking up a run that has been kept: its settings, its plan and its state, as it froze them.
 
+use std::io;
 use std::path::Path;
 
 use super::config::{Config, ConfigError, Layer};
 use crate::disk;
 use crate::engine::{Event, Origin, Run};
-use crate::store::{self, LoadError, Store, journal};
+use crate::store::{self, LoadError, Store, StoreError, journal};
 use crate::workflow::{Compiled, Plan, Problem, compile};
 use crate::workspace::{PathError, Workspace};
 
@@ -23,6 +24,13 @@ pub enum OpenError {
         problems: Vec<Problem>,
     },
     State(LoadError),
+}
+
+impl OpenError {
+    /// Whether it is about the volume, and may be otherwise in a while.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, OpenError::State(LoadError::Disk(_)))
+    }
 }
 
 impl std::fmt::Display for OpenError {
@@ -68,7 +76,7 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         read => read
             .and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::from))
-            .map_err(|error| unreadable(&path, &error))?,
+            .map_err(|error| unreadable(&path, error))?,
     };
     Config::frozen(layers).map_err(OpenError::Settings)
 }
@@ -76,7 +84,7 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
 /// The plan that a run was begun with.
 pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Result<Plan, OpenError> {
     let path = root.join(store::DEFINITION);
-    let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
+    let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
     let plan = match compile_in(workspace, config, &text) {
         Ok((plan, _)) => plan,
         Err(problems) => {
@@ -128,6 +136,12 @@ pub fn origin(root: &Path) -> Option<Origin> {
     }
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> OpenError {
-    OpenError::Unreadable(format!("cannot read `{}`: {error}", path.display()))
+fn unreadable(path: &Path, source: io::Error) -> OpenError {
+    use io::ErrorKind::{InvalidData, IsADirectory, NotFound, PermissionDenied, UnexpectedEof};
+    let final_ones = [InvalidData, IsADirectory, NotFound, PermissionDenied, UnexpectedEof];
+    if final_ones.contains(&source.kind()) {
+        return OpenError::Unreadable(format!("cannot read `{}`: {source}", path.display()));
+    }
+    let path = path.to_owned();
+    OpenError::State(LoadError::Disk(StoreError { doing: "read", path, source }))
 }

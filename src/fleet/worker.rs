@@ -24,14 +24,14 @@ use super::config::Config;
 use super::free::FreeTask;
 use super::hint::{Bell, Change, Hints, Patience};
 use super::intake::{self, FreeTasks, Intake};
-use super::member::{self, Buried, Member, Process, Pulse, mark_prefix};
+use super::member::{self, Buried, Member, Process, Pulse};
 use super::perform::{self, Performed};
 use super::post::{self, Asked, StepTask};
 use super::site::{self, Environment, Site};
 use super::work::Work;
 use super::{credentials, systemd};
 use crate::engine::{Record, StepStatus};
-use crate::exec::{self, Mask, Stop};
+use crate::exec::{Mask, Stop};
 use crate::queue::name::ENDING;
 use crate::queue::{Claim, Claimed, End, Ending, Finish, FsQueue, Queue};
 use crate::time::{Clock, SystemClock, Time};
@@ -312,10 +312,10 @@ impl Shop {
         self.audience.started(&doing);
         if claim.name.task.attempt > 1 {
             // Whoever had it before may have died here and left its child.
-            exec::sweep(&mark_prefix(claim.name.task.id.as_str()));
+            member::end_earlier(&claim.name);
         }
         perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
-        let mark = format!("{}{}", mark_prefix(&doing.id), claim.name.stem());
+        let mark = member::mark(&claim.name);
         let performed = perform::run(&site, &work, &mark, &stop);
         match performed {
             Some(performed) => self.finish(claim, doing, performed, free.as_ref(), began),
@@ -614,7 +614,7 @@ fn commit_groups(shop: &Shop, waiting: &Receiver<Option<(Finish, Doing)>>) {
 
 /// The thread that keeps the beat and looks after the claims, the others' too.
 fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop: &Stop) {
-    let beat = shop.setup.config.queue.beat;
+    let round = shop.setup.config.queue.round();
     let mut failing = false;
     while !over.load(Ordering::SeqCst) {
         let looked = member
@@ -636,7 +636,7 @@ fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop: &Stop) {
             }
             Err(_) => {}
         }
-        std::thread::park_timeout(beat);
+        std::thread::park_timeout(round);
     }
     member.leave();
 }
@@ -737,9 +737,11 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         for slot in 0..slots {
             scope.spawn(move || shop.serve(slot as u64 + 1));
         }
-        scope.spawn(move || commit_groups(shop, &groups));
+        let groups = scope.spawn(move || commit_groups(shop, &groups));
         shop.attend(intake);
         shop.commits.iter().for_each(|commits| _ = commits.send(None));
+        // It is a member as long as it ends tasks.
+        let _ = groups.join();
         over.store(true, Ordering::SeqCst);
         keeper.thread().unpark();
     });

@@ -67,7 +67,10 @@ impl FsQueue {
         let results = self.disk.write_new(&files, self.durable);
         let written = files.into_iter().zip(results).map(|((path, bytes), result)| match result {
             Ok(()) => Ok(path),
-            Err(error) => self.write_temporary(&bytes, Some(error)),
+            Err(error) => {
+                self.drop_half(&path);
+                self.write_temporary(&bytes, Some(error))
+            }
         });
         written.collect()
     }
@@ -93,7 +96,13 @@ impl FsQueue {
                 Ok(()) => return Ok(path),
                 Err(failed) => error = Some(failed),
             }
+            self.drop_half(&path);
         }
+    }
+
+    /// Removes what a write that failed may have left, if it can.
+    fn drop_half(&self, path: &Path) {
+        let _ = self.disk.remove(path);
     }
 }
 

@@ -101,9 +101,19 @@ impl FsQueue {
     /// Removes what dead processes left half-made, by whether they are dead and never by age.
     /// Says how much it was.
     pub fn sweep_tmp(&self, is_dead: &dyn Fn(&str) -> bool) -> io::Result<usize> {
+        self.remove_tmp(|worker| worker != self.me && is_dead(worker))
+    }
+
+    /// Removes what this process itself left half-made, which it does by failing. To be called
+    /// when nothing else is done any more.
+    pub fn sweep_own_tmp(&self) -> io::Result<usize> {
+        self.remove_tmp(|worker| worker == self.me)
+    }
+
+    fn remove_tmp(&self, is_theirs: impl Fn(&str) -> bool) -> io::Result<usize> {
         let left = self.list(&self.layout.tmp(), |file| {
             let (worker, _) = file.split_once('.')?;
-            (worker != self.me && is_dead(worker)).then(|| file.to_owned())
+            is_theirs(worker).then(|| file.to_owned())
         })?;
         for file in &left {
             match self.disk.remove(&self.layout.tmp().join(file)) {

@@ -76,6 +76,8 @@ pub struct Store {
     synced_at: Time,
     unsynced: bool,
     stale: bool,
+    /// An event may have been appended in part.
+    torn: bool,
     /// When the first snapshot is due, as long as there is none.
     first_due: Option<Time>,
     /// Files that a new run froze and the medium may not have yet.
@@ -144,6 +146,7 @@ impl Store {
             synced_at: Time(0),
             unsynced: false,
             stale: false,
+            torn: false,
             first_due: None,
             frozen: Vec::new(),
             is_new: false,
@@ -413,8 +416,15 @@ impl Store {
     /// the journal is synced (at the latest [`QUIET_MS`] later, or with the next snapshot).
     pub fn record(&mut self, at: Time, event: &Event) -> Result<(), StoreError> {
         let path = self.journal();
+        if self.torn {
+            // Nothing can follow what may be half a line; whoever loads the run cuts it off.
+            let source = io::Error::other("an event before could not be written");
+            return Err(StoreError { doing: "write", path, source });
+        }
         let line = journal::encode(&Entry { seq: self.seq + 1, at, event: event.clone() });
-        self.disk.append(&path, &line).map_err(failed("write", &path))?;
+        let appended = self.disk.append(&path, &line);
+        self.torn = appended.is_err();
+        appended.map_err(failed("write", &path))?;
         self.seq += 1;
         self.grown += line.len() as u64;
         self.unsynced = true;
@@ -574,6 +584,19 @@ impl History {
             self.entries.retain(|entry| entry.seq < first.seq);
         }
         self.entries.extend(entries);
+    }
+
+    /// How often in a row the newest attempts at a step were begun and cut off.
+    pub fn cut_off(&self, step: &str) -> u32 {
+        let mut times = 0;
+        for entry in self.entries.iter().rev() {
+            match &entry.event {
+                Event::Launched { step: begun, .. } if begun == step => times += 1,
+                Event::Resumed { .. } => {}
+                _ => break,
+            }
+        }
+        times
     }
 
     /// Whether a snapshot was written by an owner of an earlier term after it had lost the run.

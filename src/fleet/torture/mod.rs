@@ -10,6 +10,7 @@ mod members;
 mod plot;
 mod scripts;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fs;
 use std::io;
@@ -21,7 +22,7 @@ pub use judge::Tally;
 pub use members::Stage;
 pub use plot::Size;
 
-use super::check::{self, Calm, Finding};
+use super::check::{self, Calm, Finding, Report};
 use super::member;
 use super::post::{self, StepTask};
 use super::work::Work;
@@ -393,7 +394,7 @@ impl Torture {
         let executions = judge::executions(&trace);
         let (wrong, tally) = judge::judge(&self.promises, &report, &executions)?;
         self.wrong.extend(wrong);
-        self.count_out();
+        self.count_out(&report);
         let evidence = Layout::new(&self.stage.workspace).evidence();
         Ok(Verdict {
             damage,
@@ -409,6 +410,8 @@ impl Torture {
     }
 
     fn send_home(&mut self) {
+        // Twice: a step that never ends by itself holds its coordinator up at the first request.
+        self.members.iter().for_each(Member::ask_to_end);
         self.members.iter().for_each(Member::ask_to_end);
         for (number, member) in self.members.iter_mut().enumerate() {
             if !member.await_end(LEAVE) {
@@ -420,15 +423,22 @@ impl Torture {
     }
 
     /// Nothing that was started may be left.
-    fn count_out(&mut self) {
-        let runs = self.promises.runs.keys().map(|run| format!("{run}/"));
-        let free = self.promises.free.keys().map(|id| member::mark_prefix(id));
-        for prefix in runs.chain(free).collect::<Vec<_>>() {
-            let left = exec::sweep(&prefix);
-            if left > 0 {
-                self.wrong.push(format!("{left} processes of {prefix} were left running"));
+    fn count_out(&mut self, report: &Report) {
+        let marks = RefCell::new(BTreeSet::new());
+        let ours = |mark: &str| {
+            let Some((owner, _)) = mark.split_once('/') else { return false };
+            let known = match owner.strip_prefix("task-") {
+                Some(id) => report.tree.find(id).is_some(),
+                None => self.promises.runs.contains_key(owner),
+            };
+            known && {
+                marks.borrow_mut().insert(mark.to_owned());
+                true
             }
-        }
+        };
+        exec::sweep_if(&ours);
+        let left = marks.into_inner().into_iter();
+        self.wrong.extend(left.map(|mark| format!("processes of {mark} were left running")));
     }
 }
 

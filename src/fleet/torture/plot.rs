@@ -75,7 +75,8 @@ pub fn write(seed: u64, size: Size, scripts: usize, lease_ms: u64) -> Vec<(u64, 
     let members = size.workers + size.coordinators;
     let mut at = 0;
     loop {
-        at += 100 + random.below(500) as u64;
+        // Each member has its turn every few seconds, however many there are.
+        at += (200 + random.below(2000) as u64) / members.max(1) as u64;
         if at >= end {
             break;
         }

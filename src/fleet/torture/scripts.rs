@@ -52,7 +52,7 @@ steps:
     for_each:
       items: [a, b, c]
       steps:
-        - { name: Do, agent: engineer, command: [./step] }
+        - { name: Do, agent: engineer, command: [./step, nap, "0.1"] }
         - { name: Tail, command: [./step, nap, "0.05"] }
   - { name: End, agent: qa, command: [./step] }
 "#,

@@ -39,6 +39,7 @@ pub fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     let credentials = fleet::take_credentials(&mut around)?;
     fleet::check_state_dir(&around)?;
     let queue = fleet::open_queue(&around)?;
+    fleet::check_inbox(&around, &queue, post::COORDINATOR)?;
     let signals = signals::listen()?;
     // Every run has a few open files, and there may be thousands of runs.
     raise_limit();

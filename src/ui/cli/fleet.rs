@@ -52,6 +52,21 @@ pub fn living(queue: &FsQueue) -> Vec<Registration> {
     member::registrations(queue).unwrap_or_default().into_iter().filter(lives).collect()
 }
 
+/// Refuses to serve an inbox that anybody may write to, unless the settings say otherwise.
+pub fn check_inbox(around: &Surroundings, queue: &FsQueue, agent: &str) -> Result<(), Failure> {
+    if around.config.queue.world_writable {
+        return Ok(());
+    }
+    let looked = queue.unsafe_inbox(agent).map_err(|error| {
+        Failure::new(1, format!("cannot look at the inbox of `{agent}`: {error}"))
+    })?;
+    looked.map_or(Ok(()), |reason| {
+        let failure = Failure::new(2, reason);
+        Err(failure
+            .hint("whoever writes there gives orders; `world_writable` of `queue` allows it"))
+    })
+}
+
 /// Runs are shared with other machines only inside the workspace.
 pub fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
     if around.state_dir.starts_with(&around.workspace) {

@@ -121,15 +121,16 @@ fn policy(around: &Surroundings, run: &Run, options: &RunOptions) -> Policy {
     Policy { max_visits: around.config.max_visits, ..policy }
 }
 
-/// Puts on record with which policy a run goes on that a coordinator will drive, where it is
-/// another one.
+/// Puts on record that a run goes on which is over, and with which policy, where it is another
+/// one. A coordinator does not begin one again that is over.
 pub fn set_policy(
     around: &Surroundings,
     owned: &mut Owned,
     options: &RunOptions,
 ) -> Result<(), Failure> {
     let policy = policy(around, &owned.run, options);
-    if policy == owned.run.origin.policy {
+    // A run that is over goes on only by this: whoever takes it up after a crash lets it rest.
+    if policy == owned.run.origin.policy && owned.run.status == RunStatus::Running {
         return Ok(());
     }
     let Owned { plan, run, store, .. } = owned;

@@ -35,6 +35,7 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         return Err(Failure::new(2, message));
     }
     let queue = fleet::open_queue(&around)?;
+    fleet::check_inbox(&around, &queue, &args.agent)?;
     let signals = signals::listen()?;
     let until = match (args.once, args.drain) {
         (true, _) => Until::Once,
