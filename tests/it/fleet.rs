@@ -276,6 +276,22 @@ fn cancel_what_the_dead_hold() {
     assert!(world.list(".orchestrate/claimed/engineer").is_empty());
 }
 
+/// The task of a step alone: the step has failed, and the run goes on as its workflow says.
+fn cancel_a_task_of_a_run() {
+    let world = world(&FLEET.replace("[./hold]", "[./hold], on: { failure: { goto: After } }"));
+    let (_coordinator, _worker) = (coordinator(&world), worker(&world, "engineer"));
+    submit(&world);
+    let pids = held(&world);
+    let task = json(&world, &["ps"])["executing"][0]["task"].as_str().unwrap().to_owned();
+    world.run(&["cancel", &task[..20]]).exits(0);
+    gone(&pids);
+    until("it completed", || world.status() == "completed");
+    assert_eq!(world.state()["steps"]["Hold"]["error"]["message"], "cancelled");
+    assert_eq!(world.read("ran"), "before\nafter\n");
+    assert!(world.list(".orchestrate/cancel").is_empty());
+    says(&why(&world, &task), "was cancelled");
+}
+
 /// What cannot be confirmed is not confirmed.
 fn cancel_in_vain() {
     let world = world(FLEET);
@@ -602,6 +618,7 @@ pub fn trials() -> Vec<Trial> {
         trial("fleet/cancel a run that nobody has taken", cancel_what_nobody_has_taken),
         trial("fleet/cancel a step that waits", cancel_a_waiting_step),
         trial("fleet/cancel what the dead hold", cancel_what_the_dead_hold),
+        trial("fleet/cancel a task of a run", cancel_a_task_of_a_run),
         trial("fleet/cancel in vain", cancel_in_vain),
         trial("fleet/resume a run of a fleet here", resume_a_fleet_run_here),
         trial("fleet/resume after the owner was killed", resume_after_the_owner_was_killed),

@@ -297,8 +297,33 @@ fn signal_in_a_question() {
     assert_eq!(world.lines("tries").last().map(String::as_str), Some("then"));
 }
 
+/// A worker shows what it is doing: the task, for how long, and the last line of its output.
+fn a_worker() {
+    let world = World::with(
+        "version: '1.1'\nsteps:\n\
+         - { name: Build, agent: engineer, command: [sh, -c, 'echo compiling; printf half; \
+         until [ -e go ]; do sleep 0.01; done; printf \"\\e[31m done\"'] }\n",
+    );
+    let session = Session::start(&mut world.orchestrate(&["worker", "engineer", "--once"]));
+    session.shows("serves inbox/engineer");
+    let run = world.start(&["run", "--fleet", "w.yaml"]);
+    until("two times are shown", || {
+        let seen = session.seen();
+        let shown = (0..60).map(|tenth| format!("Build 0.{tenth}s  half"));
+        shown.filter(|line| seen.contains(line)).count() > 1
+    });
+    world.write("go", "");
+    let (exit, written) = session.end();
+    assert_eq!(exit, 0, "{written}");
+    let left = screen(&written).join("\n");
+    assert!(left.contains("`Build` of") && left.contains(": done ("), "{left}");
+    assert!(!left.contains("half"), "what was shown meanwhile is gone: {left}");
+    run.wait().exits(0);
+}
+
 pub fn trials() -> Vec<Trial> {
     vec![
+        trial("terminal/a worker", a_worker),
         trial("terminal/the live view", live),
         trial("terminal/the live view of long names", long_names),
         trial("terminal/the live view, interrupted", interrupted),

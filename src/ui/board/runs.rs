@@ -66,24 +66,19 @@ impl Standing {
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Owner {
     /// A process that was started for this run.
-    Process {
-        pid: Option<u32>,
-    },
+    Process { pid: Option<u32> },
     /// Whoever holds the run's task.
-    Coordinator {
-        worker: String,
-        host: Option<String>,
-        pid: Option<u32>,
-        life: Life,
-    },
+    Coordinator { worker: String, host: Option<String>, pid: Option<u32>, life: Life },
     /// It waits in `inbox/coordinator`.
-    Queue {
-        ahead: usize,
-        coordinators: usize,
-        paused: Option<String>,
+    Queue { ahead: usize, coordinators: usize, paused: Option<String> },
+    /// Nobody, and why whoever drove it let it go, if that is known.
+    Nobody {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
-    Nobody,
 }
+
+const NOBODY: Owner = Owner::Nobody { reason: None };
 
 /// A run, as it is shown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -246,7 +241,7 @@ impl Board {
             && head.status != RunStatus::Running
         {
             return RunView {
-                state: standing(head.status, &Owner::Nobody),
+                state: standing(head.status, &NOBODY),
                 recorded: Some(head.status),
                 fleet: head.fleet,
                 workflow_file: head.workflow_file,
@@ -273,7 +268,7 @@ impl Board {
             run_root: run_root.display().to_string(),
             state: Standing::Damaged,
             recorded: None,
-            owner: Owner::Nobody,
+            owner: NOBODY,
             fleet: false,
             workflow_file: String::new(),
             started_at: None,
@@ -287,7 +282,7 @@ impl Board {
     fn view(&self, plan: &Plan, run: &Run, root: &Path) -> RunView {
         let owner = match run.status {
             RunStatus::Running => self.owner(&run.id, root, run.origin.fleet),
-            _ => Owner::Nobody,
+            _ => NOBODY,
         };
         let here = run.position();
         let at = run.slot(&here).is_some() && run.status == RunStatus::Running;
@@ -309,19 +304,19 @@ impl Board {
     /// Who drives a run that is not over.
     fn owner(&self, id: &RunId, root: &Path, fleet: bool) -> Owner {
         if let Some(place) = self.runs.get(id.as_str()).filter(|_| fleet) {
-            return self.holder(place);
+            return self.holder(place, id);
         }
         if let Some(holder) = lock::held_by(root) {
             return Owner::Process { pid: holder.pid };
         }
         // It may have been put out since the others were looked at.
         let again = self.queue.as_ref().filter(|_| fleet);
-        let place = again.and_then(|queue| run_task::out(queue).ok()?.remove(id.as_str()));
-        place.map_or(Owner::Nobody, |place| self.holder(&place))
+        let place = again.and_then(|queue| run_task::find(queue, id).ok().flatten());
+        place.map_or(NOBODY, |place| self.holder(&place, id))
     }
 
-    fn holder(&self, place: &Place) -> Owner {
-        let found = Found { place: place.clone(), batch: "none".into() };
+    fn holder(&self, place: &Place, id: &RunId) -> Owner {
+        let found = Found { place: place.clone(), batch: id.to_string() };
         match self.task(&found).map(|task| task.place) {
             Ok(PlaceView::Claimed { worker, life, host, pid, .. }) => {
                 Owner::Coordinator { worker, host, pid, life }
@@ -329,7 +324,11 @@ impl Board {
             Ok(PlaceView::Waiting { ahead, workers, paused, .. }) => {
                 Owner::Queue { ahead, coordinators: workers, paused }
             }
-            _ => Owner::Nobody,
+            // What a person stopped needs no reason.
+            Ok(PlaceView::Failed(ended)) if ended.message != "stopped" => {
+                Owner::Nobody { reason: Some(ended.message) }
+            }
+            _ => NOBODY,
         }
     }
 
@@ -373,7 +372,7 @@ pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
         (RunStatus::Cancelled, _) => Standing::Cancelled,
         (RunStatus::Running, Owner::Process { .. }) => Standing::Running,
         (RunStatus::Running, Owner::Queue { .. }) => Standing::Queued,
-        (RunStatus::Running, Owner::Nobody) => Standing::Stopped,
+        (RunStatus::Running, Owner::Nobody { .. }) => Standing::Stopped,
         (RunStatus::Running, Owner::Coordinator { life, .. }) => match life {
             Life::Alive => Standing::Running,
             Life::Dead => Standing::Stopped,

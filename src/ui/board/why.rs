@@ -85,6 +85,7 @@ fn why_stopped(run: &RunView) -> String {
         Owner::Coordinator { worker, host, .. } => {
             format!(": its coordinator {} is dead", on(worker, host.as_deref()))
         }
+        Owner::Nobody { reason: Some(reason) } => because(reason),
         _ => String::new(),
     };
     let step = step.unwrap_or_default();
@@ -256,7 +257,7 @@ fn who(run: &RunView) -> String {
         Owner::Coordinator { worker, host, .. } => {
             format!("coordinator {}", on(worker, host.as_deref()))
         }
-        Owner::Queue { .. } | Owner::Nobody => "nobody".to_owned(),
+        Owner::Queue { .. } | Owner::Nobody { .. } => "nobody".to_owned(),
     }
 }
 
@@ -404,7 +405,7 @@ mod tests {
         let at = || vec![step(StepShown::Running, None)];
         let go_on = format!("`orchestrate resume {RUN}` goes on with it");
         reads(
-            why_run(&run(Standing::Stopped, Owner::Nobody, at())),
+            why_run(&run(Standing::Stopped, Owner::Nobody { reason: None }, at())),
             &format!("nobody drives run {RUN}, which stands at step `Build`; {go_on}"),
         );
         reads(

@@ -321,10 +321,15 @@ fn end_undriven(
     let failed = |error: std::io::Error| show::unreadable(&error);
     let Ok(lock) = lock::take(root) else { return Ok(None) };
     let status = record_end(around, id, root, &lock)?;
-    if let Some(Place::Waiting { name, .. }) = place
-        && queue.cancel_waiting(COORDINATOR, &name).map_err(failed)? == Ending::Fenced
-    {
-        return Ok(None);
+    match place {
+        Some(Place::Waiting { name, .. }) => {
+            if queue.cancel_waiting(COORDINATOR, &name).map_err(failed)? == Ending::Fenced {
+                return Ok(None);
+            }
+        }
+        // Its task may turn up yet: whoever finds it must see the request.
+        None => return Ok(Some(outcome_of(status))),
+        Some(_) => {}
     }
     queue.forget_cancel(id.as_str()).map_err(failed)?;
     Ok(Some(outcome_of(status)))

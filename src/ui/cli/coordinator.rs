@@ -77,7 +77,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
     Ok(Setup {
         queue,
         workspace: common::open_workspace(around)?,
-        config: around.config.clone(),
+        config: fleet::settings(around),
         environment: around.environment.clone(),
         credentials: Environment::new(),
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),

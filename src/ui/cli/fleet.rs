@@ -9,7 +9,10 @@ use std::time::Duration;
 use super::Failure;
 use super::common::Surroundings;
 use crate::disk;
+use crate::fleet::Config;
 use crate::fleet::credentials;
+use crate::fleet::doctor::Times;
+use crate::fleet::doctor::mount::Mount;
 use crate::fleet::member::{self, Process, Registration};
 use crate::fleet::site::Environment;
 use crate::fleet::systemd::Notifier;
@@ -29,6 +32,20 @@ pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
             Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
                 .hint("the workspace must be writable; `orchestrate doctor` tells more")
         })
+}
+
+/// The settings in force for a member: on a volume that machines share, beats and leases are
+/// longer, unless somebody set them.
+pub fn settings(around: &Surroundings) -> Config {
+    let mut config = around.config.clone();
+    let usual = Config::built_in().queue;
+    let unset = (config.queue.beat, config.queue.lease) == (usual.beat, usual.lease);
+    if unset && Mount::of(&around.workspace).is_ok_and(|mount| mount.shared) {
+        let times = Times::choose(true, Duration::ZERO);
+        config.queue.beat = Duration::from_millis(times.beat_ms);
+        config.queue.lease = Duration::from_millis(times.ttl_ms);
+    }
+    config
 }
 
 /// The secrets that systemd hands over as files; they count as variables from then on.

@@ -194,7 +194,7 @@ fn owner_line(owner: &Owner) -> Option<String> {
             let pid = pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
             Some(format!("held by coordinator {worker}{host}{pid}: {}", life.word()))
         }
-        Owner::Queue { .. } | Owner::Nobody => None,
+        Owner::Queue { .. } | Owner::Nobody { .. } => None,
     }
 }
 

@@ -61,7 +61,7 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         environment: around.environment.clone(),
         credentials,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
-        config: around.config,
+        config: fleet::settings(&around),
         queue,
     };
     let tally = worker::serve(setup, &signals.stop, Arc::new(teller))
