@@ -260,6 +260,7 @@ fn resume(args: &AgentArg, around: &Surroundings) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     if queue.paused(&args.agent).map_err(failed)?.is_none() {
         around.say(format!("`{}` was not paused", args.agent));
+        return if around.common.json { told(around, &args.agent, false, "") } else { Ok(0) };
     }
     queue.resume(&args.agent).map_err(failed)?;
     told(around, &args.agent, false, "")
