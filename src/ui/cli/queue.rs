@@ -96,6 +96,10 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
         put_json("queue/v1", json!({ "inboxes": shown }))?;
         return Ok(0);
     }
+    let dropped: u64 = shown.iter().filter_map(|inbox| inbox["dropped"].as_u64()).sum();
+    if dropped > 0 {
+        around.say(format!("{dropped} dropped files that no worker has taken in yet"));
+    }
     if rows.is_empty() {
         around.say("no task is waiting or being executed");
         return Ok(0);
