@@ -12,7 +12,7 @@
 //! **Invariant:** a task is on record in its run's journal before it is put out, under an id of
 //! its own, so whoever takes the run up knows what to look for.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -135,6 +135,8 @@ struct Out {
     step: StepPath,
     attempt: Attempt,
     task: TaskRef,
+    /// This process made it, and nobody else puts it out.
+    made_here: bool,
 }
 
 /// A coordinator at work.
@@ -157,8 +159,8 @@ pub struct Coordinator {
     patience: Patience,
     next_look: Instant,
     closing: bool,
-    /// Somebody died, who may have taken something in.
-    deaths: bool,
+    /// Those who were found dead, and may have taken something in.
+    dead: BTreeSet<String>,
     /// It drives this one run and no other.
     only: Option<RunId>,
     /// When it last gave a sign of life before it saw that its runs are its own. Until a lease
@@ -191,7 +193,7 @@ impl Coordinator {
             patience,
             next_look: Instant::now(),
             closing: false,
-            deaths: true,
+            dead: BTreeSet::new(),
             only: None,
             sure_ms: uptime_ms(),
             intake: None,
@@ -336,8 +338,11 @@ impl Coordinator {
             self.next_intake = now + self.setup.config.queue.idle_poll;
             return;
         }
-        let (died, lease) = (std::mem::take(&mut self.deaths), self.setup.config.queue.lease);
-        let recovered = recover(intake, &self.setup.queue, died, lease);
+        let lease = self.setup.config.queue.lease;
+        let recovered = recover(intake, &self.setup.queue, &self.dead, lease);
+        if recovered.is_ok() {
+            self.dead.clear();
+        }
         let scanned = recovered.and_then(|_| intake.scan(&*self.setup.queue, COORDINATOR));
         self.next_intake = match scanned {
             Ok(scanned) => {
@@ -515,7 +520,7 @@ impl Coordinator {
         }
         for (step, attempt, task) in held.drive.tasks_out() {
             self.watch(&task.agent);
-            let out = Out { run: run.clone(), step, attempt, task };
+            let out = Out { run: run.clone(), step, attempt, task, made_here: false };
             self.out.insert(out.task.id.clone(), out);
         }
         self.next_look = Instant::now();
@@ -709,7 +714,7 @@ impl Coordinator {
                 for dead in &buried {
                     reports.note(&obituary(dead));
                     self.next_look = Instant::now();
-                    self.deaths = true;
+                    self.dead.insert(dead.worker.clone());
                 }
                 self.drop_lost(&held, reports);
                 self.sure_ms = self.sure_ms.max(since_ms);
@@ -914,7 +919,17 @@ impl Coordinator {
             self.out.remove(&out.task.id);
             return self.ended(held, &out.step, out.attempt, None, reports);
         }
-        if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
+        if !out.made_here {
+            // Whoever made it may be paused, and put it out when it wakes up: a task that two put
+            // out would be done twice. As another task it counts once, whatever becomes of this.
+            reports.note(&format!("run {}: task {} is nowhere, made anew", out.run, out.task.id));
+            self.out.remove(&out.task.id);
+            let recalled =
+                self.with(&mut held, |drive, reins| drive.recall(reins, &out.step, out.attempt));
+            if let Err(error) = recalled {
+                return self.abandon(held, &error, reports);
+            }
+        } else if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
             reports.note(&format!("run {}: task {} is put out again", out.run, out.task.id));
             let (run, site) = (out.run.clone(), held.drive.site.clone());
             let (step, attempt, task) = (out.step.clone(), out.attempt, Some(out.task.clone()));
@@ -1001,6 +1016,10 @@ fn look_around(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io
         }
     }
     let buried = member.look_around()?;
+    // What could not be given back, or was claimed by a rename that seemed to have failed.
+    for found in queue.adopt_surprises(&HashSet::new())? {
+        tracing::info!("a claim that nobody knew of was dealt with: {found:?}");
+    }
     let cancel = queue.cancel_requests()?;
     let mine = queue.claims(COORDINATOR)?;
     let held = mine.iter().filter(|claim| claim.worker == queue.me()).map(ClaimName::stem);
@@ -1107,7 +1126,8 @@ impl FleetHands<'_> {
         self.outbox.extend(post::step_task(task, &step, limit, SystemClock.now()));
         let Launch { run, step, attempt, .. } = launch;
         let (run, step, attempt) = (run.clone(), step.clone(), *attempt);
-        self.out.insert(task.id.clone(), Out { run, step, attempt, task: task.clone() });
+        let out = Out { run, step, attempt, task: task.clone(), made_here: true };
+        self.out.insert(task.id.clone(), out);
     }
 
     fn execute_here(&mut self, launch: Launch) {

@@ -7,7 +7,7 @@
 //! **Invariant:** a result is told to nobody before the move of its task is done; a task that was
 //! lost to another is never ended here.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
@@ -134,8 +134,8 @@ struct Shop {
     slots_left: AtomicUsize,
     /// Something that was dropped is on its way to become a task; true until it is known.
     taking_in: AtomicBool,
-    /// Somebody died, who may have taken something in.
-    deaths: AtomicBool,
+    /// Those who were found dead, and may have taken something in.
+    dead: Mutex<BTreeSet<String>>,
     done: AtomicUsize,
     failed: AtomicUsize,
     masks: Mutex<BTreeMap<Vec<String>, Mask>>,
@@ -156,6 +156,10 @@ pub struct Tally {
 impl Shop {
     fn running(&self) -> MutexGuard<'_, HashMap<String, Running>> {
         self.running.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn dead(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.dead.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     fn close(&self) {
@@ -224,10 +228,11 @@ impl Shop {
         if self.is_closing() && intake.is_idle() {
             return None;
         }
-        let died = self.deaths.swap(false, Ordering::SeqCst);
+        let dead = std::mem::take(&mut *self.dead());
         let lease = self.setup.config.queue.lease;
-        if let Err(error) = recover(intake, &self.setup.queue, died, lease) {
+        if let Err(error) = recover(intake, &self.setup.queue, &dead, lease) {
             tracing::warn!("cannot go on with what others took in: {error}");
+            self.dead().extend(dead);
         }
         match intake.scan(&*self.setup.queue, &self.setup.agent) {
             Ok(scanned) => {
@@ -545,14 +550,18 @@ impl Shop {
     }
 }
 
-/// Goes on with what processes that live no more had taken in.
+/// Goes on with what processes that live no more had taken in: those that were found dead, and
+/// from time to time those that nobody knows.
 pub fn recover(
     intake: &mut Intake,
     queue: &FsQueue,
-    somebody_died: bool,
+    dead: &BTreeSet<String>,
     lease: Duration,
 ) -> io::Result<usize> {
-    intake.recover_if_due(somebody_died, lease, &|worker| {
+    intake.recover_if_due(!dead.is_empty(), lease, &|worker| {
+        if dead.contains(worker) {
+            return Ok(false);
+        }
         let here = Process::this();
         let known = member::registrations(queue)?.into_iter().find(|r| r.worker == worker);
         Ok(known.is_some_and(|r| !here.is_beside(&r.process) || r.process.lives_here()))
@@ -630,7 +639,7 @@ fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop: &Stop) {
             Ok(buried) => {
                 failing = false;
                 if !buried.is_empty() {
-                    shop.deaths.store(true, Ordering::SeqCst);
+                    shop.dead().extend(buried.iter().map(|dead| dead.worker.clone()));
                     shop.bell.ring();
                 }
                 buried.iter().for_each(|dead| shop.audience.note(&obituary(dead)));
@@ -720,7 +729,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         running: Mutex::default(),
         slots_left: AtomicUsize::new(slots),
         taking_in: AtomicBool::new(true),
-        deaths: AtomicBool::new(true),
+        dead: Mutex::default(),
         done: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),
         masks: Mutex::default(),
