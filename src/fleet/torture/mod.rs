@@ -443,9 +443,8 @@ impl Torture {
         let adopted = adopted(&self.queue.layout.intake().join("done"))?;
         let (wrong, tally) = judge::judge(&self.promises, &report, &executions, &adopted);
         self.wrong.extend(wrong);
-        if self.stage.workspace.join("torn").exists() {
-            self.wrong.push("a dropped file was executed before it was whole: see `torn`".into());
-        }
+        let torn = fs::read_to_string(self.stage.workspace.join("torn")).unwrap_or_default();
+        self.wrong.extend(judge::torn(&torn, &report));
         self.count_out(&report);
         let evidence = Layout::new(&self.stage.workspace).evidence();
         Ok(Verdict {
