@@ -1,0 +1,91 @@
+//! The hands of a run in a fleet: tasks for agents, and a pool for what is done here.
+
+use std::collections::HashMap;
+use std::sync::mpsc::Sender;
+
+use super::{Heard, Out};
+use crate::engine::TaskRef;
+use crate::exec::Stop;
+use crate::fleet::config::Config;
+use crate::fleet::drive::{Hands, Job, Launch};
+use crate::fleet::member::unguessable;
+use crate::fleet::pool::Pool;
+use crate::fleet::post::{self, StepTask};
+use crate::fleet::work::Work;
+use crate::queue::{FsQueue, Task};
+use crate::store::StoreError;
+use crate::time::{Clock, SystemClock};
+
+/// The hands of a run in a fleet: tasks for agents, and a pool for what is done here.
+pub(super) struct FleetHands<'a> {
+    pub(super) queue: &'a FsQueue,
+    pub(super) config: &'a Config,
+    pub(super) run_root: String,
+    pub(super) debug: bool,
+    pub(super) masked: &'a [String],
+    pub(super) stop: &'a Stop,
+    pub(super) tell: &'a Sender<Heard>,
+    pub(super) pool: &'a mut Pool,
+    pub(super) out: &'a mut HashMap<String, Out>,
+    pub(super) outbox: &'a mut Vec<Task>,
+    pub(super) here: usize,
+}
+
+impl Hands for FleetHands<'_> {
+    fn agent_for(&self, work: &Work) -> Option<String> {
+        let default = match work.asks {
+            true => Some(&self.config.default_agent),
+            false => self.config.command_agent.as_ref(),
+        };
+        work.agent.as_ref().or(default).cloned()
+    }
+
+    fn new_task(&mut self, agent: String) -> TaskRef {
+        let id = self.queue.new_id(SystemClock.now().0 as u64).to_string();
+        TaskRef { id, agent, ticket: unguessable() }
+    }
+
+    fn begin(&mut self, launch: Launch) -> Result<(), StoreError> {
+        match (&launch.job, &launch.task) {
+            (Job::Run(work), Some(task)) => self.put_out(&launch, work, task),
+            _ => self.execute_here(launch),
+        }
+        Ok(())
+    }
+}
+
+impl FleetHands<'_> {
+    fn put_out(&mut self, launch: &Launch, work: &Work, task: &TaskRef) {
+        let step = StepTask {
+            run_id: launch.run.clone(),
+            run_root: self.run_root.clone(),
+            debug: self.debug,
+            masked: self.masked.to_vec(),
+            ticket: task.ticket.clone(),
+            work: work.clone(),
+        };
+        let limit = self.config.queue.crash_limit;
+        self.outbox.extend(post::step_task(task, &step, limit, SystemClock.now()));
+        let Launch { run, step, attempt, .. } = launch;
+        let (run, step, attempt) = (run.clone(), step.clone(), *attempt);
+        let out = Out { run, step, attempt, task: task.clone(), made_here: true };
+        self.out.insert(task.id.clone(), out);
+    }
+
+    fn execute_here(&mut self, launch: Launch) {
+        self.here += 1;
+        let (tell, stop) = (self.tell.clone(), self.stop.clone());
+        let waits = matches!(launch.job, Job::Wait(_));
+        let execute = move || {
+            let performed = launch.perform(&stop).map(Box::new);
+            let Launch { run, step, attempt, .. } = launch;
+            let _ = tell.send(Heard::Done { run, step, attempt, performed });
+        };
+        // Whoever only waits must not keep others from working.
+        if waits {
+            std::thread::spawn(execute);
+        } else {
+            self.pool.give(execute);
+        }
+    }
+}

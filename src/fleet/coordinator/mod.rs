@@ -1,0 +1,520 @@
+//! A coordinator: a process that drives any number of runs.
+//!
+//! A run is itself a task in `inbox/coordinator/`: whoever claims it owns the run, and if the
+//! owner dies, the claim is reaped like any other and another coordinator takes the run up. What
+//! a run is owed goes out as tasks to the agents' inboxes; when one ends, its status is read and
+//! the run goes on.
+//!
+//! One loop does all of it. It waits for messages: a local execution ended, a claimed task left
+//! its directory, a signal came, the keeper looked around. Everything that is a message can also
+//! be found by looking, which the loop does from time to time.
+//!
+//! **Invariant:** a task is on record in its run's journal before it is put out, under an id of
+//! its own, so whoever takes the run up knows what to look for.
+
+mod hands;
+mod keep;
+mod own;
+mod results;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use self::hands::FleetHands;
+use self::keep::hear_changes;
+use self::own::{run_of, take_due};
+use super::config::Config;
+use super::drive::{Drive, Reins, Report};
+use super::hint::{Hints, Patience};
+use super::intake::{self, Adopt, Intake};
+use super::member::{Buried, Member, uptime_ms};
+use super::perform::Performed;
+use super::pool::Pool;
+use super::post::COORDINATOR;
+use super::site::Environment;
+use super::worker::{obituary, recover};
+use crate::engine::{Run, RunStatus, TaskRef};
+use crate::exec::Stop;
+use crate::ids::{Attempt, RunId, StepPath};
+use crate::queue::{Claim, ClaimName, End, FsQueue, Queue, Task};
+use crate::store::lock::RunLock;
+use crate::time::{Clock, SystemClock};
+use crate::workspace::Workspace;
+
+/// How many steps a coordinator executes itself at once.
+const JOBS: usize = 16;
+/// How many runs it drives at once.
+const RUNS: usize = 10_000;
+
+/// What a coordinator is made of.
+pub struct Setup {
+    pub queue: Arc<FsQueue>,
+    pub workspace: Workspace,
+    pub config: Config,
+    pub environment: Environment,
+    /// Secrets that came as files, for children to have as variables.
+    pub credentials: Environment,
+    pub program: PathBuf,
+    pub debug: bool,
+    pub backups: bool,
+    /// What becomes of files that people drop into the coordinator's inbox.
+    pub adopt: Option<Box<dyn Adopt>>,
+    /// Called with every beat, also while the volume is away.
+    pub alive: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Who is told what a coordinator does.
+pub trait Reports {
+    /// Who is told about one run.
+    fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report>;
+    fn note(&mut self, line: &str);
+    /// No new runs are taken any more.
+    fn closing(&mut self) {}
+    /// A run is no longer driven here.
+    fn left(&mut self, run: &Run, how: Left);
+}
+
+/// How a coordinator and a run part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Ended(RunStatus),
+    /// It goes on elsewhere or later.
+    GivenBack,
+    /// Another coordinator has it.
+    Lost,
+}
+
+/// What the loop can hear.
+enum Heard {
+    Done {
+        run: RunId,
+        step: StepPath,
+        attempt: Attempt,
+        performed: Option<Box<Performed>>,
+    },
+    /// A claimed task left its directory.
+    Went(ClaimName),
+    /// Something came into the coordinator's inbox.
+    Came,
+    Signal,
+    Looked {
+        /// When the sign of life was given before the look.
+        since_ms: u64,
+        held: HashSet<String>,
+        cancel: HashSet<String>,
+        buried: Vec<Buried>,
+    },
+}
+
+/// A run that is driven here.
+struct Held {
+    claim: Claim,
+    drive: Drive,
+    report: Box<dyn Report>,
+    config: Config,
+    masked: Vec<String>,
+    stop: Stop,
+    /// Held as long as the run is: a local `resume` must not drive it too.
+    _lock: Option<RunLock>,
+    /// Executions in this process.
+    here: usize,
+    cancelling: bool,
+}
+
+/// A task that is out.
+#[derive(Clone, Debug)]
+struct Out {
+    run: RunId,
+    step: StepPath,
+    attempt: Attempt,
+    task: TaskRef,
+    /// This process made it, and nobody else puts it out.
+    made_here: bool,
+}
+
+/// A coordinator at work.
+pub struct Coordinator {
+    setup: Setup,
+    held: HashMap<RunId, Held>,
+    /// Claimed, but somebody on this machine still has the run's lock, or its files cannot be
+    /// read now.
+    put_off: Vec<(Claim, Instant)>,
+    out: HashMap<String, Out>,
+    /// Runs that may be owed something, or whose files may have to be kept up.
+    touched: VecDeque<RunId>,
+    timed: HashSet<RunId>,
+    outbox: Vec<Task>,
+    pool: Pool,
+    tell: Sender<Heard>,
+    heard: Receiver<Heard>,
+    hints: Hints,
+    watched: HashSet<String>,
+    patience: Patience,
+    next_look: Instant,
+    closing: bool,
+    /// Those who were found dead, and may have taken something in.
+    dead: BTreeSet<String>,
+    /// It drives this one run and no other.
+    only: Option<RunId>,
+    /// When it last gave a sign of life before it saw that its runs are its own. Until a lease
+    /// later nobody can have taken them over.
+    sure_ms: u64,
+    intake: Option<Intake>,
+    next_intake: Instant,
+}
+
+impl Coordinator {
+    pub fn new(setup: Setup) -> Coordinator {
+        let (tell, heard) = mpsc::channel();
+        let hints = Hints::new(hear_changes(tell.clone()));
+        let settings = &setup.config.queue;
+        let most = settings.idle_poll;
+        let patience = Patience::new(settings.poll, most, u64::from(std::process::id()));
+        Coordinator {
+            setup,
+            held: HashMap::new(),
+            put_off: Vec::new(),
+            out: HashMap::new(),
+            touched: VecDeque::new(),
+            timed: HashSet::new(),
+            outbox: Vec::new(),
+            pool: Pool::new(JOBS),
+            tell,
+            heard,
+            hints,
+            watched: HashSet::new(),
+            patience,
+            next_look: Instant::now(),
+            closing: false,
+            dead: BTreeSet::new(),
+            only: None,
+            sure_ms: uptime_ms(),
+            intake: None,
+            next_intake: Instant::now(),
+        }
+    }
+
+    /// Drives runs until it is told to stop: whatever is submitted, or the one run that is given.
+    ///
+    /// A first request to stop lets local executions end, a second one stops them; then every run
+    /// is given back.
+    pub fn serve(
+        mut self,
+        only: Option<Claim>,
+        stop: &Stop,
+        reports: &mut dyn Reports,
+    ) -> io::Result<()> {
+        let queue = self.setup.queue.clone();
+        queue.open_agent(COORDINATOR)?;
+        let lease = self.setup.config.queue.lease;
+        let run = only.as_ref().map(|claim| claim.task.batch.clone());
+        let runs = if run.is_some() { 1 } else { RUNS as u32 };
+        let mut member = Member::join(queue.clone(), COORDINATOR, runs, run, lease)?;
+        for dead in member.look_around()? {
+            reports.note(&obituary(&dead));
+        }
+        self.hints.add(&queue.layout.inbox(COORDINATOR));
+        if let Some(adopt) = self.setup.adopt.take() {
+            let settings = intake::Settings::of(&self.setup.config);
+            self.intake = Some(Intake::new(queue.layout.clone(), queue.me(), settings, adopt));
+        }
+        let over = Arc::new(AtomicBool::new(false));
+        // Whoever drives one run ends with it anyway.
+        let drain = only.is_none().then(|| stop.clone());
+        let keeper = self.spawn_keeper(member, over.clone(), drain);
+        let beat = self.setup.config.queue.beat;
+        let alive = std::mem::replace(&mut self.setup.alive, Box::new(|| ()));
+        self.spawn_guard(stop.clone(), alive, beat, over.clone());
+        if let Some(claim) = only {
+            let run = run_of(&claim).map_err(io::Error::other)?.run_id;
+            self.only = Some(run);
+            self.take_up(claim, reports);
+        }
+        let served = self.go_on(stop, reports);
+        over.store(true, Ordering::SeqCst);
+        keeper.thread().unpark();
+        let _ = keeper.join();
+        served
+    }
+
+    fn go_on(&mut self, stop: &Stop, reports: &mut dyn Reports) -> io::Result<()> {
+        loop {
+            if self.is_doubtful() {
+                // Paused, or the volume was away: others may have taken the runs over.
+                self.make_sure(reports);
+                continue;
+            }
+            self.take_in_dropped(reports);
+            self.claim_runs(reports);
+            self.look_if_due(reports);
+            self.advance(reports);
+            if stop.level() > 0 {
+                if !self.closing {
+                    reports.closing();
+                }
+                self.close(stop.level());
+            }
+            if self.may_leave() {
+                return self.leave(reports);
+            }
+            self.listen(reports);
+        }
+    }
+
+    /// Whether others may think that this process is dead: half a lease has passed since it was
+    /// known what is held here.
+    fn is_doubtful(&self) -> bool {
+        let lease_ms = self.setup.config.queue.lease.as_millis() as u64;
+        uptime_ms().saturating_sub(self.sure_ms) > lease_ms / 2
+    }
+
+    /// Finds out which runs are still held, before anything else is done for them.
+    fn make_sure(&mut self, reports: &mut dyn Reports) {
+        let since_ms = uptime_ms();
+        let queue = self.setup.queue.clone();
+        let listed = queue.beat().and_then(|()| queue.claims(COORDINATOR));
+        match listed {
+            Ok(claims) => {
+                self.drop_lost(&claims.iter().map(ClaimName::stem).collect(), reports);
+                self.sure_ms = since_ms;
+            }
+            Err(error) => {
+                tracing::warn!("cannot reach the queue: {error}; will be tried again");
+                std::thread::sleep(self.setup.config.queue.beat);
+            }
+        }
+    }
+
+    fn may_leave(&self) -> bool {
+        let idle = self.held.values().all(|held| held.here == 0);
+        let only_run_is_over = self.only.is_some() && self.held.is_empty();
+        (self.closing && idle) || (only_run_is_over && self.put_off.is_empty())
+    }
+
+    /// No new runs, and nothing new for those at hand.
+    fn close(&mut self, level: u8) {
+        self.closing = true;
+        if level > 1 || self.only.is_some() {
+            self.held.values().for_each(|held| held.stop.request(level));
+        }
+    }
+
+    /// Gives back every run that is not over.
+    fn leave(&mut self, reports: &mut dyn Reports) -> io::Result<()> {
+        let now = SystemClock.now();
+        for (_, mut held) in std::mem::take(&mut self.held) {
+            if let Err(error) = held.drive.rest(now) {
+                reports.note(&format!("run {}: {error}", held.drive.run.id));
+            }
+            // A run that was started here and stopped here is for its owner to resume.
+            let left = match self.only {
+                Some(_) => self.end_claim(&held.claim, End::Failed, "stopped"),
+                None => self.setup.queue.release(&held.claim),
+            };
+            if let Err(error) = left {
+                reports.note(&format!("run {}: {error}", held.drive.run.id));
+            }
+            reports.left(&held.drive.run, Left::GivenBack);
+        }
+        for (claim, _) in std::mem::take(&mut self.put_off) {
+            self.setup.queue.release(&claim)?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what people dropped into the inbox.
+    fn take_in_dropped(&mut self, reports: &mut dyn Reports) {
+        let now = Instant::now();
+        let Some(intake) = self.intake.as_mut().filter(|_| self.next_intake <= now) else { return };
+        if self.closing && intake.is_idle() {
+            // Not again until then, or the loop would not wait for anything else.
+            self.next_intake = now + self.setup.config.queue.idle_poll;
+            return;
+        }
+        let lease = self.setup.config.queue.lease;
+        let recovered = recover(intake, &self.setup.queue, &self.dead, lease);
+        if recovered.is_ok() {
+            self.dead.clear();
+        }
+        let scanned = recovered.and_then(|_| intake.scan(&*self.setup.queue, COORDINATOR));
+        self.next_intake = match scanned {
+            Ok(scanned) => {
+                for (name, reason) in &scanned.refused {
+                    reports.note(&format!("`{name}` is no run: {reason}"));
+                }
+                let idle = now + self.setup.config.queue.idle_poll;
+                scanned.next_look.unwrap_or(idle)
+            }
+            Err(error) => {
+                reports.note(&format!("cannot take in what was dropped: {error}"));
+                now + self.setup.config.queue.beat
+            }
+        };
+    }
+
+    /// Does something with a run, its reins in hand.
+    fn with<T>(&mut self, held: &mut Held, act: impl FnOnce(&mut Drive, &mut Reins) -> T) -> T {
+        let mut hands = FleetHands {
+            queue: &self.setup.queue,
+            config: &held.config,
+            run_root: held.drive.run.origin.run_root.clone(),
+            debug: self.setup.debug,
+            masked: &held.masked,
+            stop: &held.stop,
+            tell: &self.tell,
+            pool: &mut self.pool,
+            out: &mut self.out,
+            outbox: &mut self.outbox,
+            here: 0,
+        };
+        let done = act(
+            &mut held.drive,
+            &mut Reins {
+                clock: &SystemClock,
+                report: &mut *held.report,
+                hands: &mut hands,
+                stop: &held.stop,
+            },
+        );
+        held.here += hands.here;
+        done
+    }
+
+    /// Lets every run go on that something has happened to, then puts out what they are owed.
+    fn advance(&mut self, reports: &mut dyn Reports) {
+        let now = Instant::now();
+        for (claim, _) in take_due(&mut self.put_off, now) {
+            self.take_up(claim, reports);
+        }
+        self.touched.extend(self.timed.drain());
+        let mut flushed = Vec::new();
+        while let Some(run) = self.touched.pop_front() {
+            if self.is_doubtful() {
+                self.touched.push_front(run);
+                break;
+            }
+            let Some(mut held) = self.held.remove(&run) else { continue };
+            let driven = match self.closing || held.cancelling {
+                true => Ok(()),
+                false => self.with(&mut held, |drive, reins| drive.advance(reins)),
+            };
+            if let Err(error) = driven {
+                self.abandon(held, &error, reports);
+                continue;
+            }
+            let over = held.drive.is_over() || (held.cancelling && held.here == 0);
+            if over && held.here == 0 {
+                match self.finish(&mut held, reports) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(error) => {
+                        self.abandon(held, &error, reports);
+                        continue;
+                    }
+                }
+            }
+            held.drive.keep_up(SystemClock.now());
+            if held.drive.patience(SystemClock.now()).is_some() {
+                self.timed.insert(run.clone());
+            }
+            flushed.push(run.clone());
+            self.held.insert(run, held);
+        }
+        self.flush(&flushed, reports);
+    }
+
+    /// Puts out the tasks that were recorded.
+    fn flush(&mut self, runs: &[RunId], reports: &mut dyn Reports) {
+        if self.outbox.is_empty() {
+            return;
+        }
+        let tasks = std::mem::take(&mut self.outbox);
+        let now = SystemClock.now();
+        if self.setup.config.durable {
+            // A task on the medium that its run does not know of would be executed for nothing.
+            for run in runs {
+                let Some(held) = self.held.get_mut(run) else { continue };
+                if let Err(error) = held.drive.store.commit(now) {
+                    tracing::warn!("run {run}: {error}");
+                }
+            }
+        }
+        if let Err(error) = self.setup.queue.enqueue(&tasks) {
+            // They are on record, and will be found missing at the next look.
+            reports.note(&format!("cannot put tasks out: {error}; will be tried again"));
+            self.next_look = Instant::now() + self.setup.config.queue.beat;
+        }
+        let agents: HashSet<String> = tasks.into_iter().map(|task| task.agent).collect();
+        agents.iter().for_each(|agent| self.watch(agent));
+    }
+
+    /// Waits for the next messages and takes them in.
+    fn listen(&mut self, reports: &mut dyn Reports) {
+        let mut nap = self.next_look.saturating_duration_since(Instant::now());
+        if self.intake.is_some() {
+            nap = nap.min(self.next_intake.saturating_duration_since(Instant::now()));
+        }
+        let now = SystemClock.now();
+        for run in &self.timed {
+            let due = self.held.get(run).and_then(|held| held.drive.patience(now));
+            nap = nap.min(due.unwrap_or(nap));
+        }
+        for held in self.held.values_mut().filter(|_| self.only.is_some()) {
+            let tick = held.report.tick(&held.drive.plan, &held.drive.run, now);
+            let due = tick.map(|at| Duration::from_millis(at.ms_since(now).max(1)));
+            nap = nap.min(due.unwrap_or(nap));
+        }
+        let mut next = self.heard.recv_timeout(nap).ok();
+        while let Some(heard) = next {
+            self.take_in(heard, reports);
+            next = self.heard.try_recv().ok();
+        }
+    }
+
+    fn take_in(&mut self, heard: Heard, reports: &mut dyn Reports) {
+        match heard {
+            Heard::Done { run, step, attempt, performed } => {
+                let Some(mut held) = self.held.remove(&run) else { return };
+                held.here -= 1;
+                let performed = performed.map(|performed| *performed);
+                self.ended(held, &step, attempt, performed, reports);
+            }
+            Heard::Went(name) => self.consume_hinted(&name, reports),
+            Heard::Came => self.next_intake = Instant::now(),
+            Heard::Signal => {}
+            Heard::Looked { since_ms, held, cancel, buried } => {
+                for dead in &buried {
+                    reports.note(&obituary(dead));
+                    self.next_look = Instant::now();
+                    self.dead.insert(dead.worker.clone());
+                }
+                self.drop_lost(&held, reports);
+                self.sure_ms = self.sure_ms.max(since_ms);
+                self.cancel_asked(&cancel);
+            }
+        }
+    }
+
+    fn ended(
+        &mut self,
+        mut held: Held,
+        step: &StepPath,
+        attempt: Attempt,
+        performed: Option<Performed>,
+        reports: &mut dyn Reports,
+    ) {
+        let recorded =
+            self.with(&mut held, |drive, reins| drive.ended(reins, step, attempt, performed));
+        if let Err(error) = recorded {
+            return self.abandon(held, &error, reports);
+        }
+        let run = held.drive.run.id.clone();
+        self.held.insert(run.clone(), held);
+        self.touched.push_back(run);
+    }
+}

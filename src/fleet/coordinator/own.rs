@@ -1,0 +1,315 @@
+//! Owning runs: taking one up that was claimed, and parting from it: ended, given back or lost.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::Map;
+
+use super::{Coordinator, Held, Left, Out, RUNS, Reports};
+use crate::disk;
+use crate::engine::{Event, Record, RunStatus, StepStatus};
+use crate::exec::{self, Stop};
+use crate::fleet::drive::Drive;
+use crate::fleet::open::{self, OpenError};
+use crate::fleet::post::{self, Asked, COORDINATOR, RunTask};
+use crate::fleet::site::{self, Site};
+use crate::fleet::systemd;
+use crate::ids::RunId;
+use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
+use crate::store::lock::{self, LockError, RunLock};
+use crate::store::{History, LoadError, StoreError};
+use crate::time::{Clock, SystemClock};
+use crate::workspace::PathError;
+
+impl Coordinator {
+    pub(super) fn claim_runs(&mut self, reports: &mut dyn Reports) {
+        while !self.closing && self.only.is_none() && self.held.len() < RUNS {
+            match self.setup.queue.claim(COORDINATOR) {
+                Ok(Claimed::Task(claim)) => {
+                    self.patience.reset();
+                    self.take_up(*claim, reports);
+                }
+                Ok(Claimed::Quarantined { name, reason }) => {
+                    reports.note(&format!("{}: {reason}", name.task.file()));
+                }
+                Ok(Claimed::Nothing) => return,
+                Err(error) => {
+                    tracing::warn!("cannot claim a run: {error}; will be tried again");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes up a run that was claimed.
+    pub(super) fn take_up(&mut self, claim: Claim, reports: &mut dyn Reports) {
+        let task = match run_of(&claim) {
+            Ok(task) => task,
+            Err(reason) => return self.refuse(&claim, &reason, reports),
+        };
+        match self.setup.workspace.check(&task.run_root) {
+            Ok(()) => {}
+            Err(error @ PathError::Io { .. }) => return self.put_off(claim, &error, reports),
+            Err(error) => return self.refuse(&claim, &error.to_string(), reports),
+        }
+        let root = self.setup.workspace.root().join(&task.run_root);
+        let lock = match lock::take(&root) {
+            Ok(lock) => Some(lock),
+            Err(LockError::Held { .. }) => {
+                // Its last owner has lost it and does not know yet, or somebody resumed it here.
+                let again = Instant::now() + self.setup.config.queue.beat;
+                return self.put_off.push((claim, again));
+            }
+            // A volume without locks: the claim is what counts between machines.
+            Err(LockError::Io(error)) if error.kind() != io::ErrorKind::NotFound => None,
+            Err(error) => return self.refuse(&claim, &error.to_string(), reports),
+        };
+        match self.open(claim.clone(), &root, lock, reports) {
+            Ok(Some(held)) => self.begin(held, reports),
+            Ok(None) => tracing::info!("{}: somebody else drives it", claim.name.task.file()),
+            Err(error) if error.may_pass() => self.put_off(claim, &error, reports),
+            Err(error) => self.refuse(&claim, &error.to_string(), reports),
+        }
+    }
+
+    /// A run whose files cannot be read just now is tried again in a while.
+    pub(super) fn put_off(&mut self, claim: Claim, error: &dyn Display, reports: &mut dyn Reports) {
+        let name = claim.name.task.file();
+        reports.note(&format!("{name}: {error}; will be tried again"));
+        let again = Instant::now() + self.setup.config.queue.lease;
+        self.put_off.push((claim, again));
+    }
+
+    /// The term in which a claim's holder drives its run; nothing, if it has lost the run.
+    pub(super) fn term(&self, claim: &Claim, last: u32) -> io::Result<Option<u32>> {
+        let attempt = claim.name.task.attempt;
+        if last <= attempt {
+            return Ok(Some(attempt));
+        }
+        // Somebody drove the run under a later claim than this one; unless this one is of a new
+        // task, whose attempts begin anew, its holder was taken for dead.
+        let holds = self.setup.queue.claims(COORDINATOR)?.contains(&claim.name);
+        Ok(holds.then_some(last + 1))
+    }
+
+    /// A run that cannot be driven ends its task, with the reason.
+    pub(super) fn refuse(&self, claim: &Claim, reason: &str, reports: &mut dyn Reports) {
+        reports.note(&format!("{}: {reason}", claim.name.task.file()));
+        if let Err(error) = self.end_claim(claim, End::Failed, reason) {
+            reports.note(&format!("{}: {error}", claim.name.task.file()));
+        }
+    }
+
+    pub(super) fn end_claim(&self, claim: &Claim, end: End, message: &str) -> io::Result<Ending> {
+        let now = SystemClock.now();
+        let record = match end {
+            End::Processed => {
+                Record { status: StepStatus::Completed, exit_code: Some(0), ..Record::default() }
+            }
+            _ => Record::refused(1, message, Map::new()),
+        };
+        let status = post::status(claim, &record, now, now);
+        let finish = Finish { claim: claim.clone(), end, status };
+        self.setup.queue.complete(&[finish]).remove(0)
+    }
+
+    pub(super) fn open(
+        &self,
+        claim: Claim,
+        root: &Path,
+        lock: Option<RunLock>,
+        reports: &mut dyn Reports,
+    ) -> Result<Option<Held>, OpenError> {
+        let away = |doing, source| {
+            let path = root.to_owned();
+            OpenError::State(LoadError::Disk(StoreError { doing, path, source }))
+        };
+        let (config, plan, mut store, run) = open::open(&self.setup.workspace, root)?;
+        let term = self.term(&claim, store.term()).map_err(|error| away("look after", error))?;
+        let Some(term) = term else { return Ok(None) };
+        store.begin_term(term);
+        let (environment, credentials) = (self.setup.environment.clone(), &self.setup.credentials);
+        let site = Site {
+            workspace: self.setup.workspace.clone(),
+            logs: root.join("logs"),
+            about: credentials.clone().into_iter().chain(site::about(&run.id, root)).collect(),
+            mask: site::mask_too(&plan, &environment, credentials),
+            environment,
+            hidden: systemd::VARIABLES.map(str::to_owned).to_vec(),
+            debug: self.setup.debug,
+            live: true,
+            grace: config.grace,
+            input_bytes: config.input_bytes,
+            program: self.setup.program.clone(),
+        };
+        let masked = site::secrets(&plan);
+        let report = reports.about(&run, root);
+        let stop = Stop::new().map_err(|error| away("drive", error))?;
+        let drive = Drive::new(Arc::new(site), Arc::new(plan), run, store, self.setup.backups);
+        Ok(Some(Held {
+            claim,
+            drive,
+            report,
+            config,
+            masked,
+            stop,
+            _lock: lock,
+            here: 0,
+            cancelling: false,
+        }))
+    }
+
+    /// Begins to drive a run: what was open in the process that drove it before is owed again,
+    /// what is out as a task is waited for. One that is over is not begun again: its last owner
+    /// only did not come to end its task.
+    pub(super) fn begin(&mut self, mut held: Held, reports: &mut dyn Reports) {
+        let run = held.drive.run.id.clone();
+        let orphans = exec::sweep(&format!("{run}/"));
+        if orphans > 0 {
+            reports.note(&format!("run {run}: ended {orphans} processes of its last owner"));
+        }
+        if self.is_asked_to_cancel(&run) {
+            held.cancelling = true;
+            held.stop.request(1);
+        } else if held.claim.name.task.attempt > 1 && !held.drive.is_over() {
+            let event = poison(&held)
+                .unwrap_or_else(|| Event::Resumed { policy: held.drive.run.origin.policy.clone() });
+            let recorded = self.with(&mut held, |drive, reins| drive.record(reins, event));
+            if let Err(error) = recorded {
+                reports.note(&format!("run {run}: {error}"));
+                let _ = self.setup.queue.release(&held.claim);
+                return;
+            }
+        }
+        for (step, attempt, task) in held.drive.tasks_out() {
+            self.watch(&task.agent);
+            let out = Out { run: run.clone(), step, attempt, task, made_here: false };
+            self.out.insert(out.task.id.clone(), out);
+        }
+        self.next_look = Instant::now();
+        self.held.insert(run.clone(), held);
+        self.touched.push_back(run);
+    }
+
+    /// A run whose files cannot be written is given back: another may have more luck.
+    pub(super) fn abandon(
+        &mut self,
+        mut held: Held,
+        error: &StoreError,
+        reports: &mut dyn Reports,
+    ) {
+        reports.note(&format!("run {}: {error}; it is given back", held.drive.run.id));
+        held.stop.request(1);
+        held.drive.tidy_up();
+        self.forget_tasks(&held.drive.run.id);
+        let _ = self.setup.queue.release(&held.claim);
+        reports.left(&held.drive.run, Left::GivenBack);
+    }
+
+    /// Ends a run that is over, or was cancelled. Says whether it is gone from here.
+    pub(super) fn finish(
+        &mut self,
+        held: &mut Held,
+        reports: &mut dyn Reports,
+    ) -> Result<bool, StoreError> {
+        let run = held.drive.run.id.clone();
+        if held.cancelling && !held.drive.is_over() {
+            if self.out.values().any(|out| out.run == run) {
+                return Ok(false);
+            }
+            self.with(held, |drive, reins| drive.record(reins, Event::Cancelled))?;
+        }
+        if let Err(error) = held.drive.rest(SystemClock.now()) {
+            tracing::warn!("run {run}: {error}; will be tried again");
+            self.timed.insert(run);
+            return Ok(false);
+        }
+        let status = held.drive.run.status;
+        let (end, message) = match status {
+            RunStatus::Completed => (End::Processed, "completed"),
+            RunStatus::Cancelled => (End::Cancelled, "cancelled"),
+            _ => (End::Failed, "the run failed"),
+        };
+        let left = match self.end_claim(&held.claim, end, message) {
+            Ok(Ending::Committed) => Left::Ended(status),
+            Ok(Ending::Fenced) => Left::Lost,
+            Err(error) => {
+                tracing::warn!("run {run}: {error}; will be tried again");
+                self.timed.insert(run);
+                return Ok(false);
+            }
+        };
+        // Whoever has the run instead must still hear of a request.
+        if left != Left::Lost {
+            let _ = self.setup.queue.forget_cancel(run.as_str());
+        }
+        self.forget_tasks(&run);
+        reports.left(&held.drive.run, left);
+        Ok(true)
+    }
+
+    /// Runs whose claim is no longer here: somebody took this process for dead.
+    pub(super) fn drop_lost(&mut self, claims: &HashSet<String>, reports: &mut dyn Reports) {
+        if self.put_off.iter().any(|(claim, _)| !claims.contains(&claim.name.stem()))
+            && let Ok(still) = self.setup.queue.claims(COORDINATOR)
+        {
+            self.put_off.retain(|(claim, _)| still.contains(&claim.name));
+        }
+        let lost: Vec<RunId> = self
+            .held
+            .iter()
+            .filter(|(_, held)| !claims.contains(&held.claim.name.stem()))
+            .map(|(run, _)| run.clone())
+            .collect();
+        for run in lost {
+            let Some(mut held) = self.held.remove(&run) else { continue };
+            // It may have been claimed since the keeper looked.
+            let still = self.setup.queue.claims(COORDINATOR);
+            if still.is_ok_and(|still| still.contains(&held.claim.name)) {
+                self.held.insert(run, held);
+                continue;
+            }
+            held.stop.request(1);
+            held.drive.tidy_up();
+            self.forget_tasks(&run);
+            reports.left(&held.drive.run, Left::Lost);
+        }
+    }
+}
+
+/// The end of an attempt that its coordinators died over, one after the other.
+pub(super) fn poison(held: &Held) -> Option<Event> {
+    let limit = held.config.queue.crash_limit;
+    if held.claim.name.task.crashes < limit {
+        return None;
+    }
+    let (step, attempt) = held.drive.cut_off()?;
+    let step = step.to_string();
+    let history = History::read(&*disk::machine(), held.drive.store.root()).ok()?;
+    let deaths = history.cut_off(&step);
+    if deaths < limit {
+        return None;
+    }
+    let message = format!("its coordinator died {deaths} times over it; it is not tried again");
+    let reason = [("reason".to_owned(), "crash_limit".into())].into_iter().collect();
+    // As if killed, which is not worth another try.
+    let record = Box::new(Record::refused(128 + 9, message, reason));
+    Some(Event::Ended { step, attempt, record })
+}
+
+pub(super) fn run_of(claim: &Claim) -> Result<RunTask, String> {
+    match post::read(&claim.task.document)? {
+        Asked::Run(run) => Ok(run),
+        _ => Err("it is no run, which is all that a coordinator drives".into()),
+    }
+}
+
+pub(super) fn take_due(waiting: &mut Vec<(Claim, Instant)>, now: Instant) -> Vec<(Claim, Instant)> {
+    let (due, later) = std::mem::take(waiting).into_iter().partition(|(_, at)| *at <= now);
+    *waiting = later;
+    due
+}

@@ -1,0 +1,205 @@
+//! What comes back: tasks that ended, that were cancelled with their run, or that are nowhere.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+use std::time::Instant;
+
+use serde_json::Map;
+
+use super::{Coordinator, Out, Reports};
+use crate::engine::Record;
+use crate::fleet::drive::{Job, Launch};
+use crate::fleet::perform::Performed;
+use crate::fleet::post::{self};
+use crate::ids::RunId;
+use crate::queue::{ClaimName, Place, Queue, TaskId};
+
+impl Coordinator {
+    pub(super) fn cancel_asked(&mut self, asked: &HashSet<String>) {
+        if asked.is_empty() {
+            return;
+        }
+        let runs: Vec<RunId> =
+            self.held.keys().filter(|run| asked.contains(run.as_str())).cloned().collect();
+        for run in runs {
+            let Some(held) = self.held.get_mut(&run) else { continue };
+            held.cancelling = true;
+            held.stop.request(1);
+            self.touched.push_back(run);
+            self.next_look = Instant::now();
+        }
+    }
+
+    /// A task that was out left its claim: if its holder ended it, its status is where it belongs.
+    pub(super) fn consume_hinted(&mut self, name: &ClaimName, reports: &mut dyn Reports) {
+        let Some(out) = self.out.get(name.task.id.as_str()).cloned() else { return };
+        match self.setup.queue.ended_by_holder(out.run.as_str(), name) {
+            Ok(Some((_, status))) => self.consume(&out, &status, reports),
+            // It went back, or somebody else ended it, which the next look will find.
+            Ok(None) => self.next_look = Instant::now(),
+            Err(error) => tracing::warn!("task {}: {error}", out.task.id),
+        }
+    }
+
+    /// Takes in the result of a task.
+    pub(super) fn consume(
+        &mut self,
+        out: &Out,
+        status: &Map<String, serde_json::Value>,
+        reports: &mut dyn Reports,
+    ) {
+        let cancelled = match self.was_cancelled(out, status) {
+            Ok(cancelled) => cancelled,
+            // Whether it failed or was cancelled cannot be told yet; the next look will.
+            Err(error) => return tracing::warn!("task {}: {error}", out.task.id),
+        };
+        let record = match post::record(status, &out.task) {
+            Ok(record) => record,
+            Err(reason) => {
+                tracing::warn!("a status of task {} is not believed: {reason}", out.task.id);
+                Record::refused(1, format!("its status is not believed: {reason}"), Map::new())
+            }
+        };
+        self.show(out, status);
+        self.out.remove(&out.task.id);
+        self.patience.reset();
+        let Some(held) = self.held.remove(&out.run) else { return };
+        // A task that ended with its run is no failure of its step.
+        let performed = (!cancelled).then_some(Performed { record, left_running: 0 });
+        self.ended(held, &out.step, out.attempt, performed, reports);
+    }
+
+    pub(super) fn is_asked_to_cancel(&self, run: &RunId) -> bool {
+        let requests = self.setup.queue.cancel_requests();
+        self.is_cancelling(run) || requests.is_ok_and(|requests| requests.contains(run.as_str()))
+    }
+
+    /// Whether a task was cancelled because its run is to be, which its worker may have heard
+    /// first.
+    pub(super) fn was_cancelled(
+        &mut self,
+        out: &Out,
+        status: &Map<String, serde_json::Value>,
+    ) -> io::Result<bool> {
+        let reason = status.get("error").and_then(|error| error.get("reason")?.as_str());
+        if reason != Some("cancelled") {
+            return Ok(false);
+        }
+        if !self.is_cancelling(&out.run) {
+            let asked = self.setup.queue.cancel_requests()?;
+            self.cancel_asked(&asked);
+        }
+        Ok(self.is_cancelling(&out.run))
+    }
+
+    /// Leaves a copy of a status where people look for an agent's.
+    pub(super) fn show(&self, out: &Out, status: &Map<String, serde_json::Value>) {
+        let mut shown = status.clone();
+        for own in ["record", "ticket"] {
+            shown.shift_remove(own);
+        }
+        let path = format!("artifacts/{}/status_{}.json", out.task.agent, out.step);
+        let text = serde_json::to_vec_pretty(&shown).unwrap_or_default();
+        let written = self
+            .setup
+            .workspace
+            .create(&path)
+            .map_err(|error| error.to_string())
+            .and_then(|mut file| file.write_all(&text).map_err(|error| error.to_string()));
+        if let Err(error) = written {
+            tracing::debug!("cannot write `{path}`: {error}");
+        }
+    }
+
+    /// Looks for what no hint may have told: tasks that ended, tasks that are nowhere.
+    pub(super) fn look_if_due(&mut self, reports: &mut dyn Reports) {
+        if Instant::now() < self.next_look {
+            return;
+        }
+        let began = Instant::now();
+        if let Err(error) = self.look(reports) {
+            tracing::warn!("cannot look for results: {error}; will be tried again");
+        }
+        // Looking takes a twentieth of the time at most, however many tasks wait.
+        let wait = self.patience.next_wait().max(began.elapsed() * 20);
+        self.next_look = Instant::now() + wait;
+    }
+
+    pub(super) fn look(&mut self, reports: &mut dyn Reports) -> io::Result<()> {
+        let queue = self.setup.queue.clone();
+        let agents: HashSet<String> = self.out.values().map(|out| out.task.agent.clone()).collect();
+        let mut seen: HashSet<String> = HashSet::new();
+        for agent in &agents {
+            seen.extend(queue.waiting(agent)?.into_iter().map(|name| name.id.to_string()));
+            seen.extend(queue.claims(agent)?.into_iter().map(|name| name.task.id.to_string()));
+        }
+        let wanted = |out: &&Out| !seen.contains(&out.task.id) || self.is_cancelling(&out.run);
+        let gone: Vec<Out> = self.out.values().filter(wanted).cloned().collect();
+        for out in gone {
+            let Some(id) = TaskId::parse(&out.task.id) else { continue };
+            let batch = out.run.as_str();
+            match queue.find(&out.task.agent, batch, &id)? {
+                Some(Place::Ended { end, name, .. }) => {
+                    let status = queue.status(end, batch, &name)?.unwrap_or_default();
+                    self.consume(&out, &status, reports);
+                }
+                Some(Place::Waiting { agent, name }) if self.is_cancelling(&out.run) => {
+                    queue.cancel_waiting(&agent, &name)?;
+                }
+                Some(_) => {}
+                None => self.put_out_again(&out, reports),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_cancelling(&self, run: &RunId) -> bool {
+        self.held.get(run).is_some_and(|held| held.cancelling)
+    }
+
+    /// A task that is on record but nowhere: its coordinator died before it was put out, or the
+    /// medium forgot it.
+    pub(super) fn put_out_again(&mut self, out: &Out, reports: &mut dyn Reports) {
+        let Some(mut held) = self.held.remove(&out.run) else { return };
+        if held.cancelling {
+            self.out.remove(&out.task.id);
+            return self.ended(held, &out.step, out.attempt, None, reports);
+        }
+        if !out.made_here {
+            // Whoever made it may be paused, and put it out when it wakes up: a task that two put
+            // out would be done twice. As another task it counts once, whatever becomes of this.
+            reports.note(&format!("run {}: task {} is nowhere, made anew", out.run, out.task.id));
+            self.out.remove(&out.task.id);
+            let recalled =
+                self.with(&mut held, |drive, reins| drive.recall(reins, &out.step, out.attempt));
+            if let Err(error) = recalled {
+                return self.abandon(held, &error, reports);
+            }
+        } else if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
+            reports.note(&format!("run {}: task {} is put out again", out.run, out.task.id));
+            let (run, site) = (out.run.clone(), held.drive.site.clone());
+            let (step, attempt, task) = (out.step.clone(), out.attempt, Some(out.task.clone()));
+            let launch = Launch { run, site, step, attempt, job: Job::Run(work), task };
+            let begun = self.with(&mut held, |_, reins| reins.hands.begin(launch));
+            if let Err(error) = begun {
+                reports.note(&format!("run {}: {error}", out.run));
+            }
+        }
+        self.touched.push_back(out.run.clone());
+        self.held.insert(out.run.clone(), held);
+    }
+
+    /// Has changes of an agent's claims told.
+    pub(super) fn watch(&mut self, agent: &str) {
+        if self.watched.insert(agent.to_owned()) {
+            let queue = &self.setup.queue;
+            if queue.open_agent(agent).is_ok() {
+                self.hints.add(&queue.layout.claimed(agent));
+            }
+        }
+    }
+
+    pub(super) fn forget_tasks(&mut self, run: &RunId) {
+        self.out.retain(|_, out| out.run != *run);
+    }
+}

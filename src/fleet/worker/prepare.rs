@@ -1,0 +1,121 @@
+//! From a claimed task to work that can be done: a step of a run, or what somebody dropped.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::{Setup, Shop};
+use crate::exec::Mask;
+use crate::fleet::free::FreeTask;
+use crate::fleet::post::{self, Asked, StepTask};
+use crate::fleet::site::{self, Site};
+use crate::fleet::work::Work;
+use crate::fleet::{credentials, systemd};
+use crate::queue::Claim;
+
+/// A task that can be executed.
+pub(super) struct Ready {
+    pub(super) site: Site,
+    pub(super) work: Work,
+    pub(super) free: Option<FreeTask>,
+}
+
+impl Ready {
+    pub(super) fn logs(&self) -> [PathBuf; 2] {
+        ["stdout", "stderr"].map(|ending| self.site.log(&self.work.step, ending))
+    }
+}
+
+impl Shop {
+    /// Makes of a claimed task what can be executed. The error is one sentence.
+    pub(super) fn prepare(&self, claim: &Claim) -> Result<Ready, String> {
+        match post::read(&claim.task.document)? {
+            Asked::Step(step) => self.prepare_step(*step),
+            Asked::Run(_) => Err("it is a run, which only a coordinator can drive".into()),
+            Asked::Free => self.prepare_free(claim),
+        }
+    }
+
+    pub(super) fn prepare_free(&self, claim: &Claim) -> Result<Ready, String> {
+        let Setup { config, workspace, queue, agent, .. } = &self.setup;
+        let (id, attempt) = (&claim.name.task.id, claim.name.task.attempt);
+        let free = FreeTask::from_document(&claim.task.document)?;
+        let read = |path: &str| workspace.read_text(path, config.input_bytes);
+        let work = free.work(config, agent, &read, id, attempt)?;
+        let mut site = self.site(&[], Vec::new());
+        site.logs = queue.layout.results().join(&claim.task.batch);
+        queue.need_dir(&site.logs).map_err(|error| format!("no place for its logs: {error}"))?;
+        site.about.push(("ORCHESTRATE_TASK_ID".into(), id.as_str().into()));
+        Ok(Ready { site, work, free: Some(free) })
+    }
+
+    pub(super) fn prepare_step(&self, step: StepTask) -> Result<Ready, String> {
+        let workspace = &self.setup.workspace;
+        workspace.check(&step.run_root).map_err(|error| error.to_string())?;
+        let root = workspace.root().join(&step.run_root);
+        let own = step.work.env.iter().filter(|(key, _)| step.masked.contains(key));
+        let own: Vec<String> = own.map(|(_, value)| value.clone()).collect();
+        let mut site = self.site(&step.masked, own);
+        site.logs = root.join("logs");
+        site.about.extend(site::about(&step.run_id, &root));
+        site.debug = step.debug;
+        Ok(Ready { site, work: step.work, free: None })
+    }
+
+    pub(super) fn site(&self, masked: &[String], own: Vec<String>) -> Site {
+        let Setup { workspace, config, environment, program, .. } = &self.setup;
+        Site {
+            workspace: workspace.clone(),
+            logs: PathBuf::new(),
+            about: self.given.clone(),
+            environment: environment.clone(),
+            hidden: self.hidden.clone(),
+            debug: false,
+            live: true,
+            grace: config.grace,
+            input_bytes: config.input_bytes,
+            mask: self.mask(masked, own),
+            program: program.clone(),
+        }
+    }
+
+    /// The mask of some secrets, made once where the task has no values of its own for them.
+    pub(super) fn mask(&self, names: &[String], own: Vec<String>) -> Mask {
+        let credentials = self.setup.credentials.keys();
+        let values = || {
+            let values = names.iter().chain(credentials.clone());
+            let values = values.filter_map(|name| self.setup.environment.get(name));
+            values.map(|value| value.to_string_lossy().into_owned())
+        };
+        if !own.is_empty() {
+            return Mask::new(values().chain(own));
+        }
+        let mut masks = self.masks.lock().unwrap_or_else(|poison| poison.into_inner());
+        if let Some(mask) = masks.get(names) {
+            return mask.clone();
+        }
+        let mask = Mask::new(values());
+        masks.insert(names.to_vec(), mask.clone());
+        mask
+    }
+}
+
+/// What an agent's settings keep from its children.
+pub(super) fn hidden(setup: &Setup) -> Vec<String> {
+    const ALWAYS: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TERM", "TMPDIR"];
+    // What systemd tells this service is not for others.
+    let mut hidden: Vec<String> = systemd::VARIABLES.map(str::to_owned).to_vec();
+    hidden.push(credentials::VARIABLE.to_owned());
+    if let Some(allowed) = setup.config.agent(&setup.agent).env {
+        let hides = |name: &&String| !ALWAYS.contains(&name.as_str()) && !allowed.contains(name);
+        hidden.extend(setup.environment.keys().filter(hides).cloned());
+    }
+    hidden
+}
+
+/// The credentials that an agent's settings let its children have.
+pub(super) fn given(setup: &Setup) -> Vec<(String, OsString)> {
+    let allowed = setup.config.agent(&setup.agent).env;
+    let gives = |name: &String| allowed.as_ref().is_none_or(|allowed| allowed.contains(name));
+    let credentials = setup.credentials.iter().filter(|(name, _)| gives(name));
+    credentials.map(|(name, value)| (name.clone(), value.clone())).collect()
+}

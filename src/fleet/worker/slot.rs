@@ -1,0 +1,255 @@
+//! A slot: claims a task, executes it, ends it with its status, and claims the next.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use serde_json::{Map, Value};
+
+use super::prepare::Ready;
+use super::{Doing, Running, Setup, Shop, Until, Why};
+use crate::engine::{Record, StepStatus};
+use crate::exec::Stop;
+use crate::fleet::answer::Done;
+use crate::fleet::conclude;
+use crate::fleet::free::FreeTask;
+use crate::fleet::hint::Patience;
+use crate::fleet::member::{self};
+use crate::fleet::perform::{self, Performed};
+use crate::fleet::post::{self};
+use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
+use crate::time::{Clock, SystemClock, Time};
+
+impl Shop {
+    /// Claims and executes until there is no reason to go on.
+    pub(super) fn serve(&self, seed: u64) {
+        let settings = &self.setup.config.queue;
+        let mut patience = Patience::new(settings.poll, settings.idle_poll, seed);
+        let mut failing = false;
+        while !self.is_closing() {
+            let heard = self.bell.rings();
+            match self.setup.queue.claim(&self.setup.agent) {
+                Ok(Claimed::Task(claim)) => {
+                    patience.reset();
+                    failing = false;
+                    self.execute(*claim);
+                    if self.setup.until == Until::Once {
+                        self.close();
+                    }
+                }
+                Ok(Claimed::Quarantined { name, reason }) => {
+                    self.audience.note(&format!("{}: {reason}", name.task.file()));
+                }
+                Ok(Claimed::Nothing) if self.setup.until == Until::Empty && !self.takes_in() => {
+                    break;
+                }
+                Ok(Claimed::Nothing) => self.bell.wait(heard, patience.next_wait()),
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!("cannot claim: {error}; will be tried again");
+                    }
+                    self.bell.wait(heard, patience.next_wait());
+                }
+            }
+        }
+        self.slots_left.fetch_sub(1, Ordering::SeqCst);
+        self.bell.ring();
+    }
+
+    pub(super) fn execute(&self, claim: Claim) {
+        let began = SystemClock.now();
+        let ready = self.prepare(&claim);
+        let doing = doing(&claim, ready.as_ref().map(Ready::logs).unwrap_or_default());
+        let Ready { site, work, free } = match ready {
+            Ok(ready) => ready,
+            Err(reason) => {
+                self.audience.note(&format!("{}: {reason}", claim.name.task.file()));
+                let record = Record::refused(2, reason, Map::new());
+                let status = post::status(&claim, &record, began, SystemClock.now());
+                return self.end(Finish { claim, end: End::Failed, status }, doing);
+            }
+        };
+        let Ok(stop) = Stop::new().inspect_err(|error| tracing::warn!("cannot run: {error}"))
+        else {
+            let _ = self.setup.queue.release(&claim);
+            return;
+        };
+        let why = Arc::new(AtomicU8::new(0));
+        let running = Running { doing: doing.clone(), stop: stop.clone(), why: why.clone() };
+        self.running().insert(claim.name.stem(), running);
+        self.audience.started(&doing);
+        if claim.name.task.attempt > 1 {
+            // Whoever had it before may have died here and left its child.
+            member::end_earlier(&claim.name);
+        }
+        perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
+        let mark = member::mark(&claim.name);
+        let performed = perform::run(&site, &work, &mark, &stop);
+        match performed {
+            Some(performed) => self.finish(claim, doing, performed, free.as_ref(), began),
+            None => self.give_up(claim, &doing, why.load(Ordering::SeqCst), began),
+        }
+    }
+
+    pub(super) fn finish(
+        &self,
+        claim: Claim,
+        doing: Doing,
+        performed: Performed,
+        free: Option<&FreeTask>,
+        began: Time,
+    ) {
+        let (record, members) = match free {
+            None => (performed.record, Map::new()),
+            Some(task) => match self.conclude(&claim, task, &doing, performed.record) {
+                Ok(concluded) => concluded,
+                Err(error) => {
+                    // What follows from it is not out, so it is not over.
+                    self.audience.note(&format!("follow-ups cannot be put out: {error}"));
+                    return self.give_up(claim, &doing, Why::Leaving as u8, began);
+                }
+            },
+        };
+        let mut status = post::status(&claim, &record, began, SystemClock.now());
+        status.extend(members);
+        status.insert("logs".into(), self.logs_left(&doing).into());
+        let end = match record.status {
+            StepStatus::Completed => End::Processed,
+            _ => End::Failed,
+        };
+        self.end(Finish { claim, end, status }, doing);
+    }
+
+    /// Judges a free task and puts out what follows from it.
+    pub(super) fn conclude(
+        &self,
+        claim: &Claim,
+        task: &FreeTask,
+        doing: &Doing,
+        record: Record,
+    ) -> io::Result<(Record, Map<String, Value>)> {
+        let Setup { config, workspace, queue, agent, .. } = &self.setup;
+        let done = Done { task, id: &claim.name.task.id, agent };
+        let concluded = conclude::conclude(done, record, &doing.logs[0], config, workspace);
+        let (limit, attempt) = (config.queue.crash_limit, claim.name.task.attempt);
+        conclude::put_out(&**queue, &concluded.follow_ups.tasks, limit, attempt)?;
+        let members = concluded.members();
+        Ok((concluded.record, members))
+    }
+
+    /// The logs that an execution left, from the workspace on.
+    pub(super) fn logs_left(&self, doing: &Doing) -> Vec<String> {
+        let root = self.setup.workspace.root();
+        let left = doing.logs.iter().filter(|log| log.exists());
+        let name = |log: &PathBuf| Some(log.strip_prefix(root).ok()?.to_string_lossy().into());
+        left.filter_map(name).collect()
+    }
+
+    /// What becomes of a task whose execution was stopped.
+    pub(super) fn give_up(&self, claim: Claim, doing: &Doing, why: u8, began: Time) {
+        if why == Why::Cancelled as u8 {
+            let record = Record::refused(128 + 15, "cancelled", Map::new());
+            let mut status = post::status(&claim, &record, began, SystemClock.now());
+            let error = serde_json::json!({ "reason": "cancelled", "message": "cancelled" });
+            status.insert("error".into(), error);
+            return self.end(Finish { claim, end: End::Cancelled, status }, doing.clone());
+        }
+        let released = self.setup.queue.release(&claim);
+        self.running().remove(&claim.name.stem());
+        let how = match released {
+            Ok(Ending::Committed) => "given back",
+            Ok(Ending::Fenced) => "lost to another worker",
+            Err(_) => "left behind",
+        };
+        self.audience.ended(doing, how, doing.since.elapsed());
+    }
+
+    /// Ends a task, at once or in the next group.
+    pub(super) fn end(&self, finish: Finish, doing: Doing) {
+        match &self.commits {
+            Some(commits) => {
+                commits.send(Some((finish, doing))).expect("groups are ended after the slots");
+            }
+            None => self.commit(vec![(finish, doing)]),
+        }
+    }
+
+    /// Ends tasks. A volume that does not answer is waited for: what was done is not thrown away.
+    pub(super) fn commit(&self, mut group: Vec<(Finish, Doing)>) {
+        let mut failing = false;
+        loop {
+            let (finishes, doings): (Vec<_>, Vec<_>) = group.into_iter().unzip();
+            let endings = self.setup.queue.complete(&finishes);
+            group = Vec::new();
+            for ((finish, doing), ending) in finishes.into_iter().zip(doings).zip(endings) {
+                match ending {
+                    Ok(ending) => self.ended(&finish, &doing, ending),
+                    Err(error) => {
+                        if !std::mem::replace(&mut failing, true) {
+                            tracing::warn!("cannot end task {}: {error}; tried again", doing.id);
+                        }
+                        group.push((finish, doing));
+                    }
+                }
+            }
+            if group.is_empty() || self.is_leaving() {
+                return;
+            }
+            self.bell.wait(self.bell.rings(), self.setup.config.queue.beat);
+        }
+    }
+
+    pub(super) fn ended(&self, finish: &Finish, doing: &Doing, ending: Ending) {
+        self.running().remove(&finish.claim.name.stem());
+        let how = match (ending, finish.end) {
+            (Ending::Committed, End::Processed) => "done".to_owned(),
+            (Ending::Committed, End::Failed) => format!("failed: {}", why_failed(finish)),
+            (Ending::Committed, End::Cancelled) => "cancelled".to_owned(),
+            (Ending::Fenced, _) => "too late: another worker has it".to_owned(),
+        };
+        if ending == Ending::Committed {
+            self.done.fetch_add(1, Ordering::SeqCst);
+            self.failed.fetch_add(usize::from(finish.end != End::Processed), Ordering::SeqCst);
+        }
+        self.audience.ended(doing, &how, doing.since.elapsed());
+    }
+}
+
+pub(super) fn why_failed(finish: &Finish) -> String {
+    let message = finish.status.get("message").and_then(Value::as_str).unwrap_or_default();
+    message.lines().next().unwrap_or_default().to_owned()
+}
+
+pub(super) fn doing(claim: &Claim, logs: [PathBuf; 2]) -> Doing {
+    let text = |key: &str| claim.task.document.get(key).and_then(Value::as_str);
+    let label = text("step").or(text("title")).unwrap_or(&claim.name.task.label);
+    Doing {
+        id: claim.name.task.id.to_string(),
+        label: label.to_owned(),
+        run: text("run_id").map(str::to_owned),
+        attempt: claim.name.task.attempt,
+        since: Instant::now(),
+        logs,
+    }
+}
+
+/// Ends tasks in groups: while one group is on its way to the medium, the next one gathers.
+pub(super) fn commit_groups(shop: &Shop, waiting: &Receiver<Option<(Finish, Doing)>>) {
+    while let Ok(Some(first)) = waiting.recv() {
+        let mut group = vec![first];
+        let mut over = false;
+        for next in waiting.try_iter().take(255) {
+            match next {
+                Some(next) => group.push(next),
+                None => over = true,
+            }
+        }
+        shop.commit(group);
+        if over {
+            return;
+        }
+    }
+}
