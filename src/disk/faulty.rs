@@ -25,14 +25,21 @@ pub struct Faults {
     pub seed: u64,
     /// Of a thousand calls, how many go wrong.
     pub rate: u64,
+    /// The volume has no locks.
+    pub no_locks: bool,
 }
 
 impl Faults {
-    /// Reads `SEED,RATE`.
+    /// Reads `SEED,RATE`, or `SEED,RATE,nolocks`.
     pub fn parse(text: &str) -> Option<Faults> {
-        let (seed, rate) = text.split_once(',')?;
+        let (seed, rest) = text.split_once(',')?;
+        let (rate, no_locks) = match rest.split_once(',') {
+            Some((rate, "nolocks")) => (rate, true),
+            Some(_) => return None,
+            None => (rest, false),
+        };
         let rate = rate.trim().parse().ok().filter(|rate| *rate <= 1000)?;
-        Some(Faults { seed: seed.trim().parse().ok()?, rate })
+        Some(Faults { seed: seed.trim().parse().ok()?, rate, no_locks })
     }
 }
 
@@ -49,6 +56,11 @@ pub fn machine() -> Arc<dyn Disk> {
         None => Arc::new(RealDisk::default()),
         Some(faults) => Arc::new(FaultyDisk::new(*faults)),
     }
+}
+
+/// Whether files can be locked, which not every volume can.
+pub fn has_locks() -> bool {
+    FAULTS.get().is_none_or(|faults| !faults.no_locks)
 }
 
 /// The longest that a call is held up.
@@ -209,8 +221,9 @@ mod tests {
 
     #[test]
     fn faults_are_read_or_refused() {
-        assert_eq!(Faults::parse("7,20"), Some(Faults { seed: 7, rate: 20 }));
-        for bad in ["", "7", "x,1", "1,x", "1,1001"] {
+        assert_eq!(Faults::parse("7,20"), Some(Faults { seed: 7, rate: 20, no_locks: false }));
+        assert!(Faults::parse("7,0,nolocks").is_some_and(|faults| faults.no_locks));
+        for bad in ["", "7", "x,1", "1,x", "1,1001", "1,1,locks"] {
             assert_eq!(Faults::parse(bad), None, "{bad}");
         }
     }
@@ -218,7 +231,7 @@ mod tests {
     #[test]
     fn a_call_that_succeeds_did_and_all_ways_to_fail_are_seen() {
         let dir = tempfile::tempdir().unwrap();
-        let disk = FaultyDisk::new(Faults { seed: 3, rate: 300 });
+        let disk = FaultyDisk::new(Faults { seed: 3, rate: 300, no_locks: false });
         let (mut before, mut after, mut half) = (0, 0, 0);
         for number in 0..200 {
             let path = dir.path().join(format!("{number}"));

@@ -38,6 +38,9 @@ pub enum Event {
     Decided { step: String, choice: Choice },
     /// Somebody took the run up again.
     Resumed { policy: Policy },
+    /// The task of an attempt is nowhere: whoever was to put it out died, or may yet do so. The
+    /// attempt is made anew, as another task.
+    Recalled { step: String, attempt: Attempt },
     /// Somebody ended the run for good.
     Cancelled,
     /// A run that is over is to go on from this step of the workflow.

@@ -72,6 +72,9 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
         Event::Decided { step, choice } => {
             with(plan, run, step, |run, here| sequence::decide(plan, run, here, *choice, at));
         }
+        Event::Recalled { step, attempt } => {
+            with(plan, run, step, |run, here| sequence::recall(run, here, *attempt));
+        }
         Event::Cancelled => sequence::cancel(run, at),
         Event::Resumed { .. } | Event::Rewound { .. } => {}
     }

@@ -253,6 +253,16 @@ pub fn decide(plan: &Plan, run: &mut Run, here: &Address, choice: Choice, at: Ti
     }
 }
 
+/// Takes an attempt back that is out as a task; the next one is owed.
+pub fn recall(run: &mut Run, here: &Address, attempt: Attempt) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
+    if slot.state == StepState::Running && slot.attempts == attempt && out {
+        slot.state = StepState::Ready;
+        slot.tries = slot.tries.saturating_sub(1);
+    }
+}
+
 /// Ends a run for good. What was going on is over, by whoever cancels; nothing is owed any more.
 pub fn cancel(run: &mut Run, at: Time) {
     run.status = RunStatus::Cancelled;

@@ -64,6 +64,10 @@ impl Script {
         match words.as_slice() {
             ["start"] => vec![Event::Started { origin: self.run.origin.clone() }],
             ["wake"] => vec![Event::Woke],
+            ["recall", attempt] => {
+                let (step, attempt) = attempt.split_once('#').expect("an attempt has a number");
+                vec![Event::Recalled { step: step.into(), attempt: attempt.parse().unwrap() }]
+            }
             ["resume"] => vec![Event::Resumed { policy: self.run.origin.policy.clone() }],
             ["open", step] => vec![Event::Opened { step: (*step).into() }],
             ["skip", step] => vec![Event::Skipped { step: (*step).into() }],
@@ -198,6 +202,27 @@ steps:
         let resumed = format!("{resumed} resume -> wake {wakes}");
         check(rests, &[lines[0], lines[1], &resumed]);
     }
+}
+
+#[test]
+fn an_attempt_that_is_out_can_be_recalled_and_nothing_else_can() {
+    let steps = "
+version: '1.1'
+steps:
+  - { name: A, command: ['a'], retries: { max: 1, delay_ms: 0 } }
+";
+    let task = TaskRef { id: "t".into(), agent: "qa".into(), ticket: "k".into() };
+    let mut play = check(steps, &[]);
+    play.step("0 start -> run A#1");
+    // Nothing is out as a task yet.
+    play.step("1 recall A#1 -> ");
+    play.run.body.slots[0].record.as_mut().unwrap().task = Some(task);
+    play.step("2 recall A#2 -> ");
+    play.step("3 recall A#1 -> run A#2");
+    // It is no try of its own.
+    play.step("4 A#1 exit 0 -> ");
+    play.step("5 A#2 exit 1 -> run A#3");
+    play.step("6 A#3 exit 1 -> failed");
 }
 
 #[test]

@@ -174,6 +174,18 @@ impl Drive {
         self.record(reins, Event::Ended { step: name, attempt, record })
     }
 
+    /// Takes an attempt back whose task is nowhere.
+    pub fn recall(
+        &mut self,
+        reins: &mut Reins,
+        step: &StepPath,
+        attempt: Attempt,
+    ) -> Result<(), StoreError> {
+        let step = step.to_string();
+        self.in_flight.remove(&step);
+        self.record(reins, Event::Recalled { step, attempt })
+    }
+
     /// Gives up on executions whose end will not be heard.
     pub fn forget_flights(&mut self) {
         self.in_flight.clear();

@@ -8,13 +8,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::DEFINITION;
+use crate::disk::faulty::has_locks;
 
 /// Somebody who only looks whether a run is held keeps the lock for moments.
 const LOOKED_AT: [Duration; 5] = [Duration::from_millis(5); 5];
 
-/// A held lock. The kernel lets go of it when the process ends, however it ends.
+/// A held lock. The kernel lets go of it when the process ends, however it ends. Nothing, where
+/// the volume has no locks.
 #[derive(Debug)]
-pub struct RunLock(#[expect(dead_code, reason = "held, not read")] File);
+pub struct RunLock(#[expect(dead_code, reason = "held, not read")] Option<File>);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -30,8 +32,11 @@ pub fn take(root: &Path) -> Result<RunLock, LockError> {
     let file = OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?;
     let mut waits = LOOKED_AT.iter();
     loop {
+        if !has_locks() {
+            return Err(io::Error::from(nix::errno::Errno::ENOLCK).into());
+        }
         match fs4::FileExt::try_lock(&file) {
-            Ok(()) => return Ok(RunLock(file)),
+            Ok(()) => return Ok(RunLock(Some(file))),
             Err(fs4::TryLockError::WouldBlock) => {}
             Err(fs4::TryLockError::Error(error)) => return Err(error.into()),
         }
@@ -40,6 +45,20 @@ pub fn take(root: &Path) -> Result<RunLock, LockError> {
             Some(wait) => std::thread::sleep(*wait),
             None => return Err(LockError::Held { owner: Holder { pid }.to_string() }),
         }
+    }
+}
+
+/// The same for a run of a fleet, which is owned by the claim of its task: a volume without locks
+/// will do.
+pub fn take_if_any(root: &Path) -> Result<RunLock, LockError> {
+    use nix::errno::Errno::{ENOLCK, ENOSYS, EOPNOTSUPP};
+    match take(root) {
+        Err(LockError::Io(error)) => {
+            let code = error.raw_os_error().map(nix::errno::Errno::from_raw);
+            let none = code.is_some_and(|code| [ENOLCK, ENOSYS, EOPNOTSUPP].contains(&code));
+            if none { Ok(RunLock(None)) } else { Err(LockError::Io(error)) }
+        }
+        taken => taken,
     }
 }
 

@@ -339,6 +339,9 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
             format!("item {index} of `{step}` put back: {how}")
         }
         Event::Cancelled => format!("run {} cancelled", run.id),
+        Event::Recalled { step, attempt } => {
+            format!("the task of `{step}`, attempt {attempt}, is nowhere: it is made anew")
+        }
         Event::Rewound { step } => format!("run {} goes on from `{step}`", run.id),
         Event::Decided { step, choice } => format!("step `{step}`: {choice:?} was chosen"),
         Event::Moved { error: None, .. } | Event::Woke => return None,

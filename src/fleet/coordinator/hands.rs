@@ -68,7 +68,8 @@ impl FleetHands<'_> {
         self.outbox.extend(post::step_task(task, &step, limit, SystemClock.now()));
         let Launch { run, step, attempt, .. } = launch;
         let (run, step, attempt) = (run.clone(), step.clone(), *attempt);
-        self.out.insert(task.id.clone(), Out { run, step, attempt, task: task.clone() });
+        let out = Out { run, step, attempt, task: task.clone(), made_here: true };
+        self.out.insert(task.id.clone(), out);
     }
 
     fn execute_here(&mut self, launch: Launch) {

@@ -1,5 +1,6 @@
 //! The threads beside the loop: one keeps the beat and looks around, one never touches the volume.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -82,6 +83,10 @@ pub(super) fn look_around(
         }
     }
     let buried = member.look_around()?;
+    // What could not be given back, or was claimed by a rename that seemed to have failed.
+    for found in queue.adopt_surprises(&HashSet::new())? {
+        tracing::info!("a claim that nobody knew of was dealt with: {found:?}");
+    }
     let cancel = queue.cancel_requests()?;
     let mine = queue.claims(COORDINATOR)?;
     let held = mine.iter().filter(|claim| claim.worker == queue.me()).map(ClaimName::stem);

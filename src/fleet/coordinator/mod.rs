@@ -17,7 +17,7 @@ mod keep;
 mod own;
 mod results;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -135,6 +135,8 @@ struct Out {
     step: StepPath,
     attempt: Attempt,
     task: TaskRef,
+    /// This process made it, and nobody else puts it out.
+    made_here: bool,
 }
 
 /// A coordinator at work.
@@ -163,8 +165,8 @@ pub struct Coordinator {
     later: Vec<(RunId, Instant)>,
     /// Claims of runs that wait for a lock, which was told.
     told_of: HashSet<String>,
-    /// Somebody died, who may have taken something in.
-    deaths: bool,
+    /// Those who were found dead, and may have taken something in.
+    dead: BTreeSet<String>,
     /// It drives this one run and no other.
     only: Option<RunId>,
     /// When it last gave a sign of life before it saw that its runs are its own. Until a lease
@@ -200,7 +202,7 @@ impl Coordinator {
             failing: false,
             later: Vec::new(),
             told_of: HashSet::new(),
-            deaths: true,
+            dead: BTreeSet::new(),
             only: None,
             sure_ms: uptime_ms(),
             intake: None,
@@ -359,8 +361,11 @@ impl Coordinator {
             self.next_intake = now + self.setup.config.queue.idle_poll;
             return;
         }
-        let (died, lease) = (std::mem::take(&mut self.deaths), self.setup.config.queue.lease);
-        let recovered = recover(intake, &self.setup.queue, died, lease);
+        let lease = self.setup.config.queue.lease;
+        let recovered = recover(intake, &self.setup.queue, &self.dead, lease);
+        if recovered.is_ok() {
+            self.dead.clear();
+        }
         let scanned = recovered.and_then(|_| intake.scan(&*self.setup.queue, COORDINATOR));
         self.next_intake = match scanned {
             Ok(scanned) => {
@@ -518,7 +523,7 @@ impl Coordinator {
                 for dead in &buried {
                     reports.note(&obituary(dead));
                     self.next_look = Instant::now();
-                    self.deaths = true;
+                    self.dead.insert(dead.worker.clone());
                 }
                 self.drop_lost(&held, reports);
                 self.sure_ms = self.sure_ms.max(since_ms);

@@ -192,7 +192,7 @@ impl Coordinator {
         }
         for (step, attempt, task) in held.drive.tasks_out() {
             self.watch(&task.agent);
-            let out = Out { run: run.clone(), step, attempt, task };
+            let out = Out { run: run.clone(), step, attempt, task, made_here: false };
             self.out.insert(out.task.id.clone(), out);
         }
         self.next_look = Instant::now();

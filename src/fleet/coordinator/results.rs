@@ -165,7 +165,17 @@ impl Coordinator {
             self.out.remove(&out.task.id);
             return self.ended(held, &out.step, out.attempt, None, reports);
         }
-        if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
+        if !out.made_here {
+            // Whoever made it may be paused, and put it out when it wakes up: a task that two put
+            // out would be done twice. As another task it counts once, whatever becomes of this.
+            reports.note(&format!("run {}: task {} is nowhere, made anew", out.run, out.task.id));
+            self.out.remove(&out.task.id);
+            let recalled =
+                self.with(&mut held, |drive, reins| drive.recall(reins, &out.step, out.attempt));
+            if let Err(error) = recalled {
+                return self.abandon(held, &error, reports);
+            }
+        } else if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
             reports.note(&format!("run {}: task {} is put out again", out.run, out.task.id));
             let (run, site) = (out.run.clone(), held.drive.site.clone());
             let (step, attempt, task) = (out.step.clone(), out.attempt, Some(out.task.clone()));

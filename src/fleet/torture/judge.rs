@@ -6,6 +6,7 @@ use super::plot::Drop;
 use super::scripts::{SCRIPTS, Script};
 use crate::engine::{RunStatus, StepStatus};
 use crate::fleet::check::{Lying, Report, RunSeen, State};
+use crate::fleet::member;
 use crate::queue::End;
 
 /// What was promised to somebody.
@@ -140,6 +141,22 @@ fn judge_drop(
     }
 }
 
+/// Finds tasks that were done with half of what was dropped. Whoever dies while it asks a
+/// provider says only half to it, but then it does not end the task.
+pub fn torn(marks: &str, report: &Report) -> Vec<String> {
+    let ended: HashSet<String> = report.tree.tasks.iter().filter_map(mark_of_end).collect();
+    let torn = marks.lines().filter(|mark| ended.contains(*mark));
+    torn.map(|mark| format!("{mark} was done before its file was whole")).collect()
+}
+
+/// The mark of the claim that ended a task.
+fn mark_of_end(lying: &Lying) -> Option<String> {
+    match &lying.state {
+        State::Ended { name, .. } => Some(member::mark(name)),
+        _ => None,
+    }
+}
+
 /// What ended was executed: by the claim that ended it, where it was a task; and no claim was
 /// executed twice.
 fn judge_executions(
@@ -176,7 +193,7 @@ fn judge_executions(
     };
     for lying in report.tree.tasks.iter().filter(promised) {
         let State::Ended { end: End::Processed, name, .. } = &lying.state else { continue };
-        let mark = format!("task-{}/{}", lying.id(), name.stem());
+        let mark = member::mark(name);
         if !marks.contains(mark.as_str()) {
             wrong.push(format!("task {} is done, but {mark} was never executed", lying.id()));
         }

@@ -32,6 +32,8 @@ pub struct Stage {
     /// What the variables are called that make a clock wrong and a disk fail.
     pub clock_variable: &'static str,
     pub faults_variable: &'static str,
+    /// Each member sees no process but its own, as on a machine of its own, and no lock.
+    pub machines: bool,
 }
 
 impl Stage {
@@ -41,7 +43,14 @@ impl Stage {
                   whole, and must not be found by a mark"
     )]
     fn command(&self, arguments: &[&str], temper: Temper) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match self.machines {
+            true => Command::new("unshare"),
+            false => Command::new(&self.program),
+        };
+        if self.machines {
+            command.args(["-U", "-r", "-p", "-f", "--mount-proc", "--kill-child"]);
+            command.arg(&self.program);
+        }
         command
             .args(arguments)
             .current_dir(&self.workspace)
@@ -52,7 +61,10 @@ impl Stage {
         if temper.clock_ms != 0 {
             command.env(self.clock_variable, temper.clock_ms.to_string());
         }
-        if let Some((seed, rate)) = temper.faults {
+        let (seed, rate) = temper.faults.unwrap_or_default();
+        if self.machines {
+            command.env(self.faults_variable, format!("{seed},{rate},nolocks"));
+        } else if rate > 0 {
             command.env(self.faults_variable, format!("{seed},{rate}"));
         }
         command
@@ -118,15 +130,26 @@ impl Member {
     }
 
     fn signal(&self, signal: Signal) {
-        if let Some(child) = &self.child {
-            // Not waited for yet, so the pid is its own.
-            let _ = kill(Pid::from_raw(child.id().cast_signed()), signal);
+        // Not waited for yet, so the pid is its own.
+        if let Some(pid) = self.pid() {
+            let _ = kill(Pid::from_raw(pid), signal);
         }
+    }
+
+    /// The member's own process, which is the child or the child's only one.
+    fn pid(&self) -> Option<i32> {
+        let pid = self.child.as_ref()?.id();
+        if !self.stage.machines {
+            return Some(pid.cast_signed());
+        }
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        children.split_ascii_whitespace().next()?.parse().ok()
     }
 
     pub fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
             let _ = child.wait();
         }
         self.frozen = false;

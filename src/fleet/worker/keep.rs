@@ -1,6 +1,6 @@
 //! What goes on beside the slots: the beat, the claims, the guard, and what people drop.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -26,10 +26,11 @@ impl Shop {
         if self.is_closing() && intake.is_idle() {
             return None;
         }
-        let died = self.deaths.swap(false, Ordering::SeqCst);
+        let dead = std::mem::take(&mut *self.dead());
         let lease = self.setup.config.queue.lease;
-        if let Err(error) = recover(intake, &self.setup.queue, died, lease) {
+        if let Err(error) = recover(intake, &self.setup.queue, &dead, lease) {
             tracing::warn!("cannot go on with what others took in: {error}");
+            self.dead().extend(dead);
         }
         match intake.scan(&*self.setup.queue, &self.setup.agent) {
             Ok(scanned) => {
@@ -112,14 +113,18 @@ impl Shop {
     }
 }
 
-/// Goes on with what processes that live no more had taken in.
+/// Goes on with what processes that live no more had taken in: those that were found dead, and
+/// from time to time those that nobody knows.
 pub fn recover(
     intake: &mut Intake,
     queue: &FsQueue,
-    somebody_died: bool,
+    dead: &BTreeSet<String>,
     lease: Duration,
 ) -> io::Result<usize> {
-    intake.recover_if_due(somebody_died, lease, &|worker| {
+    intake.recover_if_due(!dead.is_empty(), lease, &|worker| {
+        if dead.contains(worker) {
+            return Ok(false);
+        }
         let here = Process::this();
         let known = member::registrations(queue)?.into_iter().find(|r| r.worker == worker);
         Ok(known.is_some_and(|r| !here.is_beside(&r.process) || r.process.lives_here()))
@@ -140,7 +145,7 @@ pub(super) fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop
             Ok(buried) => {
                 failing = false;
                 if !buried.is_empty() {
-                    shop.deaths.store(true, Ordering::SeqCst);
+                    shop.dead().extend(buried.iter().map(|dead| dead.worker.clone()));
                     shop.bell.ring();
                 }
                 buried.iter().for_each(|dead| shop.audience.note(&obituary(dead)));

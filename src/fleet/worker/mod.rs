@@ -11,7 +11,7 @@ mod keep;
 mod prepare;
 mod slot;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -118,8 +118,8 @@ struct Shop {
     slots_left: AtomicUsize,
     /// Something that was dropped is on its way to become a task; true until it is known.
     taking_in: AtomicBool,
-    /// Somebody died, who may have taken something in.
-    deaths: AtomicBool,
+    /// Those who were found dead, and may have taken something in.
+    dead: Mutex<BTreeSet<String>>,
     done: AtomicUsize,
     failed: AtomicUsize,
     masks: Mutex<BTreeMap<Vec<String>, Mask>>,
@@ -140,6 +140,10 @@ pub struct Tally {
 impl Shop {
     fn running(&self) -> MutexGuard<'_, HashMap<String, Running>> {
         self.running.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn dead(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.dead.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     fn close(&self) {
@@ -190,7 +194,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         running: Mutex::default(),
         slots_left: AtomicUsize::new(slots),
         taking_in: AtomicBool::new(true),
-        deaths: AtomicBool::new(true),
+        dead: Mutex::default(),
         done: AtomicUsize::new(0),
         failed: AtomicUsize::new(0),
         masks: Mutex::default(),

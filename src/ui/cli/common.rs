@@ -163,7 +163,7 @@ fn be_unreliable(environment: &Environment) -> Result<(), Failure> {
         time::set_wrong(by);
     }
     if let Some(text) = get(FAULTS).filter(|text| !text.is_empty()) {
-        let wanted = "SEED,RATE: how many of a thousand calls fail";
+        let wanted = "SEED,RATE (how many of a thousand calls fail) or SEED,RATE,nolocks";
         let faults = Faults::parse(&text).ok_or_else(|| wrong(FAULTS, &text, wanted))?;
         faulty::fail_by(faults);
     }
@@ -407,7 +407,8 @@ fn fill(
     }
     let store = Store::create(disk::machine(), root, &frozen, &new.plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
-    let lock = take_lock(root, id)?;
+    let taken = if new.fleet { lock::take_if_any(root) } else { lock::take(root) };
+    let lock = taken.map_err(|error| cannot_lock(error, root, id))?;
     Ok(Owned { plan: new.plan, run, store, lock })
 }
 

@@ -27,6 +27,9 @@ pub struct TortureArgs {
     /// How many runs are submitted, and as many tasks beside them
     #[arg(long, value_name = "R", default_value_t = 40)]
     pub runs: usize,
+    /// Each member as on a machine of its own: it sees no process of others, and has no locks
+    #[arg(long)]
+    pub machines: bool,
     /// Where to do it; must be empty, and is kept [default: a scratch directory, kept on failure]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -50,8 +53,8 @@ pub fn main(args: &TortureArgs, common: &Common) -> Result<u8, Failure> {
     };
     let program = std::env::current_exe().map_err(failed)?;
     let environment = around.environment.clone();
-    let stage =
-        torture::stage_in(&dir, program, environment, CLOCK_OFFSET, FAULTS).map_err(failed)?;
+    let stage = torture::stage_in(&dir, program, environment, CLOCK_OFFSET, FAULTS, args.machines)
+        .map_err(failed)?;
     let size = Size {
         seconds: args.seconds,
         workers: args.workers,
