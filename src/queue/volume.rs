@@ -81,8 +81,13 @@ impl FsQueue {
 
     /// An error unless the volume is there.
     pub(super) fn need_volume(&self) -> io::Result<()> {
-        if self.is_mounted()? {
-            return Ok(());
+        let mut patience = Patience::new(self.patience);
+        loop {
+            match self.is_mounted() {
+                Ok(true) => return Ok(()),
+                Ok(false) => break,
+                Err(error) => patience.wait(error)?,
+            }
         }
         Err(io::Error::other(format!(
             "the volume of `{}` is not there: `{}` is gone or another one; mount it again",

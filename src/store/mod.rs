@@ -78,6 +78,8 @@ pub struct Store {
     stale: bool,
     /// An event may have been appended in part.
     torn: bool,
+    /// Another may take the run over while this process is paused.
+    claimed: bool,
     /// When the first snapshot is due, as long as there is none.
     first_due: Option<Time>,
     /// Files that a new run froze and the medium may not have yet.
@@ -147,6 +149,7 @@ impl Store {
             unsynced: false,
             stale: false,
             torn: false,
+            claimed: false,
             first_due: None,
             frozen: Vec::new(),
             is_new: false,
@@ -403,9 +406,15 @@ impl Store {
         })
     }
 
+    /// Whether somebody owns the run in a later term.
+    fn is_lost(&self) -> Result<bool, StoreError> {
+        Ok(self.terms()?.last().is_some_and(|last| *last > self.term))
+    }
+
     /// Goes on in a journal of one's own, as the run's owner of this term. Whoever has lost the
     /// run may go on writing: nobody reads it.
     pub fn begin_term(&mut self, term: u32) {
+        self.claimed = true;
         if term > self.term {
             self.term = term;
             self.names_unsynced = true;
@@ -496,7 +505,15 @@ impl Store {
             0 | 1 => format!(".{STATE}.tmp"),
             term => format!(".{STATE}.{term}.tmp"),
         });
-        disk::replace_by(&*self.disk, &temporary, &path, &bytes).map_err(failed("write", &path))?;
+        let written = self.disk.write(&temporary, &bytes);
+        written.and_then(|()| self.disk.sync(&temporary)).map_err(failed("write", &path))?;
+        if self.claimed && self.is_lost()? {
+            // Whoever has the run now keeps its state. This is looked for as late as can be: the
+            // sync above is where a process spends its time, and where it is most often paused.
+            return self.disk.remove(&temporary).map_err(failed("remove", &temporary));
+        }
+        let renamed = self.disk.rename(&temporary, &path);
+        renamed.and_then(|()| self.disk.sync_dir(&self.root)).map_err(failed("write", &path))?;
         self.names_unsynced = false;
         self.first_due = None;
         self.begin_to_settle()?;

@@ -370,6 +370,24 @@ fn what_an_owner_writes_after_it_lost_the_run_counts_for_nothing() {
     assert_eq!(state(&loaded), state(&run));
 }
 
+/// The state that people see stays that of the run's owner.
+#[test]
+fn an_owner_that_lost_the_run_does_not_replace_its_state() {
+    let mut world = World::new(Planted::Nothing);
+    let root = Path::new("run");
+    let (mut paused, stale) = world.begin().unwrap();
+    paused.begin_term(1);
+    let (mut store, mut run) = Store::load(world.faulty(), root, &world.plan).unwrap();
+    store.begin_term(2);
+    world.record(&mut store, &mut run, Event::Resumed { policy: Policy::default() }).unwrap();
+    let now = world.now();
+    store.save(&world.plan, &run, now).unwrap();
+    let state = world.disk.read(&root.join(STATE)).unwrap();
+    paused.save(&world.plan, &stale, now).unwrap();
+    assert_eq!(world.disk.read(&root.join(STATE)).unwrap(), state);
+    assert!(!world.disk.list(root).unwrap().iter().any(|name| name.ends_with(".tmp")));
+}
+
 /// Somebody else may be in the middle of a write: what looks torn is not cut.
 #[test]
 fn looking_at_a_run_leaves_its_files_as_they_are() {
