@@ -197,6 +197,9 @@ fn owner_line(owner: &Owner) -> Option<String> {
             let pid = pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
             Some(format!("held by coordinator {worker}{host}{pid}: {}", life.word()))
         }
+        Owner::Locked { worker, pid, .. } => Some(format!(
+            "held by coordinator {worker}, which waits for process {pid} to let go of its lock"
+        )),
         Owner::Queue { .. } | Owner::Nobody { .. } => None,
     }
 }
