@@ -225,13 +225,17 @@ fn placed(task: &TaskView) -> String {
             let since = since(*at);
             match life {
                 Life::Dead => format!(
-                    "was claimed by worker {on}, which is dead; it goes back to the inbox as soon \
-                     as another member of the fleet looks"
+                    "was claimed by worker {on}, which is dead; another member of the fleet deals \
+                     with it as soon as it looks"
                 ),
                 Life::Silent => {
                     format!("is claimed by worker {on}{since}, of which no beat was seen")
                 }
-                _ => format!("is being executed by worker {on}{since}"),
+                Life::Unknown => format!(
+                    "is claimed by worker {on}{since}; whether that lives shows only in its next \
+                     beat"
+                ),
+                Life::Alive => format!("is being executed by worker {on}{since}"),
             }
         }
         PlaceView::Processed(ended) => format!("was processed by worker {}", ended.worker),
@@ -391,8 +395,8 @@ mod tests {
             ),
             (
                 claimed(Life::Dead),
-                "was claimed by worker w1 on far, which is dead; it goes back to the inbox as \
-                 soon as another member of the fleet looks",
+                "was claimed by worker w1 on far, which is dead; another member of the fleet \
+                 deals with it as soon as it looks",
             ),
             (
                 task(PlaceView::Failed(Ended { message: "no tests".into(), ..Ended::default() })),
