@@ -292,7 +292,8 @@ steps:
         while not os.path.isdir(inbox) or len(os.listdir(inbox)) < count:
             time.sleep(0.01)
         taken = (time.perf_counter() - began) / count
-        time.sleep(1)
+        # Their first states are written meanwhile.
+        time.sleep(8)
         idle, memory = self.idle(coordinator.pid, 5)
         worker = self.start(folder, "worker", "bench", "--concurrency", "2")
         began = time.perf_counter()

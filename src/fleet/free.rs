@@ -264,7 +264,9 @@ pub fn day(at: Time) -> String {
 /// follow-up which is there already is not put out again.
 pub fn follow_up_id(after: &TaskId, index: usize) -> TaskId {
     let digest = sha256(format!("{after}/{index}").as_bytes());
-    let random = u128::from_str_radix(&digest[..20], 16).unwrap_or_default();
+    // The first sixteen bits keep them in the order in which they were asked for.
+    let random = u128::from_str_radix(&digest[..16], 16).unwrap_or_default();
+    let random = ((index as u128 & 0xffff) << 64) | random;
     TaskId::new(made_at(after).0.unsigned_abs(), random)
 }
 

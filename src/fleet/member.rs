@@ -61,6 +61,13 @@ impl Process {
             && self.pid_namespace == other.pid_namespace
     }
 
+    /// Whether it was stopped by a signal, or is being looked at by a debugger.
+    pub fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+        matches!(state, Some("T" | "t"))
+    }
+
     /// Whether it runs, asked on its own machine.
     pub fn lives_here(&self) -> bool {
         start_time(self.pid) == Some(self.start_time)

@@ -8,6 +8,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value};
+
 use super::moves::{Patience, parent};
 use super::name::{ClaimName, TaskName};
 use super::{Claim, End, Ending, Finish, FsQueue, seal, status};
@@ -87,8 +89,17 @@ impl FsQueue {
     }
 
     fn keep_or_replace(&self, path: &Path, bytes: &[u8]) -> io::Result<Ending> {
-        let whole = self.read_file(path)?.is_some_and(|bytes| seal::unseal(&bytes).is_some());
-        if !whole {
+        let ours = seal::unseal(bytes);
+        let found = self.read_file(path)?.and_then(|bytes| seal::unseal(&bytes));
+        let ticket = |status: &Option<Map<String, Value>>| status.as_ref()?.get("ticket").cloned();
+        // One that does not carry the task's ticket was put there by a stranger.
+        let ours_or_earlier = found.is_some() && ticket(&found) == ticket(&ours);
+        if found.is_some() && !ours_or_earlier {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let aside = self.layout.evidence().join(format!("{name}.{}", self.word()));
+            self.disk.rename(path, &aside)?;
+        }
+        if !ours_or_earlier {
             let temporary = self.write_temporary(bytes, None)?;
             self.disk.rename(&temporary, path)?;
         } else if self.durable {

@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fleet::intake::is_dropped;
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
 use crate::ids::RunId;
-use crate::queue::{End, FsQueue, Place, Queue};
+use crate::queue::{End, FsQueue, Layout, Place, Queue};
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
 
@@ -52,6 +53,8 @@ pub struct InboxView {
     pub agent: String,
     pub waiting: usize,
     pub claimed: usize,
+    /// Files that people dropped and no worker has taken in yet.
+    pub dropped: usize,
     /// Living workers that take new tasks.
     pub workers: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,16 +94,35 @@ impl Board {
 
     /// Every agent that somebody serves or that has tasks.
     pub fn inboxes(&self) -> io::Result<Vec<InboxView>> {
-        let Some(queue) = &self.queue else { return Ok(Vec::new()) };
+        let Some(queue) = &self.queue else { return Ok(self.inboxes_of_nobody()) };
         let mut agents: BTreeSet<String> = queue.agents()?.into_iter().collect();
         agents.extend(self.members.views().map(|member| member.agent));
         agents.into_iter().map(|agent| self.inbox(queue, agent)).collect()
+    }
+
+    /// Inboxes that people made and dropped something into before any worker came.
+    fn inboxes_of_nobody(&self) -> Vec<InboxView> {
+        let inboxes = Layout::new(self.workspace.root()).inboxes();
+        let entries = std::fs::read_dir(inboxes).into_iter().flatten().flatten();
+        let named = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let view = |agent: String| {
+            let dropped = self.dropped(&agent);
+            InboxView { agent, waiting: 0, claimed: 0, dropped, workers: 0, paused: None }
+        };
+        named.map(view).filter(|inbox| inbox.dropped > 0).collect()
+    }
+
+    fn dropped(&self, agent: &str) -> usize {
+        let inbox = Layout::new(self.workspace.root()).inbox(agent);
+        let entries = std::fs::read_dir(inbox).into_iter().flatten().flatten();
+        entries.filter(|entry| is_dropped(&entry.file_name())).count()
     }
 
     fn inbox(&self, queue: &FsQueue, agent: String) -> io::Result<InboxView> {
         Ok(InboxView {
             waiting: queue.waiting(&agent)?.len(),
             claimed: queue.claims(&agent)?.len(),
+            dropped: self.dropped(&agent),
             workers: self.members.serving(&agent).count(),
             paused: queue.paused(&agent)?.map(|reason| one_line(&reason)),
             agent,

@@ -307,6 +307,10 @@ fn check_agent(fields: &Fields) {
     if let Some(fault) = name_fault(agent) {
         let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
         fields.findings.error(place, format!("`{agent}` cannot name an agent: {fault}"));
+    } else if agent == "coordinator" {
+        let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
+        let message = "`coordinator` is no agent that steps can go to: it drives runs";
+        fields.findings.error(place, message);
     }
 }
 

@@ -124,6 +124,8 @@ struct Held {
     /// Executions in this process.
     here: usize,
     cancelling: bool,
+    /// It could not be ended, which was told.
+    failing: bool,
 }
 
 /// A task that is out.
@@ -157,6 +159,12 @@ pub struct Coordinator {
     patience: Patience,
     next_look: Instant,
     closing: bool,
+    /// The queue could not be reached, which was told.
+    failing: bool,
+    /// Runs that something failed for which may pass, and when to try again.
+    later: Vec<(RunId, Instant)>,
+    /// Claims of runs that wait for a lock, which was told.
+    told_of: HashSet<String>,
     /// Those who were found dead, and may have taken something in.
     dead: BTreeSet<String>,
     /// It drives this one run and no other.
@@ -191,6 +199,9 @@ impl Coordinator {
             patience,
             next_look: Instant::now(),
             closing: false,
+            failing: false,
+            later: Vec::new(),
+            told_of: HashSet::new(),
             dead: BTreeSet::new(),
             only: None,
             sure_ms: uptime_ms(),
@@ -246,7 +257,11 @@ impl Coordinator {
         loop {
             if self.is_doubtful() {
                 // Paused, or the volume was away: others may have taken the runs over.
-                self.make_sure(reports);
+                self.make_sure(stop, reports);
+                if self.is_doubtful() && stop.level() > 0 && self.may_go(stop.level()) {
+                    // What is held stays claimed, for others to find that nobody holds it.
+                    return Ok(());
+                }
                 continue;
             }
             self.take_in_dropped(reports);
@@ -274,7 +289,7 @@ impl Coordinator {
     }
 
     /// Finds out which runs are still held, before anything else is done for them.
-    fn make_sure(&mut self, reports: &mut dyn Reports) {
+    fn make_sure(&mut self, stop: &Stop, reports: &mut dyn Reports) {
         let since_ms = uptime_ms();
         let queue = self.setup.queue.clone();
         let listed = queue.beat().and_then(|()| queue.claims(COORDINATOR));
@@ -282,12 +297,22 @@ impl Coordinator {
             Ok(claims) => {
                 self.drop_lost(&claims.iter().map(ClaimName::stem).collect(), reports);
                 self.sure_ms = since_ms;
+                self.failing = false;
             }
             Err(error) => {
-                tracing::warn!("cannot reach the queue: {error}; will be tried again");
-                std::thread::sleep(self.setup.config.queue.beat);
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::warn!("cannot reach the queue: {error}; will be tried again");
+                }
+                stop.wait_above(stop.level(), self.setup.config.queue.beat);
             }
         }
+    }
+
+    /// Whether it may end though the volume is away: it has nothing, or was told twice.
+    fn may_go(&mut self, level: u8) -> bool {
+        self.close(level);
+        let idle = self.held.values().all(|held| held.here == 0);
+        (self.held.is_empty() && self.put_off.is_empty()) || (level > 1 && idle)
     }
 
     fn may_leave(&self) -> bool {
@@ -392,6 +417,10 @@ impl Coordinator {
             self.take_up(claim, reports);
         }
         self.touched.extend(self.timed.drain());
+        let (due, later) = std::mem::take(&mut self.later).into_iter().partition(|l| l.1 <= now);
+        self.later = later;
+        let due: Vec<(RunId, Instant)> = due;
+        self.touched.extend(due.into_iter().map(|(run, _)| run));
         let mut flushed = Vec::new();
         while let Some(run) = self.touched.pop_front() {
             if self.is_doubtful() {
@@ -460,6 +489,9 @@ impl Coordinator {
         let mut nap = self.next_look.saturating_duration_since(Instant::now());
         if self.intake.is_some() {
             nap = nap.min(self.next_intake.saturating_duration_since(Instant::now()));
+        }
+        for (_, at) in &self.later {
+            nap = nap.min(at.saturating_duration_since(Instant::now()));
         }
         let now = SystemClock.now();
         for run in &self.timed {

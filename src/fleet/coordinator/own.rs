@@ -59,8 +59,12 @@ impl Coordinator {
         let root = self.setup.workspace.root().join(&task.run_root);
         let lock = match lock::take(&root) {
             Ok(lock) => Some(lock),
-            Err(LockError::Held { .. }) => {
+            Err(LockError::Held { owner }) => {
                 // Its last owner has lost it and does not know yet, or somebody resumed it here.
+                if self.told_of.insert(claim.name.stem()) {
+                    let run = &task.run_id;
+                    reports.note(&format!("run {run} waits: {owner} still has its lock"));
+                }
                 let again = Instant::now() + self.setup.config.queue.beat;
                 return self.put_off.push((claim, again));
             }
@@ -160,6 +164,7 @@ impl Coordinator {
             _lock: lock,
             here: 0,
             cancelling: false,
+            failing: false,
         }))
     }
 
@@ -224,9 +229,12 @@ impl Coordinator {
             self.with(held, |drive, reins| drive.record(reins, Event::Cancelled))?;
         }
         if let Err(error) = held.drive.rest(SystemClock.now()) {
-            tracing::warn!("run {run}: {error}; will be tried again");
-            self.timed.insert(run);
-            return Ok(false);
+            if error.source.kind() != io::ErrorKind::NotFound {
+                self.try_later(held, &error);
+                return Ok(false);
+            }
+            // Somebody removed its directory: there is nothing to keep it in.
+            reports.note(&format!("run {run}: {error}; it is over"));
         }
         let status = held.drive.run.status;
         let (end, message) = match status {
@@ -238,8 +246,7 @@ impl Coordinator {
             Ok(Ending::Committed) => Left::Ended(status),
             Ok(Ending::Fenced) => Left::Lost,
             Err(error) => {
-                tracing::warn!("run {run}: {error}; will be tried again");
-                self.timed.insert(run);
+                self.try_later(held, &error);
                 return Ok(false);
             }
         };
@@ -250,6 +257,15 @@ impl Coordinator {
         self.forget_tasks(&run);
         reports.left(&held.drive.run, left);
         Ok(true)
+    }
+
+    /// A run that is over and cannot be ended now is tried again with every beat, and told of once.
+    fn try_later(&mut self, held: &mut Held, error: &dyn Display) {
+        let run = held.drive.run.id.clone();
+        if !std::mem::replace(&mut held.failing, true) {
+            tracing::warn!("run {run}: {error}; will be tried again");
+        }
+        self.later.push((run, Instant::now() + self.setup.config.queue.beat));
     }
 
     /// Runs whose claim is no longer here: somebody took this process for dead.

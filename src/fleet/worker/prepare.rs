@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use super::{Setup, Shop};
 use crate::exec::Mask;
 use crate::fleet::free::FreeTask;
@@ -28,6 +30,10 @@ impl Ready {
 impl Shop {
     /// Makes of a claimed task what can be executed. The error is one sentence.
     pub(super) fn prepare(&self, claim: &Claim) -> Result<Ready, String> {
+        let said = |key: &str| claim.task.document.get(key).and_then(Value::as_str);
+        if said("id") != Some(claim.name.task.id.as_str()) || said("agent") != Some(&claim.agent) {
+            return Err("it is another task than its name and its inbox say".into());
+        }
         match post::read(&claim.task.document)? {
             Asked::Step(step) => self.prepare_step(*step),
             Asked::Run(_) => Err("it is a run, which only a coordinator can drive".into()),

@@ -22,7 +22,8 @@ pub enum Life {
     Alive,
     /// Its process is gone.
     Dead,
-    /// It is of another machine, and its beat did not move for longer than a beat.
+    /// Its process is stopped; or it is of another machine, and its beat did not move for longer
+    /// than a beat.
     Silent,
     /// It is of another machine, and was not watched long enough.
     Unknown,
@@ -100,7 +101,12 @@ impl Members {
         for name in names {
             let registration = registered.remove(&name);
             let lives = registration.as_ref().filter(|r| here.is_beside(&r.process));
-            let life = judge(lives.map(|r| r.process.lives_here()), beats.get(&name).copied());
+            let stopped = lives.is_some_and(|r| r.process.is_stopped());
+            let life = match judge(lives.map(|r| r.process.lives_here()), beats.get(&name).copied())
+            {
+                Life::Alive if stopped => Life::Silent,
+                life => life,
+            };
             members.beats.extend(last_beat(queue, &name).map(|at| (name.clone(), at)));
             members.known.insert(name, (registration, life));
         }
@@ -155,7 +161,8 @@ impl Members {
     pub fn serving(&self, agent: &str) -> impl Iterator<Item = WorkerView> {
         self.views().filter(move |member| {
             let takes_new = !member.draining && member.run.is_none();
-            member.agent == agent && takes_new && member.life != Life::Dead
+            let lives = !matches!(member.life, Life::Dead | Life::Silent);
+            member.agent == agent && takes_new && lives
         })
     }
 

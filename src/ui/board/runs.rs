@@ -69,6 +69,9 @@ pub enum Owner {
     Process { pid: Option<u32> },
     /// Whoever holds the run's task.
     Coordinator { worker: String, host: Option<String>, pid: Option<u32>, life: Life },
+    /// A coordinator holds its task, and waits for a process that still has the run's lock: one
+    /// that lost the run and was paused before it could hear of that.
+    Locked { worker: String, host: Option<String>, pid: u32 },
     /// It waits in `inbox/coordinator`.
     Queue { ahead: usize, coordinators: usize, paused: Option<String> },
     /// Nobody, and why whoever drove it let it go, if that is known.
@@ -304,7 +307,7 @@ impl Board {
     /// Who drives a run that is not over.
     fn owner(&self, id: &RunId, root: &Path, fleet: bool) -> Owner {
         if let Some(place) = self.runs.get(id.as_str()).filter(|_| fleet) {
-            return self.holder(place, id);
+            return locked(self.holder(place, id), root);
         }
         if let Some(holder) = lock::held_by(root) {
             return Owner::Process { pid: holder.pid };
@@ -364,6 +367,19 @@ impl Board {
     }
 }
 
+/// Whether the holder of a run's task drives it: another process of this machine may have its lock.
+fn locked(owner: Owner, root: &Path) -> Owner {
+    match owner {
+        Owner::Coordinator { worker, host, pid: Some(own), life: Life::Alive } => {
+            match lock::held_by(root).and_then(|holder| holder.pid) {
+                Some(pid) if pid != own => Owner::Locked { worker, host, pid },
+                _ => Owner::Coordinator { worker, host, pid: Some(own), life: Life::Alive },
+            }
+        }
+        owner => owner,
+    }
+}
+
 /// Where a run stands, from what its files say and who drives it.
 pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
     match (status, owner) {
@@ -371,6 +387,7 @@ pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
         (RunStatus::Failed, _) => Standing::Failed,
         (RunStatus::Cancelled, _) => Standing::Cancelled,
         (RunStatus::Running, Owner::Process { .. }) => Standing::Running,
+        (RunStatus::Running, Owner::Locked { .. }) => Standing::Doubtful,
         (RunStatus::Running, Owner::Queue { .. }) => Standing::Queued,
         (RunStatus::Running, Owner::Nobody { .. }) => Standing::Stopped,
         (RunStatus::Running, Owner::Coordinator { life, .. }) => match life {

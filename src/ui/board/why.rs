@@ -16,6 +16,7 @@ pub fn why_run(detail: &RunDetail) -> String {
         Standing::Damaged => why_damaged(run),
         Standing::Queued => why_queued(run),
         Standing::Stopped => why_stopped(run),
+        Standing::Doubtful if matches!(run.owner, Owner::Locked { .. }) => why_doubtful(run),
         Standing::Doubtful => format!("{}; {}", why_doubtful(run), why_current(run, steps)),
         Standing::Running => why_current(run, steps),
     }
@@ -128,6 +129,14 @@ fn why_doubtful(run: &RunView) -> String {
         Owner::Coordinator { worker, host, .. } => {
             let on = on(worker, host.as_deref());
             format!("no beat was seen of coordinator {on}, which drives run {}", run.run_id)
+        }
+        Owner::Locked { worker, host, pid } => {
+            let on = on(worker, host.as_deref());
+            format!(
+                "coordinator {on} has run {} and waits for process {pid}, which still has its \
+                 lock and may be stopped",
+                run.run_id
+            )
         }
         _ => format!("nobody was seen to drive run {}", run.run_id),
     }
@@ -257,7 +266,7 @@ fn who(run: &RunView) -> String {
         Owner::Coordinator { worker, host, .. } => {
             format!("coordinator {}", on(worker, host.as_deref()))
         }
-        Owner::Queue { .. } | Owner::Nobody { .. } => "nobody".to_owned(),
+        Owner::Locked { .. } | Owner::Queue { .. } | Owner::Nobody { .. } => "nobody".to_owned(),
     }
 }
 

@@ -215,6 +215,12 @@ impl Submissions {
         let said = yaml::parse(dropped.text).map_err(shown)?.to_json();
         let (loaded, own) = match said.get("workflow").and_then(Value::as_str) {
             Some(file) => {
+                let known = |key: &String| key == "workflow" || key == "context";
+                let keys = said.as_object().into_iter().flat_map(|map| map.keys());
+                if let Some(key) = keys.clone().find(|key| !known(key)) {
+                    let message = format!("it has an unknown key `{key}`");
+                    return Err(Failure::new(2, message).hint("`workflow` and `context` are known"));
+                }
                 let path = open_workspace_path(around, file)?;
                 (common::load(around, &path)?, said.get("context").cloned())
             }

@@ -188,9 +188,9 @@ pub fn main() -> ExitCode {
 
 /// Runs a program that is one verb of `orchestrate`, with the arguments it was given.
 pub fn main_as(verb: &[&str]) -> ExitCode {
-    let mut args = std::env::args_os();
-    let own = args.next().into_iter();
-    run_cli(Cli::parse_from(own.chain(verb.iter().map(Into::into)).chain(args)))
+    let args = std::env::args_os().skip(1);
+    let own = std::iter::once("orchestrate").chain(verb.iter().copied());
+    run_cli(Cli::parse_from(own.map(Into::into).chain(args)))
 }
 
 fn run_cli(cli: Cli) -> ExitCode {

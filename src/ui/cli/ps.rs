@@ -95,7 +95,7 @@ fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
     let (worker, host, pid) = match run.owner {
         Owner::Process { pid } => (None, None, pid),
         Owner::Coordinator { worker, host, pid, .. } => (Some(worker), host, pid),
-        Owner::Queue { .. } | Owner::Nobody { .. } => (None, None, None),
+        Owner::Locked { .. } | Owner::Queue { .. } | Owner::Nobody { .. } => (None, None, None),
     };
     let steps = detail.steps.into_iter();
     let own = steps.filter(|step| {

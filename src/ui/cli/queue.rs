@@ -96,6 +96,10 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
         put_json("queue/v1", json!({ "inboxes": shown }))?;
         return Ok(0);
     }
+    let dropped: u64 = shown.iter().filter_map(|inbox| inbox["dropped"].as_u64()).sum();
+    if dropped > 0 {
+        around.say(format!("{dropped} dropped files that no worker has taken in yet"));
+    }
     if rows.is_empty() {
         around.say("no task is waiting or being executed");
         return Ok(0);
@@ -260,6 +264,7 @@ fn resume(args: &AgentArg, around: &Surroundings) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     if queue.paused(&args.agent).map_err(failed)?.is_none() {
         around.say(format!("`{}` was not paused", args.agent));
+        return if around.common.json { told(around, &args.agent, false, "") } else { Ok(0) };
     }
     queue.resume(&args.agent).map_err(failed)?;
     told(around, &args.agent, false, "")

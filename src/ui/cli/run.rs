@@ -152,8 +152,11 @@ fn sort_out(args: &RunArgs) -> Result<(PathBuf, Option<PathBuf>), Failure> {
         {
             Ok((taken.clone(), Some(PathBuf::new())))
         }
-        _ => Err(Failure::new(2, "no workflow was named")
-            .hint("orchestrate run WORKFLOW.yaml; see orchestrate run --help")),
+        _ => {
+            let verb = if args.detach { "submit" } else { "run" };
+            let hint = format!("orchestrate {verb} WORKFLOW.yaml; see orchestrate {verb} --help");
+            Err(Failure::new(2, "no workflow was named").hint(hint))
+        }
     }
 }
 

@@ -17,10 +17,19 @@ use crate::ui::board::{Board, Found, Lookup};
 
 /// The queue of the workspace, if there ever was one: looking makes none.
 pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
-    match Layout::new(&around.workspace).fleet_file().exists() {
-        true => fleet::open_queue(around).map(Some),
-        false => Ok(None),
+    let layout = Layout::new(&around.workspace);
+    if layout.fleet_file().exists() {
+        return fleet::open_queue(around).map(Some);
     }
+    if layout.all_claimed().exists() {
+        let file = layout.fleet_file();
+        let message = format!("there is a queue here, but its `{}` is gone", file.display());
+        return Err(Failure::new(7, message).hint(
+            "workers and coordinators that live go on once it is put back; with none alive, \
+             the next one makes it anew",
+        ));
+    }
+    Ok(None)
 }
 
 /// The queue of the workspace, for verbs that are about it.

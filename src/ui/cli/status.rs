@@ -121,9 +121,9 @@ pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
 }
 
 fn inbox_row(inbox: &InboxView) -> Vec<String> {
-    let InboxView { agent, waiting, claimed, workers, paused } = inbox;
+    let InboxView { agent, waiting, claimed, dropped, workers, paused } = inbox;
     let served = match workers {
-        0 if *waiting > 0 => "nobody serves it".to_owned(),
+        0 if waiting + dropped > 0 => "nobody serves it".to_owned(),
         0 => "no worker".to_owned(),
         1 => "1 worker".to_owned(),
         workers => format!("{workers} workers"),
@@ -132,7 +132,10 @@ fn inbox_row(inbox: &InboxView) -> Vec<String> {
         "" => "paused".to_owned(),
         reason => format!("paused: {reason}"),
     });
-    let waiting = format!("{waiting} waiting");
+    let waiting = match dropped {
+        0 => format!("{waiting} waiting"),
+        dropped => format!("{waiting} waiting, {dropped} dropped"),
+    };
     vec![agent.clone(), waiting, format!("{claimed} claimed"), served, paused.unwrap_or_default()]
 }
 
@@ -194,6 +197,9 @@ fn owner_line(owner: &Owner) -> Option<String> {
             let pid = pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
             Some(format!("held by coordinator {worker}{host}{pid}: {}", life.word()))
         }
+        Owner::Locked { worker, pid, .. } => Some(format!(
+            "held by coordinator {worker}, which waits for process {pid} to let go of its lock"
+        )),
         Owner::Queue { .. } | Owner::Nobody { .. } => None,
     }
 }

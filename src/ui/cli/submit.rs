@@ -6,6 +6,7 @@ use super::{Common, Failure, coordinator, fleet, run};
 use crate::fleet::member::Registration;
 use crate::fleet::post::COORDINATOR;
 use crate::queue::Queue;
+use crate::store::snapshot;
 use crate::time::{Clock, SystemClock};
 
 pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
@@ -42,7 +43,11 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     }
     fleet::warn_of_absent(&queue, &agents);
     match around.common.json {
-        true => common::tell_outcome(&around, &owned.plan, &owned.run, 0),
+        true => {
+            let mut summary = snapshot::summary(&owned.plan, &owned.run);
+            summary["status"] = "queued".into();
+            println!("{summary}");
+        }
         false => println!("{id}"),
     }
     Ok(0)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::common::{self, Surroundings};
 use super::{Common, Failure, fleet, signals};
+use crate::fleet::post::COORDINATOR;
 use crate::fleet::worker::{self, Setup, Until};
 use crate::ids::name_fault;
 
@@ -33,6 +34,10 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
     if let Some(fault) = name_fault(&args.agent) {
         let message = format!("`{}` cannot name an agent: {fault}", args.agent);
         return Err(Failure::new(2, message));
+    }
+    if args.agent == COORDINATOR {
+        let message = "no worker can serve `coordinator`: what lies there are runs";
+        return Err(Failure::new(2, message).hint("`orchestrate coordinator` drives them"));
     }
     let queue = fleet::open_queue(&around)?;
     fleet::check_inbox(&around, &queue, &args.agent)?;
@@ -66,6 +71,9 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
     };
     let tally = worker::serve(setup, &signals.stop, Arc::new(teller))
         .map_err(|error| Failure::new(1, format!("the worker had to end: {error}")))?;
+    if signals.stop.level() > 1 {
+        return Ok(signals.code());
+    }
     let failed = until != Until::Told && tally.failed > 0;
     Ok(u8::from(failed))
 }
