@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::plot::Drop;
 use super::scripts::{SCRIPTS, Script};
 use crate::engine::{RunStatus, StepStatus};
-use crate::fleet::check::{Lying, Report, RunSeen, State};
+use crate::fleet::check::{EndSeen, Lying, Report, RunSeen, State};
 use crate::fleet::member;
 use crate::queue::End;
 
@@ -98,6 +98,11 @@ fn judge_run(run: &RunSeen, script: &Script, report: &Report, wrong: &mut Vec<St
     };
     if end != wanted {
         wrong.push(format!("{what} is {:?}, but its task is {end:?}", run.status));
+    }
+    let again =
+        |pair: &&[EndSeen]| pair[0].step == pair[1].step && pair[0].status == StepStatus::Completed;
+    if let Some(pair) = run.ended.windows(2).find(again) {
+        wrong.push(format!("{what}: `{}` had completed, and was done again", pair[0].step));
     }
     let mut path: Vec<&str> = run.ended.iter().map(|end| end.step.as_str()).collect();
     path.dedup();
