@@ -57,7 +57,7 @@ pub struct Claim {
 }
 
 /// Where a task ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     Processed,
     Failed,
