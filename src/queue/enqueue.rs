@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use super::fs::check_name;
 use super::moves::{Patience, parent};
 use super::name::ClaimName;
-use super::{Claim, Ending, FsQueue, Task, seal};
+use super::{Claim, Ending, FsQueue, Still, Task, seal};
 
 /// How many tasks are held in memory, written out, at once.
 const GROUP: usize = 256;
 
 impl FsQueue {
-    pub(super) fn put_out(&self, tasks: &[Task]) -> io::Result<()> {
+    pub(super) fn put_out(&self, tasks: &[Task], still: Still) -> io::Result<Vec<bool>> {
         let mut moves = Vec::with_capacity(tasks.len());
         for group in tasks.chunks(GROUP) {
             for task in group {
@@ -27,10 +27,18 @@ impl FsQueue {
             let targets = group.iter().map(|t| self.layout.inbox(&t.agent).join(t.name.file()));
             moves.extend(self.write_tasks(group)?.into_iter().zip(targets));
         }
-        for (from, to) in &moves {
-            self.put(from, to)?;
+        let mut out = Vec::with_capacity(tasks.len());
+        for (task, (from, to)) in tasks.iter().zip(&moves) {
+            let wanted = still(task)?;
+            if wanted {
+                self.put(from, to)?;
+            } else {
+                self.drop_half(from);
+            }
+            out.push(wanted);
         }
-        self.sync_dirs(moves.iter().map(|(_, to)| parent(to))).check_all()
+        self.sync_dirs(moves.iter().map(|(_, to)| parent(to))).check_all()?;
+        Ok(out)
     }
 
     pub(super) fn put_out_claimed(&self, task: &Task) -> io::Result<Claim> {

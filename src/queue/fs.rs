@@ -18,7 +18,7 @@ use super::markers::Marks;
 use super::moves::Patience;
 use super::name::{ClaimName, TaskId, TaskName, is_word};
 use super::stock::{Stock, Stuck};
-use super::{Claim, Claimed, End, Ending, Finish, Place, Queue, Reaped, Task};
+use super::{Claim, Claimed, End, Ending, Finish, Place, Queue, Reaped, Still, Task};
 use crate::disk::Disk;
 use crate::{ids, random};
 
@@ -238,7 +238,11 @@ impl Task {
 
 impl Queue for FsQueue {
     fn enqueue(&self, tasks: &[Task]) -> io::Result<()> {
-        self.put_out(tasks)
+        self.put_out(tasks, &|_| Ok(true)).map(drop)
+    }
+
+    fn enqueue_while(&self, tasks: &[Task], still: Still) -> io::Result<Vec<bool>> {
+        self.put_out(tasks, still)
     }
 
     fn enqueue_claimed(&self, task: &Task) -> io::Result<Claim> {

@@ -57,7 +57,7 @@ pub struct Claim {
 }
 
 /// Where a task ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     Processed,
     Failed,
@@ -116,12 +116,18 @@ pub enum Reaped {
     Cancelled { name: ClaimName },
 }
 
+/// Asked before a task appears: is it still to be put out?
+pub type Still<'a> = &'a dyn Fn(&Task) -> io::Result<bool>;
+
 /// What every backend offers. All of it may be called by any number of threads and processes at
 /// once.
 pub trait Queue: Send + Sync {
     /// Puts tasks into their agents' inboxes. When it returns, they will be executed: in durable
     /// mode they survive a power cut.
     fn enqueue(&self, tasks: &[Task]) -> io::Result<()>;
+    /// The same, each only if it is still to be put out when it is about to appear: writing takes
+    /// long, and whoever is paused meanwhile may have lost its right to. Says which were.
+    fn enqueue_while(&self, tasks: &[Task], still: Still) -> io::Result<Vec<bool>>;
     /// Puts a task out as one that this process has claimed already.
     fn enqueue_claimed(&self, task: &Task) -> io::Result<Claim>;
     /// Takes the next task of an agent: the most urgent, and of those the oldest. Nothing while

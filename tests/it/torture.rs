@@ -266,6 +266,13 @@ fn planted() {
     }
 }
 
+/// Finished tasks may be thrown away, whole batches at a time.
+fn cleaned() {
+    let calm = Calm::new();
+    std::fs::remove_dir_all(calm.world.path("processed")).expect("it was there");
+    assert_eq!(calm.found(), BTreeSet::new());
+}
+
 /// What a crash leaves is no damage, and a fleet at work is none either.
 fn no_false_alarm() {
     let world = World::with(
@@ -292,6 +299,7 @@ fn no_false_alarm() {
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("torture/every planted fault is named", planted),
+        trial("torture/finished tasks may be thrown away", cleaned),
         trial("torture/a fleet at work and a crash are no damage", no_false_alarm),
     ];
     trials.extend([1, 2].map(|n| trial(format!("torture/seed {n}"), move || seed(n))));

@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-pub use runs::RunSeen;
+pub use runs::{EndSeen, RunSeen};
 pub use tree::{Lying, State, Tree};
 
 use crate::workspace::Workspace;

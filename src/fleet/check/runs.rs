@@ -168,7 +168,11 @@ impl Looker<'_> {
         let what = format!("the result of `{step}`, task {},", task.id);
         let Some(lying) = self.tree.find(&task.id) else {
             // Whoever cleans up takes whole batches.
-            if self.tree.tasks.iter().any(|lying| lying.run.as_deref() == Some(self.id.as_str())) {
+            let end = match record.status {
+                StepStatus::Completed => End::Processed,
+                _ => End::Failed,
+            };
+            if self.tree.has_batch(end, self.id.as_str()) {
                 self.find(Kind::Unbacked, format!("{what} is of a task that is nowhere"));
             }
             return;

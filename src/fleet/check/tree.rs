@@ -65,6 +65,8 @@ pub struct Tree {
     /// The places in `tasks` of each task, and of the task that each run is.
     by_id: HashMap<String, usize>,
     by_run: HashMap<String, usize>,
+    /// The batches that there is a directory of.
+    batches: HashSet<(End, String)>,
     /// Members whose process runs, as far as can be told from here.
     pub living: HashSet<String>,
 }
@@ -99,6 +101,11 @@ impl Tree {
             self.by_run.insert(run, index);
         }
         self.tasks.push(lying);
+    }
+
+    /// Whether there is a directory for what ended so in a batch.
+    pub fn has_batch(&self, end: End, batch: &str) -> bool {
+        self.batches.contains(&(end, batch.to_owned()))
     }
 
     /// Where the task of a run lies that is the run itself.
@@ -166,6 +173,7 @@ impl Looker<'_> {
     fn look_at_ended(&mut self, end: End) -> io::Result<()> {
         for dir in dirs(&self.layout.ends(end))? {
             let batch = name(&dir);
+            self.tree.batches.insert((end, batch.clone()));
             let mut statuses = BTreeSet::new();
             for path in files(&dir)? {
                 let file = name(&path);

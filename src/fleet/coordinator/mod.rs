@@ -473,7 +473,9 @@ impl Coordinator {
                 }
             }
         }
-        if let Err(error) = self.setup.queue.enqueue(&tasks) {
+        // Whoever was paused while it wrote them may have lost the runs they are of.
+        let sure = |_: &Task| Ok(!self.is_doubtful());
+        if let Err(error) = self.setup.queue.enqueue_while(&tasks, &sure) {
             // They are on record, and will be found missing at the next look.
             reports.note(&format!("cannot put tasks out: {error}; will be tried again"));
             self.next_look = Instant::now() + self.setup.config.queue.beat;

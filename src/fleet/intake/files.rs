@@ -29,12 +29,17 @@ pub fn list(dir: &Path) -> io::Result<Vec<OsString>> {
     }
 }
 
+/// Whether a file is in its directory.
+pub fn is_listed(path: &Path) -> io::Result<bool> {
+    let names = list(path.parent().unwrap_or(Path::new("")))?;
+    Ok(names.iter().any(|name| Some(name.as_os_str()) == path.file_name()))
+}
+
 /// Renames to a name that only this process can have chosen. False if there was nothing to
 /// rename. Whatever the call said: it happened if the target is listed.
 pub fn move_unique(from: &Path, to: &Path) -> io::Result<bool> {
     let Err(error) = disk::rename(from, to) else { return Ok(true) };
-    let there = list(to.parent().unwrap_or(Path::new("")))?;
-    if there.iter().any(|name| Some(name.as_os_str()) == to.file_name()) {
+    if is_listed(to)? {
         return Ok(true);
     }
     if error.kind() == io::ErrorKind::NotFound { Ok(false) } else { Err(error) }

@@ -20,6 +20,7 @@ mod refuse;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -31,11 +32,11 @@ use std::time::{Duration, Instant};
 pub use adopt::{Adopt, Adopted, Dropped, FreeTasks};
 pub use files::is_dropped;
 
-use self::files::{list, move_unique, shown};
+use self::files::{is_listed, list, move_unique, shown};
 use self::look::{Kind, Look, Writers};
 use super::config::Config;
 use super::free::{FreeTask, day, made_at};
-use super::member::chance;
+use super::member::{chance, uptime_ms};
 use crate::disk::{Disk, RealDisk};
 use crate::queue::{Layout, Queue, Task, TaskId, TaskName};
 use crate::random::Random;
@@ -48,6 +49,8 @@ const REMOTE_SETTLE: Duration = Duration::from_secs(3);
 const HALF: Duration = Duration::from_secs(60);
 /// When to try again what failed.
 const AGAIN: Duration = Duration::from_secs(1);
+/// For how long what was listed is taken to be so.
+const MOMENT_MS: u64 = 100;
 /// How many files one scan takes.
 const GROUP: usize = 1000;
 const DONE: &str = "done";
@@ -419,10 +422,27 @@ impl Intake {
             return;
         }
         files.iter_mut().for_each(|taken| taken.tried = true);
-        match queue.enqueue(&tasks) {
-            Ok(()) => {
-                scanned.adopted.extend(tasks.into_iter().map(|task| task.name));
-                files.into_iter().for_each(|taken| self.put_away(taken, now));
+        let sure_ms = Cell::new(uptime_ms());
+        let paths: HashMap<&TaskId, &Path> =
+            files.iter().map(|taken| (&taken.id, taken.path.as_path())).collect();
+        let still = |task: &Task| {
+            let now_ms = uptime_ms();
+            let Some(path) = paths.get(&task.name.id) else { return Ok(true) };
+            // A moment ago it was; only somebody who was paused since may have lost it.
+            let mine = now_ms.saturating_sub(sure_ms.get()) < MOMENT_MS || is_listed(path)?;
+            if mine {
+                sure_ms.set(now_ms);
+            }
+            Ok(mine)
+        };
+        match queue.enqueue_while(&tasks, &still) {
+            Ok(out) => {
+                for ((taken, task), out) in files.into_iter().zip(tasks).zip(out) {
+                    if out {
+                        scanned.adopted.push(task.name);
+                        self.put_away(taken, now);
+                    }
+                }
             }
             Err(error) => files.into_iter().for_each(|taken| self.try_again(taken, &error, now)),
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::plot::Drop;
 use super::scripts::{SCRIPTS, Script};
 use crate::engine::{RunStatus, StepStatus};
-use crate::fleet::check::{Lying, Report, RunSeen, State};
+use crate::fleet::check::{EndSeen, Lying, Report, RunSeen, State};
 use crate::fleet::member;
 use crate::queue::End;
 
@@ -99,6 +99,11 @@ fn judge_run(run: &RunSeen, script: &Script, report: &Report, wrong: &mut Vec<St
     if end != wanted {
         wrong.push(format!("{what} is {:?}, but its task is {end:?}", run.status));
     }
+    let again =
+        |pair: &&[EndSeen]| pair[0].step == pair[1].step && pair[0].status == StepStatus::Completed;
+    if let Some(pair) = run.ended.windows(2).find(again) {
+        wrong.push(format!("{what}: `{}` had completed, and was done again", pair[0].step));
+    }
     let mut path: Vec<&str> = run.ended.iter().map(|end| end.step.as_str()).collect();
     path.dedup();
     let right = match script.outcome {
@@ -139,6 +144,36 @@ fn judge_drop(
         (Drop::Run(script), Some(run)) => judge_run(run, &SCRIPTS[script], report, wrong),
         _ => wrong.push(format!("`{file}` became {:?}", end_of(lying))),
     }
+}
+
+/// Finds what members said that they may not: that a task ended which somebody else told of
+/// already, or that somebody is dead without having looked often enough.
+pub fn said(logs: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut told: BTreeMap<&str, usize> = BTreeMap::new();
+    for line in logs.lines() {
+        if let Some(id) = told_of(line) {
+            *told.entry(id).or_default() += 1;
+        }
+        let reads = line.split_once(", read ").and_then(|(_, rest)| rest.split(' ').next());
+        if reads.is_some_and(|reads| reads.parse().is_ok_and(|reads: u32| reads < READS)) {
+            wrong.push(format!("somebody was taken for dead too soon: {line}"));
+        }
+    }
+    let twice = told.into_iter().filter(|(_, times)| *times > 1);
+    wrong.extend(twice.map(|(id, times)| format!("the end of task {id} was told {times} times")));
+    wrong
+}
+
+/// How often a beat must be seen to stand still.
+const READS: u32 = 4;
+
+/// The task whose end a worker tells in a line: `… (task ID): done (0.1s)`.
+fn told_of(line: &str) -> Option<&str> {
+    let (id, rest) = line.split_once("(task ")?.1.split_once(')')?;
+    let how = rest.strip_prefix(": ")?;
+    let ended = ["done", "failed", "cancelled"].iter().any(|end| how.starts_with(end));
+    ended.then(|| id.split(',').next().unwrap_or(id))
 }
 
 /// Finds tasks that were done with half of what was dropped. Whoever dies while it asks a
@@ -205,4 +240,21 @@ fn judge_executions(
 /// Whether a mark is that of a claimed task, and not of a run's own attempt.
 fn is_claim(mark: &str) -> bool {
     mark.starts_with("task-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_members_say_is_read() {
+        let once = "07:09:24 qa `A` of R (task T1): started\n\
+             07:09:24 qa `A` of R (task T1): too late: another worker has it (2.6s)\n\
+             07:09:25 qa `A` of R (task T1, attempt 2): done (0.1s)\n\
+             07:09:25 qa w is dead (its beat stood still for 1 s, read 4 times): took over 0\n";
+        assert_eq!(said(once), [""; 0]);
+        let twice = format!("{once}07:09:26 qa `A` of R (task T1): failed: no (0.1s)\n");
+        assert_eq!(said(&twice), ["the end of task T1 was told 2 times"]);
+        assert_eq!(said("w is dead (… for 0 s, read 2 times): took over 1").len(), 1);
+    }
 }

@@ -445,6 +445,7 @@ impl Torture {
         self.wrong.extend(wrong);
         let torn = fs::read_to_string(self.stage.workspace.join("torn")).unwrap_or_default();
         self.wrong.extend(judge::torn(&torn, &report));
+        self.wrong.extend(judge::said(&self.logs()?));
         self.count_out(&report);
         let evidence = Layout::new(&self.stage.workspace).evidence();
         Ok(Verdict {
@@ -458,6 +459,13 @@ impl Torture {
             tally,
             stopped,
         })
+    }
+
+    /// All that members said.
+    fn logs(&self) -> io::Result<String> {
+        let files = files_below(&self.stage.beside, &|_| true)?;
+        let texts = files.iter().filter_map(|path| fs::read(path).ok());
+        Ok(texts.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect())
     }
 
     fn send_home(&mut self) {

@@ -407,3 +407,27 @@ fn half_made_files_of_the_dead_are_swept() {
         assert_eq!(disk.list(&one.layout.tmp()).unwrap(), ["alive.ccc", "one.aaa"]);
     });
 }
+
+#[test]
+fn what_is_not_to_be_put_out_any_more_does_not_appear() {
+    on_every_disk(|disk, root| {
+        let one = open(disk, root, "one");
+        let tasks = [task(1, 5), task(2, 5)];
+        let still = |task: &Task| Ok(task.name.label == "t2");
+        assert_eq!(one.enqueue_while(&tasks, &still).unwrap(), [false, true]);
+        assert_eq!(one.waiting("qa").unwrap(), [tasks[1].name.clone()]);
+        assert_eq!(disk.list(&one.layout.tmp()).unwrap(), [""; 0], "nothing is left of the other");
+    });
+}
+
+#[test]
+fn whoever_leaves_takes_its_half_made_files_along() {
+    on_every_disk(|disk, root| {
+        let one = open(disk, root, "one");
+        for file in ["one.aaa", "other.bbb"] {
+            disk.write(&one.layout.tmp().join(file), b"x").unwrap();
+        }
+        assert_eq!(one.sweep_own_tmp().unwrap(), 1);
+        assert_eq!(disk.list(&one.layout.tmp()).unwrap(), ["other.bbb"]);
+    });
+}
