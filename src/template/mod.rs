@@ -1,10 +1,11 @@
-//! Text with holes, parsed once when a workflow is loaded and filled when a step runs. Spells have
-//! a language of their own, in [`spell`].
+//! Text with holes, parsed once when a workflow is loaded and filled when a step runs. Two
+//! kinds have a language of their own: spells, in [`spell`], and the text of nodes, in [`nodes`].
 //!
 //! A [`Template`] is read from left to right in one pass: `$$` is a dollar, `${a.b}` a hole, any
 //! other dollar is itself. What fills a hole is never read again, so a value cannot become a
 //! reference.
 
+pub mod nodes;
 pub mod spell;
 
 use std::borrow::Cow;

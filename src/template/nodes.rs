@@ -1,0 +1,593 @@
+//! The text of a `nodes:` workflow: `$NAME` for a variable, `$id.output` and `$id.output.field`
+//! for what another node gave.
+//!
+//! Every text is one, for nothing here is an error: a dollar that begins neither stays a dollar.
+//! There is no escape. A variable goes before a node that has its name.
+//!
+//! **Invariant:** a text is read once, from left to right. What is put in is never read again, so
+//! neither a person's message nor an answer can become a reference.
+
+use std::fmt;
+
+/// Text with variables and references.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeText {
+    pieces: Vec<Piece>,
+}
+
+/// A part of a text. No two pieces of plain text are neighbours, and none is empty.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Piece {
+    Text(String),
+    Var(Var),
+    Ref(NodeRef),
+}
+
+/// What a run knows without asking a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Var {
+    /// The message that started the run.
+    Arguments,
+    /// Another name for `Arguments`.
+    UserMessage,
+    WorkflowId,
+    ArtifactsDir,
+    BaseBranch,
+    DocsDir,
+    /// The issue or pull request that the run is about.
+    Context,
+    /// Another name for `Context`.
+    ExternalContext,
+    /// Another name for `Context`.
+    IssueContext,
+    /// What a person said at the gate of a loop.
+    LoopUserInput,
+    /// What the round before gave.
+    LoopPrevOutput,
+    /// Why a person said no.
+    RejectionReason,
+}
+
+/// What a node gave, as a whole or one field of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRef {
+    pub node: String,
+    pub field: Option<String>,
+}
+
+/// Where the values come from.
+pub trait Fill {
+    type Error;
+
+    /// What stands for a variable. Nothing leaves its name in the text, for a shell to read.
+    fn var(&mut self, var: Var) -> Result<Option<String>, Self::Error>;
+
+    fn reference(&mut self, reference: &NodeRef) -> Result<String, Self::Error>;
+}
+
+impl Var {
+    pub const ALL: [Var; 12] = [
+        Var::Arguments,
+        Var::UserMessage,
+        Var::WorkflowId,
+        Var::ArtifactsDir,
+        Var::BaseBranch,
+        Var::DocsDir,
+        Var::Context,
+        Var::ExternalContext,
+        Var::IssueContext,
+        Var::LoopUserInput,
+        Var::LoopPrevOutput,
+        Var::RejectionReason,
+    ];
+
+    /// Its name without the dollar, which is also its name in the environment.
+    pub fn name(self) -> &'static str {
+        match self {
+            Var::Arguments => "ARGUMENTS",
+            Var::UserMessage => "USER_MESSAGE",
+            Var::WorkflowId => "WORKFLOW_ID",
+            Var::ArtifactsDir => "ARTIFACTS_DIR",
+            Var::BaseBranch => "BASE_BRANCH",
+            Var::DocsDir => "DOCS_DIR",
+            Var::Context => "CONTEXT",
+            Var::ExternalContext => "EXTERNAL_CONTEXT",
+            Var::IssueContext => "ISSUE_CONTEXT",
+            Var::LoopUserInput => "LOOP_USER_INPUT",
+            Var::LoopPrevOutput => "LOOP_PREV_OUTPUT",
+            Var::RejectionReason => "REJECTION_REASON",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Var> {
+        Var::ALL.into_iter().find(|var| var.name() == name)
+    }
+
+    /// Whether this is one of the three names of the context.
+    pub fn is_context(self) -> bool {
+        matches!(self, Var::Context | Var::ExternalContext | Var::IssueContext)
+    }
+
+    /// Whether somebody else's words are in it. Such text goes into a shell or a script by the
+    /// environment only: pasted into the source, it would be run.
+    pub fn is_user_text(self) -> bool {
+        match self {
+            Var::WorkflowId | Var::ArtifactsDir | Var::BaseBranch | Var::DocsDir => false,
+            Var::Arguments | Var::UserMessage => true,
+            Var::Context | Var::ExternalContext | Var::IssueContext => true,
+            Var::LoopUserInput | Var::LoopPrevOutput | Var::RejectionReason => true,
+        }
+    }
+}
+
+impl fmt::Display for Var {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "${}", self.name())
+    }
+}
+
+impl fmt::Display for NodeRef {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match &self.field {
+            None => write!(f, "${}.output", self.node),
+            Some(field) => write!(f, "${}.output.{field}", self.node),
+        }
+    }
+}
+
+/// A piece as it was written.
+impl fmt::Display for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Piece::Text(text) => f.write_str(text),
+            Piece::Var(var) => var.fmt(f),
+            Piece::Ref(reference) => reference.fmt(f),
+        }
+    }
+}
+
+impl NodeText {
+    /// Reads a text. A name ends where no letter, digit or `_` of ASCII follows, so that a word
+    /// of another script may stand right behind it.
+    pub fn parse(text: &str) -> NodeText {
+        let mut pieces = Vec::new();
+        let (mut begin, mut at) = (0, 0);
+        while let Some(dollar) = text[at..].find('$').map(|dollar| at + dollar) {
+            at = dollar + 1;
+            let Some((piece, length)) = variable(&text[at..]).or_else(|| reference(&text[at..]))
+            else {
+                continue;
+            };
+            if begin < dollar {
+                pieces.push(Piece::Text(text[begin..dollar].to_owned()));
+            }
+            pieces.push(piece);
+            at += length;
+            begin = at;
+        }
+        if begin < text.len() {
+            pieces.push(Piece::Text(text[begin..].to_owned()));
+        }
+        NodeText { pieces }
+    }
+
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    pub fn refs(&self) -> impl Iterator<Item = &NodeRef> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Ref(reference) => Some(reference),
+            _ => None,
+        })
+    }
+
+    pub fn vars(&self) -> impl Iterator<Item = Var> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Var(var) => Some(*var),
+            _ => None,
+        })
+    }
+
+    /// The text as it was written.
+    pub fn source(&self) -> String {
+        self.pieces.iter().map(Piece::to_string).collect()
+    }
+
+    /// The text with everything put in, or every error that came up.
+    pub fn render<F: Fill + ?Sized>(&self, fill: &mut F) -> Result<String, Vec<F::Error>> {
+        let mut out = String::new();
+        let mut errors = Vec::new();
+        for piece in &self.pieces {
+            let value = match piece {
+                Piece::Text(text) => {
+                    out.push_str(text);
+                    continue;
+                }
+                Piece::Var(var) => fill.var(*var),
+                Piece::Ref(reference) => fill.reference(reference).map(Some),
+            };
+            match value {
+                Ok(Some(value)) => out.push_str(&value),
+                Ok(None) => out.push_str(&piece.to_string()),
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(out) } else { Err(errors) }
+    }
+}
+
+/// How long the name is that a text begins with; 0 if it begins with none.
+pub(crate) fn name_length(text: &str, dashes: bool) -> usize {
+    let bytes = text.as_bytes();
+    if !bytes.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_') {
+        return 0;
+    }
+    let inside = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let end = bytes.iter().position(|byte| !inside(byte) && !(dashes && *byte == b'-'));
+    end.unwrap_or(bytes.len())
+}
+
+/// The variable that is named right behind a dollar, and how long its name is.
+fn variable(text: &str) -> Option<(Piece, usize)> {
+    let length = name_length(text, false);
+    Var::named(&text[..length]).map(|var| (Piece::Var(var), length))
+}
+
+/// The reference right behind a dollar, and how long it is.
+fn reference(text: &str) -> Option<(Piece, usize)> {
+    let node = name_length(text, true);
+    let after = text[node..].strip_prefix(".output").filter(|_| node > 0)?;
+    if after.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
+        return None;
+    }
+    let length = text.len() - after.len();
+    let field = after.strip_prefix('.').unwrap_or_default();
+    let field = &field[..name_length(field, false)];
+    let reference = |field| Piece::Ref(NodeRef { node: text[..node].to_owned(), field });
+    // A dot that no name follows ends a sentence.
+    Some(match field {
+        "" => (reference(None), length),
+        field => (reference(Some(field.to_owned())), length + 1 + field.len()),
+    })
+}
+
+/// The text of a command that a person calls directly: `$1` to `$9` are the arguments, and
+/// `$ARGUMENTS` all of them. An argument that is not given stays as it was written, `\$` is a
+/// dollar, and nothing else is replaced.
+///
+/// `$10` is no argument: a price has more than one digit, and there are nine.
+pub fn positional(text: &str, args: &[&str]) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(['$', '\\']) {
+        out.push_str(&rest[..at]);
+        let (mark, after) = rest[at..].split_at(1);
+        let name = &after[..name_length(after, false)];
+        if mark == "\\" {
+            let escaped = after.strip_prefix('$');
+            out.push_str(if escaped.is_some() { "$" } else { mark });
+            rest = escaped.unwrap_or(after);
+        } else if name == Var::Arguments.name() {
+            out.push_str(&args.join(" "));
+            rest = &after[name.len()..];
+        } else if let Some(arg) = digit(after).and_then(|digit| args.get(digit - 1)) {
+            out.push_str(arg);
+            rest = &after[1..];
+        } else {
+            out.push_str(mark);
+            rest = after;
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The number from 1 to 9 that a text begins with, if it is no part of a longer one.
+fn digit(text: &str) -> Option<usize> {
+    let mut bytes = text.bytes();
+    let digit = bytes.next().filter(|byte| matches!(byte, b'1'..=b'9'))?;
+    let alone = !bytes.next().is_some_and(|byte| byte.is_ascii_digit());
+    alone.then_some(usize::from(digit - b'0'))
+}
+
+/// The text as one word of a shell, whatever is in it.
+pub fn shell_word(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// Plain text as it is, a variable as `[NAME]`, a reference as `<node>` or `<node:field>`.
+    fn read(text: &str) -> String {
+        let show = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Var(var) => format!("[{}]", var.name()),
+            Piece::Ref(NodeRef { node, field: None }) => format!("<{node}>"),
+            Piece::Ref(NodeRef { node, field: Some(field) }) => format!("<{node}:{field}>"),
+        };
+        NodeText::parse(text).pieces().iter().map(show).collect()
+    }
+
+    fn reads(cases: &[(&str, &str)]) {
+        for (text, wanted) in cases {
+            assert_eq!(read(text), *wanted, "{text}");
+            assert_eq!(NodeText::parse(text).source(), *text);
+        }
+    }
+
+    #[test]
+    fn every_variable_is_known_by_its_name() {
+        for var in Var::ALL {
+            assert_eq!(read(&format!("a ${} b", var.name())), format!("a [{}] b", var.name()));
+            assert_eq!(Var::named(var.name()), Some(var));
+            assert_eq!(var.to_string(), format!("${}", var.name()));
+        }
+        let names: std::collections::BTreeSet<_> = Var::ALL.into_iter().map(Var::name).collect();
+        assert_eq!(names.len(), Var::ALL.len());
+    }
+
+    #[test]
+    fn a_variable_ends_where_its_name_does() {
+        reads(&[
+            ("$ARGUMENTS", "[ARGUMENTS]"),
+            ("$ARGUMENTS_X $ARGUMENTS2 $ARGUMENTSx", "$ARGUMENTS_X $ARGUMENTS2 $ARGUMENTSx"),
+            ("\"$ARGUMENTS\".", "\"[ARGUMENTS]\"."),
+            ("$ARGUMENTS$USER_MESSAGE", "[ARGUMENTS][USER_MESSAGE]"),
+            ("$ARTIFACTS_DIR/plan.md", "[ARTIFACTS_DIR]/plan.md"),
+            ("$BASE_BRANCH-old", "[BASE_BRANCH]-old"),
+            ("$CONTEXT를 읽고 $ARGUMENTS을", "[CONTEXT]를 읽고 [ARGUMENTS]을"),
+            ("$arguments $Context", "$arguments $Context"),
+            ("$CONTEXTS $EXTERNAL $ISSUE_CONTEXT", "$CONTEXTS $EXTERNAL [ISSUE_CONTEXT]"),
+        ]);
+    }
+
+    #[test]
+    fn a_reference_names_a_node_and_perhaps_a_field() {
+        reads(&[
+            ("$a.output", "<a>"),
+            ("$a.output.b", "<a:b>"),
+            ("$a.output.b.c", "<a:b>.c"),
+            ("$a.output. Then", "<a>. Then"),
+            ("$a.output.", "<a>."),
+            ("$a.output.5 $a.output.-x $a.output..b", "<a>.5 <a>.-x <a>..b"),
+            ("$fetch-issue_2.output.is_bug", "<fetch-issue_2:is_bug>"),
+            ("$a.output.my-field", "<a:my>-field"),
+            ("$a.output-b $a.output/b $a.output\"", "<a>-b <a>/b <a>\""),
+            ("$a.output.b$c.output.d", "<a:b><c:d>"),
+            ("$_.output.___", "<_:___>"),
+            ("$a.output을 보고", "<a>을 보고"),
+            ("$a-.output $a--b.output", "<a-> <a--b>"),
+        ]);
+    }
+
+    #[test]
+    fn any_other_dollar_is_a_dollar() {
+        for text in [
+            "$",
+            "$$",
+            "$1 $9 $10",
+            "$a",
+            "$a.outputs",
+            "$a.output_x.b",
+            "$a.output2",
+            "$a.field",
+            "$.output",
+            "$-a.output",
+            "$1a.output",
+            "${a.output}",
+            "${ARGUMENTS}",
+            "$(date)",
+            "$a .output",
+            "$a. output",
+            "$a.Output",
+            "$é.output",
+            "$aé.output",
+            "$&",
+            "$HOME",
+        ] {
+            assert_eq!(NodeText::parse(text).pieces(), [Piece::Text(text.into())], "{text}");
+        }
+        reads(&[("$$a.output", "$<a>"), ("$$ARGUMENTS", "$[ARGUMENTS]"), (r"\$a.output", r"\<a>")]);
+        assert_eq!(NodeText::parse("").pieces(), []);
+    }
+
+    #[test]
+    fn a_variable_goes_before_a_node_of_its_name() {
+        reads(&[
+            ("$ARGUMENTS.output", "[ARGUMENTS].output"),
+            ("$CONTEXT.output.x", "[CONTEXT].output.x"),
+            ("$CONTEXT_X.output", "<CONTEXT_X>"),
+        ]);
+    }
+
+    #[test]
+    fn words_of_others_are_told_apart() {
+        let ours: Vec<_> = Var::ALL.into_iter().filter(|var| !var.is_user_text()).collect();
+        assert_eq!(ours, [Var::WorkflowId, Var::ArtifactsDir, Var::BaseBranch, Var::DocsDir]);
+        let contexts: Vec<_> = Var::ALL.into_iter().filter(|var| var.is_context()).collect();
+        assert_eq!(contexts, [Var::Context, Var::ExternalContext, Var::IssueContext]);
+    }
+
+    /// Fills with hostile text, leaves `DOCS_DIR` alone, and has no node called `gone`.
+    struct Hostile;
+
+    const INSERTED: &str = "$ARGUMENTS $a.output.b $& $$ $1 \\$ ";
+
+    impl Fill for Hostile {
+        type Error = String;
+
+        fn var(&mut self, var: Var) -> Result<Option<String>, String> {
+            Ok((var != Var::DocsDir).then(|| INSERTED.to_owned()))
+        }
+
+        fn reference(&mut self, reference: &NodeRef) -> Result<String, String> {
+            match reference.node.as_str() {
+                "gone" => Err(reference.to_string()),
+                _ => Ok(INSERTED.to_owned()),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_put_in_is_not_read_again() {
+        let render = |text: &str| NodeText::parse(text).render(&mut Hostile);
+        assert_eq!(render("<$USER_MESSAGE>"), Ok(format!("<{INSERTED}>")));
+        assert_eq!(render("$x.output$y.output.z"), Ok(INSERTED.repeat(2)));
+        assert_eq!(render("$DOCS_DIR $HOME"), Ok("$DOCS_DIR $HOME".into()));
+        // Not even together with what stands beside it.
+        struct Begin;
+        impl Fill for Begin {
+            type Error = ();
+            fn var(&mut self, _: Var) -> Result<Option<String>, ()> {
+                Ok(Some("$a".into()))
+            }
+            fn reference(&mut self, _: &NodeRef) -> Result<String, ()> {
+                Err(())
+            }
+        }
+        assert_eq!(NodeText::parse("$CONTEXT.output").render(&mut Begin), Ok("$a.output".into()));
+    }
+
+    #[test]
+    fn every_error_is_told() {
+        let text = NodeText::parse("$gone.output $a.output $gone.output.x");
+        let errors = text.render(&mut Hostile).unwrap_err();
+        assert_eq!(errors, ["$gone.output", "$gone.output.x"]);
+    }
+
+    #[test]
+    fn arguments_of_a_direct_call() {
+        for (text, args, wanted) in [
+            ("$1, $2 and $1", &["a", "b"][..], "a, b and a"),
+            ("$1 $2 $3", &["a"][..], "a $2 $3"),
+            ("<$ARGUMENTS>", &["a", "b c"][..], "<a b c>"),
+            ("<$ARGUMENTS>", &[][..], "<>"),
+            ("$1", &[""][..], ""),
+            ("$1 $2", &["$2", "$ARGUMENTS"][..], "$2 $ARGUMENTS"),
+            (r"\$1 costs \$ \\$1 \n \", &["a"][..], r"$1 costs $ \$1 \n \"),
+            ("$10 $1st $1_x $0 $$1", &["a"][..], "$10 ast a_x $0 $a"),
+            (
+                "$ARGUMENTS_X $USER_MESSAGE $a.output",
+                &["a"][..],
+                "$ARGUMENTS_X $USER_MESSAGE $a.output",
+            ),
+            ("$9$8", &["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"][..], "98"),
+            ("$ARGUMENTS을 $1를", &["가", "나"][..], "가 나을 가를"),
+        ] {
+            assert_eq!(positional(text, args), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_shell_word_holds_anything() {
+        for (text, wanted) in [
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("it's", r"'it'\''s'"),
+            ("''", r"''\'''\'''"),
+            ("$(x) `y` \"z\" \\\n", "'$(x) `y` \"z\" \\\n'"),
+        ] {
+            assert_eq!(shell_word(text), wanted);
+        }
+    }
+
+    const SCRAPS: [&str; 24] = [
+        "$",
+        "$a",
+        ".output",
+        ".",
+        "b",
+        "-",
+        "_",
+        "ARGUMENTS",
+        "$CONTEXT",
+        "$ARGUMENTS",
+        "1",
+        "$1",
+        " ",
+        "\n",
+        "é",
+        "를",
+        "\\",
+        "{",
+        "}",
+        "s",
+        "$x-y.output",
+        ".f",
+        "'",
+        "\0",
+    ];
+
+    fn scraps(random: &mut Random) -> String {
+        (0..random.below(20)).map(|_| SCRAPS[random.below(SCRAPS.len())]).collect()
+    }
+
+    #[test]
+    fn whatever_is_written_comes_back() {
+        let mut random = Random::new(1);
+        let (mut vars, mut refs) = (0, 0);
+        for _ in 0..20_000 {
+            let text = scraps(&mut random);
+            let parsed = NodeText::parse(&text);
+            assert_eq!(parsed.source(), text);
+            assert_eq!(NodeText::parse(&parsed.source()), parsed);
+            let plain = |piece: &Piece| matches!(piece, Piece::Text(_));
+            assert!(!parsed.pieces().windows(2).any(|two| two.iter().all(plain)), "{text}");
+            assert!(!parsed.pieces().contains(&Piece::Text(String::new())), "{text}");
+            vars += parsed.vars().count();
+            refs += parsed.refs().count();
+
+            // Filled with itself it is as it was; filled with anything, only holes change.
+            struct Mirror(String);
+            impl Fill for Mirror {
+                type Error = ();
+                fn var(&mut self, _: Var) -> Result<Option<String>, ()> {
+                    Ok(Some(self.0.clone()))
+                }
+                fn reference(&mut self, _: &NodeRef) -> Result<String, ()> {
+                    Ok(self.0.clone())
+                }
+            }
+            let value = scraps(&mut random);
+            let show = |piece: &Piece| match piece {
+                Piece::Text(text) => text.clone(),
+                _ => value.clone(),
+            };
+            let wanted: String = parsed.pieces().iter().map(show).collect();
+            assert_eq!(parsed.render(&mut Mirror(value.clone())), Ok(wanted));
+            positional(&text, &[&value, "b"]);
+        }
+        assert!(vars > 1000 && refs > 1000, "{vars} {refs}");
+    }
+
+    #[test]
+    fn a_shell_word_reads_back_as_it_was() {
+        let mut random = Random::new(2);
+        for _ in 0..5_000 {
+            let text = scraps(&mut random);
+            let word = shell_word(&text);
+            // A shell's own reading of single quotes and `\'`.
+            let (mut out, mut quoted, mut rest) = (String::new(), false, word.as_str());
+            while let Some(c) = rest.chars().next() {
+                if !quoted && rest.starts_with(r"\'") {
+                    out.push('\'');
+                    rest = &rest[2..];
+                    continue;
+                }
+                match c {
+                    '\'' => quoted = !quoted,
+                    _ => {
+                        assert!(quoted, "{word}");
+                        out.push(c);
+                    }
+                }
+                rest = &rest[c.len_utf8()..];
+            }
+            assert!(!quoted && out == text, "{word}");
+        }
+    }
+}
