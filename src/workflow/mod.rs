@@ -5,6 +5,7 @@
 //! its paths lead out of the workspace?) is asked of [`Compiled::paths`] by whoever has a disk.
 
 mod check;
+pub mod condition;
 mod fields;
 pub mod front;
 pub mod plan;
