@@ -3,4 +3,5 @@
 
 pub mod contract;
 pub mod inject;
+pub mod signal;
 pub mod spell;
