@@ -4,9 +4,28 @@ use sha2::{Digest, Sha256};
 
 /// The digest of some bytes as 64 lower-case digits.
 pub fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// A digest of several texts, which differs for every way to divide them.
+#[derive(Default)]
+pub struct Parts(Sha256);
+
+impl Parts {
+    pub fn add(&mut self, part: &str) {
+        self.0.update((part.len() as u64).to_le_bytes());
+        self.0.update(part);
+    }
+
+    pub fn hex(self) -> String {
+        hex(&self.0.finalize())
+    }
+}
+
+fn hex(digest: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(64);
-    for byte in Sha256::digest(bytes) {
+    for byte in digest {
         text.push(DIGITS[usize::from(byte >> 4)] as char);
         text.push(DIGITS[usize::from(byte & 15)] as char);
     }

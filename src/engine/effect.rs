@@ -1,5 +1,6 @@
 //! What a run can be owed.
 
+use super::record::SkipCause;
 use super::run::ItemResult;
 use crate::ids::{Attempt, StepPath};
 use crate::time::Time;
@@ -17,6 +18,19 @@ pub enum Effect {
     MoveBack { step: StepPath, index: usize, from: String, to: String },
     /// Ask a person what follows a failure.
     Ask { step: StepPath },
+    /// Record that a step is barred by what came before it.
+    Skip { step: StepPath, cause: SkipCause },
+    /// Record that what a step came to before still stands.
+    Keep { step: StepPath },
+    /// Look whether a person has answered.
+    Answer { step: StepPath, attempt: Attempt },
     /// Say when it is that time.
     Wake { at: Time },
+}
+
+impl Effect {
+    /// Whether it may take long, and others with it have to wait their turn.
+    pub fn is_work(&self) -> bool {
+        matches!(self, Effect::Execute { .. })
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Record, TaskRef};
+use super::record::{Answer, GateRecord, Record, SkipCause, TaskRef};
 use super::run::{ItemResult, Origin, Policy};
 use crate::ids::Attempt;
 
@@ -22,8 +22,20 @@ pub enum Event {
     },
     /// An attempt ended, or was refused before it went out.
     Ended { step: String, attempt: Attempt, record: Box<Record> },
-    /// A step's condition did not hold.
-    Skipped { step: String },
+    /// A step's condition did not hold, or what came before it bars it.
+    Skipped {
+        step: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cause: Option<SkipCause>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        warning: Option<String>,
+    },
+    /// A step that completed before would be given the same again: what it came to stands.
+    Kept { step: String },
+    /// A person is asked.
+    Gated { step: String, attempt: Attempt, gate: Box<GateRecord> },
+    /// A person answered.
+    Answered { step: String, attempt: Attempt, answer: Answer },
     /// A loop was entered.
     Opened { step: String },
     /// An item's file is about to be moved.

@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::effect::Effect;
 use super::record::{Record, StepStatus};
+use super::rounds;
 use super::run::{
-    Address, EachRun, Exit, ItemResult, Iteration, Lifecycle, Run, RunStatus, Sequence, StepState,
+    Address, Body, EachRun, Exit, ItemResult, Iteration, Lifecycle, Run, RunStatus, StepState,
     each_of,
 };
 use super::scope::RunScope;
@@ -21,6 +22,9 @@ use crate::workflow::plan::{Each, Items, Target};
 
 /// Enters a loop: reads its items and begins with the first.
 pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+    if rounds::rounds_of(here.step_of(plan)).is_some() {
+        return rounds::open(plan, run, here, at);
+    }
     if run.slot(here).is_none_or(|slot| slot.state != StepState::Ready) {
         return;
     }
@@ -109,7 +113,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn highest_attempt(each: &EachRun) -> Attempt {
+pub fn highest_attempt(each: &EachRun) -> Attempt {
     let slots = each.iterations.iter().flat_map(|iteration| &iteration.body.slots);
     slots
         .map(|slot| slot.attempts.max(slot.each.as_ref().map_or(0, |inner| highest_attempt(inner))))
@@ -124,7 +128,7 @@ fn begin_item(plan: &Plan, run: &mut Run, here: &Address, index: usize, at: Time
     if index >= each.items.len() {
         return close(plan, run, here, at);
     }
-    let body = Sequence::new(block, each.attempts_before);
+    let body = Body::new(block, each.attempts_before);
     each.iterations.push(Iteration { body, failed: false, result: None, lifecycle: None });
     let mut loops = here.loops.clone();
     loops.push((here.step, index));

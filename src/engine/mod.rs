@@ -9,8 +9,10 @@
 
 pub mod effect;
 pub mod event;
+mod graph;
 mod iterate;
 pub mod record;
+mod rounds;
 pub mod run;
 pub mod scope;
 mod sequence;
@@ -19,15 +21,15 @@ mod tests;
 
 pub use effect::Effect;
 pub use event::{Choice, Event};
-pub use record::{Fault, Record, StepStatus, TaskRef};
-pub use run::{OnError, Origin, Policy, Run, RunStatus};
+pub use graph::{references, survey};
+pub use record::{Answer, Fault, GateRecord, Record, SkipCause, StepStatus, TaskRef};
+pub use run::{OnError, Origin, Policy, Request, Run, RunStatus};
 pub use scope::RunScope;
 
 use run::{Address, Slot, StepState};
 
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::Action;
 
 /// Folds one event into a run.
 ///
@@ -44,18 +46,27 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
         return;
     }
     match event {
-        Event::Started { .. } => sequence::enter(plan, run, &[], 0, at),
+        Event::Started { .. } => begin(plan, run, at),
         Event::Launched { step, attempt, task } => {
-            with(plan, run, step, |run, here| sequence::launch(run, here, *attempt, task, at));
+            with(plan, run, step, |run, here| {
+                sequence::launch(plan, run, here, *attempt, task, at);
+            });
         }
         Event::Ended { step, attempt, record } => {
             with(plan, run, step, |run, here| {
                 sequence::end(plan, run, here, *attempt, record, at);
             });
         }
-        Event::Skipped { step } => {
-            with(plan, run, step, |run, here| sequence::skip(plan, run, here, at));
+        Event::Skipped { step, cause, warning } => with(plan, run, step, |run, here| {
+            sequence::skip(plan, run, here, *cause, warning, at);
+        }),
+        Event::Kept { step } => with(plan, run, step, |run, here| graph::keep(plan, run, here)),
+        Event::Gated { step, attempt, gate } => {
+            with(plan, run, step, |run, here| rounds::gated(run, here, *attempt, gate, at));
         }
+        Event::Answered { step, attempt, answer } => with(plan, run, step, |run, here| {
+            rounds::answered(plan, run, here, *attempt, answer, at);
+        }),
         Event::Opened { step } => {
             with(plan, run, step, |run, here| iterate::open(plan, run, here, at));
         }
@@ -86,13 +97,25 @@ fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Addr
         && run.slot(&address).is_some()
     {
         act(run, &address);
+        graph::refile(run, address.loops.first().map_or(address.step, |(step, _)| *step));
     }
 }
 
-/// Reads off every effect that `run` waits for.
-pub fn owed(plan: &Plan, run: &Run) -> Vec<Effect> {
+fn begin(plan: &Plan, run: &mut Run, at: Time) {
+    match &plan.root.edges {
+        Some(edges) => survey(edges, &mut run.body),
+        None => sequence::enter(plan, run, &[], 0, at),
+    }
+}
+
+/// Reads off the effects that `run` waits for: as many executions as there is room for, and
+/// everything else.
+pub fn owed(plan: &Plan, run: &Run, room: usize) -> Vec<Effect> {
     if run.status != RunStatus::Running {
         return Vec::new();
+    }
+    if let Some(front) = &run.body.front {
+        return graph::owed(plan, run, front, room);
     }
     // The files of items come first: an item that is left or tried again waits for its own.
     let here = run.position();
@@ -107,12 +130,11 @@ pub fn owed(plan: &Plan, run: &Run) -> Vec<Effect> {
 fn owed_by(plan: &Plan, here: &Address, slot: &Slot) -> Vec<Effect> {
     let step = here.path(plan);
     match slot.state {
-        StepState::Ready if matches!(here.step_of(plan).action, Action::Each(_)) => {
-            vec![Effect::Open { step }]
-        }
+        StepState::Ready if here.step_of(plan).inner().is_some() => vec![Effect::Open { step }],
         StepState::Ready => vec![Effect::Execute { step, attempt: slot.attempts + 1 }],
         StepState::Resting { until } => vec![Effect::Wake { at: until }],
         StepState::Asking => vec![Effect::Ask { step }],
+        StepState::Waiting => vec![Effect::Answer { step, attempt: slot.attempts }],
         StepState::Running | StepState::Pending | StepState::Settled => Vec::new(),
     }
 }

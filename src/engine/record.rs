@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ids::Attempt;
+use crate::prompt::limits::FaultClass;
 use crate::time::Time;
 use crate::workflow::plan::{CaptureMode, present};
 
@@ -16,6 +17,20 @@ pub enum StepStatus {
     Completed,
     Failed,
     Skipped,
+    /// It waits for a person.
+    Paused,
+}
+
+/// Why a step was skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SkipCause {
+    /// Its condition did not hold, or could not be read.
+    Condition,
+    /// A step before it was skipped.
+    UpstreamSkipped,
+    /// A step before it failed, or was skipped because of a failure.
+    UpstreamFailed,
 }
 
 /// A step's result. Fields that do not apply are absent.
@@ -56,9 +71,60 @@ pub struct Record {
     pub debug: Map<String, Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Metrics>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skip_cause: Option<SkipCause>,
+    /// What should be known about it although it is no failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+    /// Where the whole output is, when it is too long for a record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole: Option<Whole>,
+    /// Whether the answer said that a loop is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until_met: Option<bool>,
+    /// How often it was asked again for an answer in the right form.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub asked_again: u32,
+    /// What a person is asked, and what they said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<Box<GateRecord>>,
+    /// A digest of what those before it gave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<String>,
     /// The task that the attempt went out as, in a fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskRef>,
+}
+
+/// Output in a file of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Whole {
+    /// Relative to the run's directory.
+    pub path: String,
+    pub bytes: u64,
+    pub sha256: String,
+}
+
+/// A person is asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GateRecord {
+    pub message: String,
+    /// A digest of what is shown to the person: an answer to something else does not count.
+    pub shown: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Time>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+}
+
+/// What a person said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    pub approve: bool,
+    #[serde(default)]
+    pub comment: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// A task, as a run refers to it.
@@ -99,6 +165,12 @@ pub struct Fault {
     pub stderr_tail: Vec<String>,
     #[serde(default)]
     pub context: Map<String, Value>,
+    /// Whether it may pass by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<FaultClass>,
+    /// The answer had the wrong form; the agent is told what is wrong and asked again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ask_again: bool,
 }
 
 impl Record {
@@ -116,11 +188,13 @@ impl Record {
         }
     }
 
-    pub fn skipped(at: Time) -> Self {
+    pub fn skipped(at: Time, cause: Option<SkipCause>, warning: Option<String>) -> Self {
         Record {
             status: StepStatus::Skipped,
             exit_code: Some(0),
             completed_at: Some(at),
+            skip_cause: cause,
+            warning,
             ..Record::default()
         }
     }

@@ -1,5 +1,7 @@
 //! The state of one run: everything the engine knows, and nothing it does not.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -16,6 +18,8 @@ pub enum RunStatus {
     Completed,
     Failed,
     Cancelled,
+    /// It waits for people alone. Documents say so; to the engine such a run is running.
+    Paused,
 }
 
 /// What the person who started the run decided about failures.
@@ -74,6 +78,25 @@ pub struct Origin {
     /// Its steps go out as tasks to the workers of a fleet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fleet: bool,
+    /// What whoever started the run asked for, where its dialect has a place for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Box<Request>>,
+}
+
+/// What a run was started for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// The issue or pull request it is about.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub issue_context: String,
+    /// Known where the workflow refers to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_branch: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub docs_dir: String,
 }
 
 /// One execution of a plan.
@@ -88,14 +111,29 @@ pub struct Run {
     pub failed_steps: Vec<StepPath>,
     /// Why the run failed, where no step's record says it.
     pub error: Option<String>,
-    pub body: Sequence,
+    pub body: Body,
 }
 
-/// The state of a block: its cursor, and a slot for each of its steps.
+/// The state of a block: its cursor or its front, and a slot for each of its steps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sequence {
+pub struct Body {
     pub cursor: usize,
     pub slots: Vec<Slot>,
+    /// Where a graph is, for those who would otherwise look at all of its slots.
+    pub front: Option<Box<Front>>,
+}
+
+/// The part of a graph where something can happen. It follows from the slots.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Front {
+    /// Steps whose turn has come.
+    pub ready: BTreeSet<usize>,
+    /// Steps that have begun and not settled.
+    pub open: BTreeSet<usize>,
+    /// How many of those before each step have not settled.
+    pub waits: Vec<u32>,
+    /// How many steps have not settled.
+    pub left: usize,
 }
 
 /// Where one step stands.
@@ -108,6 +146,8 @@ pub struct Slot {
     pub tries: u32,
     pub record: Option<Box<Record>>,
     pub each: Option<Box<EachRun>>,
+    /// It completed before, and that still stands if it would be given the same again.
+    pub keep: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,6 +163,8 @@ pub enum StepState {
     Resting { until: Time },
     /// It failed, and a person is to say what follows.
     Asking,
+    /// A person is asked.
+    Waiting,
     /// This visit has an outcome.
     Settled,
 }
@@ -142,7 +184,7 @@ pub struct EachRun {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Iteration {
-    pub body: Sequence,
+    pub body: Body,
     /// A failure that nothing handled happened in it.
     pub failed: bool,
     pub result: Option<ItemResult>,
@@ -178,10 +220,10 @@ pub enum Exit {
     Halt,
 }
 
-impl Sequence {
+impl Body {
     pub fn new(block: &Block, attempts: Attempt) -> Self {
         let slot = Slot { attempts, ..Slot::default() };
-        Sequence { cursor: 0, slots: vec![slot; block.steps.len()] }
+        Body { cursor: 0, slots: vec![slot; block.steps.len()], front: None }
     }
 
     pub fn current(&self) -> Option<&Slot> {
@@ -200,17 +242,17 @@ impl Run {
             status: RunStatus::Running,
             failed_steps: Vec::new(),
             error: None,
-            body: Sequence::new(&plan.root, 0),
+            body: Body::new(&plan.root, 0),
         }
     }
 
-    pub fn sequence(&self, loops: &[(usize, usize)]) -> Option<&Sequence> {
+    pub fn sequence(&self, loops: &[(usize, usize)]) -> Option<&Body> {
         loops.iter().try_fold(&self.body, |sequence, (step, item)| {
             Some(&sequence.slots.get(*step)?.each.as_ref()?.iterations.get(*item)?.body)
         })
     }
 
-    pub fn sequence_mut(&mut self, loops: &[(usize, usize)]) -> Option<&mut Sequence> {
+    pub fn sequence_mut(&mut self, loops: &[(usize, usize)]) -> Option<&mut Body> {
         loops.iter().try_fold(&mut self.body, |sequence, (step, item)| {
             Some(&mut sequence.slots.get_mut(*step)?.each.as_mut()?.iterations.get_mut(*item)?.body)
         })
@@ -229,20 +271,55 @@ impl Run {
         self.slot_mut(at)?.each.as_deref_mut()
     }
 
-    /// Where control is: the innermost step at a cursor.
+    /// Where control is in a sequence: the innermost step at a cursor.
     pub fn position(&self) -> Address {
-        let mut at = Address { loops: Vec::new(), step: self.body.cursor };
-        let mut sequence = &self.body;
-        while let Some(slot) = sequence.current()
+        self.inner_position(self.body.cursor)
+    }
+
+    /// Every place where something goes on or is to begin.
+    pub fn positions(&self) -> Vec<Address> {
+        match &self.body.front {
+            None => vec![self.position()],
+            Some(front) => {
+                let steps = front.open.iter().chain(&front.ready);
+                steps.map(|step| self.inner_position(*step)).collect()
+            }
+        }
+    }
+
+    /// The innermost step at a cursor, from a step of the workflow on.
+    pub fn inner_position(&self, step: usize) -> Address {
+        let mut at = Address { loops: Vec::new(), step };
+        let mut body = &self.body;
+        while let Some(slot) = body.slots.get(at.step)
             && slot.state == StepState::Running
             && let Some(each) = &slot.each
             && let Some(iteration) = each.iterations.get(each.index)
         {
-            at.loops.push((sequence.cursor, each.index));
-            sequence = &iteration.body;
-            at.step = sequence.cursor;
+            at.loops.push((at.step, each.index));
+            body = &iteration.body;
+            at.step = body.cursor;
         }
         at
+    }
+
+    /// What the world is told of the run.
+    pub fn shown_status(&self) -> RunStatus {
+        if self.status == RunStatus::Running && self.is_paused() {
+            RunStatus::Paused
+        } else {
+            self.status
+        }
+    }
+
+    /// Whether it waits for people alone.
+    pub fn is_paused(&self) -> bool {
+        let Some(front) = &self.body.front else { return false };
+        let waits = |step: &usize| {
+            let slot = self.slot(&self.inner_position(*step));
+            slot.is_some_and(|slot| slot.state == StepState::Waiting)
+        };
+        front.ready.is_empty() && !front.open.is_empty() && front.open.iter().all(waits)
     }
 }
 
@@ -260,9 +337,8 @@ impl Address {
         let mut loops = Vec::new();
         for (name, item) in &path.loops {
             let (index, step) = block.find(name)?;
-            let Action::Each(each) = &step.action else { return None };
             loops.push((index, *item));
-            block = &each.block;
+            block = step.inner()?;
         }
         Some(Address { loops, step: block.find(&path.step)?.0 })
     }
@@ -292,7 +368,7 @@ impl Address {
         let mut loops = Vec::new();
         for (step, item) in &self.loops {
             loops.push((block.steps[*step].name.clone(), *item));
-            block = &each_of(&block.steps[*step]).block;
+            block = inner_of(&block.steps[*step]);
         }
         StepPath { loops, step: block.steps[self.step].name.clone() }
     }
@@ -306,14 +382,19 @@ impl Address {
 
 /// The block that the steps inside `loops` belong to.
 pub fn block_of<'a>(plan: &'a Plan, loops: &[(usize, usize)]) -> &'a Block {
-    loops.iter().fold(&plan.root, |block, (step, _)| &each_of(&block.steps[*step]).block)
+    loops.iter().fold(&plan.root, |block, (step, _)| inner_of(&block.steps[*step]))
 }
 
-/// The loop of a step that is one; addresses only ever lead through loops.
+/// The block of a step that is a loop; addresses only ever lead through loops.
+fn inner_of(step: &Step) -> &Block {
+    step.inner().expect("an address leads through loops only")
+}
+
+/// The loop over items of a step that is one.
 pub fn each_of(step: &Step) -> &Each {
     match &step.action {
         Action::Each(each) => each,
-        _ => unreachable!("an address leads through loops only"),
+        _ => unreachable!("only loops over items have items"),
     }
 }
 
@@ -325,6 +406,7 @@ impl Slot {
                 StepStatus::Pending
             }
             StepState::Running => StepStatus::Running,
+            StepState::Waiting => StepStatus::Paused,
             StepState::Asking | StepState::Settled => {
                 self.record.as_ref().map_or(StepStatus::Pending, |record| record.status)
             }

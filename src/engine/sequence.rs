@@ -1,13 +1,14 @@
 //! Blocks in sequence: the cursor, attempts and retries, and where control goes after a step.
 
 use super::event::Choice;
-use super::iterate;
-use super::record::{Fault, Record, StepStatus, TaskRef};
+use super::record::{Record, SkipCause, StepStatus, TaskRef};
 use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, StepState, block_of};
+use super::{graph, iterate, rounds};
 use crate::ids::Attempt;
+use crate::prompt::limits::FaultClass;
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Step, Target};
+use crate::workflow::plan::{Action, Retries, Step, Target, Which};
 
 /// Moves the cursor of the block inside `loops` to a step, or past its last one.
 pub fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
@@ -44,7 +45,14 @@ pub fn finish(plan: &Plan, run: &mut Run) {
     run.status = if kept_going { RunStatus::Failed } else { RunStatus::Completed };
 }
 
-pub fn launch(run: &mut Run, here: &Address, attempt: Attempt, task: &Option<TaskRef>, at: Time) {
+pub fn launch(
+    plan: &Plan,
+    run: &mut Run,
+    here: &Address,
+    attempt: Attempt,
+    task: &Option<TaskRef>,
+    at: Time,
+) {
     let Some(slot) = run.slot_mut(here) else { return };
     if slot.state != StepState::Ready || attempt != slot.attempts + 1 {
         return;
@@ -52,13 +60,25 @@ pub fn launch(run: &mut Run, here: &Address, attempt: Attempt, task: &Option<Tas
     slot.state = StepState::Running;
     slot.attempts = attempt;
     slot.tries += 1;
+    slot.keep = false;
+    let asked_again = slot.record.as_ref().map_or(0, |record| asked_again(record));
     slot.record = Some(Box::new(Record {
         status: StepStatus::Running,
         started_at: Some(at),
         attempt,
         task: task.clone(),
+        asked_again,
         ..Record::default()
     }));
+    graph::note_inputs(plan, run, here);
+}
+
+/// How often the next attempt will have been asked again.
+fn asked_again(last: &Record) -> u32 {
+    match &last.error {
+        Some(error) if error.ask_again && last.status == StepStatus::Failed => last.asked_again + 1,
+        _ => 0,
+    }
 }
 
 pub fn end(
@@ -71,7 +91,8 @@ pub fn end(
 ) {
     let Some(slot) = run.slot_mut(here) else { return };
     let refused = slot.state == StepState::Ready && attempt == slot.attempts + 1;
-    let ran = slot.state == StepState::Running && attempt == slot.attempts && slot.attempts > 0;
+    let open = matches!(slot.state, StepState::Running | StepState::Waiting);
+    let ran = open && attempt == slot.attempts && slot.attempts > 0;
     if !refused && !ran {
         return;
     }
@@ -84,13 +105,24 @@ pub fn end(
     let started = launched.started_at.unwrap_or(at);
     let mut record = record.clone();
     record.task = launched.task;
+    record.asked_again = launched.asked_again;
+    record.inputs = launched.inputs;
+    record.gate = launched.gate;
     record.attempt = attempt;
     record.started_at = Some(started);
     record.completed_at = Some(at);
     record.duration_ms.get_or_insert(at.ms_since(started));
-    let code = record.exit_code.unwrap_or(1);
+    let success = record.exit_code == Some(0);
+    let cancels = success && matches!(here.step_of(plan).action, Action::Cancel { .. });
+    if cancels {
+        graph::cancelled_by(run, &record);
+    }
+    let Some(slot) = run.slot_mut(here) else { return };
     slot.record = Some(Box::new(record));
-    if let Some(delay_ms) = retry_delay(plan, run, here, code) {
+    if refused {
+        graph::note_inputs(plan, run, here);
+    }
+    if let Some(delay_ms) = retry_delay(plan, run, here) {
         let Some(slot) = run.slot_mut(here) else { return };
         slot.state = match delay_ms {
             0 => StepState::Ready,
@@ -98,43 +130,89 @@ pub fn end(
         };
         return;
     }
-    settle(plan, run, here, code == 0, at);
+    settle(plan, run, here, success, at);
+    if cancels {
+        graph::stop_all(run, at);
+    }
 }
+
+/// How often an agent is asked again for an answer in the right form.
+const ASKED_AGAIN: u32 = 3;
 
 /// How long to wait before the next try of a failed step, where it has one left.
-///
-/// A provider's exit 1 (an API error) and 124 (a timeout) are worth another try; so are those of
-/// a command whose author asked for it. Anything else would fail again.
-fn retry_delay(plan: &Plan, run: &Run, here: &Address, code: i32) -> Option<u64> {
+fn retry_delay(plan: &Plan, run: &Run, here: &Address) -> Option<u64> {
     let step = here.step_of(plan);
     let policy = &run.origin.policy;
-    let most = match (&step.action, step.retries) {
-        (Action::Exec { .. } | Action::Ask { .. }, Some(retries)) => retries.max,
-        (Action::Ask { .. }, None) => policy.max_retries,
-        _ => 0,
+    let slot = run.slot(here)?;
+    let record = slot.record.as_deref()?;
+    let error = record.error.as_ref();
+    if error.is_some_and(|error| error.ask_again) && record.asked_again < ASKED_AGAIN {
+        return Some(0);
+    }
+    let retries = match (&step.action, step.retries) {
+        (Action::Wait(_) | Action::Each(_), _) => return None,
+        (_, Some(retries)) => retries,
+        (Action::Ask { .. }, None) => {
+            Retries { max: policy.max_retries, delay_ms: None, which: Which::ByCode }
+        }
+        _ => return None,
     };
-    let left = run.slot(here)?.tries <= most;
-    (left && matches!(code, 1 | 124)).then_some(rest_ms(step, policy))
+    let class = error.and_then(|error| error.class);
+    let worth = match retries.which {
+        // A provider's exit 1 (an API error) and 124 (a timeout) are worth another try; so are
+        // those of a command whose author asked for it. Anything else would fail again.
+        Which::ByCode => matches!(record.exit_code, Some(1 | 124)),
+        Which::Transient => class == Some(FaultClass::Transient),
+        Which::All => class != Some(FaultClass::Fatal) && record.exit_code != Some(0),
+    };
+    (worth && slot.tries <= retries.max).then_some(rest_ms(step, policy, slot.tries))
 }
 
-/// How long a step rests between its tries.
-fn rest_ms(step: &Step, policy: &Policy) -> u64 {
-    step.retries.and_then(|retries| retries.delay_ms).unwrap_or(policy.retry_delay_ms)
+/// How long a step rests after so many tries.
+fn rest_ms(step: &Step, policy: &Policy, tries: u32) -> u64 {
+    match step.retries {
+        Some(Retries { delay_ms: Some(delay_ms), which, .. }) if which != Which::ByCode => {
+            delay_ms << tries.saturating_sub(1).min(16)
+        }
+        retries => retries.and_then(|retries| retries.delay_ms).unwrap_or(policy.retry_delay_ms),
+    }
 }
 
-pub fn skip(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+/// The same for a step whose rest does not depend on what the person who started the run said.
+pub fn longest_rest_ms(step: &Step, tries: u32) -> u64 {
+    rest_ms(step, &Policy::default(), tries)
+}
+
+pub fn skip(
+    plan: &Plan,
+    run: &mut Run,
+    here: &Address,
+    cause: Option<SkipCause>,
+    warning: &Option<String>,
+    at: Time,
+) {
     let Some(slot) = run.slot_mut(here) else { return };
     if slot.state != StepState::Ready {
         return;
     }
-    slot.record = Some(Box::new(Record::skipped(at)));
+    let record = Record::skipped(at, cause, warning.clone());
+    slot.record = Some(Box::new(Record { attempt: slot.attempts, ..record }));
     slot.each = None;
     slot.state = StepState::Settled;
+    if plan.root.edges.is_some() && here.loops.is_empty() {
+        return graph::settled(plan, run, here.step);
+    }
     enter(plan, run, &here.loops, here.step + 1, at);
 }
 
 /// Gives a visit its outcome and moves on.
 pub fn settle(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
+    if plan.root.edges.is_some() {
+        return match here.loops.is_empty() {
+            true => graph::settled(plan, run, here.step),
+            false => rounds::settled(plan, run, here, success, at),
+        };
+    }
     let Some(slot) = run.slot_mut(here) else { return };
     slot.state = StepState::Settled;
     if success {
@@ -230,6 +308,9 @@ fn handler_around(plan: &Plan, here: &Address) -> Option<Target> {
 }
 
 pub fn wake(run: &mut Run, at: Time) {
+    if run.body.front.is_some() {
+        return graph::wake(run, at);
+    }
     let here = run.position();
     let Some(slot) = run.slot_mut(&here) else { return };
     if matches!(slot.state, StepState::Resting { until } if until <= at) {
@@ -266,16 +347,13 @@ pub fn recall(run: &mut Run, here: &Address, attempt: Attempt) {
 /// Ends a run for good. What was going on is over, by whoever cancels; nothing is owed any more.
 pub fn cancel(run: &mut Run, at: Time) {
     run.status = RunStatus::Cancelled;
+    if run.body.front.is_some() {
+        return graph::stop_all(run, at);
+    }
     let here = run.position();
     let Some(slot) = run.slot_mut(&here) else { return };
     if slot.state == StepState::Running && slot.each.is_none() {
-        slot.state = StepState::Settled;
-        let record = slot.record.get_or_insert_default();
-        record.status = StepStatus::Failed;
-        record.completed_at = Some(at);
-        record.exit_code = Some(128 + 15);
-        let message = "the run was cancelled".to_owned();
-        record.error = Some(Fault { message, exit_code: 128 + 15, ..Fault::default() });
+        graph::stop(slot, at);
     }
 }
 
@@ -287,6 +365,9 @@ pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
     }
     run.status = RunStatus::Running;
     run.error = None;
+    if plan.root.edges.is_some() {
+        return graph::resume(plan, run, true, Some(index), at);
+    }
     run.failed_steps.clear();
     let cursor = run.body.cursor;
     if let Some(slot) = run.body.slots.get_mut(cursor) {
@@ -301,11 +382,14 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, at: Time) {
     let halted = match run.status {
         RunStatus::Completed => return,
         RunStatus::Failed | RunStatus::Cancelled => true,
-        RunStatus::Running => false,
+        RunStatus::Running | RunStatus::Paused => false,
     };
     run.origin.policy = policy.clone();
     run.status = RunStatus::Running;
     run.error = None;
+    if plan.root.edges.is_some() {
+        return graph::resume(plan, run, halted, None, at);
+    }
     let here = run.position();
     if halted {
         iterate::reopen(run, &here);
@@ -319,7 +403,7 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, at: Time) {
     };
     if let StepState::Resting { until } = &mut slot.state {
         // By the clock of another machine, perhaps: no rest gets longer than it was to be.
-        *until = (*until).min(at.plus_ms(rest_ms(here.step_of(plan), policy)));
+        *until = (*until).min(at.plus_ms(rest_ms(here.step_of(plan), policy, 1)));
     }
     let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
     // A task that is out goes on whoever drives the run.

@@ -23,6 +23,7 @@ fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
         only_step: None,
         archive: None,
         fleet: false,
+        request: None,
     };
     let run = Run::new(&plan, id, origin, Time(0));
     let mut script = Script { plan, run };
@@ -45,13 +46,13 @@ impl Script {
         for event in self.events(what.trim()) {
             apply(&self.plan, &mut self.run, at, &event);
         }
-        let owed: Vec<_> = owed(&self.plan, &self.run).iter().map(show).collect();
+        let owed: Vec<_> = owed(&self.plan, &self.run, 99).iter().map(show).collect();
         let mut shown = owed.join(", ");
         if self.run.status != RunStatus::Running {
             shown = format!("{:?}", self.run.status).to_lowercase();
         }
         assert_eq!(shown, wanted.trim(), "after `{line}`");
-        for effect in super::owed(&self.plan, &self.run) {
+        for effect in super::owed(&self.plan, &self.run, 99) {
             if let Effect::Execute { step, attempt } = effect {
                 let launched = Event::Launched { step: step.to_string(), attempt, task: None };
                 apply(&self.plan, &mut self.run, at, &launched);
@@ -70,7 +71,9 @@ impl Script {
             }
             ["resume"] => vec![Event::Resumed { policy: self.run.origin.policy.clone() }],
             ["open", step] => vec![Event::Opened { step: (*step).into() }],
-            ["skip", step] => vec![Event::Skipped { step: (*step).into() }],
+            ["skip", step] => {
+                vec![Event::Skipped { step: (*step).into(), cause: None, warning: None }]
+            }
             ["move", step, index] => {
                 let (step, index) = (step.to_string(), index.parse().unwrap());
                 let result = run::ItemResult::Failure;
@@ -126,6 +129,9 @@ fn show(effect: &Effect) -> String {
         Effect::MoveBack { step, index, .. } => format!("back {step} {index}"),
         Effect::Ask { step } => format!("ask {step}"),
         Effect::Wake { at } => format!("wake {}", at.0),
+        Effect::Skip { step, cause } => format!("skip {step} {cause:?}"),
+        Effect::Keep { step } => format!("keep {step}"),
+        Effect::Answer { step, attempt } => format!("answer {step} {attempt}"),
     }
 }
 

@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::lifecycle;
 use super::perform::{self, Performed};
 use super::prepare::{Prepared, prepare};
 use super::site::Site;
 use super::work::{Waiting, Work};
+use super::{gates, lifecycle};
 use crate::engine::run::{Address, StepState};
-use crate::engine::{self, Choice, Effect, Event, Run, RunStatus, TaskRef};
+use crate::engine::{self, Choice, Effect, Event, Record, Run, RunStatus, SkipCause, TaskRef};
 use crate::exec::{self, Stop};
 use crate::ids::{Attempt, RunId, StepPath};
 use crate::store::{Store, StoreError};
@@ -41,6 +41,10 @@ pub trait Hands {
     fn agent_for(&self, work: &Work) -> Option<String>;
     /// A task that nobody else has made, for an agent.
     fn new_task(&mut self, agent: String) -> TaskRef;
+    /// How many executions may be out at once.
+    fn jobs(&self) -> usize {
+        usize::MAX
+    }
     /// Begins an execution that is on record as launched.
     fn begin(&mut self, launch: Launch) -> Result<(), StoreError>;
 }
@@ -116,26 +120,32 @@ impl Drive {
 
     /// Attempts that are out as tasks since before this process drove the run.
     pub fn tasks_out(&mut self) -> Vec<(StepPath, Attempt, TaskRef)> {
-        let here = self.run.position();
-        let Some(slot) = self.run.slot(&here) else { return Vec::new() };
-        let task = slot.record.as_ref().and_then(|record| record.task.clone());
-        match (slot.state, task) {
-            (StepState::Running, Some(task)) if slot.each.is_none() => {
+        let mut found = Vec::new();
+        for here in self.run.positions() {
+            let Some(slot) = self.run.slot(&here) else { continue };
+            let task = slot.record.as_ref().and_then(|record| record.task.clone());
+            if let (StepState::Running, Some(task)) = (slot.state, task)
+                && slot.each.is_none()
+            {
                 let step = here.path(&self.plan);
                 self.in_flight.insert(step.to_string(), slot.attempts);
-                vec![(step, slot.attempts, task)]
+                found.push((step, slot.attempts, task));
             }
-            _ => Vec::new(),
         }
+        found
     }
 
-    /// The attempt that whoever drove the run before was executing itself.
-    pub fn cut_off(&self) -> Option<(StepPath, Attempt)> {
-        let here = self.run.position();
-        let slot = self.run.slot(&here)?;
-        let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
-        let open = slot.state == StepState::Running && slot.each.is_none() && !out;
-        open.then(|| (here.path(&self.plan), slot.attempts))
+    /// The attempts that whoever drove the run before was executing itself.
+    pub fn cut_off(&self) -> Vec<(StepPath, Attempt)> {
+        let mut found = Vec::new();
+        for here in self.run.positions() {
+            let Some(slot) = self.run.slot(&here) else { continue };
+            let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
+            if slot.state == StepState::Running && slot.each.is_none() && !out {
+                found.push((here.path(&self.plan), slot.attempts));
+            }
+        }
+        found
     }
 
     /// The work of an attempt that is out, as it would be prepared now.
@@ -148,6 +158,11 @@ impl Drive {
 
     pub fn is_over(&self) -> bool {
         self.run.status != RunStatus::Running
+    }
+
+    /// Whether it waits for people alone.
+    pub fn is_paused(&self) -> bool {
+        !self.is_busy() && self.run.status == RunStatus::Running && self.run.is_paused()
     }
 
     /// Whether an execution is out.
@@ -240,7 +255,8 @@ impl Drive {
     pub fn advance(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
         loop {
             let mut progressed = false;
-            for effect in engine::owed(&self.plan, &self.run) {
+            let room = reins.hands.jobs().saturating_sub(self.in_flight.len());
+            for effect in engine::owed(&self.plan, &self.run, room) {
                 progressed |= self.perform(reins, effect)?;
             }
             if !progressed || reins.stop.level() > 0 {
@@ -263,6 +279,14 @@ impl Drive {
             }
             Effect::Ask { step } => self.ask(reins, step),
             Effect::Wake { at } => self.wake(reins, at),
+            Effect::Skip { step, cause } => {
+                let (step, cause) = (step.to_string(), Some(cause));
+                self.record(reins, Event::Skipped { step, cause, warning: None }).map(|()| true)
+            }
+            Effect::Keep { step } => {
+                self.record(reins, Event::Kept { step: step.to_string() }).map(|()| true)
+            }
+            Effect::Answer { step, attempt } => self.answer(reins, &step, attempt),
         }
     }
 
@@ -283,6 +307,36 @@ impl Drive {
         self.record_at(reins, at, Event::Woke).map(|()| true)
     }
 
+    /// Looks whether a person has answered, or the time to do so is over.
+    fn answer(
+        &mut self,
+        reins: &mut Reins,
+        step: &StepPath,
+        attempt: Attempt,
+    ) -> Result<bool, StoreError> {
+        let slot = self.run.slot(&self.address(step));
+        let gate = slot.and_then(|slot| slot.record.as_ref()?.gate.clone());
+        let Some(gate) = gate else { return Ok(false) };
+        let name = step.to_string();
+        match gates::answer(self.store.root(), step, attempt, &gate.shown) {
+            Some(answer) => {
+                // What was approved must not be asked again after a power cut.
+                self.record(reins, Event::Answered { step: name, attempt, answer })?;
+                self.store.commit(reins.clock.now())?;
+                return Ok(true);
+            }
+            None if gate.expires_at.is_some_and(|at| at <= reins.clock.now()) => {
+                let message = "nobody answered in time (`timeout`)";
+                let record = Box::new(Record::refused(124, message, serde_json::Map::new()));
+                return self
+                    .record(reins, Event::Ended { step: name, attempt, record })
+                    .map(|()| true);
+            }
+            None => {}
+        }
+        Ok(false)
+    }
+
     fn address(&self, step: &StepPath) -> Address {
         Address::of(&self.plan, step).expect("an effect names a step of the plan")
     }
@@ -300,7 +354,23 @@ impl Drive {
         let name = step.to_string();
         let job = match prepared {
             Prepared::Skip => {
-                return self.record(reins, Event::Skipped { step: name }).map(|()| true);
+                let (cause, warning) = (None, None);
+                let skipped = Event::Skipped { step: name, cause, warning };
+                return self.record(reins, skipped).map(|()| true);
+            }
+            Prepared::Bar(warning) => {
+                let cause = Some(SkipCause::Condition);
+                let skipped = Event::Skipped { step: name, cause, warning };
+                return self.record(reins, skipped).map(|()| true);
+            }
+            Prepared::Gate(gate) => {
+                return self
+                    .record(reins, Event::Gated { step: name, attempt, gate })
+                    .map(|()| true);
+            }
+            Prepared::Done(record) => {
+                let ended = Event::Ended { step: name, attempt, record };
+                return self.record(reins, ended).map(|()| true);
             }
             Prepared::Refuse(record) => {
                 let ended = Event::Ended { step: name, attempt, record };
@@ -336,7 +406,10 @@ impl Drive {
         let attempt = self.run.slot(&here).map_or(1, |slot| slot.attempts + 1);
         let step = step.to_string();
         let event = match prepare(&self.site, &self.plan, &self.run, &here, attempt, false) {
-            Prepared::Skip => Event::Skipped { step },
+            Prepared::Skip => Event::Skipped { step, cause: None, warning: None },
+            Prepared::Bar(warning) => {
+                Event::Skipped { step, cause: Some(SkipCause::Condition), warning }
+            }
             Prepared::Refuse(record) => Event::Ended { step, attempt, record },
             _ => Event::Opened { step },
         };

@@ -104,6 +104,7 @@ fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathErr
         CaptureMode::Text => Mode::Text,
         CaptureMode::Lines => Mode::Lines,
         CaptureMode::Json => Mode::Json,
+        CaptureMode::Whole => Mode::Text,
     };
     let mut out =
         Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout")).live(site.live);
@@ -232,7 +233,7 @@ impl Outcome<'_> {
     /// Puts the output into the record by its mode; the error is why it cannot be used.
     fn keep_output(&mut self, out: &Captured) -> Result<(), Unusable> {
         match self.work.capture {
-            CaptureMode::Text => {
+            CaptureMode::Text | CaptureMode::Whole => {
                 self.record.output = Some(out.text());
                 Ok(())
             }

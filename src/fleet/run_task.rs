@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 
 use super::post::{self, Asked, COORDINATOR, RunTask};
-use crate::engine::run::{Sequence, StepState};
+use crate::engine::run::{Body, StepState};
 use crate::engine::{Run, TaskRef};
 use crate::ids::RunId;
 use crate::queue::{End, Ending, FsQueue, Place, Queue, Task, TaskId};
@@ -71,7 +71,7 @@ fn run_at(queue: &FsQueue, place: &Place, batch: &str) -> io::Result<Option<RunI
 
 /// The tasks that steps of a run are out as.
 pub fn steps_out(run: &Run) -> Vec<TaskRef> {
-    fn walk(body: &Sequence, into: &mut Vec<TaskRef>) {
+    fn walk(body: &Body, into: &mut Vec<TaskRef>) {
         for slot in &body.slots {
             match &slot.each {
                 Some(each) => each.iterations.iter().for_each(|item| walk(&item.body, into)),

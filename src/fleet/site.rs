@@ -56,6 +56,11 @@ impl Site {
         }
     }
 
+    /// The run's directory.
+    pub fn root(&self) -> PathBuf {
+        self.logs.parent().unwrap_or(&self.logs).to_owned()
+    }
+
     pub fn cwd(&self) -> &Path {
         self.workspace.root()
     }

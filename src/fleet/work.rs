@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::exec::Sweep;
 use crate::ids::{Attempt, StepPath};
-use crate::workflow::plan::{CaptureMode, Require};
+use crate::workflow::plan::{CaptureMode, Require, Runtime, Until};
 
 /// One execution of a child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +43,15 @@ pub struct Work {
     pub schema: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub require: Vec<Require>,
+    /// How long it may print nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// What its output must be, where it is an agent's answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<AnswerRules>,
+    /// The script that it is, in place of an argv.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<ScriptWork>,
     /// It asks a provider: nothing it started may outlive it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
@@ -71,6 +80,9 @@ impl Work {
             output_file: None,
             schema: None,
             require: Vec::new(),
+            idle_timeout_ms: None,
+            answer: None,
+            script: None,
             asks: false,
             debug: Map::new(),
             reads_state: false,
@@ -84,6 +96,35 @@ impl Work {
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_ms.map(Duration::from_millis)
     }
+}
+
+/// What an agent's answer must be.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AnswerRules {
+    /// What it says when a loop is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Until>,
+    /// Its JSON Schema.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<Value>,
+}
+
+/// A script of a language that has a runtime of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScriptWork {
+    pub runtime: Runtime,
+    /// Packages that must be there before it runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deps: Vec<String>,
+    pub source: Source,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    Text(String),
+    /// A file in the run's directory.
+    File(String),
 }
 
 /// What is written to a child's standard input.

@@ -609,8 +609,8 @@ impl History {
         for entry in self.entries.iter().rev() {
             match &entry.event {
                 Event::Launched { step: begun, .. } if begun == step => times += 1,
-                Event::Resumed { .. } => {}
-                _ => break,
+                Event::Ended { step: ended, .. } if ended == step => break,
+                _ => {}
             }
         }
         times

@@ -12,13 +12,14 @@ use serde_json::{Map, Value, json};
 
 use crate::engine::record::{Record, StepStatus, to_second};
 use crate::engine::run::{
-    EachRun, Exit, ItemResult, Iteration, Lifecycle, Origin, Policy, Run, RunStatus, Sequence,
+    Body, EachRun, Exit, ItemResult, Iteration, Lifecycle, Origin, Policy, Request, Run, RunStatus,
     Slot, StepState,
 };
+use crate::engine::survey;
 use crate::ids::{Attempt, RunId, StepPath};
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block, Each, Target};
+use crate::workflow::plan::{Action, Block, Each, Rounds, Target};
 
 pub const SCHEMA_VERSION: &str = "1.1.1";
 
@@ -48,14 +49,16 @@ impl Serialize for Document<'_> {
         map.serialize_entry("workflow_checksum", &run.origin.workflow_checksum)?;
         map.serialize_entry("started_at", &run.started_at.to_second())?;
         map.serialize_entry("updated_at", &run.updated_at.to_second())?;
-        map.serialize_entry("status", &run.status)?;
+        map.serialize_entry("status", &run.shown_status())?;
         if let Some(error) = &run.error {
             map.serialize_entry("error", error)?;
         }
         let failed: Vec<_> = run.failed_steps.iter().map(StepPath::to_string).collect();
         map.serialize_entry("failed_steps", &failed)?;
         map.serialize_entry("context", &run.origin.context)?;
-        map.serialize_entry("cursor", &cursor_name(&plan.root, &run.body))?;
+        if plan.root.edges.is_none() {
+            map.serialize_entry("cursor", &cursor_name(&plan.root, &run.body))?;
+        }
         map.serialize_entry("steps", &Steps { block: &plan.root, body: &run.body, of: None })?;
         map.serialize_entry("for_each", &Loops { plan, run })?;
         map.serialize_entry("run_root", &run.origin.run_root)?;
@@ -69,6 +72,9 @@ impl Serialize for Document<'_> {
         if run.origin.fleet {
             map.serialize_entry("fleet", &true)?;
         }
+        if let Some(request) = &run.origin.request {
+            map.serialize_entry("request", request)?;
+        }
         map.serialize_entry("journal_seq", journal_seq)?;
         if *journal_term > 1 {
             map.serialize_entry("journal_term", journal_term)?;
@@ -77,14 +83,14 @@ impl Serialize for Document<'_> {
     }
 }
 
-fn cursor_name<'a>(block: &'a Block, body: &Sequence) -> Option<&'a str> {
+fn cursor_name<'a>(block: &'a Block, body: &Body) -> Option<&'a str> {
     block.steps.get(body.cursor).map(|step| step.name.as_str())
 }
 
 /// The steps of a block that were reached, by name.
 struct Steps<'a> {
     block: &'a Block,
-    body: &'a Sequence,
+    body: &'a Body,
     of: Option<&'a Iteration>,
 }
 
@@ -95,6 +101,9 @@ impl Serialize for Steps<'_> {
             match (&step.action, &slot.each) {
                 (Action::Each(each), Some(run)) => {
                     map.serialize_entry(&step.name, &Items { each, run })?;
+                }
+                (Action::Rounds(rounds), Some(run)) => {
+                    map.serialize_entry(&step.name, &RoundsDoc::of(rounds, slot, run))?;
                 }
                 // A step that never ran is absent; the cursor says which one is next.
                 _ if slot.record.is_some() => {
@@ -127,6 +136,41 @@ impl Serialize for Items<'_> {
     }
 }
 
+/// A step of rounds: what it came to, and all of its rounds.
+#[derive(Serialize)]
+struct RoundsDoc<'a> {
+    #[serde(flatten)]
+    slot: SlotDoc<'a>,
+    /// Which step of the last round control is at.
+    cursor: Option<&'a str>,
+    #[serde(skip_serializing_if = "is_zero")]
+    attempts_before: Attempt,
+    rounds: Vec<Steps<'a>>,
+}
+
+impl<'a> RoundsDoc<'a> {
+    fn of(rounds: &'a Rounds, slot: &'a Slot, run: &'a EachRun) -> Self {
+        let steps = |round: &'a Iteration| Steps {
+            block: &rounds.block,
+            body: &round.body,
+            of: Some(round),
+        };
+        let last = run.iterations.get(run.index);
+        let waits = last.and_then(|round| round.body.current());
+        let waits = waits.is_some_and(|slot| slot.state == StepState::Waiting);
+        let mut slot = SlotDoc::of(slot);
+        if waits && slot.record.status == StepStatus::Running {
+            slot.record.to_mut().status = StepStatus::Paused;
+        }
+        RoundsDoc {
+            slot,
+            cursor: last.and_then(|round| cursor_name(&rounds.block, &round.body)),
+            attempts_before: run.attempts_before,
+            rounds: run.iterations.iter().map(steps).collect(),
+        }
+    }
+}
+
 /// A record, and what a slot knows beside it.
 #[derive(Serialize)]
 struct SlotDoc<'a> {
@@ -147,6 +191,9 @@ struct SlotExtra {
     visits: u32,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     asking: bool,
+    /// It completed before, and that may still stand.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    completed_before: bool,
 }
 
 /// One visit goes without saying.
@@ -168,7 +215,8 @@ impl<'a> SlotDoc<'a> {
         };
         let asking = slot.state == StepState::Asking;
         let tries = (slot.tries != usual_tries(status)).then_some(slot.tries);
-        let extra = SlotExtra { retry_at, tries, visits: slot.visits, asking };
+        let (visits, completed_before) = (slot.visits, slot.keep);
+        let extra = SlotExtra { retry_at, tries, visits, asking, completed_before };
         SlotDoc { record, extra }
     }
 }
@@ -195,7 +243,7 @@ fn write_loops<M: SerializeMap>(
     map: &mut M,
     run_status: RunStatus,
     block: &Block,
-    body: &Sequence,
+    body: &Body,
     prefix: &str,
 ) -> Result<(), M::Error> {
     for (step, slot) in block.steps.iter().zip(&body.slots) {
@@ -318,7 +366,7 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         failed_steps: Vec<String>,
         #[serde(default)]
         context: Map<String, Value>,
-        #[serde(deserialize_with = "Option::deserialize")]
+        #[serde(default)]
         cursor: Option<String>,
         #[serde(default)]
         steps: Map<String, Value>,
@@ -333,6 +381,8 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         archive: Option<String>,
         #[serde(default)]
         fleet: bool,
+        #[serde(default)]
+        request: Option<Box<Request>>,
         journal_seq: u64,
         #[serde(default = "first_term")]
         journal_term: u32,
@@ -344,7 +394,8 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
             head.schema_version
         ));
     }
-    if head.status == RunStatus::Running && head.cursor.is_none() {
+    let sequential = plan.root.edges.is_none();
+    if sequential && head.status == RunStatus::Running && head.cursor.is_none() {
         return Err("it is `running`, but its `cursor` names no step".to_owned());
     }
     let id = RunId::parse(&head.run_id).ok_or(format!("`{}` is no run id", head.run_id))?;
@@ -358,10 +409,14 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         only_step: head.only_step,
         archive: head.archive,
         fleet: head.fleet,
+        request: head.request,
     };
     let mut run = Run::new(plan, id, origin, head.started_at);
     run.updated_at = head.updated_at;
-    run.status = head.status;
+    run.status = match head.status {
+        RunStatus::Paused => RunStatus::Running,
+        status => status,
+    };
     run.error = head.error;
     for failed in &head.failed_steps {
         let path = StepPath::parse(failed).ok_or(format!("`{failed}` is no step"))?;
@@ -369,10 +424,16 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     }
     let reader = Reader { loops: &head.for_each };
     run.body = reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", 0)?;
-    match run.status {
-        RunStatus::Running => make_ready(&mut run.body),
-        RunStatus::Failed | RunStatus::Cancelled => reopen_halted(&mut run.body),
-        RunStatus::Completed => {}
+    match (run.status, &plan.root.edges) {
+        (_, Some(edges)) => {
+            for slot in &mut run.body.slots {
+                make_round_ready(slot);
+            }
+            survey(edges, &mut run.body);
+        }
+        (RunStatus::Failed | RunStatus::Cancelled, None) => reopen_halted(&mut run.body),
+        (RunStatus::Completed, None) => {}
+        (RunStatus::Running | RunStatus::Paused, None) => make_ready(&mut run.body),
     }
     Ok(Loaded { run, journal_seq: head.journal_seq, journal_term: head.journal_term })
 }
@@ -382,7 +443,7 @@ fn first_term() -> u32 {
 }
 
 /// A loop at the cursor of a failed run that has items left is where the run halted.
-fn reopen_halted(body: &mut Sequence) {
+fn reopen_halted(body: &mut Body) {
     let cursor = body.cursor;
     let Some(slot) = body.slots.get_mut(cursor) else { return };
     let Some(each) = slot.each.as_deref_mut() else { return };
@@ -394,7 +455,7 @@ fn reopen_halted(body: &mut Sequence) {
 
 /// Between two events the step at a cursor is never settled while a run goes on; what looks so
 /// is a step about to be visited again.
-fn make_ready(body: &mut Sequence) {
+fn make_ready(body: &mut Body) {
     let cursor = body.cursor;
     let Some(slot) = body.slots.get_mut(cursor) else { return };
     match (&mut slot.state, slot.each.as_deref_mut()) {
@@ -412,6 +473,15 @@ fn make_ready(body: &mut Sequence) {
     }
 }
 
+/// The same for the last round of an open step of rounds.
+fn make_round_ready(slot: &mut Slot) {
+    let open = slot.state == StepState::Running;
+    let Some(each) = slot.each.as_deref_mut().filter(|_| open) else { return };
+    if let Some(round) = each.iterations.get_mut(each.index) {
+        make_ready(&mut round.body);
+    }
+}
+
 struct Reader<'a> {
     loops: &'a Map<String, Value>,
 }
@@ -424,8 +494,8 @@ impl Reader<'_> {
         cursor: Option<&str>,
         prefix: &str,
         attempts: Attempt,
-    ) -> Result<Sequence, String> {
-        let mut body = Sequence::new(block, attempts);
+    ) -> Result<Body, String> {
+        let mut body = Body::new(block, attempts);
         body.cursor = match cursor {
             None => block.steps.len(),
             Some(name) => block.find(name).ok_or(format!("the workflow has no step `{name}`"))?.0,
@@ -439,10 +509,41 @@ impl Reader<'_> {
             let path = format!("{prefix}{}", StepPath::top(name));
             body.slots[index] = match (&step.action, value) {
                 (Action::Each(each), Value::Array(items)) => self.open_loop(each, items, &path)?,
+                (Action::Rounds(rounds), _) => self.rounds(rounds, value, &path)?,
                 _ => read_slot(value).map_err(|error| format!("step `{path}`: {error}"))?,
             };
         }
         Ok(body)
+    }
+
+    fn rounds(&self, rounds: &Rounds, value: &Value, path: &str) -> Result<Slot, String> {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Doc {
+            cursor: Option<String>,
+            attempts_before: Attempt,
+            rounds: Option<Vec<Map<String, Value>>>,
+        }
+        let wrong = |error: String| format!("step `{path}`: {error}");
+        let mut slot = read_slot(value).map_err(wrong)?;
+        let doc = Doc::deserialize(value).map_err(|error| wrong(error.to_string()))?;
+        let Some(list) = doc.rounds else { return Ok(slot) };
+        if slot.state == StepState::Waiting {
+            slot.state = StepState::Running;
+        }
+        let index = list.len().saturating_sub(1);
+        let mut iterations = Vec::with_capacity(list.len());
+        for (number, steps) in list.iter().enumerate() {
+            let cursor = doc.cursor.as_deref().filter(|_| number == index);
+            let prefix = format!("{path}.{number}.");
+            let before = doc.attempts_before;
+            let body = self.sequence(&rounds.block, steps, cursor, &prefix, before)?;
+            iterations.push(Iteration { body, failed: false, result: None, lifecycle: None });
+        }
+        let attempts_before = doc.attempts_before;
+        let each = EachRun { index, iterations, attempts_before, ..EachRun::default() };
+        slot.each = Some(Box::new(each));
+        Ok(slot)
     }
 
     fn open_loop(&self, each: &Each, items: &[Value], path: &str) -> Result<Slot, String> {
@@ -511,25 +612,31 @@ fn loop_slot(doc: LoopDoc, iterations: Vec<Iteration>) -> Slot {
         tries: 0,
         record: Some(Box::new(record)),
         each: Some(Box::new(each)),
+        keep: false,
     }
 }
 
 fn read_slot(value: &Value) -> Result<Slot, String> {
-    let record = Record::deserialize(value).map_err(|error| error.to_string())?;
+    let mut record = Record::deserialize(value).map_err(|error| error.to_string())?;
     let extra = SlotExtra::deserialize(value).map_err(|error| error.to_string())?;
     let state = match (record.status, extra.retry_at) {
         (StepStatus::Pending, Some(until)) => StepState::Resting { until },
         (StepStatus::Pending, None) => StepState::Pending,
         (StepStatus::Running, _) => StepState::Running,
+        (StepStatus::Paused, _) => StepState::Waiting,
         (StepStatus::Failed, _) if extra.asking => StepState::Asking,
         _ => StepState::Settled,
     };
     let ran = state != StepState::Pending;
+    if extra.completed_before {
+        record.status = StepStatus::Completed;
+    }
     Ok(Slot {
         state,
         attempts: record.attempt,
         visits: extra.visits.max(u32::from(ran)),
         tries: extra.tries.unwrap_or(usual_tries(record.status)),
+        keep: extra.completed_before,
         record: Some(Box::new(record)),
         each: None,
     })
@@ -550,7 +657,7 @@ pub fn summary(plan: &Plan, run: &Run) -> Value {
         "run_root": run.origin.run_root,
         "workflow": plan.name,
         "workflow_file": run.origin.workflow_file,
-        "status": run.status,
+        "status": run.shown_status(),
         "started_at": run.started_at.to_second(),
         "updated_at": run.updated_at.to_second(),
         "failed_steps": run.failed_steps.iter().map(StepPath::to_string).collect::<Vec<_>>(),

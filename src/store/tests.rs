@@ -150,6 +150,7 @@ impl World {
             only_step: None,
             archive: None,
             fleet: false,
+            request: None,
         };
         let mut run = Run::new(&self.plan, id, origin, at);
         let root = PathBuf::from("run");
@@ -160,7 +161,7 @@ impl World {
 
     /// Drives a run to its end, executing what it is owed.
     fn drive(&mut self, store: &mut Store, run: &mut Run) -> Result<(), StoreError> {
-        while let Some(effect) = owed(&self.plan, run).into_iter().next() {
+        while let Some(effect) = owed(&self.plan, run, 99).into_iter().next() {
             match effect {
                 Effect::Execute { step, attempt } => self.execute(store, run, &step, attempt)?,
                 Effect::Open { step } => {
@@ -328,10 +329,10 @@ fn a_snapshot_read_back_is_the_run_that_was_written() {
     for _ in 0..40 {
         let bytes = snapshot::encode(&world.plan, &run, store.seq, 1);
         let read = snapshot::decode(&world.plan, &bytes).unwrap().run;
-        assert_eq!(owed(&world.plan, &read), owed(&world.plan, &run));
+        assert_eq!(owed(&world.plan, &read, 99), owed(&world.plan, &run, 99));
         let again = snapshot::encode(&world.plan, &read, store.seq, 1);
         assert_eq!(String::from_utf8(again), String::from_utf8(bytes));
-        match owed(&world.plan, &run).into_iter().next() {
+        match owed(&world.plan, &run, 99).into_iter().next() {
             Some(Effect::Execute { step, attempt }) => {
                 world.execute(&mut store, &mut run, &step, attempt).unwrap();
             }
@@ -365,7 +366,7 @@ fn what_an_owner_writes_after_it_lost_the_run_counts_for_nothing() {
     paused.save(&world.plan, &stale, now).unwrap();
     let (again, loaded) = Store::load(world.faulty(), root, &world.plan).unwrap();
     assert_eq!(again.seq, store.seq);
-    assert_eq!(owed(&world.plan, &loaded), owed(&world.plan, &run));
+    assert_eq!(owed(&world.plan, &loaded, 99), owed(&world.plan, &run, 99));
     let state = |run: &Run| String::from_utf8(snapshot::encode(&world.plan, run, 0, 1)).unwrap();
     assert_eq!(state(&loaded), state(&run));
 }
@@ -399,6 +400,6 @@ fn looking_at_a_run_leaves_its_files_as_they_are() {
     world.disk.append(&journal, b"{\"seq\":4,\"at").unwrap();
     let before = world.disk.read(&journal).unwrap();
     let seen = Store::look(world.faulty(), root, &world.plan).unwrap();
-    assert_eq!(owed(&world.plan, &seen), owed(&world.plan, &run));
+    assert_eq!(owed(&world.plan, &seen, 99), owed(&world.plan, &run, 99));
     assert_eq!(world.disk.read(&journal).unwrap(), before);
 }

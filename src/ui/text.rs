@@ -8,7 +8,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use super::progress;
 use crate::engine::run::{Address, ItemResult, StepState};
-use crate::engine::{Choice, Event, Record, Run, StepStatus};
+use crate::engine::{Choice, Event, Record, Run, SkipCause, StepStatus};
 use crate::exec::{Mask, Stop};
 use crate::fleet::Report;
 use crate::ids::StepPath;
@@ -89,7 +89,7 @@ impl TextReport {
     /// Tells of the loops that ended with this event: those around its step, inside out.
     fn loops_ended(&mut self, plan: &Plan, run: &Run, event: &Event) {
         let (step, is_loop) = match event {
-            Event::Ended { step, .. } | Event::Skipped { step } => (step, false),
+            Event::Ended { step, .. } | Event::Skipped { step, .. } => (step, false),
             Event::Opened { step } | Event::Moved { step, .. } => (step, true),
             _ => return,
         };
@@ -202,7 +202,7 @@ impl Report for TextReport {
             }
             Event::Opened { step } if failed(plan, run, step) => self.ended(plan, run, step),
             _ if self.telling == Telling::Quiet => {}
-            Event::Skipped { step } => self.ended(plan, run, step),
+            Event::Skipped { step, .. } => self.ended(plan, run, step),
             Event::Moved { step, index, error: Some(error) } => {
                 self.say(&format!("warning: item {index} of `{step}` was not moved: {error}"));
             }
@@ -330,7 +330,22 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
             let error = error.unwrap_or_default();
             format!("step `{step}` ended with {code}, attempt {attempt}{error}")
         }
-        Event::Skipped { step } => format!("step `{step}` skipped"),
+        Event::Skipped { step, cause, warning } => {
+            let why = match (cause, warning) {
+                (_, Some(warning)) => format!(": {warning}"),
+                (Some(SkipCause::UpstreamFailed), _) => ": what it depends on failed".into(),
+                (Some(SkipCause::UpstreamSkipped), _) => ": what it depends on was skipped".into(),
+                _ => String::new(),
+            };
+            format!("step `{step}` skipped{why}")
+        }
+        Event::Kept { step } => format!("step `{step}` completed before, and nothing changed"),
+        Event::Gated { step, .. } => format!("step `{step}` waits for a person"),
+        Event::Answered { step, answer, .. } => {
+            let word = if answer.approve { "approved" } else { "rejected" };
+            let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+            format!("step `{step}` was {word}{by}")
+        }
         Event::Opened { step } => return opened_line(plan, run, step),
         Event::Moving { from, to, .. } => format!("moving `{from}` to `{to}`"),
         Event::Moved { error: Some(error), .. } => format!("not moved: {error}"),

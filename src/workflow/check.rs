@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::fields::{Fields, Findings, suggest};
-use super::plan::{Action, Block, CaptureMode, Each, Items, Param, Step, Target};
+use super::plan::{Action, Block, CaptureMode, Each, Items, Param, Step, Target, When};
 use super::problem::{Place, Problem};
 use super::steps::{Reading, Visible};
 use super::yaml::{Node, Value};
@@ -134,7 +134,7 @@ pub fn holes(findings: &Findings, fields: &Fields, step: &Step, visible: &Visibl
     templates.extend(step.output.schema.iter().map(|t| ("output_schema", t)));
     templates.extend(step.depends.required.iter().map(|t| ("depends_on", t)));
     templates.extend(step.depends.optional.iter().map(|t| ("depends_on", t)));
-    if let Some(when) = &step.when {
+    if let Some(When::Test(when)) = &step.when {
         templates.extend(when.equals.iter().flat_map(|(l, r)| [("when", l), ("when", r)]));
         templates.extend(when.exists.iter().chain(&when.not_exists).map(|t| ("when", t)));
     }
@@ -153,6 +153,8 @@ pub fn holes(findings: &Findings, fields: &Fields, step: &Step, visible: &Visibl
                 }
             }
         }
+        // No step of this dialect does anything else.
+        _ => {}
     }
     for (key, template) in templates {
         for hole in template.holes() {

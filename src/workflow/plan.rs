@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::condition::Condition;
+use crate::template::nodes::NodeText;
 use crate::template::{Missing, Scope, Template};
 
 /// A workflow that may run.
@@ -16,12 +18,30 @@ use crate::template::{Missing, Scope, Template};
 pub struct Plan {
     pub version: Version,
     pub name: Option<String>,
+    pub description: Option<String>,
     /// A failure that nothing handles ends the run.
     pub strict_flow: bool,
     pub context: Map<String, Value>,
     pub providers: BTreeMap<String, Provider>,
     pub dirs: Dirs,
     pub root: Block,
+    /// Files beside the workflow that it is made of; a run keeps its own copies.
+    pub parts: Vec<Part>,
+}
+
+/// A file that a workflow names, found where such files are looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub kind: PartKind,
+    pub name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartKind {
+    /// A prompt in a file of its own.
+    Command,
+    /// A script in a file of its own.
+    Script,
 }
 
 impl Plan {
@@ -32,6 +52,7 @@ impl Plan {
         step.on = Handlers::default();
         self.root.by_name = HashMap::from([(step.name.clone(), 0)]);
         self.root.steps = vec![step];
+        self.root.edges = self.root.edges.map(|_| Edges::alone());
         Some(self)
     }
 }
@@ -67,34 +88,97 @@ pub struct Dirs {
     pub task_extension: String,
 }
 
-/// Steps under one discipline. A sequence has a cursor that `goto` may move.
+/// Steps under one discipline: a sequence has a cursor that `goto` may move; a graph has edges, and
+/// each of its steps begins when those before it have settled.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
     pub steps: Vec<Step>,
     pub by_name: HashMap<String, usize>,
+    pub edges: Option<Edges>,
 }
 
 impl Block {
     pub fn find(&self, name: &str) -> Option<(usize, &Step)> {
         self.by_name.get(name).map(|index| (*index, &self.steps[*index]))
     }
+
+    /// Every step in it, those of loops included.
+    pub fn walk<'a>(&'a self, see: &mut dyn FnMut(&'a Step)) {
+        for step in &self.steps {
+            see(step);
+            if let Some(inner) = step.inner() {
+                inner.walk(see);
+            }
+        }
+    }
+}
+
+/// What the steps of a graph wait for, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edges {
+    /// Those before a step.
+    pub before: Vec<Vec<usize>>,
+    /// Those after it.
+    pub after: Vec<Vec<usize>>,
+    pub rules: Vec<JoinRule>,
+}
+
+impl Edges {
+    /// From what each step waits for.
+    pub fn new(before: Vec<Vec<usize>>, rules: Vec<JoinRule>) -> Edges {
+        let mut after = vec![Vec::new(); before.len()];
+        for (step, upstreams) in before.iter().enumerate() {
+            for upstream in upstreams {
+                after[*upstream].push(step);
+            }
+        }
+        Edges { before, after, rules }
+    }
+
+    /// One step that waits for nothing.
+    fn alone() -> Edges {
+        Edges::new(vec![Vec::new()], vec![JoinRule::default()])
+    }
+}
+
+/// What those before a step must have come to for it to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JoinRule {
+    #[default]
+    AllSuccess,
+    OneSuccess,
+    NoneFailedMinOneSuccess,
+    AllDone,
+}
+
+impl JoinRule {
+    pub const ALL: [(&'static str, JoinRule); 4] = [
+        ("all_success", JoinRule::AllSuccess),
+        ("one_success", JoinRule::OneSuccess),
+        ("none_failed_min_one_success", JoinRule::NoneFailedMinOneSuccess),
+        ("all_done", JoinRule::AllDone),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, rule)| *rule == self).map_or("", |(name, _)| name)
+    }
 }
 
 impl Plan {
     /// Who the steps that execute something are for, each with whether it asks a provider.
     pub fn agents(&self) -> Vec<(Option<String>, bool)> {
-        fn collect(block: &Block, into: &mut Vec<(Option<String>, bool)>) {
-            for step in &block.steps {
-                match &step.action {
-                    Action::Exec { .. } => into.push((step.agent.clone(), false)),
-                    Action::Ask { .. } => into.push((step.agent.clone(), true)),
-                    Action::Each(each) => collect(&each.block, into),
-                    Action::Wait(_) => {}
-                }
-            }
-        }
         let mut found = Vec::new();
-        collect(&self.root, &mut found);
+        self.root.walk(&mut |step| match &step.action {
+            Action::Exec { .. } | Action::Shell { .. } | Action::Script(_) => {
+                found.push((step.agent.clone(), false));
+            }
+            Action::Ask { .. } | Action::Prompt(_) => found.push((step.agent.clone(), true)),
+            Action::Wait(_)
+            | Action::Each(_)
+            | Action::Rounds(_)
+            | Action::Gate(_)
+            | Action::Cancel { .. } => {}
+        });
         found
     }
 }
@@ -114,16 +198,52 @@ pub struct Step {
     pub timeout: Option<Duration>,
     pub retries: Option<Retries>,
     pub on: Handlers,
+    /// How long an agent may be silent.
+    pub idle_timeout: Option<Duration>,
+    /// The kind of artifact that its output is kept as.
+    pub output_type: Option<String>,
+    /// It is executed again when a run is resumed, whatever it came to before.
+    pub always_run: bool,
 }
 
 impl Step {
+    /// A step that does something and has nothing else to it.
+    pub fn new(name: impl Into<String>, action: Action) -> Step {
+        Step {
+            name: name.into(),
+            agent: None,
+            action,
+            when: None,
+            depends: Depends::default(),
+            input_file: None,
+            output: Output::default(),
+            env: Vec::new(),
+            secrets: Vec::new(),
+            timeout: None,
+            retries: None,
+            on: Handlers::default(),
+            idle_timeout: None,
+            output_type: None,
+            always_run: false,
+        }
+    }
+
+    /// The block that it runs again and again, where it is a loop of some kind.
+    pub fn inner(&self) -> Option<&Block> {
+        match &self.action {
+            Action::Each(each) => Some(&each.block),
+            Action::Rounds(rounds) => Some(&rounds.block),
+            _ => None,
+        }
+    }
+
     /// Whether what it executes is told where the run is kept.
     pub fn names_run_root(&self) -> bool {
         let named = |template: &Template| template.holes().any(|hole| hole.raw == "run.root");
         match &self.action {
             Action::Exec { argv } => argv.iter().any(named),
             Action::Ask { params, .. } => params.values().any(|param| param.any(&named)),
-            Action::Wait(_) | Action::Each(_) => false,
+            _ => false,
         }
     }
 }
@@ -139,6 +259,93 @@ pub enum Action {
     Wait(WaitFor),
     /// Runs a block for each item.
     Each(Each),
+    /// Says something to an agent.
+    Prompt(Prompt),
+    /// Runs a shell script.
+    Shell { script: NodeText },
+    /// Runs a script of another language.
+    Script(Script),
+    /// Runs a block until it is done.
+    Rounds(Rounds),
+    /// Asks a person.
+    Gate(Gate),
+    /// Ends the run.
+    Cancel { reason: NodeText },
+}
+
+/// What is said to an agent, and what its answer must be.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    pub words: Words,
+    pub provider: String,
+    pub params: BTreeMap<String, Param>,
+    /// The JSON Schema of the answer.
+    pub format: Option<Value>,
+    /// What an answer says when a loop is done.
+    pub until: Option<Until>,
+    /// Whether it begins a conversation of its own.
+    pub fresh: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Words {
+    Inline(NodeText),
+    /// The name of a command file.
+    Command(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Until {
+    pub signal: String,
+    /// It counts only by itself, not within other text.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Script {
+    pub code: Code,
+    pub runtime: Runtime,
+    pub deps: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Code {
+    Inline(NodeText),
+    /// The name of a script file.
+    Named(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Runtime {
+    Bun,
+    Uv,
+}
+
+/// A block that is run round after round. Its steps, by what they do, are
+/// for a loop: what is said to the agent, perhaps a check whether it is done, perhaps a person to
+/// ask; for an approval: a person to ask, perhaps what is said to the agent after a rejection.
+#[derive(Clone, Debug)]
+pub struct Rounds {
+    pub block: Block,
+    pub kind: RoundsKind,
+    /// How many rounds there may be: of a loop, or rejections of an approval.
+    pub most: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundsKind {
+    Loop,
+    Approval,
+}
+
+/// What a person is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gate {
+    pub message: NodeText,
+    /// What the person says becomes the output.
+    pub capture: bool,
 }
 
 /// A provider parameter: strings in it, at any depth, are templates.
@@ -175,8 +382,16 @@ pub enum Items {
     From(crate::template::Hole),
 }
 
+/// What must hold for a step to run.
+#[derive(Clone, Debug)]
+pub enum When {
+    Test(Test),
+    /// What nodes before it have given.
+    Outputs(Condition),
+}
+
 #[derive(Clone, Debug, Default)]
-pub struct When {
+pub struct Test {
     pub equals: Option<(Template, Template)>,
     pub exists: Option<Template>,
     pub not_exists: Option<Template>,
@@ -225,6 +440,8 @@ pub enum CaptureMode {
     Text,
     Lines,
     Json,
+    /// All of it, in a file of its own where it is long.
+    Whole,
 }
 
 /// An assertion on parsed JSON output.
@@ -249,6 +466,19 @@ pub fn present<'de, D: serde::Deserializer<'de>>(
 pub struct Retries {
     pub max: u32,
     pub delay_ms: Option<u64>,
+    pub which: Which,
+}
+
+/// Which failures are worth another try.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Which {
+    /// By exit code: an API error or a timeout.
+    #[default]
+    ByCode,
+    /// Those that may pass; every try waits twice as long as the one before.
+    Transient,
+    /// All but those that cannot pass.
+    All,
 }
 
 /// Where control goes after a step.

@@ -169,7 +169,17 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
     let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
     check::fall_through(top.findings, &root, steps);
     let providers = reading.providers.into_inner();
-    let plan = Plan { version, name, strict_flow, context, providers, dirs, root };
+    let plan = Plan {
+        version,
+        name,
+        description: None,
+        strict_flow,
+        context,
+        providers,
+        dirs,
+        root,
+        parts: Vec::new(),
+    };
     Some((plan, reading.paths.into_inner()))
 }
 
@@ -266,7 +276,7 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
     let mut visible = outer.clone();
     visible.blocks.push(&names);
     let steps = nodes.iter().filter_map(|node| read_step(reading, node, &visible)).collect();
-    let block = Block { steps, by_name: names.by_name.clone() };
+    let block = Block { steps, by_name: names.by_name.clone(), edges: None };
     check::sources_of_items(findings, &block, nodes);
     Some(block)
 }
@@ -283,7 +293,6 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
     let depends = parts::depends(reading, &fields).unwrap_or_default();
     let input_file = parts::path(reading, &fields, "input_file");
     let step = Step {
-        name,
         agent: fields.text("agent").map(str::to_owned),
         when: parts::when(reading, &fields),
         input_file,
@@ -294,7 +303,7 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
         retries: parts::retries(reading, &fields),
         on: read_handlers(reading, &fields, visible),
         depends,
-        action: action?,
+        ..Step::new(name, action?)
     };
     check_agent(&fields);
     check_idle_fields(&fields, &step);
@@ -317,7 +326,6 @@ fn check_agent(fields: &Fields) {
 /// Warns of fields that are known, but do nothing on this kind of step.
 fn check_idle_fields(fields: &Fields, step: &Step) {
     let (kind, idle): (&str, &[&str]) = match step.action {
-        Action::Ask { .. } => return,
         Action::Exec { .. } => ("command", &["input_file", "provider_params"]),
         Action::Wait(_) | Action::Each(_) => (
             if matches!(step.action, Action::Wait(_)) { "wait_for" } else { "for_each" },
@@ -334,6 +342,7 @@ fn check_idle_fields(fields: &Fields, step: &Step) {
                 "retries",
             ],
         ),
+        _ => return,
     };
     for key in idle.iter().filter(|key| fields.get(key).is_some()) {
         let place = fields.place_of_key(key);

@@ -8,8 +8,8 @@ use serde_json::Value as Json;
 use super::check;
 use super::fields::{Fields, Key, since_1_1};
 use super::plan::{
-    CaptureMode, Depends, Inject, InjectMode, Output, Position, Require, Retries, Version, WaitFor,
-    When,
+    CaptureMode, Depends, Inject, InjectMode, Output, Position, Require, Retries, Test, Version,
+    WaitFor, When, Which,
 };
 use super::problem::{Place, Problem};
 use super::steps::Reading;
@@ -120,11 +120,11 @@ pub fn when<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<When> {
     if matches!(&when.node.value, Value::Map(pairs) if pairs.is_empty()) {
         when.findings.error(when.node.place, format!("{} has no condition", when.what));
     }
-    Some(When {
+    Some(When::Test(Test {
         equals: equals(reading, &when),
         exists: glob(reading, &when, "exists"),
         not_exists: glob(reading, &when, "not_exists"),
-    })
+    }))
 }
 
 fn equals<'a>(reading: &Reading<'a>, when: &Fields<'a>) -> Option<(Template, Template)> {
@@ -288,6 +288,7 @@ pub fn retries<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Retries
     Some(Retries {
         max: retries.integer("max", 0, 1_000).unwrap_or(0) as u32,
         delay_ms: retries.integer("delay_ms", 0, 86_400_000),
+        which: Which::ByCode,
     })
 }
 

@@ -303,13 +303,14 @@ pub(super) fn poison(held: &Held) -> Option<Event> {
     if held.claim.name.task.crashes < limit {
         return None;
     }
-    let (step, attempt) = held.drive.cut_off()?;
-    let step = step.to_string();
     let history = History::read(&*disk::machine(), held.drive.store.root()).ok()?;
-    let deaths = history.cut_off(&step);
-    if deaths < limit {
-        return None;
-    }
+    let cut_off = held.drive.cut_off().into_iter();
+    let mut often =
+        cut_off.map(|(step, attempt)| (step.to_string(), attempt)).map(|(step, attempt)| {
+            let deaths = history.cut_off(&step);
+            (step, attempt, deaths)
+        });
+    let (step, attempt, deaths) = often.find(|(_, _, deaths)| *deaths >= limit)?;
     let message = format!("its coordinator died {deaths} times over it; it is not tried again");
     let reason = [("reason".to_owned(), "crash_limit".into())].into_iter().collect();
     // As if killed, which is not worth another try.

@@ -94,7 +94,7 @@ fn judge_run(run: &RunSeen, script: &Script, report: &Report, wrong: &mut Vec<St
         RunStatus::Completed => Some(End::Processed),
         RunStatus::Cancelled => Some(End::Cancelled),
         RunStatus::Failed => Some(End::Failed),
-        RunStatus::Running => None,
+        RunStatus::Running | RunStatus::Paused => None,
     };
     if end != wanted {
         wrong.push(format!("{what} is {:?}, but its task is {end:?}", run.status));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::tasks::{Found, PlaceView, TaskView};
 use super::{Board, Life, one_line};
 use crate::disk;
-use crate::engine::run::{Address, EachRun, ItemResult, Sequence, Slot, StepState};
+use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
 use crate::engine::{Record, Run, RunScope, RunStatus, StepStatus};
 use crate::fleet::{open, run_task};
 use crate::ids::{RunId, StepPath};
@@ -34,6 +34,8 @@ pub enum Standing {
     Doubtful,
     /// It is not over, and nobody drives it.
     Stopped,
+    /// It waits for a person.
+    Paused,
     Completed,
     Failed,
     Cancelled,
@@ -48,6 +50,7 @@ impl Standing {
             Standing::Queued => "queued",
             Standing::Doubtful => "doubtful",
             Standing::Stopped => "stopped",
+            Standing::Paused => "paused",
             Standing::Completed => "completed",
             Standing::Failed => "failed",
             Standing::Cancelled => "cancelled",
@@ -290,7 +293,7 @@ impl Board {
         let here = run.position();
         let at = run.slot(&here).is_some() && run.status == RunStatus::Running;
         RunView {
-            state: standing(run.status, &owner),
+            state: standing(run.shown_status(), &owner),
             recorded: Some(run.status),
             owner,
             fleet: run.origin.fleet,
@@ -386,6 +389,7 @@ pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
         (RunStatus::Completed, _) => Standing::Completed,
         (RunStatus::Failed, _) => Standing::Failed,
         (RunStatus::Cancelled, _) => Standing::Cancelled,
+        (RunStatus::Paused, _) => Standing::Paused,
         (RunStatus::Running, Owner::Process { .. }) => Standing::Running,
         (RunStatus::Running, Owner::Locked { .. }) => Standing::Doubtful,
         (RunStatus::Running, Owner::Queue { .. }) => Standing::Queued,
@@ -412,7 +416,7 @@ impl Walk<'_> {
     fn block(
         &self,
         block: &Block,
-        body: &Sequence,
+        body: &Body,
         loops: &[(usize, usize)],
         into: &mut Vec<StepView>,
     ) {
@@ -461,12 +465,12 @@ impl Walk<'_> {
             StepState::Pending => StepShown::Pending,
             StepState::Ready => StepShown::Ready,
             StepState::Resting { .. } => StepShown::Resting,
-            StepState::Asking => StepShown::Asking,
+            StepState::Asking | StepState::Waiting => StepShown::Asking,
             StepState::Settled => match slot.status() {
                 StepStatus::Completed => StepShown::Completed,
                 StepStatus::Failed => StepShown::Failed,
                 StepStatus::Skipped => StepShown::Skipped,
-                StepStatus::Pending | StepStatus::Running => StepShown::Pending,
+                _ => StepShown::Pending,
             },
             StepState::Running if self.run.status != RunStatus::Running => StepShown::Interrupted,
             StepState::Running if sent => match task.map(|task| &task.place) {

@@ -16,6 +16,7 @@ pub fn why_run(detail: &RunDetail) -> String {
         Standing::Damaged => why_damaged(run),
         Standing::Queued => why_queued(run),
         Standing::Stopped => why_stopped(run),
+        Standing::Paused => why_paused(run, steps),
         Standing::Doubtful if matches!(run.owner, Owner::Locked { .. }) => why_doubtful(run),
         Standing::Doubtful => format!("{}; {}", why_doubtful(run), why_current(run, steps)),
         Standing::Running => why_current(run, steps),
@@ -53,6 +54,14 @@ fn why_failed(run: &RunView, steps: &[StepView]) -> String {
     let error = steps.iter().find(|step| step.step == *failed).and_then(|s| s.error.as_deref());
     let because = error.map(|error| format!(", because: {error}")).unwrap_or_default();
     format!("run {id} failed at step `{failed}`{because}")
+}
+
+fn why_paused(run: &RunView, steps: &[StepView]) -> String {
+    let id = &run.run_id;
+    let open: Vec<_> = steps.iter().filter(|step| step.state == StepShown::Asking).collect();
+    let names: Vec<_> = open.iter().map(|step| format!("`{}`", step.step)).collect();
+    let names = names.join(", ");
+    format!("run {id} waits for a person at {names}; `orchestrate pending` says what to decide")
 }
 
 fn why_queued(run: &RunView) -> String {
@@ -113,6 +122,7 @@ pub fn remark(run: &RunView) -> String {
             let on = on(worker, host.as_deref());
             format!("coordinator {on} is dead; orchestrate resume {id}")
         }
+        (Standing::Paused, _) => "waits for a person; orchestrate pending".to_owned(),
         (Standing::Stopped, _) => format!("nobody drives it; orchestrate resume {id}"),
         (Standing::Failed, _) => match (&run.error, run.failed_steps.last()) {
             (Some(error), _) => error.clone(),

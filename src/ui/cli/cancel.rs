@@ -141,7 +141,7 @@ fn word(status: RunStatus) -> &'static str {
         RunStatus::Completed => "completed",
         RunStatus::Cancelled => "been cancelled",
         RunStatus::Failed => "failed",
-        RunStatus::Running => "not ended",
+        RunStatus::Running | RunStatus::Paused => "not ended",
     }
 }
 

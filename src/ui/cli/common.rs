@@ -12,7 +12,7 @@ use super::processed::Processed;
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel};
 use crate::disk::faulty::{self, Faults};
-use crate::engine::{Event, OnError, Origin, Policy, Run, RunStatus};
+use crate::engine::{Event, OnError, Origin, Policy, Request, Run, RunStatus};
 
 use crate::digest::sha256;
 use crate::disk;
@@ -318,13 +318,16 @@ pub struct NewRun<'a> {
     pub archive: Option<String>,
     /// Its steps go out as tasks.
     pub fleet: bool,
+    /// What it is started for.
+    pub request: Option<Box<Request>>,
 }
 
 impl<'a> NewRun<'a> {
     /// A whole workflow, run by this process.
     pub fn of(loaded: &'a Loaded, context: Map<String, Value>, policy: Policy) -> Self {
         let plan = loaded.plan.clone();
-        NewRun { loaded, plan, context, policy, only_step: None, archive: None, fleet: false }
+        let (only_step, archive, fleet, request) = (None, None, false, None);
+        NewRun { loaded, plan, context, policy, only_step, archive, fleet, request }
     }
 }
 
@@ -398,6 +401,7 @@ fn fill(
         only_step: new.only_step,
         archive: new.archive,
         fleet: new.fleet,
+        request: new.request,
     };
     let mut run = Run::new(&new.plan, id.clone(), origin, now);
     let settings = serde_json::to_vec_pretty(&around.config.layers).unwrap_or_default();

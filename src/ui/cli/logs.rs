@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::common::Surroundings;
 use super::show::{self, Target, put_json};
 use super::{Common, Failure, signals};
-use crate::engine::run::{Address, Sequence, Slot, StepState};
+use crate::engine::run::{Address, Body, Slot, StepState};
 use crate::engine::{Record, Run, RunStatus};
 use crate::fleet::hint::{Bell, Hints, Patience};
 use crate::ids::{RunId, StepPath};
@@ -351,7 +351,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn block(&self, block: &Block, body: &Sequence, prefix: &str, into: &mut Vec<Execution>) {
+    fn block(&self, block: &Block, body: &Body, prefix: &str, into: &mut Vec<Execution>) {
         for (step, slot) in block.steps.iter().zip(&body.slots) {
             let name = format!("{prefix}{}", StepPath::top(&step.name));
             match (&step.action, &slot.each) {

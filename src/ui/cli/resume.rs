@@ -275,7 +275,8 @@ fn restart(
     context.extend(origin.context);
     let policy = args.options.policy(origin.policy);
     let (only_step, archive, fleet) = (origin.only_step, origin.archive, origin.fleet);
-    let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive, fleet };
+    let request = origin.request;
+    let new = NewRun { loaded: &loaded, plan, context, policy, only_step, archive, fleet, request };
     let signals = signals::listen()?;
     if fleet {
         let (code, _) = coordinator::run(around, new, &args.options, &signals)?;
@@ -305,5 +306,6 @@ fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origi
         only_step: None,
         archive: None,
         fleet: false,
+        request: None,
     })
 }

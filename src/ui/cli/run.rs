@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::{Common, Failure, clean, coordinator, processed, signals, submit};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block};
+use crate::workflow::plan::{Action, Block, Rounds, RoundsKind, Words};
 use crate::workflow::yaml;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -209,5 +209,16 @@ fn kind(action: &Action) -> String {
         Action::Ask { provider, .. } => format!("provider {provider}"),
         Action::Wait(wait) => format!("wait for {}", wait.glob.with_holes_as("…")),
         Action::Each(_) => "for each item".into(),
+        Action::Prompt(prompt) => match &prompt.words {
+            Words::Inline(_) => format!("prompt for {}", prompt.provider),
+            Words::Command(name) => format!("command file {name} for {}", prompt.provider),
+        },
+        Action::Shell { .. } => "bash".into(),
+        Action::Script(_) => "script".into(),
+        Action::Rounds(Rounds { kind: RoundsKind::Loop, most, .. }) => {
+            format!("loop of at most {most} rounds")
+        }
+        Action::Rounds(_) | Action::Gate(_) => "approval".into(),
+        Action::Cancel { .. } => "cancel".into(),
     }
 }

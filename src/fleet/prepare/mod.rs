@@ -4,20 +4,23 @@
 //! What comes out needs no engine to be carried out. What cannot be prepared fails the step with
 //! exit code 2 before anything is started.
 
+mod node;
+pub mod refs;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::ask::{self, AskError};
-use super::site::{Environment, Site};
-use super::work::{Input, Waiting, Work};
 use crate::engine::run::Address;
-use crate::engine::{Record, Run, RunScope};
+use crate::engine::{GateRecord, Record, Run, RunScope};
+use crate::fleet::ask::{self, AskError};
+use crate::fleet::site::{Environment, Site};
+use crate::fleet::work::{Input, Waiting, Work};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
 use crate::template::{Hole, Missing, Scope, Template, display};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, InjectMode, InputMode, Param, Step, WaitFor};
+use crate::workflow::plan::{Action, InjectMode, InputMode, Param, Step, WaitFor, When};
 use crate::workspace::PathError;
 
 /// What a step comes to before it runs.
@@ -26,14 +29,21 @@ pub enum Prepared {
     Skip,
     /// It cannot run; this is its result.
     Refuse(Box<Record>),
+    /// Its condition does not hold, or (the text) could not be read, in which case it counts as
+    /// not holding.
+    Bar(Option<String>),
     /// A loop to be entered.
     Open,
+    /// A person to be asked.
+    Gate(Box<GateRecord>),
+    /// Nothing is to be executed for this result.
+    Done(Box<Record>),
     Run(Box<Work>),
     Wait(Waiting),
 }
 
 /// A step that cannot run, with what people need to mend it.
-struct Refusal {
+pub struct Refusal {
     message: String,
     context: Map<String, Value>,
 }
@@ -76,6 +86,7 @@ pub fn prepare(
         plan,
         step: here.step_of(plan),
         path: here.path(plan),
+        here: here.clone(),
         attempt,
         elsewhere,
         scope: RunScope { plan, run, loops: &here.loops },
@@ -123,6 +134,7 @@ struct Preparing<'a> {
     plan: &'a Plan,
     step: &'a Step,
     path: StepPath,
+    here: Address,
     attempt: Attempt,
     elsewhere: bool,
     scope: RunScope<'a>,
@@ -131,6 +143,11 @@ struct Preparing<'a> {
 
 impl Preparing<'_> {
     fn prepare(&mut self) -> Result<Prepared, Refusal> {
+        if let Some(When::Outputs(condition)) = &self.step.when
+            && let Some(barred) = self.outputs_bar(condition)?
+        {
+            return Ok(barred);
+        }
         if !self.condition_holds()? {
             return Ok(Prepared::Skip);
         }
@@ -139,13 +156,18 @@ impl Preparing<'_> {
         }
         let files = self.dependencies()?;
         match &self.step.action {
-            Action::Each(_) => Ok(Prepared::Open),
+            Action::Each(_) | Action::Rounds(_) => Ok(Prepared::Open),
             Action::Wait(wait) => self.wait(wait),
             Action::Exec { argv } => {
                 let argv = self.render_all(argv)?;
                 self.work(argv, None, false, Map::new())
             }
             Action::Ask { provider, params } => self.ask(provider, params, files),
+            Action::Prompt(_)
+            | Action::Shell { .. }
+            | Action::Script(_)
+            | Action::Gate(_)
+            | Action::Cancel { .. } => self.node(),
         }
     }
 
@@ -194,7 +216,7 @@ impl Preparing<'_> {
     }
 
     fn condition_holds(&mut self) -> Result<bool, Refusal> {
-        let Some(when) = &self.step.when else { return Ok(true) };
+        let Some(When::Test(when)) = &self.step.when else { return Ok(true) };
         if let Some((left, right)) = &when.equals {
             let (left, right) = (self.render(left)?, self.render(right)?);
             self.note(|| format!("when: `{left}` equals `{right}`?"));
@@ -265,17 +287,23 @@ impl Preparing<'_> {
             tracing::debug!("provider `{name}` has no place for the parameter `{key}`");
         }
         let argv = ask::argv(provider, &merged, &prompt, &self.scope)?;
-        if self.site.debug {
-            let path = self.site.log(&self.path, "prompt.txt");
-            let written = std::fs::write(&path, self.site.mask.bytes(&prompt));
-            written.map_err(|error| Refusal::new(format!("cannot write the prompt: {error}")))?;
-        }
+        self.keep_prompt(&prompt)?;
         let stdin = (provider.input == InputMode::Stdin).then_some(prompt);
         let mut debug = Map::new();
         if let Some(cut) = injection {
             debug.insert("injection".into(), cut.to_json());
         }
         self.work(argv, stdin, true, debug)
+    }
+
+    /// Keeps a prompt for people who debug.
+    fn keep_prompt(&self, prompt: &[u8]) -> Result<(), Refusal> {
+        if self.site.debug {
+            let path = self.site.log(&self.path, "prompt.txt");
+            let written = std::fs::write(&path, self.site.mask.bytes(prompt));
+            written.map_err(|error| Refusal::new(format!("cannot write the prompt: {error}")))?;
+        }
+        Ok(())
     }
 
     /// The prompt: the input file as it is, with dependencies put in where asked.

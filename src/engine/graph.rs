@@ -1,0 +1,402 @@
+//! Blocks as graphs: a step begins when those before it have settled and its rule lets it; a
+//! failure never stops those beside it.
+//!
+//! **Invariant:** the [`Front`] says nothing that does not follow from the slots, so it is never
+//! stored.
+
+use std::collections::BTreeSet;
+
+use super::effect::Effect;
+use super::record::{Fault, Record, SkipCause, StepStatus};
+use super::rounds;
+use super::run::{Address, Body, Front, Run, RunStatus, Slot, StepState};
+use crate::digest::Parts;
+use crate::ids::StepPath;
+use crate::template::nodes::{NodeRef, NodeText};
+use crate::time::Time;
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Code, Edges, JoinRule, Step, When, Words};
+
+/// Finds the front of a graph anew: at the beginning, and whenever slots were changed by hand.
+pub fn survey(edges: &Edges, body: &mut Body) {
+    let unsettled = |slot: &Slot| slot.state != StepState::Settled;
+    let mut front = Front { waits: Vec::with_capacity(body.slots.len()), ..Front::default() };
+    for before in &edges.before {
+        let waits = before.iter().filter(|upstream| unsettled(&body.slots[**upstream])).count();
+        front.waits.push(waits as u32);
+    }
+    for (index, slot) in body.slots.iter_mut().enumerate() {
+        if slot.state == StepState::Pending && front.waits[index] == 0 {
+            make_ready(slot);
+        }
+        front.left += usize::from(slot.state != StepState::Settled);
+        file(&mut front, index, slot.state);
+    }
+    body.front = Some(Box::new(front));
+}
+
+fn make_ready(slot: &mut Slot) {
+    slot.state = StepState::Ready;
+    slot.visits += 1;
+    slot.tries = 0;
+}
+
+/// Puts a step where its state belongs.
+fn file(front: &mut Front, index: usize, state: StepState) {
+    front.ready.remove(&index);
+    front.open.remove(&index);
+    match state {
+        StepState::Ready => _ = front.ready.insert(index),
+        StepState::Pending | StepState::Settled => {}
+        _ => _ = front.open.insert(index),
+    }
+}
+
+/// Notes that a step of the workflow may have another state now.
+pub fn refile(run: &mut Run, index: usize) {
+    let Body { slots, front, .. } = &mut run.body;
+    if let (Some(front), Some(slot)) = (front, slots.get(index)) {
+        file(front, index, slot.state);
+    }
+}
+
+/// A step of the workflow has settled: those after it may begin, or the run is over.
+pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
+    let Some(edges) = &plan.root.edges else { return };
+    let Body { slots, front: Some(front), .. } = &mut run.body else { return };
+    let slot = &mut slots[index];
+    slot.state = StepState::Settled;
+    slot.keep = false;
+    file(front, index, StepState::Settled);
+    front.left = front.left.saturating_sub(1);
+    for next in &edges.after[index] {
+        front.waits[*next] = front.waits[*next].saturating_sub(1);
+        let slot = &mut slots[*next];
+        if front.waits[*next] == 0 && slot.state == StepState::Pending {
+            make_ready(slot);
+            file(front, *next, StepState::Ready);
+        }
+    }
+    let left = front.left;
+    note_outcome(plan, run, index);
+    if left == 0 && run.status == RunStatus::Running {
+        finish(run);
+    }
+}
+
+fn note_outcome(plan: &Plan, run: &mut Run, index: usize) {
+    let failed = run.body.slots[index].status() == StepStatus::Failed;
+    if !failed && run.failed_steps.is_empty() {
+        return;
+    }
+    let path = StepPath::top(&plan.root.steps[index].name);
+    run.failed_steps.retain(|other| *other != path);
+    if failed {
+        run.failed_steps.push(path);
+    }
+}
+
+/// Ends a run all of whose steps have settled.
+fn finish(run: &mut Run) {
+    let completed = |slot: &Slot| slot.status() == StepStatus::Completed;
+    run.status = if !run.failed_steps.is_empty() {
+        RunStatus::Failed
+    } else if run.body.slots.iter().any(completed) {
+        RunStatus::Completed
+    } else {
+        run.error = Some("no node completed: all of them were skipped".into());
+        RunStatus::Failed
+    };
+}
+
+/// Whether what came before a step lets it run; if not, why.
+pub fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<SkipCause> {
+    let (mut completed, mut failed, mut skipped) = (0, 0, 0);
+    for upstream in &edges.before[index] {
+        let slot = &slots[*upstream];
+        let cause = slot.record.as_ref().and_then(|record| record.skip_cause);
+        match slot.status() {
+            StepStatus::Completed => completed += 1,
+            StepStatus::Skipped if cause != Some(SkipCause::UpstreamFailed) => skipped += 1,
+            _ => failed += 1,
+        }
+    }
+    let all = completed + failed + skipped;
+    let runs = match edges.rules[index] {
+        _ if all == 0 => true,
+        JoinRule::AllSuccess => completed == all,
+        JoinRule::OneSuccess => completed > 0,
+        JoinRule::NoneFailedMinOneSuccess => failed == 0 && completed > 0,
+        JoinRule::AllDone => true,
+    };
+    match (runs, failed) {
+        (true, _) => None,
+        (false, 0) => Some(SkipCause::UpstreamSkipped),
+        (false, _) => Some(SkipCause::UpstreamFailed),
+    }
+}
+
+/// What a graph is owed, with room for so many executions.
+pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effect> {
+    let Some(edges) = &plan.root.edges else { return Vec::new() };
+    let mut effects = Vec::new();
+    let mut wake: Option<Time> = None;
+    for index in &front.open {
+        let here = run.inner_position(*index);
+        let Some(slot) = run.slot(&here) else { continue };
+        match slot.state {
+            StepState::Resting { until } => {
+                wake = Some(wake.map_or(until, |earlier| earlier.min(until)));
+            }
+            StepState::Ready if room == 0 => {}
+            _ => {
+                let owed = super::owed_by(plan, &here, slot);
+                room = room.saturating_sub(owed.iter().filter(|effect| effect.is_work()).count());
+                effects.extend(owed);
+            }
+        }
+    }
+    for index in &front.ready {
+        if room == 0 {
+            break;
+        }
+        let here = Address { loops: Vec::new(), step: *index };
+        let slot = &run.body.slots[*index];
+        if let Some(cause) = barred(edges, &run.body.slots, *index) {
+            effects.push(Effect::Skip { step: here.path(plan), cause });
+        } else if slot.keep && stands(plan, run, *index) {
+            effects.push(Effect::Keep { step: here.path(plan) });
+        } else {
+            room -= 1;
+            effects.extend(super::owed_by(plan, &here, slot));
+        }
+    }
+    effects.extend(wake.map(|at| Effect::Wake { at }));
+    effects
+}
+
+/// Whether a step that completed before would be given the same again.
+fn stands(plan: &Plan, run: &Run, index: usize) -> bool {
+    let record = run.body.slots[index].record.as_ref();
+    record.is_some_and(|record| record.inputs.as_ref() == Some(&inputs(plan, run, index)))
+}
+
+/// A digest of what the steps that a step can see have given: those before it, and those it
+/// refers to.
+pub fn inputs(plan: &Plan, run: &Run, index: usize) -> String {
+    let mut seen: BTreeSet<usize> = BTreeSet::new();
+    if let Some(edges) = &plan.root.edges {
+        seen.extend(&edges.before[index]);
+    }
+    for reference in references(&plan.root.steps[index]) {
+        seen.extend(plan.root.find(&reference.node).map(|(index, _)| index));
+    }
+    let mut digest = Parts::default();
+    for upstream in seen {
+        let slot = &run.body.slots[upstream];
+        digest.add(&plan.root.steps[upstream].name);
+        digest.add(&format!("{:?}", slot.status()));
+        let record = slot.record.as_deref();
+        digest.add(record.and_then(|record| record.output.as_deref()).unwrap_or_default());
+        let whole = record.and_then(|record| record.whole.as_ref());
+        digest.add(whole.map_or("", |whole| &whole.sha256));
+    }
+    digest.hex()
+}
+
+/// Every reference in a step's own text. Command and script files are not looked into.
+pub fn references(step: &Step) -> Vec<NodeRef> {
+    let mut found: Vec<NodeRef> = Vec::new();
+    let mut add = |text: &NodeText| found.extend(text.refs().cloned());
+    match &step.action {
+        Action::Prompt(prompt) => match &prompt.words {
+            Words::Inline(text) => add(text),
+            Words::Command(_) => {}
+        },
+        Action::Shell { script } => add(script),
+        Action::Script(script) => match &script.code {
+            Code::Inline(text) => add(text),
+            Code::Named(_) => {}
+        },
+        Action::Gate(gate) => add(&gate.message),
+        Action::Cancel { reason } => add(reason),
+        Action::Rounds(rounds) => {
+            found.extend(rounds.block.steps.iter().flat_map(references));
+        }
+        Action::Exec { .. } | Action::Ask { .. } | Action::Wait(_) | Action::Each(_) => {}
+    }
+    if let Some(When::Outputs(condition)) = &step.when {
+        found.extend(condition.refs().cloned());
+    }
+    found
+}
+
+/// Makes those steps ready that have rested long enough.
+pub fn wake(run: &mut Run, at: Time) {
+    let Some(front) = &run.body.front else { return };
+    for index in front.open.clone() {
+        let here = run.inner_position(index);
+        let Some(slot) = run.slot_mut(&here) else { continue };
+        if matches!(slot.state, StepState::Resting { until } if until <= at) {
+            slot.state = StepState::Ready;
+        }
+        refile(run, index);
+    }
+}
+
+/// What goes on in a run that is cancelled is over.
+pub fn stop_all(run: &mut Run, at: Time) {
+    let Some(front) = &run.body.front else { return };
+    for index in front.open.clone() {
+        let here = run.inner_position(index);
+        for at_step in [here, Address { loops: Vec::new(), step: index }] {
+            let Some(slot) = run.slot_mut(&at_step) else { continue };
+            if !matches!(slot.state, StepState::Ready | StepState::Settled) {
+                stop(slot, at);
+            }
+        }
+        refile(run, index);
+    }
+}
+
+/// Ends an attempt by cancelling.
+pub fn stop(slot: &mut Slot, at: Time) {
+    slot.state = StepState::Settled;
+    let record = slot.record.get_or_insert_default();
+    record.status = StepStatus::Failed;
+    record.completed_at = Some(at);
+    record.exit_code = Some(128 + 15);
+    let message = "the run was cancelled".to_owned();
+    record.error = Some(Fault { message, exit_code: 128 + 15, ..Fault::default() });
+}
+
+/// Takes a graph up: what was cut off is owed again. Where the run had ended, so is what failed,
+/// what was skipped because of that, and what is to run every time; what comes after any of these
+/// stands only if it would be given the same.
+pub fn resume(plan: &Plan, run: &mut Run, halted: bool, from: Option<usize>, at: Time) {
+    let Some(edges) = &plan.root.edges else { return };
+    let mut again: BTreeSet<usize> = from.into_iter().collect();
+    for index in 0..run.body.slots.len() {
+        let step = &plan.root.steps[index];
+        if halted && is_owed_again(step, &run.body.slots[index]) {
+            again.insert(index);
+        } else {
+            take_up(plan, run, index, at);
+        }
+    }
+    for index in &again {
+        let reset = from == Some(*index);
+        reopen(plan, run, *index, reset);
+    }
+    let mut behind: Vec<usize> = again.iter().copied().collect();
+    let mut reached = again.clone();
+    while let Some(index) = behind.pop() {
+        for next in &edges.after[index] {
+            if reached.insert(*next) {
+                behind.push(*next);
+                look_again(&mut run.body.slots[*next]);
+            }
+        }
+    }
+    if let Some(from) = from {
+        forget_behind(edges, run, from);
+    }
+    run.failed_steps.retain(|path| {
+        let found = plan.root.find(&path.step);
+        found.is_some_and(|(index, _)| run.body.slots[index].state == StepState::Settled)
+    });
+    survey(edges, &mut run.body);
+    if run.body.front.as_ref().is_some_and(|front| front.left == 0) {
+        finish(run);
+    }
+}
+
+/// Whether a step that settled is owed again when its run is resumed after its end.
+fn is_owed_again(step: &Step, slot: &Slot) -> bool {
+    let cause = slot.record.as_ref().and_then(|record| record.skip_cause);
+    slot.state == StepState::Settled
+        && match slot.status() {
+            StepStatus::Failed => true,
+            StepStatus::Skipped => cause == Some(SkipCause::UpstreamFailed),
+            // A run that a node cancelled is asked again whether it is to be.
+            _ => step.always_run || matches!(step.action, Action::Cancel { .. }),
+        }
+}
+
+/// An attempt that was cut off is made again; a task that is out goes on whoever drives the run.
+fn take_up(plan: &Plan, run: &mut Run, index: usize, at: Time) {
+    let here = run.inner_position(index);
+    let step = here.step_of(plan);
+    let Some(slot) = run.slot_mut(&here) else { return };
+    match &mut slot.state {
+        StepState::Running if slot.each.is_none() => {
+            let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
+            if !out {
+                slot.state = StepState::Ready;
+                slot.tries = slot.tries.saturating_sub(1);
+            }
+        }
+        // By the clock of another machine, perhaps: no rest gets longer than it was to be.
+        StepState::Resting { until } => {
+            let most = super::sequence::longest_rest_ms(step, slot.tries);
+            *until = (*until).min(at.plus_ms(most));
+        }
+        _ => {}
+    }
+}
+
+/// A step that settled is to be executed again.
+fn reopen(plan: &Plan, run: &mut Run, index: usize, reset: bool) {
+    let slot = &mut run.body.slots[index];
+    slot.tries = 0;
+    slot.keep = false;
+    if slot.each.is_some() && !reset && rounds::reopen(&plan.root.steps[index], slot) {
+        return;
+    }
+    slot.state = StepState::Pending;
+}
+
+/// What comes after a step that is executed again is looked at again.
+fn look_again(slot: &mut Slot) {
+    if slot.state == StepState::Settled {
+        slot.keep = slot.status() == StepStatus::Completed;
+        slot.state = StepState::Pending;
+    }
+}
+
+/// Nothing after this step stands, whatever it will be given.
+fn forget_behind(edges: &Edges, run: &mut Run, from: usize) {
+    let mut behind = vec![from];
+    let mut seen = BTreeSet::new();
+    while let Some(index) = behind.pop() {
+        for next in edges.after[index].iter().filter(|next| seen.insert(**next)) {
+            run.body.slots[*next].keep = false;
+            behind.push(*next);
+        }
+    }
+}
+
+/// What a step came to before still stands.
+pub fn keep(plan: &Plan, run: &mut Run, here: &Address) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    if slot.state == StepState::Ready && slot.keep && here.loops.is_empty() {
+        settled(plan, run, here.step);
+    }
+}
+
+/// Notes what a step of the workflow is given.
+pub fn note_inputs(plan: &Plan, run: &mut Run, here: &Address) {
+    if here.loops.is_empty() && run.body.front.is_some() {
+        let inputs = inputs(plan, run, here.step);
+        if let Some(record) = run.body.slots[here.step].record.as_deref_mut() {
+            record.inputs = Some(inputs);
+        }
+    }
+}
+
+/// A result that a run was cancelled by.
+pub fn cancelled_by(run: &mut Run, record: &Record) {
+    let reason = record.output.clone().unwrap_or_default();
+    run.status = RunStatus::Cancelled;
+    run.error = Some(reason);
+}

@@ -1,0 +1,269 @@
+//! Rounds: a loop that asks an agent until it is done, and an approval that asks a person until
+//! they agree. Each round is a sequence of its own.
+
+use super::graph;
+use super::record::{Answer, Fault, GateRecord, Record, StepStatus};
+use super::run::{Address, Body, EachRun, Iteration, Run, RunStatus, Slot, StepState};
+use super::sequence::enter;
+use crate::ids::Attempt;
+use crate::time::Time;
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Block, Rounds, RoundsKind, Step};
+
+/// Begins with the first round.
+pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+    let Some(slot) = run.slot_mut(here).filter(|slot| slot.state == StepState::Ready) else {
+        return;
+    };
+    let attempts_before = slot.each.as_ref().map_or(0, |old| super::iterate::highest_attempt(old));
+    slot.attempts += 1;
+    slot.state = StepState::Running;
+    slot.record = Some(Box::new(Record {
+        status: StepStatus::Running,
+        started_at: Some(at),
+        attempt: slot.attempts,
+        ..Record::default()
+    }));
+    slot.each = Some(Box::new(EachRun { attempts_before, ..EachRun::default() }));
+    graph::note_inputs(plan, run, here);
+    begin(plan, run, here, 0, at);
+}
+
+fn begin(plan: &Plan, run: &mut Run, here: &Address, index: usize, at: Time) {
+    let Some(rounds) = rounds_of(here.step_of(plan)) else { return };
+    let Some(each) = run.each_mut(here) else { return };
+    each.index = index;
+    let body = Body::new(&rounds.block, each.attempts_before);
+    each.iterations.push(Iteration { body, failed: false, result: None, lifecycle: None });
+    let mut loops = here.loops.clone();
+    loops.push((here.step, index));
+    enter(plan, run, &loops, 0, at);
+}
+
+pub fn rounds_of(step: &Step) -> Option<&Rounds> {
+    match &step.action {
+        Action::Rounds(rounds) => Some(rounds),
+        _ => None,
+    }
+}
+
+/// The step of a round that does this.
+fn position(block: &Block, is: impl Fn(&Action) -> bool) -> Option<usize> {
+    block.steps.iter().position(|step| is(&step.action))
+}
+
+/// A person is asked.
+pub fn gated(run: &mut Run, here: &Address, attempt: Attempt, gate: &GateRecord, at: Time) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    if slot.state != StepState::Ready || attempt != slot.attempts + 1 {
+        return;
+    }
+    slot.state = StepState::Waiting;
+    slot.attempts = attempt;
+    slot.tries += 1;
+    slot.record = Some(Box::new(Record {
+        status: StepStatus::Paused,
+        started_at: Some(at),
+        attempt,
+        gate: Some(Box::new(gate.clone())),
+        ..Record::default()
+    }));
+}
+
+/// A person answered.
+pub fn answered(
+    plan: &Plan,
+    run: &mut Run,
+    here: &Address,
+    attempt: Attempt,
+    answer: &Answer,
+    at: Time,
+) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    if slot.state != StepState::Waiting || attempt != slot.attempts {
+        return;
+    }
+    let record = slot.record.get_or_insert_default();
+    if let Some(gate) = &mut record.gate {
+        gate.answer = Some(answer.clone());
+    }
+    record.status = StepStatus::Completed;
+    record.exit_code = Some(0);
+    record.output = Some(answer.comment.clone());
+    record.completed_at = Some(at);
+    record.duration_ms = Some(at.ms_since(record.started_at.unwrap_or(at)));
+    slot.state = StepState::Settled;
+    settled(plan, run, here, true, at);
+}
+
+/// What follows a step of a round.
+pub fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
+    let Some(around) = here.parent() else { return };
+    let Some(rounds) = rounds_of(around.step_of(plan)) else { return };
+    let Some((_, index)) = here.loops.last().copied() else { return };
+    if let Some(slot) = run.slot_mut(here) {
+        slot.state = StepState::Settled;
+    }
+    let record = run.slot(here).and_then(|slot| slot.record.as_deref()).cloned();
+    let record = record.unwrap_or_default();
+    let round = Round { plan, around, rounds, index, at };
+    match (rounds.kind, &here.step_of(plan).action) {
+        (RoundsKind::Loop, Action::Prompt(_)) if !success => round.fail(run, &record),
+        (RoundsKind::Loop, Action::Prompt(_)) if record.until_met == Some(true) => {
+            round.complete(run, &record);
+        }
+        (RoundsKind::Loop, Action::Prompt(_)) => round.check(run, &here.loops),
+        (RoundsKind::Loop, Action::Shell { .. }) if success => {
+            let said = round.said(run).unwrap_or_default();
+            round.complete(run, &said);
+        }
+        // A check that could not be made is no answer.
+        (RoundsKind::Loop, Action::Shell { .. }) if record.metrics.is_none() => {
+            round.fail(run, &record);
+        }
+        (RoundsKind::Loop, Action::Shell { .. }) => round.next(run, &here.loops),
+        (_, Action::Gate(gate)) => {
+            let answer = record.gate.as_ref().and_then(|gate| gate.answer.clone());
+            match answer {
+                None => round.fail(run, &record),
+                Some(answer) if answer.approve => round.approved(run, &answer, gate.capture),
+                Some(answer) => round.rejected(run, &here.loops, &answer),
+            }
+        }
+        (RoundsKind::Approval, _) if success => {
+            begin(plan, run, &round.around, index + 1, at);
+        }
+        _ => round.fail(run, &record),
+    }
+}
+
+/// The round that something happened in.
+struct Round<'a> {
+    plan: &'a Plan,
+    around: Address,
+    rounds: &'a Rounds,
+    index: usize,
+    at: Time,
+}
+
+impl Round<'_> {
+    fn enter(&self, run: &mut Run, loops: &[(usize, usize)], step: usize) {
+        enter(self.plan, run, loops, step, self.at);
+    }
+
+    /// Asks the check whether the loop is done, where there is one.
+    fn check(&self, run: &mut Run, loops: &[(usize, usize)]) {
+        let check = position(&self.rounds.block, |a| matches!(a, Action::Shell { .. }));
+        match check {
+            Some(step) => self.enter(run, loops, step),
+            None => self.next(run, loops),
+        }
+    }
+
+    /// The loop is not done: a person is asked, where that is wanted, or the next round begins.
+    fn next(&self, run: &mut Run, loops: &[(usize, usize)]) {
+        if self.index + 1 >= self.rounds.most as usize {
+            let most = self.rounds.most;
+            let message = format!("not done after {most} rounds (`max_iterations`)");
+            let said = self.said(run).unwrap_or_default();
+            let error = Fault { message, exit_code: 1, ..Fault::default() };
+            let record = Record { error: Some(error), exit_code: Some(1), ..said };
+            return self.fail(run, &record);
+        }
+        match position(&self.rounds.block, |a| matches!(a, Action::Gate(_))) {
+            Some(gate) => self.enter(run, loops, gate),
+            None => begin(self.plan, run, &self.around, self.index + 1, self.at),
+        }
+    }
+
+    /// What the agent said in this round.
+    fn said(&self, run: &Run) -> Option<Record> {
+        let each = run.slot(&self.around)?.each.as_ref()?;
+        let step = position(&self.rounds.block, |a| matches!(a, Action::Prompt(_)))?;
+        let slot = each.iterations.get(self.index)?.body.slots.get(step)?;
+        slot.record.as_deref().cloned()
+    }
+
+    fn approved(&self, run: &mut Run, answer: &Answer, capture: bool) {
+        if self.rounds.kind == RoundsKind::Loop {
+            return begin(self.plan, run, &self.around, self.index + 1, self.at);
+        }
+        let said = match (capture, answer.comment.as_str()) {
+            (false, _) => "",
+            (true, "") => "Approved",
+            (true, comment) => comment,
+        };
+        self.complete(run, &Record { output: Some(said.to_owned()), ..Record::default() });
+    }
+
+    fn rejected(&self, run: &mut Run, loops: &[(usize, usize)], answer: &Answer) {
+        let rework = match self.rounds.kind {
+            RoundsKind::Loop => None,
+            RoundsKind::Approval => {
+                position(&self.rounds.block, |a| matches!(a, Action::Prompt(_)))
+            }
+        };
+        if let Some(step) = rework.filter(|_| self.index + 1 < self.rounds.most as usize) {
+            return self.enter(run, loops, step);
+        }
+        let name = &self.around.step_of(self.plan).name;
+        let times = match self.index + 1 {
+            1 => String::new(),
+            times => format!(" {times} times"),
+        };
+        let reason = match answer.comment.as_str() {
+            "" => String::new(),
+            comment => format!(": {comment}"),
+        };
+        let message = format!("`{name}` was rejected{times}{reason}");
+        let error = Fault { message: message.clone(), exit_code: 1, ..Fault::default() };
+        // The run is over before its step is, so that nothing after it begins.
+        run.status = RunStatus::Cancelled;
+        run.error = Some(message);
+        self.fail(run, &Record { error: Some(error), exit_code: Some(1), ..Record::default() });
+        graph::stop_all(run, self.at);
+    }
+
+    fn complete(&self, run: &mut Run, from: &Record) {
+        self.close(run, StepStatus::Completed, from);
+    }
+
+    fn fail(&self, run: &mut Run, from: &Record) {
+        self.close(run, StepStatus::Failed, from);
+    }
+
+    /// Ends the step that the rounds are of, with the outcome of its last round.
+    fn close(&self, run: &mut Run, status: StepStatus, from: &Record) {
+        let Some(slot) = run.slot_mut(&self.around) else { return };
+        let record = slot.record.get_or_insert_default();
+        let failed = status == StepStatus::Failed;
+        record.status = status;
+        record.exit_code = Some(if failed { from.exit_code.unwrap_or(1).max(1) } else { 0 });
+        record.output = from.output.clone();
+        record.json = from.json.clone();
+        record.whole = from.whole.clone();
+        record.truncated = from.truncated;
+        record.error = from.error.clone().filter(|_| failed);
+        record.completed_at = Some(self.at);
+        record.duration_ms = Some(self.at.ms_since(record.started_at.unwrap_or(self.at)));
+        graph::settled(self.plan, run, self.around.step);
+    }
+}
+
+/// Goes on with the round that failed. Says whether it can: a loop that used up its rounds, and an
+/// approval that was refused, begin anew.
+pub fn reopen(step: &Step, slot: &mut Slot) -> bool {
+    let Some(rounds) = rounds_of(step) else { return false };
+    let Some(each) = slot.each.as_deref_mut() else { return false };
+    let Some(round) = each.iterations.get_mut(each.index) else { return false };
+    let cursor = round.body.cursor;
+    let inner = &rounds.block.steps[cursor].action;
+    let Some(failed) = round.body.slots.get_mut(cursor) else { return false };
+    if failed.status() != StepStatus::Failed || matches!(inner, Action::Shell { .. }) {
+        return false;
+    }
+    failed.state = StepState::Ready;
+    failed.tries = 0;
+    slot.state = StepState::Running;
+    true
+}

@@ -1,0 +1,105 @@
+//! Answers of people: small files in a run's `control` directory, which anybody who sees the volume
+//! can drop there.
+//!
+//! **Invariant:** an answer is given once: its file is made whole under another name and then
+//! linked to its own, which fails where there is one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::disk;
+use crate::engine::Answer;
+use crate::ids::{Attempt, StepPath};
+
+/// The directory of a run that people drop answers into.
+pub const CONTROL: &str = "control";
+/// The longest answer that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// An answer as its file has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnswerFile {
+    #[serde(default = "schema")]
+    pub schema: String,
+    pub approve: bool,
+    #[serde(default)]
+    pub comment: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    /// What the person was shown; without it, whatever is shown now is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shown: Option<String>,
+}
+
+fn schema() -> String {
+    "answer/v1".into()
+}
+
+impl AnswerFile {
+    pub fn new(approve: bool, comment: String, by: Option<String>, shown: String) -> AnswerFile {
+        AnswerFile { schema: schema(), approve, comment, by, shown: Some(shown) }
+    }
+}
+
+/// Where the answer to a gate belongs: one name for every time that it is asked.
+pub fn path(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
+    root.join(CONTROL).join(format!("{step}.{attempt}.answer"))
+}
+
+/// The answer to a gate, if there is one that counts. One that does not is put aside, for people
+/// to find.
+pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -> Option<Answer> {
+    let path = path(root, step, attempt);
+    let reason = match read(&path) {
+        Ok(None) => return None,
+        Ok(Some(file)) if file.shown.as_deref().is_none_or(|seen| seen == shown) => {
+            return Some(Answer { approve: file.approve, comment: file.comment, by: file.by });
+        }
+        Ok(Some(_)) => "it is about something that was shown before and has changed".to_owned(),
+        Err(reason) => reason,
+    };
+    tracing::warn!("the answer `{}` does not count: {reason}", path.display());
+    let aside = path.with_extension("answer-refused");
+    if let Err(error) = disk::rename(&path, &aside) {
+        tracing::warn!("cannot put `{}` aside: {error}", path.display());
+    }
+    None
+}
+
+/// Reads an answer. An error of the volume is as good as no answer yet; anything else is wrong
+/// with the file.
+fn read(path: &Path) -> Result<Option<AnswerFile>, String> {
+    let bytes = match disk::machine().read_regular(path, MOST_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error.to_string()),
+        Err(_) => return Ok(None),
+    };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| format!("it cannot be read: {error}"))
+}
+
+/// Gives an answer, on the medium when this returns. Says whether it is the first.
+pub fn give(
+    root: &Path,
+    step: &StepPath,
+    attempt: Attempt,
+    answer: &AnswerFile,
+) -> io::Result<bool> {
+    let disk = disk::machine();
+    let dir = root.join(CONTROL);
+    disk.make_dirs(&dir)?;
+    let path = path(root, step, attempt);
+    let whole = dir.join(format!(".{step}.{attempt}.{}", std::process::id()));
+    let text = serde_json::to_vec_pretty(answer).map_err(io::Error::from)?;
+    disk.write(&whole, &text)?;
+    disk.sync(&whole)?;
+    let linked = disk.link(&whole, &path);
+    let _ = disk.remove(&whole);
+    match linked {
+        Ok(()) => disk.sync_dir(&dir).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}

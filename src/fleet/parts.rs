@@ -1,0 +1,146 @@
+//! The files that a workflow is made of beside its own text, command files and scripts: where they
+//! are looked for, and the copies of them that a run keeps.
+
+use std::path::{Path, PathBuf};
+
+use crate::workflow::plan::{Part, PartKind, Runtime};
+
+/// Where a run keeps them, in its directory.
+pub const PARTS: &str = "parts";
+
+/// Where such files are looked for.
+pub struct Library {
+    pub workspace: PathBuf,
+    /// Where the workflow's own file is.
+    pub beside: Option<PathBuf>,
+    pub home: Option<PathBuf>,
+}
+
+impl Library {
+    /// The directories that are looked through, in order.
+    fn places(&self, kind: PartKind) -> Vec<PathBuf> {
+        let mut places = Vec::new();
+        match kind {
+            PartKind::Command => {
+                places.push(self.workspace.join(".archon/commands"));
+                places.push(self.workspace.join(".archon/commands/defaults"));
+                places.extend(self.home.iter().map(|home| home.join(".archon/commands")));
+            }
+            PartKind::Script => {
+                places.extend(self.beside.iter().map(|beside| beside.join("scripts")));
+                places.push(self.workspace.join("scripts"));
+                places.push(self.workspace.join(".archon/scripts"));
+                places.extend(self.home.iter().map(|home| home.join(".archon/scripts")));
+            }
+        }
+        places
+    }
+
+    /// Finds the file of a part. The error says what is wrong, with all places that were looked
+    /// at.
+    pub fn find(&self, part: &Part) -> Result<PathBuf, String> {
+        let places = self.places(part.kind);
+        for place in &places {
+            let mut found = candidates(place, part);
+            found.sort();
+            match found.as_slice() {
+                [] => {}
+                [one] => return Ok(one.clone()),
+                [one, other, ..] => {
+                    let (one, other) = (one.display(), other.display());
+                    return Err(format!("`{}` could be `{one}` or `{other}`", part.name));
+                }
+            }
+        }
+        let list: Vec<_> = places.iter().map(|place| format!("`{}`", place.display())).collect();
+        let wanted = match part.kind {
+            PartKind::Command => format!("no command file `{}.md`", part.name),
+            PartKind::Script => format!("no script `{}.ts`, `.js` or `.py`", part.name),
+        };
+        Err(format!("there is {wanted} in {}", list.join(", ")))
+    }
+}
+
+/// The files of a part in a directory, and in the directories in it.
+fn candidates(place: &Path, part: &Part) -> Vec<PathBuf> {
+    let here = files(place, part);
+    if !here.is_empty() {
+        return here;
+    }
+    let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let dirs = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
+    dirs.flat_map(|dir| files(&dir, part)).collect()
+}
+
+fn files(dir: &Path, part: &Part) -> Vec<PathBuf> {
+    let endings: &[&str] = match part.kind {
+        PartKind::Command => &["md"],
+        PartKind::Script => &["ts", "js", "py"],
+    };
+    let paths = endings.iter().map(|ending| dir.join(format!("{}.{ending}", part.name)));
+    paths.filter(|path| path.is_file()).collect()
+}
+
+/// Where a run keeps its copy of a file.
+pub fn kept(root: &Path, part: &Part, from: &Path) -> PathBuf {
+    let ending = from.extension().unwrap_or_default().to_string_lossy().into_owned();
+    root.join(PARTS).join(folder(part.kind)).join(format!("{}.{ending}", part.name))
+}
+
+fn folder(kind: PartKind) -> &'static str {
+    match kind {
+        PartKind::Command => "commands",
+        PartKind::Script => "scripts",
+    }
+}
+
+/// The prompt in a run's copy of a command file, without what its front matter tells people.
+pub fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
+    let part = Part { kind: PartKind::Command, name: name.to_owned() };
+    let path = kept(root, &part, Path::new("x.md"));
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| format!("cannot read the command file `{}`: {error}", path.display()))?;
+    let prompt = without_front_matter(&text);
+    match prompt.trim().is_empty() {
+        true => Err(format!("the command file `{name}.md` is empty")),
+        false => Ok(prompt.to_owned()),
+    }
+}
+
+/// The text after a front matter, where there is one.
+pub fn without_front_matter(text: &str) -> &str {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut lines = text.split_inclusive('\n');
+    if lines.next().is_none_or(|first| first.trim_end() != "---") {
+        return text;
+    }
+    let mut rest = lines;
+    while let Some(line) = rest.next() {
+        if line.trim_end() == "---" {
+            return text.split_at(text.len() - rest.map(str::len).sum::<usize>()).1.trim_start();
+        }
+    }
+    text
+}
+
+/// A run's copy of a script, relative to its directory. Its ending says what runs it.
+pub fn frozen_script(root: &Path, name: &str) -> Result<String, String> {
+    let part = Part { kind: PartKind::Script, name: name.to_owned() };
+    for ending in ["ts", "js", "py"] {
+        let path = kept(root, &part, Path::new(&format!("x.{ending}")));
+        if path.is_file() {
+            let relative = path.strip_prefix(root).unwrap_or(&path);
+            return Ok(relative.to_string_lossy().into_owned());
+        }
+    }
+    Err(format!("the run has no copy of the script `{name}`"))
+}
+
+/// What runs a script file.
+pub fn runtime_of(path: &str) -> Option<Runtime> {
+    match Path::new(path).extension()?.to_str()? {
+        "ts" | "js" => Some(Runtime::Bun),
+        "py" => Some(Runtime::Uv),
+        _ => None,
+    }
+}

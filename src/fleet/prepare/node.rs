@@ -1,0 +1,283 @@
+//! From a node that is owed to work that can be done, or to a person to be asked.
+
+use serde_json::{Map, Value};
+
+use super::refs::{Found, Into, RUN_ROOT, Values, spill_path};
+use super::{Prepared, Preparing, Refusal};
+use crate::digest::Parts;
+use crate::disk;
+use crate::engine::{GateRecord, Record, StepStatus};
+use crate::fleet::ask;
+use crate::fleet::parts;
+use crate::fleet::work::{AnswerRules, Input, ScriptWork, Source, Work};
+use crate::prompt::answer;
+use crate::template::nodes::{NodeText, Var};
+use crate::time::{Clock, SystemClock};
+use crate::workflow::condition::{Condition, Unheld};
+use crate::workflow::plan::{Action, CaptureMode, Code, Gate, InputMode, Prompt, Script, Words};
+
+/// The longest script that is an argument; longer ones are files.
+const SCRIPT_BYTES: usize = 96 * 1024;
+/// The longest value of a variable of the environment.
+const VARIABLE_BYTES: usize = 96 * 1024;
+
+impl Preparing<'_> {
+    /// Whether a condition on outputs bars the node.
+    pub(super) fn outputs_bar(
+        &mut self,
+        condition: &Condition,
+    ) -> Result<Option<Prepared>, Refusal> {
+        let mut values = self.values(Into::Message);
+        let mut look = |reference: &_| match values.find(reference) {
+            Ok(Found::Text(text)) => Ok(Value::String(text)),
+            Ok(Found::Value(value)) => Ok(value),
+            Err(refusal) => Err(refusal.message),
+        };
+        let held = condition.holds(&mut look);
+        let warnings = std::mem::take(&mut values.warnings);
+        self.warn_all(warnings);
+        match held {
+            Ok(true) => Ok(None),
+            Ok(false) => Ok(Some(Prepared::Bar(None))),
+            Err(Unheld::Unparseable(why)) => {
+                let name = &self.step.name;
+                let warning = format!("`when` of `{name}` cannot be read, so it is skipped: {why}");
+                tracing::warn!("{warning}");
+                Ok(Some(Prepared::Bar(Some(warning))))
+            }
+            Err(Unheld::Unreadable(why)) => Err(Refusal::new(format!("`when`: {why}"))),
+        }
+    }
+
+    fn values(&self, into: Into) -> Values<'_> {
+        Values::new(self.site, self.plan, self.scope.run, self.scope.loops, into)
+    }
+
+    fn warn_all(&mut self, warnings: Vec<String>) {
+        for warning in warnings {
+            tracing::warn!("step `{}`: {warning}", self.path);
+            self.note(|| format!("warning: {warning}"));
+        }
+    }
+
+    pub(super) fn node(&mut self) -> Result<Prepared, Refusal> {
+        match &self.step.action {
+            Action::Shell { script } => self.shell(script),
+            Action::Script(script) => self.script(script),
+            Action::Prompt(prompt) => self.prompt(prompt),
+            Action::Gate(gate) => self.gate(gate),
+            Action::Cancel { reason } => {
+                let record = Record {
+                    status: StepStatus::Completed,
+                    exit_code: Some(0),
+                    output: Some(self.site.mask.text(&self.fill(reason, Into::Message)?)),
+                    ..Record::default()
+                };
+                Ok(Prepared::Done(Box::new(record)))
+            }
+            _ => unreachable!("no other action is a node's"),
+        }
+    }
+
+    /// Puts values into a text. Texts that are too long for a script are left in files.
+    fn fill(&mut self, text: &NodeText, into: Into) -> Result<String, Refusal> {
+        let mut values = self.values(into);
+        let filled = text.render(&mut values);
+        let (warnings, spilled) = (values.warnings, values.spilled);
+        self.warn_all(warnings);
+        for (digest, text) in spilled {
+            self.leave(&spill_path(&digest), &text)?;
+        }
+        filled.map_err(|refusals| {
+            let all: Vec<_> = refusals.into_iter().map(|refusal| refusal.message).collect();
+            Refusal::new(all.join("; "))
+        })
+    }
+
+    /// Leaves a file in the run's directory for whoever does the work.
+    fn leave(&self, path: &str, text: &str) -> Result<(), Refusal> {
+        let path = self.site.root().join(path);
+        let written = || {
+            let disk = disk::machine();
+            disk.make_dirs(path.parent().unwrap_or(&path))?;
+            disk.write(&path, text.as_bytes())
+        };
+        written()
+            .map_err(|error| Refusal::new(format!("cannot write `{}`: {error}", path.display())))
+    }
+
+    fn shell(&mut self, script: &NodeText) -> Result<Prepared, Refusal> {
+        let text = self.fill(script, Into::Shell)?;
+        let env = self.request_variables(Some(script))?;
+        let argv = if text.len() > SCRIPT_BYTES {
+            let path = format!("values/{}.{}.sh", self.path, self.attempt);
+            self.leave(&path, &text)?;
+            // A path of the run may hold a placeholder too, so the script is read by its name.
+            vec!["bash".into(), format!("{RUN_ROOT}/{path}")]
+        } else {
+            vec!["bash".into(), "-c".into(), text]
+        };
+        self.node_work(Work { env, ..Work::new(self.path.clone(), self.attempt, argv) })
+    }
+
+    fn script(&mut self, script: &Script) -> Result<Prepared, Refusal> {
+        let source = match &script.code {
+            Code::Inline(text) => Source::Text(self.fill(text, Into::Script)?),
+            Code::Named(name) => {
+                let found = parts::frozen_script(&self.site.root(), name);
+                Source::File(found.map_err(Refusal::new)?)
+            }
+        };
+        let inline = match &script.code {
+            Code::Inline(text) => Some(text),
+            Code::Named(_) => None,
+        };
+        let env = self.request_variables(inline)?;
+        let (runtime, deps) = (script.runtime, script.deps.clone());
+        let script = Some(ScriptWork { runtime, deps, source });
+        let work = Work::new(self.path.clone(), self.attempt, Vec::new());
+        self.node_work(Work { env, script, ..work })
+    }
+
+    /// What people wrote, for a script to have in its environment. What its text names must fit.
+    fn request_variables(
+        &mut self,
+        text: Option<&NodeText>,
+    ) -> Result<Vec<(String, String)>, Refusal> {
+        let mut env = self.step.env.clone();
+        let values = self.values(Into::Shell);
+        for var in Var::ALL {
+            let value = match var {
+                Var::BaseBranch
+                    if self
+                        .scope
+                        .run
+                        .origin
+                        .request
+                        .as_deref()
+                        .is_none_or(|request| request.base_branch.is_none()) =>
+                {
+                    continue;
+                }
+                _ => values.variable(var)?,
+            };
+            let named = text.is_some_and(|text| text.vars().any(|named| named == var));
+            let fits = value.len() <= VARIABLE_BYTES && !value.contains('\0');
+            if !fits && named {
+                let (name, bytes) = (var.name(), value.len());
+                return Err(Refusal::new(format!(
+                    "`${name}` has {bytes} bytes, more than a script can be given ({VARIABLE_BYTES})"
+                )));
+            }
+            if fits {
+                env.push((var.name().to_owned(), value));
+            }
+        }
+        Ok(env)
+    }
+
+    fn prompt(&mut self, prompt: &Prompt) -> Result<Prepared, Refusal> {
+        let text = match &prompt.words {
+            Words::Inline(text) => text.clone(),
+            Words::Command(name) => {
+                let text = parts::frozen_command(&self.site.root(), name).map_err(Refusal::new)?;
+                NodeText::parse(&text)
+            }
+        };
+        let mut said = self.fill(&text, Into::Prompt)?;
+        let context = self.values(Into::Prompt).variable(Var::Context)?;
+        if !context.is_empty() && !text.vars().any(Var::is_context) {
+            said.push_str("\n\n---\n\n");
+            said.push_str(&context);
+        }
+        if let Some(format) = &prompt.format {
+            said.push_str(&answer::instruct(format));
+            said.push_str(&self.complaint());
+        }
+        let rules = AnswerRules { until: prompt.until.clone(), format: prompt.format.clone() };
+        self.say(prompt, said.into_bytes(), rules)
+    }
+
+    /// What was wrong with the last answer, where it had the wrong form.
+    fn complaint(&self) -> String {
+        let slot = self.scope.run.slot(&self.here);
+        let Some(record) = slot.and_then(|slot| slot.record.as_deref()) else {
+            return String::new();
+        };
+        match &record.error {
+            Some(error) if error.ask_again => {
+                let problems = error.context.get("output_format").and_then(Value::as_array);
+                let problems: Vec<String> = problems
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|problem| problem.as_str().map(str::to_owned))
+                    .collect();
+                answer::ask_again(&problems, record.output.as_deref().unwrap_or_default())
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn say(
+        &mut self,
+        prompt: &Prompt,
+        said: Vec<u8>,
+        rules: AnswerRules,
+    ) -> Result<Prepared, Refusal> {
+        let provider = &self.plan.providers[&prompt.provider];
+        let merged = ask::merge(provider, &prompt.params, &self.scope)
+            .map_err(|missing| super::unresolved(&missing, false))?;
+        let argv = ask::argv(provider, &merged, &said, &self.scope)?;
+        self.keep_prompt(&said)?;
+        let stdin = (provider.input == InputMode::Stdin).then(|| Input::of(said));
+        let work = Work::new(self.path.clone(), self.attempt, argv);
+        let env = self.step.env.clone();
+        self.node_work(Work { stdin, env, asks: true, answer: Some(rules), ..work })
+    }
+
+    fn node_work(&mut self, work: Work) -> Result<Prepared, Refusal> {
+        if self.site.debug {
+            let command: Vec<_> = work.argv.iter().map(|arg| self.site.mask.text(arg)).collect();
+            self.notes.push(format!("command: {command:?}"));
+        }
+        let ms = |limit: std::time::Duration| limit.as_millis() as u64;
+        Ok(Prepared::Run(Box::new(Work {
+            agent: self.step.agent.clone(),
+            timeout_ms: self.step.timeout.map(ms),
+            idle_timeout_ms: self.step.idle_timeout.map(ms),
+            capture: CaptureMode::Whole,
+            debug: Map::new(),
+            ..work
+        })))
+    }
+
+    fn gate(&mut self, gate: &Gate) -> Result<Prepared, Refusal> {
+        let message = self.site.mask.text(&self.fill(&gate.message, Into::Message)?);
+        let mut shown = Parts::default();
+        shown.add(&message);
+        let around =
+            self.scope.loops.last().and_then(|(node, _)| self.scope.run.body.slots.get(*node));
+        let record = around.and_then(|slot| slot.record.as_deref());
+        shown.add(record.and_then(|record| record.inputs.as_deref()).unwrap_or_default());
+        // In a loop, what the agent said last is what the person answers to.
+        for round in self
+            .scope
+            .run
+            .body
+            .slots
+            .get(self.here.loops[0].0)
+            .and_then(|slot| slot.each.as_ref())
+            .into_iter()
+            .flat_map(|each| each.iterations.last())
+        {
+            for slot in &round.body.slots {
+                let output = slot.record.as_ref().and_then(|record| record.output.as_deref());
+                shown.add(output.unwrap_or_default());
+            }
+        }
+        let expires_at =
+            self.step.timeout.map(|limit| SystemClock.now().plus_ms(limit.as_millis() as u64));
+        let gate = GateRecord { message, shown: shown.hex(), expires_at, answer: None };
+        Ok(Prepared::Gate(Box::new(gate)))
+    }
+}

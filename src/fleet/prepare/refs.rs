@@ -1,0 +1,252 @@
+//! What references to nodes and the variables of a request stand for, at one node of one run.
+
+use serde_json::Value;
+
+use super::Refusal;
+use crate::engine::run::Slot;
+use crate::engine::{Record, Run, StepStatus};
+use crate::fleet::site::Site;
+use crate::prompt::answer;
+use crate::template::display;
+use crate::template::nodes::{Fill, NodeRef, Var, shell_word};
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Gate, Rounds, Step};
+
+/// Stands for the run's directory in work that may be done on another machine, where the volume
+/// may be mounted elsewhere. Whoever does the work puts the path there.
+pub const RUN_ROOT: &str = "@orchestrate:run-root@";
+/// Where a run's artifacts are, in its directory.
+pub const ARTIFACTS: &str = "artifacts";
+/// Text of more characters goes into a script by way of a file.
+const SPILL_CHARS: usize = 32_768;
+
+/// Where text is going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Into {
+    /// To an agent: everything is put in as it is.
+    Prompt,
+    /// To a shell: what people and agents wrote is never part of the script.
+    Shell,
+    /// To another language: user text comes by environment, outputs as they are.
+    Script,
+    /// To a person: references alone.
+    Message,
+}
+
+/// The values at one node.
+pub struct Values<'a> {
+    pub site: &'a Site,
+    pub plan: &'a Plan,
+    pub run: &'a Run,
+    pub loops: &'a [(usize, usize)],
+    pub into: Into,
+    /// What should be known about references that stand for nothing.
+    pub warnings: Vec<String>,
+    /// Texts that go by way of files: their digest, and what is in them.
+    pub spilled: Vec<(String, String)>,
+}
+
+/// What a reference stands for.
+pub enum Found {
+    Text(String),
+    Value(Value),
+}
+
+impl<'a> Values<'a> {
+    pub fn new(
+        site: &'a Site,
+        plan: &'a Plan,
+        run: &'a Run,
+        loops: &'a [(usize, usize)],
+        into: Into,
+    ) -> Values<'a> {
+        Values { site, plan, run, loops, into, warnings: Vec::new(), spilled: Vec::new() }
+    }
+
+    /// The value of a variable, wherever it may be used.
+    pub fn variable(&self, var: Var) -> Result<String, Refusal> {
+        let request = self.run.origin.request.as_deref();
+        let asked = |get: fn(&crate::engine::Request) -> &String| {
+            request.map(get).cloned().unwrap_or_default()
+        };
+        Ok(match var {
+            Var::Arguments | Var::UserMessage => asked(|request| &request.message),
+            Var::Context | Var::ExternalContext | Var::IssueContext => {
+                asked(|request| &request.issue_context)
+            }
+            Var::WorkflowId => self.run.id.to_string(),
+            Var::ArtifactsDir => format!("{RUN_ROOT}/{ARTIFACTS}"),
+            Var::DocsDir => asked(|request| &request.docs_dir),
+            Var::BaseBranch => {
+                let branch = request.and_then(|request| request.base_branch.clone());
+                branch.ok_or_else(|| Refusal::new("`$BASE_BRANCH` is not known"))?
+            }
+            Var::LoopPrevOutput => {
+                self.text_of_round(1, |action| matches!(action, Action::Prompt(_)))?
+            }
+            Var::LoopUserInput => self.text_of_round(1, is_gate)?,
+            Var::RejectionReason => self.text_of_round(0, is_gate)?,
+        })
+    }
+
+    /// What a step of this round, or of one before, has given.
+    fn text_of_round(&self, back: usize, is: fn(&Action) -> bool) -> Result<String, Refusal> {
+        let found = || {
+            let (node, round) = self.loops.last()?;
+            let rounds = rounds_of(&self.plan.root.steps[*node])?;
+            let each = self.run.body.slots.get(*node)?.each.as_ref()?;
+            let round = each.iterations.get(round.checked_sub(back)?)?;
+            let step = rounds.block.steps.iter().position(|step| is(&step.action))?;
+            round.body.slots.get(step)?.record.as_deref()
+        };
+        found().map_or(Ok(String::new()), |record| self.whole(record))
+    }
+
+    /// All that a record's step has given.
+    pub fn whole(&self, record: &Record) -> Result<String, Refusal> {
+        let Some(whole) = &record.whole else {
+            return Ok(record.output.clone().unwrap_or_default());
+        };
+        let path = self.site.root().join(&whole.path);
+        let bytes = std::fs::read(&path).map_err(|error| {
+            Refusal::new(format!("cannot read the output in `{}`: {error}", path.display()))
+        })?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// What a reference stands for. The error says why there is no such field.
+    pub fn find(&mut self, reference: &NodeRef) -> Result<Found, Refusal> {
+        let NodeRef { node, field } = reference;
+        let about = Written(reference);
+        let Some((index, step)) = self.plan.root.find(node) else {
+            return self.nothing(&about, "there is no such node");
+        };
+        let slot = &self.run.body.slots[index];
+        let record = match (slot.status(), slot.record.as_deref()) {
+            (StepStatus::Completed, Some(record)) => record,
+            (StepStatus::Skipped, _) => {
+                if field.is_none() {
+                    return Ok(Found::Text(String::new()));
+                }
+                return self.nothing(&about, "the node was skipped");
+            }
+            (StepStatus::Failed, _) => return self.nothing(&about, "the node failed"),
+            _ => return self.nothing(&about, "the node has not completed"),
+        };
+        let Some(field) = field else { return self.whole(record).map(Found::Text) };
+        self.field(step, slot, record, field).map(Found::Value)
+    }
+
+    /// The whole output of a node that has none is empty; a field of it cannot be had.
+    fn nothing(&mut self, about: &Written, why: &str) -> Result<Found, Refusal> {
+        if about.0.field.is_some() {
+            return Err(Refusal::new(format!("`{about}` cannot be read: {why}")));
+        }
+        self.warnings.push(format!("`{about}` is empty: {why}"));
+        Ok(Found::Text(String::new()))
+    }
+
+    fn field(
+        &self,
+        step: &Step,
+        _slot: &Slot,
+        record: &Record,
+        field: &str,
+    ) -> Result<Value, Refusal> {
+        let name = &step.name;
+        let refuse = |why: String| Err(Refusal::new(format!("`${name}.output.{field}` {why}")));
+        let parsed = match &record.json {
+            Some(value) => value.clone(),
+            None => match answer::extract_object(&self.whole(record)?) {
+                Ok(value) => value,
+                Err(why) => return refuse(format!("cannot be read: {why}")),
+            },
+        };
+        let declared = format_of(step).and_then(|format| format.get("properties")?.as_object());
+        match (parsed.get(field), declared) {
+            (_, Some(declared)) if !declared.contains_key(field) => {
+                let known: Vec<_> = declared.keys().map(|key| format!("`{key}`")).collect();
+                let known = known.join(", ");
+                refuse(format!("is no field that `output_format` of `{name}` declares: {known}"))
+            }
+            (Some(Value::Null) | None, Some(_)) => Ok(Value::String(String::new())),
+            (Some(value), _) => Ok(value.clone()),
+            (None, None) => refuse(format!("is not in what `{name}` has given")),
+        }
+    }
+
+    fn spill(&mut self, text: String) -> String {
+        let digest = crate::digest::sha256(text.as_bytes());
+        let word =
+            format!("\"$(cat {})\"", shell_word(&format!("{RUN_ROOT}/{}", spill_path(&digest))));
+        self.spilled.push((digest, text));
+        word
+    }
+}
+
+/// Where a long text lies, in the run's directory.
+pub fn spill_path(digest: &str) -> String {
+    format!("values/{}.txt", &digest[..32])
+}
+
+/// The schema that the answers of a node have.
+fn format_of(step: &Step) -> Option<&Value> {
+    match &step.action {
+        Action::Prompt(prompt) => prompt.format.as_ref(),
+        Action::Rounds(rounds) => rounds.block.steps.iter().find_map(format_of),
+        _ => None,
+    }
+}
+
+fn rounds_of(step: &Step) -> Option<&Rounds> {
+    match &step.action {
+        Action::Rounds(rounds) => Some(rounds),
+        _ => None,
+    }
+}
+
+fn is_gate(action: &Action) -> bool {
+    matches!(action, Action::Gate(Gate { .. }))
+}
+
+impl Fill for Values<'_> {
+    type Error = Refusal;
+
+    fn var(&mut self, var: Var) -> Result<Option<String>, Refusal> {
+        match self.into {
+            Into::Message => Ok(None),
+            Into::Shell | Into::Script if var.is_user_text() => Ok(None),
+            _ => self.variable(var).map(Some),
+        }
+    }
+
+    fn reference(&mut self, reference: &NodeRef) -> Result<String, Refusal> {
+        let (text, bare) = match self.find(reference)? {
+            Found::Text(text) => (text, false),
+            Found::Value(Value::String(text)) => (text, false),
+            Found::Value(value) => {
+                let bare = matches!(value, Value::Number(_) | Value::Bool(_));
+                (display(&value).into_owned(), bare)
+            }
+        };
+        Ok(match self.into {
+            Into::Shell if bare => text,
+            Into::Shell if text.chars().count() > SPILL_CHARS => self.spill(text),
+            Into::Shell => shell_word(&text),
+            _ => text,
+        })
+    }
+}
+
+/// A reference as its author wrote it.
+struct Written<'a>(&'a NodeRef);
+
+impl std::fmt::Display for Written<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "${}.output", self.0.node)?;
+        match &self.0.field {
+            Some(field) => write!(f, ".{field}"),
+            None => Ok(()),
+        }
+    }
+}
