@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::common::{self, NewRun, Owned, RunOptions, Surroundings};
 use super::fleet::Teller;
 use super::processed::Processed;
+use super::request::RequestArgs;
 use super::signals::Signals;
 use super::{Common, Failure, fleet, signals};
 use crate::digest::sha256;
@@ -215,11 +216,12 @@ impl Submissions {
         let said = yaml::parse(dropped.text).map_err(shown)?.to_json();
         let (loaded, own) = match said.get("workflow").and_then(Value::as_str) {
             Some(file) => {
-                let known = |key: &String| key == "workflow" || key == "context";
+                let known = |key: &String| ["workflow", "context", "message"].contains(&&**key);
                 let keys = said.as_object().into_iter().flat_map(|map| map.keys());
                 if let Some(key) = keys.clone().find(|key| !known(key)) {
                     let message = format!("it has an unknown key `{key}`");
-                    return Err(Failure::new(2, message).hint("`workflow` and `context` are known"));
+                    return Err(Failure::new(2, message)
+                        .hint("`workflow`, `context` and `message` are known"));
                 }
                 let path = open_workspace_path(around, file)?;
                 (common::load(around, &path)?, said.get("context").cloned())
@@ -231,7 +233,10 @@ impl Submissions {
             context.extend(own);
         }
         let policy = Policy { max_visits: around.config.max_visits, ..Policy::default() };
-        let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, policy) };
+        let message = said.get("message").and_then(Value::as_str).map(str::to_owned);
+        let args = RequestArgs { message, ..RequestArgs::default() };
+        let request = args.of(around, &loaded.plan, &loaded.parts)?;
+        let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
         // The same file taken in twice must not make two runs.
         let stamp = made_at(dropped.id).to_stamp();
         let digest = sha256(dropped.id.as_str().as_bytes());

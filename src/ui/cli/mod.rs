@@ -1,13 +1,14 @@
 //! The command line: one file for each verb.
 //!
 //! Standard output is data, standard error is talk. Exit codes: 0 completed, 1 failed, 2 bad
-//! usage or input, 4 cancelled, 5 somebody else owns it, 7 stored state is damaged, 128 + n stopped
+//! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is damaged, 128 + n stopped
 //! by signal n.
 
 mod cancel;
 mod clean;
 mod common;
 mod coordinator;
+mod decide;
 mod demo;
 mod doctor;
 mod enqueue;
@@ -15,9 +16,11 @@ mod fleet;
 mod fsck;
 mod logs;
 mod offline;
+mod pending;
 mod processed;
 mod ps;
 mod queue;
+mod request;
 mod resume;
 mod retry;
 mod run;
@@ -44,7 +47,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Parser)]
 #[command(name = "orchestrate", version, propagate_version = true)]
 #[command(after_help = "Exit codes: 0 completed, 1 failed, 2 bad usage or invalid workflow, \
-    4 cancelled, 5 somebody else owns the run, 7 stored state is damaged, 128+n stopped by signal \
+    3 paused: a person is asked, 4 cancelled, 5 somebody else owns the run, 7 stored state is damaged, 128+n stopped by signal \
     n.")]
 struct Cli {
     #[command(subcommand)]
@@ -79,6 +82,12 @@ enum Verb {
     Logs(logs::LogsArgs),
     /// Say in one sentence why a run or a task is where it is
     Why(why::WhyArgs),
+    /// Show what runs ask people, and what to type
+    Pending(pending::PendingArgs),
+    /// Say yes to what a run asks; if nobody drives it, it goes on here
+    Approve(decide::ApproveArgs),
+    /// Say no to what a run asks, and why
+    Reject(decide::RejectArgs),
     /// End a run or a task for good, with everything it started
     Cancel(cancel::CancelArgs),
     /// Let a run that failed or was stopped go on, from where it stands or from a step
@@ -210,6 +219,9 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Ps(args) => ps::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
+        Verb::Pending(args) => pending::main(args, &cli.common),
+        Verb::Approve(args) => decide::approve(args, &cli.common),
+        Verb::Reject(args) => decide::reject(args, &cli.common),
         Verb::Cancel(args) => cancel::main(args, &cli.common),
         Verb::Retry(args) => retry::main(args, &cli.common),
         Verb::Queue(verb) => queue::main(verb, &cli.common),

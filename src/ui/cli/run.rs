@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
+use super::request::RequestArgs;
 use super::{Common, Failure, clean, coordinator, processed, signals, submit};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Rounds, RoundsKind, Words};
@@ -17,6 +18,8 @@ pub struct RunArgs {
     pub workflow: Option<PathBuf>,
     #[command(flatten)]
     pub context: ContextArgs,
+    #[command(flatten)]
+    pub request: RequestArgs,
     /// Empty the processed directory first
     #[arg(long)]
     pub clean_processed: bool,
@@ -97,7 +100,8 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let days = clean::days_kept(&around)?;
     let Some((loaded, context, archive)) = prepare(&around, args)? else { return Ok(0) };
     let policy = args.options.new_policy(&around);
-    let new = NewRun { archive, ..NewRun::of(&loaded, context, policy) };
+    let request = args.request.of(&around, &loaded.plan, &loaded.parts)?;
+    let new = NewRun { archive, request, ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
     let (code, run) = if args.fleet {
         coordinator::run(&around, new, &args.options, &signals)?

@@ -23,7 +23,8 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let Some((loaded, context, _)) = run::prepare(&around, args)? else { return Ok(0) };
     let queue = fleet::open_queue(&around)?;
     let policy = args.options.new_policy(&around);
-    let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, policy) };
+    let request = args.request.of(&around, &loaded.plan, &loaded.parts)?;
+    let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
     let agents = coordinator::agents_of(&around, &new.plan);
     let mut owned = common::create(&around, new)?;
     let (id, now) = (owned.run.id.clone(), SystemClock.now());
