@@ -17,7 +17,7 @@ use crate::fleet::member::{self, Process, Registration};
 use crate::fleet::site::Environment;
 use crate::fleet::systemd::Notifier;
 use crate::fleet::worker::{Audience, Doing};
-use crate::queue::{FsQueue, Layout};
+use crate::queue::{FsQueue, Layout, VolumeFault};
 use crate::time::{Clock, SystemClock};
 use crate::ui::text::seconds;
 
@@ -27,11 +27,17 @@ pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     let me = member::new_incarnation();
     FsQueue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
         .map(Arc::new)
-        .map_err(|error| {
-            let place = around.workspace.display();
-            Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
-                .hint("the workspace must be writable; `orchestrate doctor` tells more")
-        })
+        .map_err(|error| cannot_open(around, &error))
+}
+
+/// Why the queue cannot be opened. One that cannot say which volume it is on is damaged.
+pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
+    if let Some(fault) = VolumeFault::of(error) {
+        return Failure::new(7, fault).hint(fault.cure(&member::new_incarnation()));
+    }
+    let place = around.workspace.display();
+    Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
+        .hint("the workspace must be writable; `orchestrate doctor` tells more")
 }
 
 /// The settings in force for a member: on a volume that machines share, beats and leases are

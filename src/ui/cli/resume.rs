@@ -35,8 +35,11 @@ pub struct ResumeArgs {
 pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let (id, root) = common::find_run(&around, &args.run)?;
-    let queue = show::queue_if_any(&around)?.filter(|_| is_of_fleet(&root));
-    if let Some(queue) = queue.filter(|_| !args.force_restart) {
+    // What one process drives needs no queue, nor a whole one.
+    if !args.force_restart
+        && is_of_fleet(&root)
+        && let Some(queue) = show::queue_if_any(&around)?
+    {
         return of_fleet(args, &mut around, queue, &id, &root);
     }
     if args.force_restart {
