@@ -221,7 +221,7 @@ fn load_config(
 
 pub fn bad_config(error: &ConfigError) -> Failure {
     let ConfigError { file, text, problems } = error;
-    Failure { code: 2, text: show(problems, &file.display().to_string(), text) }
+    Failure::in_text(problems.clone(), &file.display().to_string(), text)
 }
 
 /// Shows problems in their places. Past a hundred nobody reads on, so the rest is counted.
@@ -268,7 +268,7 @@ pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
 pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
     let workspace = open_workspace(around)?;
     let (plan, warnings) = compile_in(&workspace, &around.config, text)
-        .map_err(|problems| Failure { code: 2, text: show(&problems, name, text) })?;
+        .map_err(|problems| Failure::in_text(problems, name, text))?;
     Ok(Loaded { plan, file: name.to_owned(), text: text.to_owned(), warnings })
 }
 

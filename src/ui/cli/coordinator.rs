@@ -24,6 +24,7 @@ use crate::fleet::{Finish, Report, site};
 use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
+use crate::ui::board::one_line;
 use crate::ui::text::{TextReport, log_line, seconds};
 use crate::workflow::{Plan, Problem, yaml};
 
@@ -192,8 +193,7 @@ impl Adopt for Submissions {
         Ok(match self.submit(dropped) {
             Ok(task) => Adopted::Task(Box::new(task)),
             Err(failure) => {
-                let first = failure.text.lines().next().unwrap_or_default();
-                let reason = first.trim_start_matches("error: ").to_owned();
+                let reason = one_line(failure.message());
                 // What the disk did not let us do is not the file's fault.
                 if failure.code == 1 {
                     return Err(std::io::Error::other(reason));
@@ -208,10 +208,8 @@ impl Submissions {
     /// A workflow itself, or a map that names one: `workflow: FILE`, and a `context` if need be.
     fn submit(&self, dropped: &Dropped) -> Result<Task, Failure> {
         let around = &self.around;
-        let shown = |problem: Problem| Failure {
-            code: 2,
-            text: problem.show(dropped.source, dropped.text),
-        };
+        let shown =
+            |problem: Problem| Failure::in_text(vec![problem], dropped.source, dropped.text);
         let said = yaml::parse(dropped.text).map_err(shown)?.to_json();
         let (loaded, own) = match said.get("workflow").and_then(Value::as_str) {
             Some(file) => {

@@ -231,9 +231,7 @@ fn cannot_open(error: OpenError, id: &RunId) -> Failure {
         OpenError::Unreadable(message) => Failure::new(7, message)
             .hint("`--force-restart` begins anew with workflow and settings as they are now"),
         OpenError::Settings(error) => common::bad_config(&error),
-        OpenError::Workflow { file, text, problems } => {
-            Failure { code: 2, text: common::show(&problems, &file, &text) }
-        }
+        OpenError::Workflow { file, text, problems } => Failure::in_text(problems, &file, &text),
         OpenError::State(error) => damaged(error, id),
     }
 }

@@ -79,7 +79,7 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     }
     // What is no JSON may be YAML; its reader gives places too.
     let node = yaml::parse(&text)
-        .map_err(|p| Failure { code: 2, text: p.show(&name.to_string(), &text) })?;
+        .map_err(|problem| Failure::in_text(vec![problem], &name.to_string(), &text))?;
     match node.to_json() {
         Value::Object(map) => Ok(map),
         _ => {
