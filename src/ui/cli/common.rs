@@ -34,6 +34,9 @@ use crate::workspace::Workspace;
 pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
 pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
 
+/// What follows a run that failed or was stopped.
+const GO_ON: &str = "go on: orchestrate resume";
+
 /// Flags that decide how a run goes.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunOptions {
@@ -566,7 +569,9 @@ pub fn tell_end(
     eprintln!("  state: {}/state.json", run.origin.run_root);
     // After the last step there is nothing to go on with.
     if run.slot(&run.position()).is_some() {
-        eprintln!("  go on: orchestrate resume {}", run.id);
+        // Whoever cancelled it did not mean to go on; that it can be is said all the same.
+        let again = if code == 4 { "take it up again: orchestrate retry" } else { GO_ON };
+        eprintln!("  {again} {}", run.id);
     }
     code
 }

@@ -11,7 +11,7 @@ use super::common::{self, NewRun, Owned, RunOptions, Surroundings};
 use super::fleet::Teller;
 use super::processed::Processed;
 use super::signals::Signals;
-use super::{Common, Failure, fleet, signals};
+use super::{Common, Failure, fleet, show, signals};
 use crate::digest::sha256;
 use crate::engine::{Choice, Event, Policy, Run, RunStatus};
 use crate::exec::{Mask, Stop};
@@ -24,7 +24,7 @@ use crate::fleet::{Finish, Report, site};
 use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
-use crate::ui::board::one_line;
+use crate::ui::board::{Life, PlaceView, StepView, TaskView, one_line};
 use crate::ui::text::{TextReport, log_line, seconds};
 use crate::workflow::{Plan, Problem, yaml};
 
@@ -153,7 +153,7 @@ pub fn drive(
     let mask = site::mask(&plan, &around.environment);
     let telling = common::telling(around, options);
     let mut one = One { telling, colour: around.colour(), mask, left: None };
-    let setup = setup(around, queue, options.backup_state || around.debug)?;
+    let setup = setup(around, queue.clone(), options.backup_state || around.debug)?;
     Coordinator::new(setup)
         .serve(Some(claim), &signals.stop, &mut one)
         .map_err(|error| Failure::new(1, format!("the run had to be left: {error}")))?;
@@ -175,7 +175,37 @@ pub fn drive(
         Processed::of(around, &plan).archive(Path::new(destination), &root)?;
     }
     let code = common::tell_end(around, &plan, &run, finish, signals.code(), &took);
+    if left == Left::GivenBack {
+        tell_left_behind(around, queue, &run.id);
+    }
     Ok((code, run))
+}
+
+/// Says what goes on, or may yet begin, of a run that this process no longer drives: what a
+/// worker has begun it finishes.
+fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
+    // That nothing can be seen of it was said by whoever failed to reach the queue.
+    let Ok(board) = show::board_at_once(around, Some(queue)) else { return };
+    let Ok(detail) = board.detail(id) else { return };
+    let mut left = false;
+    for StepView { step, task, .. } in &detail.steps {
+        let Some(TaskView { task, agent, place, .. }) = task else { continue };
+        match place {
+            PlaceView::Claimed { worker, host, life, .. } if *life != Life::Dead => {
+                let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+                eprintln!("  goes on: `{step}`, which {agent} worker {worker}{host} finishes");
+                eprintln!("  follow it: orchestrate logs {id} {step} --follow");
+            }
+            PlaceView::Waiting { .. } => {
+                eprintln!("  still waits: `{step}`, as task {task} in inbox/{agent}");
+            }
+            _ => continue,
+        }
+        left = true;
+    }
+    if left {
+        eprintln!("  end that too: orchestrate cancel {id}");
+    }
 }
 
 /// Makes runs of what people drop into the coordinator's inbox.

@@ -83,7 +83,7 @@ enum Verb {
     Logs(logs::LogsArgs),
     /// Say in one sentence why a run or a task is where it is
     Why(why::WhyArgs),
-    /// End a run or a task for good, with everything it started
+    /// End a run or a task now, with everything it started; `retry` can take it up again
     Cancel(cancel::CancelArgs),
     /// Let a run that failed or was stopped go on, from where it stands or from a step
     Retry(retry::RetryArgs),
