@@ -25,6 +25,7 @@ use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::time::{self, Clock, SystemClock, Time};
+use crate::ui::board;
 use crate::ui::log;
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::{Plan, Problem};
@@ -591,17 +592,11 @@ pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), F
     let unknown = |detail: String| {
         Failure::new(2, detail).hint(format!("runs are kept in `{}`", dir.display()))
     };
-    let mut ids: Vec<RunId> = match std::fs::read_dir(dir) {
-        Ok(entries) => {
-            entries.filter_map(|entry| RunId::parse(entry.ok()?.file_name().to_str()?)).collect()
-        }
-        Err(_) => Vec::new(),
-    };
-    ids.sort();
+    let ids = board::runs_in(dir);
     if name == "latest" {
         let target = std::fs::read_link(dir.join("latest")).ok();
         let linked = target.and_then(|path| RunId::parse(path.file_name()?.to_str()?));
-        let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.last().cloned());
+        let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.first().cloned());
         let id = id.ok_or_else(|| unknown("there is no run yet".into()))?;
         return Ok((id.clone(), dir.join(id.as_str())));
     }

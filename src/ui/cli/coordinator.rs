@@ -123,7 +123,7 @@ pub fn run(
 ) -> Result<(u8, Run), Failure> {
     fleet::check_state_dir(around)?;
     let queue = fleet::open_queue(around)?;
-    fleet::warn_of_absent(&queue, &agents_of(around, &new.plan));
+    fleet::warn_of_absent(around, &queue, &agents_of(around, &new.plan));
     let owned = common::create(around, NewRun { fleet: true, ..new })?;
     around.say(format!("run {} of {}", owned.run.id, owned.run.origin.workflow_file));
     let Owned { plan, run, mut store, lock } = owned;
@@ -275,7 +275,7 @@ impl Submissions {
             let origin = owned.run.origin;
             (PathBuf::from(origin.run_root), origin.workflow_file)
         };
-        fleet::warn_of_absent(&self.queue, &agents_of(around, &loaded.plan));
+        fleet::warn_of_absent(around, &self.queue, &agents_of(around, &loaded.plan));
         let task = RunTask { run_id: id, run_root: run_root.to_string_lossy().into_owned() };
         Ok(post::run_task(dropped.id, &task, &file, SystemClock.now()))
     }

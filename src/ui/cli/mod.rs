@@ -68,7 +68,7 @@ enum Verb {
     /// Run a workflow again whenever it or its prompts change
     Watch(watch::WatchArgs),
     /// Hand a workflow to the coordinators of the workspace
-    Submit(run::RunArgs),
+    Submit(submit::SubmitArgs),
     /// Drive the runs that are submitted, giving their steps to workers
     Coordinator(coordinator::CoordinatorArgs),
     /// Serve an agent's inbox: execute its tasks
@@ -209,9 +209,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
         Verb::Watch(args) => watch::main(args, &cli.common),
-        Verb::Submit(args) => {
-            submit::main(&run::RunArgs { detach: true, ..args.clone() }, &cli.common)
-        }
+        Verb::Submit(args) => submit::main(args, &cli.common),
         Verb::Coordinator(args) => coordinator::main(args, &cli.common),
         Verb::Worker(args) => worker::main(args, &cli.common),
         Verb::Up(args) => up::main(args, &cli.common),

@@ -166,7 +166,7 @@ fn of_fleet(
     set_policy(around, &mut owned, &args.options)?;
     around.config = today;
     cancel::forget(Some(&queue), id, root)?;
-    fleet::warn_of_absent(&queue, &coordinator::agents_of(around, &owned.plan));
+    fleet::warn_of_absent(around, &queue, &coordinator::agents_of(around, &owned.plan));
     let claim = claim_run(&queue, &owned)?;
     let signals = signals::listen()?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));

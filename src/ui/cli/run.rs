@@ -91,7 +91,7 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
 
 pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     if args.detach {
-        return submit::main(args, common);
+        return submit::detach(args, common);
     }
     let around = Surroundings::look(common)?;
     let days = clean::days_kept(&around)?;
