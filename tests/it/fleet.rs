@@ -458,8 +458,12 @@ fn drain_a_worker() {
     submit(&world);
     held(&world);
     let name = name_of(&first);
-    world.run(&["workers", "drain", "nobody"]).exits(2).says("workers ls");
-    says(&world.run(&["workers", "drain", &name[..6]]).exits(0).stdout, &name);
+    // Nobody is asked unless all are known; who is named twice is asked once.
+    world.run(&["workers", "drain", "engineer", "nobody"]).exits(2).says("workers ls");
+    assert!(world.list(".orchestrate/drain").is_empty());
+    let told = world.run(&["workers", "drain", &name[..6], "engineer"]).exits(0).stdout;
+    let wanted = format!("engineer {name} is asked to end, when it has finished its task\n");
+    assert_eq!(told, wanted);
     until("it drains", || {
         json(&world, &["workers", "ls"])["workers"]
             .as_array()
