@@ -84,7 +84,7 @@ pub fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
         })
     });
     if let Err(failure) = removed {
-        eprint!("{}", failure.text);
+        failure.tell(false);
     }
 }
 

@@ -29,6 +29,7 @@ use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::time::{self, Clock, SystemClock, Time};
+use crate::ui::board;
 use crate::ui::log;
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::{Plan, Problem};
@@ -37,6 +38,9 @@ use crate::workspace::Workspace;
 /// How far off the clock is, in milliseconds; and how the disk is to fail. For tests of a fleet.
 pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
 pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
+
+/// What follows a run that failed or was stopped.
+const GO_ON: &str = "go on: orchestrate resume";
 
 /// Flags that decide how a run goes.
 #[derive(clap::Args, Clone, Debug)]
@@ -228,7 +232,7 @@ fn load_config(
 
 pub fn bad_config(error: &ConfigError) -> Failure {
     let ConfigError { file, text, problems } = error;
-    Failure { code: 2, text: show(problems, &file.display().to_string(), text) }
+    Failure::in_text(problems.clone(), &file.display().to_string(), text)
 }
 
 /// Shows problems in their places. Past a hundred nobody reads on, so the rest is counted.
@@ -277,7 +281,7 @@ pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
 pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
     let workspace = open_workspace(around)?;
     let (plan, warnings) = compile_in(&workspace, &around.config, text)
-        .map_err(|problems| Failure { code: 2, text: show(&problems, name, text) })?;
+        .map_err(|problems| Failure::in_text(problems, name, text))?;
     let parts = request::gather(around, name, &plan)?;
     Ok(Loaded { plan, file: name.to_owned(), text: text.to_owned(), warnings, parts })
 }
@@ -609,7 +613,9 @@ pub fn tell_end(
     eprintln!("  state: {}/state.json", run.origin.run_root);
     // After the last step there is nothing to go on with.
     if plan.root.edges.is_some() || run.slot(&run.position()).is_some() {
-        eprintln!("  go on: orchestrate resume {}", run.id);
+        // Whoever cancelled it did not mean to go on; that it can be is said all the same.
+        let again = if code == 4 { "take it up again: orchestrate retry" } else { GO_ON };
+        eprintln!("  {again} {}", run.id);
     }
     code
 }
@@ -629,17 +635,11 @@ pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), F
     let unknown = |detail: String| {
         Failure::new(2, detail).hint(format!("runs are kept in `{}`", dir.display()))
     };
-    let mut ids: Vec<RunId> = match std::fs::read_dir(dir) {
-        Ok(entries) => {
-            entries.filter_map(|entry| RunId::parse(entry.ok()?.file_name().to_str()?)).collect()
-        }
-        Err(_) => Vec::new(),
-    };
-    ids.sort();
+    let ids = board::runs_in(dir);
     if name == "latest" {
         let target = std::fs::read_link(dir.join("latest")).ok();
         let linked = target.and_then(|path| RunId::parse(path.file_name()?.to_str()?));
-        let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.last().cloned());
+        let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.first().cloned());
         let id = id.ok_or_else(|| unknown("there is no run yet".into()))?;
         return Ok((id.clone(), dir.join(id.as_str())));
     }

@@ -20,7 +20,7 @@ use crate::engine::{Record, Run, RunStatus};
 use crate::fleet::hint::{Bell, Hints, Patience};
 use crate::ids::{RunId, StepPath};
 use crate::queue::{FsQueue, Queue};
-use crate::ui::board::{Board, Found, PlaceView, Standing, remark};
+use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView, remark};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block};
 
@@ -145,7 +145,8 @@ impl Reader<'_> {
         wanted: Option<&str>,
     ) -> Result<(Vec<Execution>, bool), Failure> {
         let state = board.run(id).state;
-        let goes_on = matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful);
+        let driven = matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful);
+        let goes_on = driven || (state == Standing::Stopped && is_at_work(board, id));
         let (plan, run) = board.open(id).map_err(|error| {
             Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
         })?;
@@ -274,6 +275,12 @@ impl Reader<'_> {
         let _ = out.flush();
         Ok(true)
     }
+}
+
+/// Whether a worker executes a step of a run that nobody drives: it prints on.
+fn is_at_work(board: &Board, id: &RunId) -> bool {
+    let at_work = |step: &StepView| step.state == StepShown::Running;
+    board.detail(id).is_ok_and(|detail| detail.steps.iter().any(at_work))
 }
 
 fn log(execution: &Execution, kind: &str) -> PathBuf {

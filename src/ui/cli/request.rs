@@ -171,9 +171,8 @@ impl Settings {
                 return Err(Failure::new(2, message));
             }
         };
-        let document = yaml::parse(&text).map_err(|problem| Failure {
-            code: 2,
-            text: problem.show(&path.display().to_string(), &text),
+        let document = yaml::parse(&text).map_err(|problem| {
+            Failure::in_text(vec![problem], &path.display().to_string(), &text)
         })?;
         let text = |outer: &str, inner: &str| {
             let found = document.get(outer)?.get(inner)?.text()?.trim();

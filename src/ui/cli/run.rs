@@ -82,7 +82,7 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     }
     // What is no JSON may be YAML; its reader gives places too.
     let node = yaml::parse(&text)
-        .map_err(|p| Failure { code: 2, text: p.show(&name.to_string(), &text) })?;
+        .map_err(|problem| Failure::in_text(vec![problem], &name.to_string(), &text))?;
     match node.to_json() {
         Value::Object(map) => Ok(map),
         _ => {
@@ -94,7 +94,7 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
 
 pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     if args.detach {
-        return submit::main(args, common);
+        return submit::detach(args, common);
     }
     let around = Surroundings::look(common)?;
     let days = clean::days_kept(&around)?;

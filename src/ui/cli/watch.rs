@@ -48,7 +48,7 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
             Ok(Ran::Stopped(code)) => return Ok(code),
             Ok(Ran::Ended(files)) => files,
             Err(failure) => {
-                eprint!("{}", failure.text);
+                failure.tell(around.common.json);
                 vec![workflow]
             }
         };
