@@ -436,6 +436,10 @@ impl Coordinator {
                 self.abandon(held, &error, reports);
                 continue;
             }
+            if held.drive.is_over() && held.here > 0 {
+                // A node ended the run: what goes on beside it is of no use any more.
+                held.stop.request(1);
+            }
             let over = held.drive.is_over() || (held.cancelling && held.here == 0);
             if over && held.here == 0 {
                 match self.finish(&mut held, reports) {

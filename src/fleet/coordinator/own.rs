@@ -222,6 +222,17 @@ impl Coordinator {
         reports: &mut dyn Reports,
     ) -> Result<bool, StoreError> {
         let run = held.drive.run.id.clone();
+        let out = self.out.values().any(|out| out.run == run);
+        if out && held.drive.is_over() {
+            // A node ended the run: those who work for it are told, and waited for.
+            if !std::mem::replace(&mut held.cancelling, true) {
+                if let Err(error) = self.setup.queue.request_cancel(run.as_str()) {
+                    tracing::warn!("run {run}: {error}; its tasks are not told that it is over");
+                }
+                self.next_look = Instant::now();
+            }
+            return Ok(false);
+        }
         if held.cancelling && !held.drive.is_over() {
             if self.out.values().any(|out| out.run == run) {
                 return Ok(false);

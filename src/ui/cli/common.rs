@@ -487,6 +487,27 @@ pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
     lock::take(root).map_err(|error| cannot_lock(error, root, id))
 }
 
+/// Takes the checkout for a run that changes it, so that no other such run goes on beside it.
+pub fn take_checkout(around: &Surroundings, plan: &Plan) -> Result<Option<RunLock>, Failure> {
+    if !plan.exclusive {
+        return Ok(None);
+    }
+    lock::take_checkout(&around.workspace).map(Some).map_err(|error| match error {
+        LockError::Held { owner } => {
+            let message = format!("a run of {owner} works on this checkout already");
+            Failure::new(5, message).hint(
+                "wait for it to end, or say `mutates_checkout: false` in a workflow that changes \
+                 nothing",
+            )
+        }
+        LockError::Io(error) => hinted(
+            Failure::new(1, format!("cannot lock the checkout: {error}")),
+            &error,
+            "try again",
+        ),
+    })
+}
+
 /// Why a run's lock cannot be had.
 pub fn cannot_lock(error: LockError, root: &Path, id: &RunId) -> Failure {
     match error {

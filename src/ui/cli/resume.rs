@@ -110,6 +110,7 @@ pub fn go_on(
     signals: &Signals,
 ) -> Result<u8, Failure> {
     let id = owned.run.id.clone();
+    let _checkout = common::take_checkout(around, &owned.plan)?;
     end_orphans(around, &id);
     common::keep_log(around, &owned.plan, root, &id)?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
