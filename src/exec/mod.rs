@@ -52,6 +52,8 @@ pub struct Order<'a> {
     /// Nothing is `/dev/null`.
     pub stdin: Option<&'a [u8]>,
     pub timeout: Option<Duration>,
+    /// How long it may print nothing, on neither of its streams.
+    pub idle: Option<Duration>,
     /// How long a child may take to end itself after SIGTERM.
     pub grace: Duration,
     /// Unique to this attempt; the value of [`MARK`].
@@ -64,7 +66,7 @@ pub struct Order<'a> {
 pub enum Sweep {
     /// Always: nothing of an agent may go on working after it has answered.
     Always,
-    /// Only after a stop or a timeout: a plain command may leave a server running.
+    /// Only after a stop or a timeout of either kind: a plain command may leave a server running.
     OnStop,
 }
 
@@ -86,6 +88,8 @@ pub enum How {
     /// Ended by a signal that did not come from here.
     Killed(i32),
     TimedOut,
+    /// Ended for printing nothing.
+    Silent,
     Stopped,
 }
 
@@ -95,7 +99,7 @@ impl How {
         match self {
             How::Exited(code) => *code,
             How::Killed(signal) => 128 + signal,
-            How::TimedOut => 124,
+            How::TimedOut | How::Silent => 124,
             How::Stopped => 128 + 15,
         }
     }
