@@ -24,6 +24,7 @@ mod stop;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -37,6 +38,7 @@ pub use mask::{Mask, Masker};
 pub use run::run;
 pub use start::{STRING_BYTES, StartError, locate};
 pub use stop::Stop;
+pub use whole::{WHOLE_BYTES, WholeText};
 
 /// The environment variable by which every descendant of a child is found.
 pub const MARK: &str = "ORCHESTRATE_MARK";

@@ -270,6 +270,19 @@ fn much_output_does_not_stay_in_memory() {
 }
 
 #[test]
+fn a_whole_text_of_many_bytes_does_not_stay_in_memory_either() {
+    let child = sh("head -c 67108864 /dev/zero");
+    let file = child.dir.path().join("outputs/text");
+    let mut out = Capture::new(Mode::Whole, Mask::default()).whole(file.clone());
+    let mut err = Capture::new(Mode::Tail, Mask::default());
+    run(&child.order(), &mut out, &mut err, &child.stop).unwrap();
+    let whole = out.finish().unwrap().whole;
+    assert_eq!((whole.head.len(), whole.head.capacity()), (WHOLE_BYTES, WHOLE_BYTES));
+    assert_eq!(whole.file.unwrap().bytes, 64 << 20);
+    assert_eq!(fs::metadata(&file).unwrap().len(), 64 << 20);
+}
+
+#[test]
 fn a_child_past_its_time_is_asked_to_end() {
     let mut child = sh("trap 'echo asked; exit 0' TERM; echo begun; while :; do sleep 0.01; done");
     child.timeout = Some(Duration::from_millis(50));
