@@ -59,6 +59,7 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
         env_remove: &hidden,
         stdin: stdin.as_deref(),
         timeout: work.timeout(),
+        idle: work.idle_timeout(),
         grace: site.grace,
         mark,
         sweep: work.sweep(),
@@ -206,6 +207,10 @@ impl Outcome<'_> {
                 let limit = self.work.timeout().unwrap_or_default().as_secs_f64();
                 format!("Command timed out after {limit} s")
             }
+            How::Silent => {
+                let limit = self.work.idle_timeout().unwrap_or_default().as_secs_f64();
+                format!("Command printed nothing for {limit} s")
+            }
             How::Killed(signal) => format!("Command was killed by signal {signal}"),
             How::Exited(code) => format!("Command failed with exit code {code}"),
             How::Stopped => "Command was stopped".into(),
@@ -214,10 +219,12 @@ impl Outcome<'_> {
 
     fn failure_context(&self) -> Map<String, Value> {
         let mut context = Map::new();
-        if self.ended.how == How::TimedOut {
-            let limit = self.work.timeout().unwrap_or_default().as_secs_f64();
-            context.insert("timeout_sec".into(), json!(limit));
-        }
+        let (name, limit) = match self.ended.how {
+            How::TimedOut => ("timeout_sec", self.work.timeout()),
+            How::Silent => ("idle_timeout_sec", self.work.idle_timeout()),
+            _ => return context,
+        };
+        context.insert(name.into(), json!(limit.unwrap_or_default().as_secs_f64()));
         context
     }
 
