@@ -106,7 +106,7 @@ enum Verb {
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
-    /// Remove old runs
+    /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Render a spell, or read what an agent's answer says about itself
     #[command(subcommand)]
