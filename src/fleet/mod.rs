@@ -1,6 +1,7 @@
 //! Doing what a run is owed: here the pure middle meets the disk, the clock and child processes.
 
 pub mod answer;
+pub mod artifacts;
 mod ask;
 pub mod check;
 pub mod conclude;
