@@ -85,7 +85,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
         debug: around.debug,
         backups,
         adopt: None,
-        alive: Box::new(|| ()),
+        alive: Box::new(|| None),
     })
 }
 
