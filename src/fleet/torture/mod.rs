@@ -127,7 +127,7 @@ pub fn torture(
 
 /// Writes workflows, settings and what steps execute.
 fn set_up(workspace: &Path, seed: u64) -> io::Result<()> {
-    for dir in [".orchestrate", "marks", &format!("{FREE_ROOT}/logs")] {
+    for dir in [".orchestrate", "marks"] {
         fs::create_dir_all(workspace.join(dir))?;
     }
     for script in &SCRIPTS {
@@ -156,6 +156,7 @@ impl Torture {
         let layout = Layout::new(&stage.workspace);
         let (me, chance) = (member::new_incarnation(), member::chance());
         let queue = FsQueue::open(disk::machine(), layout, &me, chance, true)?;
+        fs::create_dir_all(stage.workspace.join(FREE_ROOT).join("logs"))?;
         let role = |number: usize| match number.checked_sub(size.coordinators) {
             None => Role::Coordinator,
             Some(worker) => Role::Worker(worker % AGENTS.len()),
