@@ -157,6 +157,28 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Milliseconds, of which there must be some. More than a day is likelier a mistake in the unit
+    /// than a wish.
+    pub fn milliseconds(&self, key: &str) -> Option<std::time::Duration> {
+        const DAY_MS: f64 = 86_400_000.0;
+        let node = self.get(key)?;
+        let millis = match &node.value {
+            Value::Number(number) => number.as_f64(),
+            _ => None,
+        };
+        let Some(millis) = millis.filter(|millis| *millis > 0.0 && *millis <= 3.2e12) else {
+            self.out_of_range(node, key, "a number of milliseconds greater than 0");
+            return None;
+        };
+        if millis > DAY_MS {
+            let days = millis / DAY_MS;
+            let message = format!("`{key}` of {} is {days:.1} days long", self.what);
+            let problem = Problem::warning(message).at(node.place);
+            self.findings.add(problem.hint("it counts milliseconds"));
+        }
+        Some(std::time::Duration::from_secs_f64(millis / 1000.0))
+    }
+
     /// A length of time such as `15m`; `or` says what else may stand there.
     pub fn duration(&self, key: &str, or: &str) -> Option<std::time::Duration> {
         let text = self.text(key)?;

@@ -1,0 +1,1 @@
+//! What the `nodes:` dialect says, and the plans that come of it.
