@@ -27,6 +27,10 @@ impl Findings {
         self.add(Problem::warning(message).at(place));
     }
 
+    pub fn any_error(&self) -> bool {
+        self.problems.borrow().iter().any(Problem::is_error)
+    }
+
     /// All problems in the order of the text.
     pub fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();

@@ -110,6 +110,13 @@ fn format(fields: &Fields, answers: bool) -> Option<Json> {
         return None;
     }
     let schema = node.to_json();
+    if schema.get("type").is_some_and(|kind| kind != "object") {
+        let message = format!("`output_format` of {what} describes no object");
+        let problem = Problem::warning(message).at(node.place);
+        fields
+            .findings
+            .add(problem.hint("an answer is always a JSON object: write `type: object`"));
+    }
     match jsonschema::validator_for(&schema) {
         Ok(_) => Some(schema),
         Err(error) => {

@@ -73,14 +73,25 @@ pub fn read(
     if matches!(used, Use::Bash | Use::UntilBash) {
         tell_quotes(findings, &parsed, &what, place);
     }
+    mention(mentions, node, &what, place, parsed.refs());
+    parsed
+}
+
+/// Notes what is referred to somewhere, each once.
+pub fn mention<'r>(
+    mentions: &mut Vec<Mention>,
+    node: usize,
+    what: &str,
+    place: Place,
+    references: impl Iterator<Item = &'r NodeRef>,
+) {
     let mut seen = BTreeSet::new();
-    for reference in parsed.refs() {
-        if seen.insert(reference.to_string()) {
-            let (what, reference) = (what.clone(), reference.clone());
+    for reference in references {
+        if seen.insert((&reference.node, &reference.field)) {
+            let (what, reference) = (what.to_owned(), reference.clone());
             mentions.push(Mention { node, what, reference, place });
         }
     }
-    parsed
 }
 
 fn tell_variables(findings: &Findings, text: &NodeText, used: Use, what: &str, place: Place) {
@@ -181,6 +192,10 @@ pub fn tell_mentions(
         }
         tell_field(findings, &steps[target], mention);
         known.push((mention, target));
+    }
+    // Where ids are wrong, who waits for whom is not what was meant.
+    if findings.any_error() {
+        return;
     }
     let pairs: Vec<_> = known.iter().map(|(mention, target)| (mention.node, *target)).collect();
     let found = graph::comes_before(order, before, &pairs);
