@@ -76,16 +76,16 @@ fn title(text: &str) -> String {
     text.chars().map(plain).collect::<String>().trim().to_owned()
 }
 
-/// Text between double quotes. Letters, digits and blanks stand for themselves, and so do a few
-/// signs after a letter or a digit; all else goes by its number, because much means something
+/// Text between double quotes. Letters, digits, blanks and few signs stand for themselves, and a
+/// few more after a letter or a digit; all else goes by its number, because much means something
 /// here: quotes, markup, entities, `%%` comments, formulas and lists of Markdown.
 pub fn escape(text: &str) -> String {
     let mut out = String::new();
     let mut after_word = false;
     for (index, letter) in text.chars().map(printable).enumerate() {
         let word = letter.is_alphanumeric() && (index > 0 || letter.is_alphabetic());
-        let blank = letter == ' ' && index > 0;
-        let sign = after_word && "_-./,'()".contains(letter);
+        let blank = index > 0 && " ='".contains(letter);
+        let sign = after_word && "_-./,()".contains(letter);
         match word || blank || sign {
             true => out.push(letter),
             false => {

@@ -407,7 +407,8 @@ impl Drawing<'_> {
             when: step.when.as_ref().map(condition),
             join: edges.and_then(|edges| edges.rules.get(index)).copied().unwrap_or_default(),
             most: match &step.action {
-                Action::Rounds(rounds) => Some(rounds.most),
+                // An approval that nothing follows a rejection of has no second round.
+                Action::Rounds(rounds) => Some(rounds.most).filter(|most| *most > 1),
                 _ => None,
             },
             inside,
@@ -418,12 +419,15 @@ impl Drawing<'_> {
 
     fn progress(&self, step: &Step, slot: &Slot, path: &StepPath) -> Progress {
         let told = self.seen.and_then(|seen| seen.states.get(&path.to_string()));
-        let state = match (told, asks(slot)) {
-            (_, true) => State::Paused,
-            (Some(state), _) => *state,
-            (None, _) => slot.status().into(),
-        };
         let each = slot.each.as_deref();
+        let newest = each.and_then(|each| each.iterations.get(each.index));
+        let state = match told {
+            _ if asks(slot) => State::Paused,
+            // It is open so that the run can be resumed there.
+            Some(State::Interrupted) if newest.is_some_and(|item| item.failed) => State::Failed,
+            Some(state) => *state,
+            None => slot.status().into(),
+        };
         let over_items = matches!(step.action, Action::Each(_));
         Progress {
             state,
