@@ -15,6 +15,7 @@ mod enqueue;
 mod failure;
 mod fleet;
 mod fsck;
+mod graph;
 mod logs;
 mod offline;
 mod pending;
@@ -106,6 +107,8 @@ enum Verb {
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
+    /// Draw a workflow, or where a run of it stands
+    Graph(graph::GraphArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Render a spell, or read what an agent's answer says about itself
@@ -235,6 +238,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
