@@ -286,6 +286,10 @@ impl Configured for Config {
             all
         })
     }
+
+    fn default_provider(&self) -> &str {
+        &self.default_provider
+    }
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {

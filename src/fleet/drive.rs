@@ -14,7 +14,7 @@ use super::perform::{self, Performed};
 use super::prepare::{Prepared, prepare};
 use super::site::Site;
 use super::work::{Waiting, Work};
-use super::{gates, lifecycle};
+use super::{artifacts, gates, lifecycle};
 use crate::engine::run::{Address, StepState};
 use crate::engine::{self, Choice, Effect, Event, Record, Run, RunStatus, SkipCause, TaskRef};
 use crate::exec::{self, Stop};
@@ -251,6 +251,7 @@ impl Drive {
     fn record_at(&mut self, reins: &mut Reins, at: Time, event: Event) -> Result<(), StoreError> {
         self.store.record(at, &event)?;
         engine::apply(&self.plan, &mut self.run, at, &event);
+        artifacts::keep_after(&self.site, &self.plan, &self.run, &event);
         reins.report.happened(&self.plan, &self.run, &event);
         Ok(())
     }

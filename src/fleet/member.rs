@@ -425,6 +425,7 @@ mod tests {
                     env_remove: &[],
                     stdin: None,
                     timeout: None,
+                    idle: None,
                     grace: Duration::from_secs(1),
                     mark: &second,
                     sweep: exec::Sweep::Always,

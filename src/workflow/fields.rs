@@ -27,6 +27,10 @@ impl Findings {
         self.add(Problem::warning(message).at(place));
     }
 
+    pub fn any_error(&self) -> bool {
+        self.problems.borrow().iter().any(Problem::is_error)
+    }
+
     /// All problems in the order of the text.
     pub fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
@@ -155,6 +159,28 @@ impl<'a> Fields<'a> {
                 None
             }
         }
+    }
+
+    /// Milliseconds, of which there must be some. More than a day is likelier a mistake in the unit
+    /// than a wish.
+    pub fn milliseconds(&self, key: &str) -> Option<std::time::Duration> {
+        const DAY_MS: f64 = 86_400_000.0;
+        let node = self.get(key)?;
+        let millis = match &node.value {
+            Value::Number(number) => number.as_f64(),
+            _ => None,
+        };
+        let Some(millis) = millis.filter(|millis| *millis > 0.0 && *millis <= 3.2e12) else {
+            self.out_of_range(node, key, "a number of milliseconds greater than 0");
+            return None;
+        };
+        if millis > DAY_MS {
+            let days = millis / DAY_MS;
+            let message = format!("`{key}` of {} is {days:.1} days long", self.what);
+            let problem = Problem::warning(message).at(node.place);
+            self.findings.add(problem.hint("it counts milliseconds"));
+        }
+        Some(std::time::Duration::from_secs_f64(millis / 1000.0))
     }
 
     /// A length of time such as `15m`; `or` says what else may stand there.

@@ -8,6 +8,14 @@ mod check;
 pub mod condition;
 mod fields;
 pub mod front;
+mod nodes;
+mod nodes_graph;
+mod nodes_keys;
+mod nodes_modes;
+pub mod nodes_shell;
+#[cfg(test)]
+mod nodes_tests;
+mod nodes_texts;
 pub mod plan;
 pub mod problem;
 pub mod settings;
@@ -37,6 +45,9 @@ pub struct Compiled {
 /// when needed, because reading them takes longer than anything else about a small workflow.
 pub trait Configured {
     fn providers(&self) -> &BTreeMap<String, Provider>;
+
+    /// The provider of prompts that name none.
+    fn default_provider(&self) -> &str;
 }
 
 /// Nothing is configured.
@@ -45,10 +56,23 @@ impl Configured for () {
         static NONE: BTreeMap<String, Provider> = BTreeMap::new();
         &NONE
     }
+
+    fn default_provider(&self) -> &str {
+        ""
+    }
 }
 
 /// Compiles a workflow.
 pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
-    steps::compile(&document, configured)
+    let place_of = |key: &str| document.get(key).map(|node| node.place);
+    match (place_of("nodes"), place_of("steps")) {
+        (Some(nodes), Some(steps)) => Err(vec![
+            Problem::error("the workflow has both `steps` and `nodes`, which exclude each other")
+                .at(nodes.max(steps))
+                .hint("they are two languages: `steps` run one after another, `nodes` as a graph"),
+        ]),
+        (Some(_), None) => nodes::compile(&document, configured),
+        (None, _) => steps::compile(&document, configured),
+    }
 }

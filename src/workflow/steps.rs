@@ -163,7 +163,7 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
     let strict_flow = top.boolean("strict_flow").unwrap_or(true);
     let name = top.text("name").map(str::to_owned);
     let Some(steps) = top.get("steps") else {
-        top.findings.error(top.node.place, "the workflow has no `steps`");
+        top.findings.error(top.node.place, "the workflow has no `steps`, and no `nodes` either");
         return None;
     };
     let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
@@ -312,7 +312,7 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
     Some(step)
 }
 
-fn check_agent(fields: &Fields) {
+pub(super) fn check_agent(fields: &Fields) {
     let Some(agent) = fields.get("agent").and_then(Node::text) else { return };
     if let Some(fault) = name_fault(agent) {
         let place = fields.get("agent").map_or(fields.node.place, |node| node.place);

@@ -1,8 +1,8 @@
 //! The command line: one file for each verb.
 //!
 //! Standard output is data, standard error is talk. Exit codes: 0 completed, 1 failed, 2 bad
-//! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is damaged, 128 + n stopped
-//! by signal n.
+//! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is
+//! damaged, 128 + n stopped by signal n.
 
 mod cancel;
 mod clean;
@@ -51,8 +51,8 @@ pub use failure::Failure;
 #[derive(Parser)]
 #[command(name = "orchestrate", version, propagate_version = true)]
 #[command(after_help = "Exit codes: 0 completed, 1 failed, 2 bad usage or invalid workflow, \
-    3 paused: a person is asked, 4 cancelled, 5 somebody else owns the run, 7 stored state is damaged, 128+n stopped by signal \
-    n.")]
+    3 paused: a person is asked, 4 cancelled, 5 somebody else owns the run, 7 stored state is \
+    damaged, 128+n stopped by signal n.")]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -106,7 +106,7 @@ enum Verb {
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
-    /// Remove old runs
+    /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Render a spell, or read what an agent's answer says about itself
     #[command(subcommand)]

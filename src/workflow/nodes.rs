@@ -1,0 +1,298 @@
+//! The `nodes:` dialect: from YAML to a plan whose steps are a graph.
+//!
+//! A node is read in two parts: here what any node has, in `nodes_modes.rs` what it does. The
+//! graph and what texts refer to are looked at when all nodes are known.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::Map;
+
+use super::condition::Condition;
+use super::fields::{Fields, Findings, suggest};
+use super::nodes_graph::{self as graph, Ids};
+use super::nodes_keys::{self as keys, Level, Mode};
+use super::nodes_modes as modes;
+use super::nodes_texts::{self as texts, Mention};
+use super::plan::{
+    Block, Dirs, Edges, JoinRule, Part, PartKind, Plan, Provider, Step, Version, When,
+};
+use super::problem::Problem;
+use super::yaml::{Node, Value};
+use super::{Compiled, Configured};
+
+/// What reading one workflow needs everywhere.
+pub(super) struct Reading<'a> {
+    pub findings: &'a Findings,
+    configured: &'a dyn Configured,
+    /// What the workflow says for all its nodes.
+    provider: Option<String>,
+    model: Option<String>,
+    /// Whether the provider of the settings has been looked for.
+    default_sought: Cell<bool>,
+    /// The providers that it turned out to use.
+    providers: RefCell<BTreeMap<String, Provider>>,
+    pub parts: RefCell<Vec<Part>>,
+    pub mentions: RefCell<Vec<Mention>>,
+}
+
+pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
+    let findings = Findings::default();
+    let plan = keys::open(&findings, document, "the workflow", &[Level::Top])
+        .and_then(|top| read_top(&top, configured));
+    let problems = findings.into_problems();
+    let (errors, warnings): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_error);
+    match plan {
+        Some(plan) if errors.is_empty() => Ok(Compiled { plan, warnings, paths: Vec::new() }),
+        _ => Err(errors.into_iter().chain(warnings).collect()),
+    }
+}
+
+fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
+    let name = texts::required(top, "name").map(str::to_owned);
+    let description = texts::required(top, "description").map(str::to_owned);
+    keys::tell_idle_of_top(top);
+    drop_ill_typed(top);
+    let reading = Reading {
+        findings: top.findings,
+        configured,
+        provider: texts::optional(top, "provider").map(str::to_owned),
+        model: model(top),
+        default_sought: Cell::default(),
+        providers: RefCell::default(),
+        parts: RefCell::default(),
+        mentions: RefCell::default(),
+    };
+    if let Some(provider) = &reading.provider {
+        reading.know_provider(top, provider);
+    }
+    let root = read_nodes(&reading, top)?;
+    Some(Plan {
+        version: Version::V1_1,
+        name,
+        description,
+        strict_flow: true,
+        context: Map::new(),
+        providers: reading.providers.into_inner(),
+        dirs: Dirs {
+            inbox: "inbox".into(),
+            processed: "processed".into(),
+            failed: "failed".into(),
+            task_extension: ".task".into(),
+        },
+        root,
+        parts: each_once(reading.parts.into_inner()),
+        exclusive: !matches!(
+            top.get("mutates_checkout").map(|node| &node.value),
+            Some(Value::Bool(false))
+        ),
+    })
+}
+
+fn each_once(mut parts: Vec<Part>) -> Vec<Part> {
+    let mut seen = HashSet::new();
+    parts.retain(|part| seen.insert((part.kind == PartKind::Script, part.name.clone())));
+    parts
+}
+
+/// Fields that nothing depends on are dropped where they make no sense.
+fn drop_ill_typed(top: &Fields) {
+    let warn = |key: &str, wanted: &str, node: &Node| {
+        let kind = node.kind();
+        let message = format!("`{key}` of {} must be {wanted}, not {kind}", top.what);
+        top.findings.warn(node.place, format!("{message}, so it is ignored"));
+    };
+    for key in ["interactive", "mutates_checkout"] {
+        if let Some(node) = top.get(key).filter(|node| !matches!(node.value, Value::Bool(_))) {
+            warn(key, "true or false", node);
+        }
+    }
+    if let Some(node) = top.get("tags") {
+        match &node.value {
+            Value::List(items) => {
+                for item in items.iter().filter(|item| item.text().is_none()) {
+                    warn("tags", "a list of text", item);
+                }
+            }
+            _ => warn("tags", "a list of text", node),
+        }
+    }
+}
+
+impl Reading<'_> {
+    /// Takes a provider from the settings, or says that there is none.
+    fn know_provider(&self, fields: &Fields, name: &str) {
+        if self.take_provider(name) {
+            return;
+        }
+        let place = fields.get("provider").map_or(fields.node.place, |node| node.place);
+        let what = &fields.what;
+        let message = format!("{what} asks the provider `{name}`, but there is none of that name");
+        let known = self.configured.providers().keys().map(String::as_str);
+        let problem = suggest(Problem::error(message).at(place), name, known);
+        self.findings.add(match problem.hint {
+            Some(_) => problem,
+            None => problem.hint("define it under `providers:` in the settings"),
+        });
+    }
+
+    fn take_provider(&self, name: &str) -> bool {
+        if self.providers.borrow().contains_key(name) {
+            return true;
+        }
+        let found = self.configured.providers().get(name).cloned();
+        let known = found.is_some();
+        self.providers.borrow_mut().extend(found.map(|provider| (name.to_owned(), provider)));
+        known
+    }
+
+    /// The provider that a node asks, and the model it asks for.
+    pub fn provider(&self, fields: &Fields) -> (String, Option<String>) {
+        let default = self.configured.default_provider();
+        let of_all = self.provider.as_deref().unwrap_or(default);
+        let own = texts::optional(fields, "provider");
+        let provider = own.unwrap_or(of_all);
+        match own {
+            Some(own) => self.know_provider(fields, own),
+            // What the workflow says is checked once, at the top.
+            None if self.provider.is_some() => {}
+            None if self.default_sought.replace(true) => {}
+            None => self.know_provider(fields, default),
+        }
+        let inherited = || self.model.clone().filter(|_| provider == of_all);
+        (provider.to_owned(), model(fields).or_else(inherited))
+    }
+
+    /// A text of a node; what it refers to is noted.
+    pub fn text(
+        &self,
+        fields: &Fields,
+        key: &str,
+        text: &str,
+        used: texts::Use,
+        node: usize,
+    ) -> crate::template::nodes::NodeText {
+        texts::read(fields, key, text, used, node, &mut self.mentions.borrow_mut())
+    }
+}
+
+/// A model is whatever its provider calls it.
+fn model(fields: &Fields) -> Option<String> {
+    let model = texts::optional(fields, "model")?;
+    if ["small", "medium", "large"].contains(&model) || model.starts_with('@') {
+        let message =
+            format!("`model` of {} is `{model}`, which is passed on as it is", fields.what);
+        let place = fields.get("model").map_or(fields.node.place, |node| node.place);
+        let hint = "sizes and aliases of models are not known here";
+        fields.findings.add(Problem::warning(message).at(place).hint(hint));
+    }
+    Some(model.to_owned())
+}
+
+fn read_nodes(reading: &Reading, top: &Fields) -> Option<Block> {
+    let findings = reading.findings;
+    let node = top.get("nodes")?;
+    let Value::List(nodes) = &node.value else {
+        let message = format!("`nodes` must be a list of nodes, not {}", node.kind());
+        findings.error(node.place, message);
+        return None;
+    };
+    if nodes.is_empty() {
+        findings.error(node.place, "`nodes` has no node in it");
+    }
+    let ids = Ids::collect(findings, nodes);
+    let (mut steps, mut before, mut rules) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, node) in nodes.iter().enumerate() {
+        let read = read_node(reading, node, index, &ids);
+        let (step, depends, rule) = read.unwrap_or_default();
+        steps.extend(step);
+        before.push(depends);
+        rules.push(rule);
+    }
+    let edges = Edges::new(before, rules);
+    let order = match graph::order(&edges.before, &edges.after) {
+        Ok(order) => order,
+        Err(circles) => {
+            for circle in circles {
+                graph::tell_circle(findings, nodes, &circle);
+            }
+            return None;
+        }
+    };
+    // A node that could not be read has been reported.
+    if steps.len() < nodes.len() {
+        return None;
+    }
+    let mentions = reading.mentions.borrow();
+    texts::tell_mentions(findings, &ids, &steps, &order, &edges.before, &mentions);
+    Some(Block { steps, by_name: ids.by_name, edges: Some(edges) })
+}
+
+type Read = (Option<Step>, Vec<usize>, JoinRule);
+
+fn read_node(reading: &Reading, node: &Node, index: usize, ids: &Ids) -> Option<Read> {
+    let findings = reading.findings;
+    let id = graph::id(node);
+    let label = match id {
+        Some(id) => format!("node `{id}`"),
+        None => "this node".to_owned(),
+    };
+    let given: Vec<_> = Mode::ALL.iter().filter(|(key, _)| node.get(key).is_some()).collect();
+    let mode = given.first().map(|(_, mode)| *mode);
+    let levels: &[Level] = match mode {
+        Some(Mode::Script) => &[Level::Node, Level::Script],
+        _ => &[Level::Node],
+    };
+    let fields = keys::open(findings, node, label, levels)?;
+    fields.text("id");
+    let own = id.and_then(|id| ids.by_name.get(id).copied());
+    let depends = graph::depends(&fields, ids, own);
+    let rule = fields.choice("trigger_rule", &JoinRule::ALL).unwrap_or_default();
+    let when = when(reading, &fields, index);
+    let output_type = texts::optional(&fields, "output_type").map(str::to_owned);
+    let always_run = fields.boolean("always_run").unwrap_or(false);
+    fields.text("description");
+    check_modes(&fields, &given);
+    let step = mode.and_then(|mode| modes::read(reading, &fields, mode, index));
+    let name = id.unwrap_or_default().to_owned();
+    let step = step.map(|step| Step { name, when, output_type, always_run, ..step });
+    Some((step, depends, rule))
+}
+
+/// A node does exactly one thing; a field without a value counts.
+fn check_modes(fields: &Fields, given: &[&(&str, Mode)]) {
+    let refused = keys::REFUSED.iter().any(|key| fields.get(key).is_some());
+    match given {
+        [_] => {}
+        [] if refused => {}
+        [] => {
+            let problem = Problem::error(format!("{} does nothing", fields.what));
+            fields.findings.add(problem.at(fields.node.place).hint(keys::one_mode()));
+        }
+        [_, second, ..] => {
+            let list: Vec<_> = given.iter().map(|(key, _)| format!("`{key}`")).collect();
+            let (what, list) = (&fields.what, list.join(" and "));
+            let problem = Problem::error(format!("{what} has {list}, but a node does one thing"))
+                .at(fields.place_of_key(second.0));
+            fields
+                .findings
+                .add(problem.hint(format!("make a node of each, or {}", keys::one_mode())));
+        }
+    }
+}
+
+/// The condition of a node. One that cannot be read is no error: the node is skipped.
+fn when(reading: &Reading, fields: &Fields, index: usize) -> Option<When> {
+    let text = fields.text("when")?;
+    let place = fields.get("when")?.place;
+    let condition = Condition::parse(text);
+    let what = format!("`when` of {}", fields.what);
+    for fault in condition.faults() {
+        let message = format!("{what} cannot be read: {}", fault.message);
+        let hint = "the node will be skipped";
+        reading.findings.add(Problem::warning(message).at(place).hint(hint));
+    }
+    let mentions = &mut reading.mentions.borrow_mut();
+    texts::mention(mentions, index, &what, place, condition.refs());
+    Some(When::Outputs(condition))
+}

@@ -1,0 +1,337 @@
+//! Which keys the `nodes:` dialect knows, and what becomes of all others.
+//!
+//! What another engine of this dialect knows is accepted and reported as idle. A key that nobody
+//! knows is reported and ignored; but one that was surely meant to be a safety is refused, because
+//! a workflow that runs without it is not the one that was written.
+
+use super::fields::{Fields, Findings, suggest};
+use super::problem::{Problem, nearest};
+use super::yaml::{Node, Value};
+
+/// What a node can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Command,
+    Prompt,
+    Bash,
+    Script,
+    Loop,
+    Approval,
+    Cancel,
+}
+
+impl Mode {
+    pub const ALL: [(&'static str, Mode); 7] = [
+        ("command", Mode::Command),
+        ("prompt", Mode::Prompt),
+        ("bash", Mode::Bash),
+        ("script", Mode::Script),
+        ("loop", Mode::Loop),
+        ("approval", Mode::Approval),
+        ("cancel", Mode::Cancel),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// A map of the dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    Top,
+    Node,
+    Script,
+    Loop,
+    Approval,
+    OnReject,
+    Retry,
+}
+
+/// Every level, with how a key of it is said to belong there.
+const HOMES: [(Level, &str); 7] = [
+    (Level::Top, "to the top of the workflow"),
+    (Level::Node, "to a node itself"),
+    (Level::Script, "to a `script` node"),
+    (Level::Loop, "inside `loop:`"),
+    (Level::Approval, "inside `approval:`"),
+    (Level::OnReject, "inside `on_reject:`"),
+    (Level::Retry, "inside `retry:`"),
+];
+
+const TOP: [&str; 8] = [
+    "name",
+    "description",
+    "nodes",
+    "provider",
+    "model",
+    "interactive",
+    "mutates_checkout",
+    "tags",
+];
+
+/// Keys of the top that mean something to another engine.
+const TOP_IDLE: [&str; 15] = [
+    "worktree",
+    "container",
+    "evidence_policy",
+    "requires",
+    "inputs",
+    "returns",
+    "outcome_field",
+    "effort",
+    "modelReasoningEffort",
+    "webSearchMode",
+    "thinking",
+    "fallbackModel",
+    "betas",
+    "sandbox",
+    "persist_sessions",
+];
+
+const NODE: [&str; 24] = [
+    "id",
+    "description",
+    "depends_on",
+    "when",
+    "trigger_rule",
+    "retry",
+    "timeout",
+    "idle_timeout",
+    "output_type",
+    "always_run",
+    "output_format",
+    "provider",
+    "model",
+    "context",
+    "agent",
+    "env",
+    "secrets",
+    "command",
+    "prompt",
+    "bash",
+    "script",
+    "loop",
+    "approval",
+    "cancel",
+];
+
+/// Keys of a node that mean something to another engine.
+const NODE_IDLE: [&str; 16] = [
+    "allowed_tools",
+    "denied_tools",
+    "hooks",
+    "mcp",
+    "skills",
+    "agents",
+    "effort",
+    "thinking",
+    "maxBudgetUsd",
+    "systemPrompt",
+    "fallbackModel",
+    "settingSources",
+    "betas",
+    "sandbox",
+    "persist_session",
+    "pi",
+];
+
+/// What other engines of this dialect have for modes.
+pub const REFUSED: [&str; 3] = ["include", "workflow", "loop_group"];
+
+const SCRIPT: [&str; 2] = ["runtime", "deps"];
+
+const LOOP: [&str; 8] = [
+    "prompt",
+    "until",
+    "max_iterations",
+    "fresh_context",
+    "interactive",
+    "gate_message",
+    "until_bash",
+    "strict",
+];
+
+const APPROVAL: [&str; 3] = ["message", "capture_response", "on_reject"];
+
+const ON_REJECT: [&str; 2] = ["prompt", "max_attempts"];
+
+const RETRY: [&str; 3] = ["max_attempts", "delay_ms", "on_error"];
+
+/// What keeps a run from doing what it should not.
+const SAFETIES: [&str; 16] = [
+    "depends_on",
+    "when",
+    "trigger_rule",
+    "approval",
+    "on_reject",
+    "interactive",
+    "until",
+    "until_bash",
+    "max_iterations",
+    "max_attempts",
+    "timeout",
+    "idle_timeout",
+    "retry",
+    "cancel",
+    "denied_tools",
+    "allowed_tools",
+];
+
+impl Level {
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Level::Top => &TOP,
+            Level::Node => &NODE,
+            Level::Script => &SCRIPT,
+            Level::Loop => &LOOP,
+            Level::Approval => &APPROVAL,
+            Level::OnReject => &ON_REJECT,
+            Level::Retry => &RETRY,
+        }
+    }
+
+    fn idle(self) -> &'static [&'static str] {
+        match self {
+            Level::Top => &TOP_IDLE,
+            Level::Node => &NODE_IDLE,
+            _ => &[],
+        }
+    }
+
+    fn has(self, key: &str) -> bool {
+        self.keys().contains(&key) || self.idle().contains(&key)
+    }
+}
+
+/// Opens a map that has the keys of all these levels.
+pub fn open<'a>(
+    findings: &'a Findings,
+    node: &'a Node,
+    what: impl Into<String>,
+    levels: &[Level],
+) -> Option<Fields<'a>> {
+    let what = what.into();
+    let Value::Map(pairs) = &node.value else {
+        findings.error(node.place, format!("{what} must be a map, not {}", node.kind()));
+        return None;
+    };
+    for (key, _) in pairs {
+        check(findings, key, &what, levels);
+    }
+    Some(Fields { findings, node, what })
+}
+
+/// Opens the map under a key of another.
+pub fn inner<'a>(fields: &Fields<'a>, key: &str, level: Level) -> Option<Fields<'a>> {
+    let what = format!("`{key}` of {}", fields.what);
+    open(fields.findings, fields.get(key)?, what, &[level])
+}
+
+fn check(findings: &Findings, key: &Node, what: &str, levels: &[Level]) {
+    let Some(name) = key.text() else {
+        findings.error(key.place, format!("a key of {what} must be text, not {}", key.kind()));
+        return;
+    };
+    // What a loop says cannot be in a file of its own; that is told where the loop is read.
+    let told = levels == [Level::Loop] && name == "command";
+    if told || levels.iter().any(|level| level.has(name)) {
+        return;
+    }
+    if levels.contains(&Level::Node) && REFUSED.contains(&name) {
+        let message = format!("{what} has `{name}`, which is not supported");
+        findings.add(Problem::error(message).at(key.place).hint(one_mode()));
+        return;
+    }
+    let problem = match nearest(name, SAFETIES) {
+        Some(_) => Problem::error(format!("{what} has no field `{name}`")),
+        None => Problem::warning(format!("{what} has no field `{name}`, so it is ignored")),
+    }
+    .at(key.place);
+    let homes: Vec<_> =
+        HOMES.iter().filter(|(level, _)| level.has(name)).map(|(_, home)| *home).collect();
+    findings.add(if homes.is_empty() {
+        let known = levels.iter().flat_map(|level| level.keys().iter().chain(level.idle()));
+        let elsewhere = HOMES.iter().flat_map(|(level, _)| level.keys());
+        match suggest(problem, name, known.copied()) {
+            found if found.hint.is_some() => found,
+            none => suggest(none, name, elsewhere.copied()),
+        }
+    } else {
+        problem.hint(format!("`{name}` belongs {}", homes.join(" or ")))
+    });
+}
+
+/// The modes, for whoever has too many or none.
+pub fn one_mode() -> String {
+    let names: Vec<_> = Mode::ALL.iter().map(|(name, _)| format!("`{name}`")).collect();
+    format!("give it one of {}", names.join(", "))
+}
+
+/// Which of the keys that are there do nothing on a node of this mode. An approval that is asked
+/// again after an agent worked on it `asks` one.
+fn idle_on(mode: Mode, asks: bool) -> impl Fn(&str) -> bool {
+    move |key| {
+        let agent = ["provider", "model", "idle_timeout"];
+        let executed = ["agent", "env", "secrets"];
+        NODE_IDLE.contains(&key)
+            || match mode {
+                Mode::Command | Mode::Prompt => false,
+                Mode::Loop => key == "context",
+                Mode::Bash | Mode::Script => {
+                    agent.contains(&key) || ["context", "output_format"].contains(&key)
+                }
+                Mode::Approval => {
+                    ["output_format", "retry"].contains(&key)
+                        || (!asks && (key == "context" || agent.contains(&key)))
+                        || (!asks && executed.contains(&key))
+                }
+                Mode::Cancel => {
+                    ["context", "output_format", "retry", "timeout"].contains(&key)
+                        || agent.contains(&key)
+                        || executed.contains(&key)
+                }
+            }
+    }
+}
+
+/// Tells in one warning what of a node does nothing.
+pub fn tell_idle_of_node(fields: &Fields, mode: Mode, asks: bool) {
+    let general: Vec<_> = present(fields, |key| NODE_IDLE.contains(&key));
+    let idle = present(fields, idle_on(mode, asks));
+    let whose = match idle.len() == general.len() {
+        true => "here".to_owned(),
+        false if mode == Mode::Approval => "on an `approval` node".to_owned(),
+        false => format!("on a `{}` node", mode.name()),
+    };
+    tell_idle(fields, &idle, &whose);
+}
+
+/// Tells in one warning what of the top does nothing.
+pub fn tell_idle_of_top(top: &Fields) {
+    tell_idle(top, &present(top, |key| TOP_IDLE.contains(&key)), "here");
+}
+
+/// The keys of a map that are so, in their order.
+fn present<'a>(fields: &Fields<'a>, is: impl Fn(&str) -> bool) -> Vec<&'a str> {
+    let Value::Map(pairs) = &fields.node.value else { return Vec::new() };
+    pairs.iter().filter_map(|(key, _)| key.text()).filter(|key| is(key)).collect()
+}
+
+fn tell_idle(fields: &Fields, idle: &[&str], whose: &str) {
+    let Some((first, rest)) = idle.split_first() else { return };
+    let mut list = format!("`{first}`");
+    for (index, key) in rest.iter().enumerate() {
+        let joint = if index + 1 == rest.len() { " and" } else { "," };
+        list.push_str(&format!("{joint} `{key}`"));
+    }
+    let verb = if rest.is_empty() { "has" } else { "have" };
+    let message = format!("{list} of {} {verb} no effect {whose}", fields.what);
+    let problem = Problem::warning(message).at(fields.place_of_key(first));
+    let tools = idle.iter().any(|key| ["allowed_tools", "denied_tools"].contains(key));
+    fields.findings.add(if tools {
+        problem.hint("what an agent may use is settled by its provider's command in the settings")
+    } else {
+        problem
+    });
+}

@@ -1,0 +1,307 @@
+//! Where in a shell script references stand.
+//!
+//! What a reference stands for comes to the script in a variable, and an expansion of that variable
+//! stands where the reference stood: as one quoted word where the shell reads words, and as the
+//! author's own quotes need it elsewhere.
+//!
+//! The reading of the shell here is a rough one: quotes, substitutions, comments and
+//! here-documents. Where it is wrong, a value may be split into words; it is never read as script.
+
+use std::collections::HashMap;
+
+use crate::template::nodes::{NodeRef, NodeText, Piece};
+
+/// Where a reference is no word of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    Double,
+    Single,
+    HereDocument,
+    /// A here-document in which nothing is expanded.
+    HereText,
+    Comment,
+}
+
+impl Spot {
+    pub fn name(self) -> &'static str {
+        match self {
+            Spot::Double => "in double quotes",
+            Spot::Single => "in single quotes",
+            Spot::HereDocument | Spot::HereText => "in a here-document",
+            Spot::Comment => "in a comment",
+        }
+    }
+}
+
+/// What the scanner is inside of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Inside {
+    Parentheses,
+    Backticks,
+    Double,
+}
+
+/// Stands for a reference in what is scanned.
+const MARK: u8 = 0;
+
+/// The references of a script that are no words of their own.
+pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
+    let spots = spots(script);
+    script.refs().zip(spots).filter_map(|(reference, spot)| Some((reference, spot?))).collect()
+}
+
+/// Where each reference of a script stands; nothing, where it is a word of its own.
+pub fn spots(script: &NodeText) -> Vec<Option<Spot>> {
+    Scanner::new(&sketch(script)).scan()
+}
+
+/// A script with a mark for each reference.
+fn sketch(script: &NodeText) -> Vec<u8> {
+    let mut sketch = Vec::new();
+    for piece in script.pieces() {
+        match piece {
+            Piece::Text(text) => {
+                sketch.extend(text.bytes().map(|b| if b == MARK { b' ' } else { b }))
+            }
+            Piece::Var(var) => sketch.extend(var.to_string().bytes()),
+            Piece::Ref(_) => sketch.push(MARK),
+        }
+    }
+    sketch
+}
+
+struct Scanner<'a> {
+    text: &'a [u8],
+    at: usize,
+    inside: Vec<Inside>,
+    /// One for each mark so far.
+    spots: Vec<Option<Spot>>,
+    /// Where the last line of each text begins, without the tabs before it.
+    last_lines: HashMap<&'a [u8], usize>,
+    /// The here-documents that begin after this line, and whether nothing is expanded in them.
+    pending: Vec<(&'a [u8], bool)>,
+}
+
+impl<'a> Scanner<'a> {
+    fn new(text: &'a [u8]) -> Self {
+        let mut last_lines = HashMap::new();
+        let mut begin = 0;
+        for line in text.split(|byte| *byte == b'\n') {
+            last_lines.insert(bare(line), begin);
+            begin += line.len() + 1;
+        }
+        let (inside, spots, pending) = (Vec::new(), Vec::new(), Vec::new());
+        Scanner { text, at: 0, inside, spots, last_lines, pending }
+    }
+
+    fn scan(mut self) -> Vec<Option<Spot>> {
+        while let Some(byte) = self.text.get(self.at).copied() {
+            let double = self.inside.last() == Some(&Inside::Double);
+            let next = self.text.get(self.at + 1).copied();
+            self.at += 1;
+            match byte {
+                MARK => self.spots.push(double.then_some(Spot::Double)),
+                b'\\' => {
+                    // What is escaped is no sign; a reference is one all the same.
+                    self.at += usize::from(next.is_some_and(|byte| byte != MARK));
+                }
+                b'"' if double => _ = self.inside.pop(),
+                b'"' => self.inside.push(Inside::Double),
+                b'`' if self.inside.last() == Some(&Inside::Backticks) => _ = self.inside.pop(),
+                b'`' => self.inside.push(Inside::Backticks),
+                b'$' if next == Some(b'(') => {
+                    self.at += 1;
+                    self.inside.push(Inside::Parentheses);
+                }
+                _ if double => {}
+                b'\'' => self.skip_to(b'\'', Spot::Single),
+                b'(' => self.inside.push(Inside::Parentheses),
+                b')' if self.inside.last() == Some(&Inside::Parentheses) => _ = self.inside.pop(),
+                b'#' if self.begins_word() => {
+                    self.skip_to(b'\n', Spot::Comment);
+                    self.here_documents();
+                }
+                b'<' if next == Some(b'<') => self.redirection(),
+                b'\n' => self.here_documents(),
+                _ => {}
+            }
+        }
+        self.spots
+    }
+
+    /// Goes behind the next `end`; what is referred to until there is in that spot.
+    fn skip_to(&mut self, end: u8, spot: Spot) {
+        while let Some(byte) = self.text.get(self.at).copied() {
+            self.at += 1;
+            match byte {
+                MARK => self.spots.push(Some(spot)),
+                byte if byte == end => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the byte before the cursor is the first of a word.
+    fn begins_word(&self) -> bool {
+        let before = self.at.checked_sub(2).map(|before| self.text[before]);
+        before.is_none_or(|byte| byte.is_ascii_whitespace() || b";&|(".contains(&byte))
+    }
+
+    /// Behind `<`, before another one: a here-document, or a text by `<<<`.
+    fn redirection(&mut self) {
+        self.at += 1;
+        let rest = &self.text[self.at..];
+        if rest.first() == Some(&b'<') {
+            self.at += 1;
+            return;
+        }
+        let rest = rest.strip_prefix(b"-").unwrap_or(rest);
+        let rest = bare(rest);
+        let rest = &rest[rest.iter().position(|byte| *byte != b' ').unwrap_or(rest.len())..];
+        let quote = rest.first().copied().filter(|byte| b"'\"".contains(byte));
+        let word = if quote.is_some() { &rest[1..] } else { rest };
+        let ends = |byte: &u8| match quote {
+            Some(quote) => *byte == quote || *byte == b'\n',
+            None => !byte.is_ascii_alphanumeric() && *byte != b'_',
+        };
+        let word = &word[..word.iter().position(ends).unwrap_or(word.len())];
+        // A shift by a number is none, nor is one whose end never comes.
+        let named = quote.is_some() || word.first().is_some_and(|byte| !byte.is_ascii_digit());
+        let ends = self.last_lines.get(word).is_some_and(|line| *line > self.at);
+        if named && ends && !word.is_empty() {
+            self.at = self.text.len() - rest.len() + usize::from(quote.is_some()) * 2 + word.len();
+            self.at = self.at.min(self.text.len());
+            self.pending.push((word, quote.is_some()));
+        }
+    }
+
+    /// At the beginning of a line: goes behind the here-documents that begin here.
+    fn here_documents(&mut self) {
+        for (word, quoted) in std::mem::take(&mut self.pending) {
+            let spot = if quoted { Spot::HereText } else { Spot::HereDocument };
+            while self.at < self.text.len() {
+                let rest = &self.text[self.at..];
+                let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+                let line = &rest[..end];
+                let marks = line.iter().filter(|byte| **byte == MARK);
+                self.spots.extend(marks.map(|_| Some(spot)));
+                self.at = (self.at + end + 1).min(self.text.len());
+                if bare(line) == word {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A line without the tabs before it.
+fn bare(line: &[u8]) -> &[u8] {
+    &line[line.iter().position(|byte| *byte != b'\t').unwrap_or(line.len())..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// The references that are misplaced, each with the first letter of its spot.
+    fn misplaced_in(script: &str) -> String {
+        let text = NodeText::parse(script);
+        let found = misplaced(&text).into_iter();
+        let found = found.map(|(reference, spot)| {
+            let spot = match spot {
+                Spot::Double => 'D',
+                Spot::Single => 'S',
+                Spot::HereDocument => 'H',
+                Spot::HereText => 'T',
+                Spot::Comment => 'C',
+            };
+            format!("{}{spot}", reference.node)
+        });
+        found.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn references_in_quotes_are_found() {
+        for (script, wanted) in [
+            ("echo $a.output", ""),
+            ("v=$a.output; echo \"$v\" $b.output", ""),
+            ("echo \"$a.output\"", "aD"),
+            ("echo \"it is: $a.output.x!\" $b.output", "aD"),
+            ("echo '$a.output'", "aS"),
+            ("echo \\\"$a.output", ""),
+            ("echo \"a \\\" $a.output\"", "aD"),
+            ("echo \"$(cat $a.output)\" \"$b.output\"", "bD"),
+            ("echo \"$(echo \"$a.output\")\" $b.output", "aD"),
+            ("echo \"`cat $a.output`\" $b.output", ""),
+            ("echo \"it's\" $a.output", ""),
+            ("(cd x; echo $a.output) \"$b.output\"", "bD"),
+            ("case $a.output in x) echo \"$b.output\";; esac", "bD"),
+            ("echo $ARGUMENTS \"$ARGUMENTS\" $a.output", ""),
+            ("echo a#\"b $a.output", "aD"),
+            ("x=${y#*/} z=\"$a.output\"", "aD"),
+        ] {
+            assert_eq!(misplaced_in(script), wanted, "{script}");
+        }
+    }
+
+    #[test]
+    fn comments_and_here_documents_are_no_place_either() {
+        for (script, wanted) in [
+            ("# don't $a.output\necho $b.output", "aC"),
+            ("echo x # isn't it\necho $a.output", ""),
+            ("cat <<EOF\n$a.output's\nEOF\necho $b.output", "aH"),
+            ("cat <<-'END' > x; echo $c.output\n\t\"$a.output\n\tEND\necho $b.output", "aT"),
+            ("cat <<A <<B\n$a.output\nA\n$b.output\nB\n$c.output", "aH bH"),
+            ("echo $((1<<2)) $((x<<y)) $a.output\necho \"$b.output\"", "bD"),
+            ("cat <<<$a.output\necho $b.output", ""),
+            ("cat <<EOF\n$a.output", ""),
+            ("cat <<EOF # it's\n$a.output\nEOF\n$b.output", "aH"),
+        ] {
+            assert_eq!(misplaced_in(script), wanted, "{script}");
+        }
+    }
+
+    #[test]
+    fn whatever_is_written_can_be_scanned() {
+        const SCRAPS: [&str; 20] = [
+            "\"",
+            "'",
+            "`",
+            "$(",
+            ")",
+            "(",
+            "\\",
+            "#",
+            " ",
+            "\n",
+            "<<",
+            "<<-",
+            "EOF",
+            "\t",
+            "$a.output",
+            "$b.output",
+            "é",
+            "\0",
+            "<",
+            "''",
+        ];
+        let mut random = Random::new(3);
+        for _ in 0..20_000 {
+            let script: String =
+                (0..random.below(24)).map(|_| SCRAPS[random.below(SCRAPS.len())]).collect();
+            let text = NodeText::parse(&script);
+            assert_eq!(spots(&text).len(), text.refs().count(), "{script}");
+        }
+    }
+
+    #[test]
+    fn long_scripts_take_no_long_time() {
+        for scrap in ["<<A\n", "<<EOF\nEOF\n", "\"$(", "`", "(", "'", "#\n", "<<"] {
+            let script = scrap.repeat(40_000) + "$a.output";
+            misplaced(&NodeText::parse(&script));
+        }
+        let many: String = (0..20_000).map(|n| format!("cat <<E{n}\n")).collect();
+        misplaced(&NodeText::parse(&many));
+    }
+}

@@ -1,0 +1,247 @@
+//! The texts of nodes: what in them will not be what its author thinks.
+//!
+//! What can be seen in a text alone is told when it is read. What it refers to is noted, and told
+//! when all nodes are known.
+
+use std::collections::BTreeSet;
+
+use super::fields::{Fields, Findings};
+use super::nodes_graph::{self as graph, Ids};
+use super::nodes_shell as shell;
+use super::plan::{Action, Step};
+use super::problem::{Place, Problem};
+use crate::template::nodes::{NodeRef, NodeText, Piece, Var, name_length};
+
+/// What a text is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    Prompt,
+    LoopPrompt,
+    RejectPrompt,
+    Bash,
+    UntilBash,
+    Script,
+    /// What people are told: only references are replaced there.
+    Message,
+}
+
+/// A reference that was written somewhere.
+pub struct Mention {
+    /// The number of the node it is in.
+    pub node: usize,
+    /// Where it is: "`prompt` of node `a`".
+    pub what: String,
+    pub reference: NodeRef,
+    pub place: Place,
+}
+
+/// Reads a text that must be there and not blank.
+pub fn required<'a>(fields: &Fields<'a>, key: &str) -> Option<&'a str> {
+    let Some(node) = fields.get(key) else {
+        fields.findings.error(fields.node.place, format!("{} has no `{key}`", fields.what));
+        return None;
+    };
+    let text = fields.text(key)?;
+    if text.trim().is_empty() {
+        fields.findings.error(node.place, format!("`{key}` of {} is empty", fields.what));
+        return None;
+    }
+    Some(text)
+}
+
+/// Reads a text that may be left out, but not blank.
+pub fn optional<'a>(fields: &Fields<'a>, key: &str) -> Option<&'a str> {
+    fields.get(key)?;
+    required(fields, key)
+}
+
+/// Makes of a text what it is at run time, and tells what can be told of it alone.
+pub fn read(
+    fields: &Fields,
+    key: &str,
+    text: &str,
+    used: Use,
+    node: usize,
+    mentions: &mut Vec<Mention>,
+) -> NodeText {
+    let place = fields.get(key).map_or(fields.node.place, |node| node.place);
+    let what = format!("`{key}` of {}", fields.what);
+    let parsed = NodeText::parse(text);
+    let findings = fields.findings;
+    tell_variables(findings, &parsed, used, &what, place);
+    tell_braces(findings, &parsed, used, &what, place);
+    if matches!(used, Use::Bash | Use::UntilBash) {
+        tell_quotes(findings, &parsed, &what, place);
+    }
+    mention(mentions, node, &what, place, parsed.refs());
+    parsed
+}
+
+/// Notes what is referred to somewhere, each once.
+pub fn mention<'r>(
+    mentions: &mut Vec<Mention>,
+    node: usize,
+    what: &str,
+    place: Place,
+    references: impl Iterator<Item = &'r NodeRef>,
+) {
+    let mut seen = BTreeSet::new();
+    for reference in references {
+        if seen.insert((&reference.node, &reference.field)) {
+            let (what, reference) = (what.to_owned(), reference.clone());
+            mentions.push(Mention { node, what, reference, place });
+        }
+    }
+}
+
+fn tell_variables(findings: &Findings, text: &NodeText, used: Use, what: &str, place: Place) {
+    let vars: BTreeSet<Var> = text.vars().collect();
+    for var in vars {
+        let looped = matches!(used, Use::LoopPrompt | Use::UntilBash);
+        match (used, var) {
+            (Use::Message, _) => findings.add(
+                Problem::warning(format!("`{var}` is not replaced in {what}"))
+                    .at(place)
+                    .hint("there, only what nodes gave is put in: `$id.output`"),
+            ),
+            (_, Var::LoopUserInput | Var::LoopPrevOutput) if !looped => {
+                let message = format!("`{var}` is empty in {what}: only a `loop` has it");
+                findings.warn(place, message);
+            }
+            (_, Var::RejectionReason) if used != Use::RejectPrompt => {
+                let message = format!("`{var}` is empty in {what}: only `on_reject` has it");
+                findings.warn(place, message);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Tells of the first `${…}`, which means something in the other dialect only. In a shell it means
+/// something too, if no dot is in it; other languages have uses of their own for it.
+fn tell_braces(findings: &Findings, text: &NodeText, used: Use, what: &str, place: Place) {
+    if used == Use::Script {
+        return;
+    }
+    let shell = matches!(used, Use::Bash | Use::UntilBash);
+    for piece in text.pieces() {
+        let Piece::Text(text) = piece else { continue };
+        for (at, _) in text.match_indices("${") {
+            let inside = &text[at + 2..];
+            let name = inside.find(|c: char| !is_path(c)).unwrap_or(inside.len());
+            let (name, closed) = (&inside[..name], inside[name..].starts_with('}'));
+            let path = name_length(name, false) > 0;
+            if !closed || !path || (shell && !name.contains('.')) {
+                continue;
+            }
+            let message = format!("`${{{name}}}` is not replaced in {what}");
+            let hint = match Var::named(name) {
+                Some(var) => format!("this dialect writes `{var}`"),
+                None => "this dialect writes `$id.output` and `$id.output.field`".to_owned(),
+            };
+            findings.add(Problem::warning(message).at(place).hint(hint));
+            return;
+        }
+    }
+}
+
+fn is_path(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
+}
+
+fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
+    let mut seen = BTreeSet::new();
+    for (reference, spot) in shell::misplaced(text) {
+        if !seen.insert(reference.to_string()) {
+            continue;
+        }
+        let message = format!("`{reference}` stands {} in {what}", spot.name());
+        let hint = format!(
+            "it is one quoted word by itself, and other programs that read this language may run \
+             what is in it: write `value={reference}` and then \"$value\""
+        );
+        findings.add(Problem::warning(message).at(place).hint(hint));
+    }
+}
+
+/// Tells of everything that is referred to and will not be there.
+pub fn tell_mentions(
+    findings: &Findings,
+    ids: &Ids,
+    steps: &[Step],
+    order: &[usize],
+    before: &[Vec<usize>],
+    mentions: &[Mention],
+) {
+    let mut known = Vec::new();
+    for mention in mentions {
+        let Mention { node, what, reference, place } = mention;
+        let Some(target) = ids.by_name.get(&reference.node).copied() else {
+            let fails = if reference.field.is_some() { FAILS } else { "it will be empty" };
+            let message =
+                format!("`{reference}` in {what} names no node of this workflow: {fails}");
+            let problem = Problem::warning(message).at(*place);
+            findings.add(ids.suggest(problem, &reference.node));
+            continue;
+        };
+        if target == *node {
+            let fails = if reference.field.is_some() { FAILS } else { "it will be empty" };
+            let message = format!("`{reference}` in {what} is the node's own output: {fails}");
+            findings.warn(*place, message);
+            continue;
+        }
+        tell_field(findings, &steps[target], mention);
+        known.push((mention, target));
+    }
+    // Where ids are wrong, who waits for whom is not what was meant.
+    if findings.any_error() {
+        return;
+    }
+    let pairs: Vec<_> = known.iter().map(|(mention, target)| (mention.node, *target)).collect();
+    let found = graph::comes_before(order, before, &pairs);
+    for ((mention, _), _) in known.iter().zip(found).filter(|(_, found)| !found) {
+        let Mention { what, reference, place, .. } = mention;
+        let name = &reference.node;
+        let fails = match reference.field {
+            Some(_) => "the node may fail",
+            None => "it may be empty",
+        };
+        let message = format!("`{reference}` in {what} does not wait for node `{name}`: {fails}");
+        let hint = format!("add `{name}` to `depends_on`");
+        findings.add(Problem::warning(message).at(*place).hint(hint));
+    }
+}
+
+const FAILS: &str = "the node will fail";
+
+/// Tells of a field that the answer will not have.
+fn tell_field(findings: &Findings, producer: &Step, mention: &Mention) {
+    let Mention { what, reference, place, .. } = mention;
+    let Some(field) = &reference.field else { return };
+    let format = format_of(producer);
+    let Some(declared) = format.and_then(|format| format.get("properties")?.as_object()) else {
+        return;
+    };
+    if declared.contains_key(field) {
+        return;
+    }
+    let known: Vec<_> = declared.keys().map(|key| format!("`{key}`")).collect();
+    let known = match known.is_empty() {
+        true => "no field at all".to_owned(),
+        false => known.join(", "),
+    };
+    let name = &producer.name;
+    let message =
+        format!("`{reference}` in {what}: `output_format` of `{name}` declares {known}: {FAILS}");
+    let problem = Problem::warning(message).at(*place);
+    findings.add(super::fields::suggest(problem, field, declared.keys().map(String::as_str)));
+}
+
+/// The schema that the answers of a node have.
+fn format_of(step: &Step) -> Option<&serde_json::Value> {
+    match &step.action {
+        Action::Prompt(prompt) => prompt.format.as_ref(),
+        Action::Rounds(rounds) => rounds.block.steps.iter().find_map(format_of),
+        _ => None,
+    }
+}
