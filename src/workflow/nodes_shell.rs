@@ -1,12 +1,12 @@
 //! Where in a shell script references stand.
 //!
 //! What a reference stands for is put in as one quoted word. That is right where the shell reads
-//! words. In quotes of the author's own, in a here-document or in a comment it is not: there the
-//! quotes that were put in are text, or close those of the author, and what an agent wrote is read
-//! as script.
+//! words. In quotes of the author's own or in a here-document it is not: there the quotes that were
+//! put in are text, or close those of the author, and what an agent wrote is read as script. In a
+//! comment nothing is put in at all: a second line of it would be outside of the comment.
 //!
 //! The reading of the shell here is a rough one: quotes, substitutions, comments and
-//! here-documents. It decides about warnings only.
+//! here-documents.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::template::nodes::{NodeRef, NodeText, Piece};
 
 /// Where a reference is no word of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
+enum Spot {
     Double,
     Single,
     HereDocument,
@@ -22,12 +22,13 @@ pub enum Spot {
 }
 
 impl Spot {
-    pub fn name(self) -> &'static str {
+    /// Where that is, if it is doubtful.
+    fn name(self) -> Option<&'static str> {
         match self {
-            Spot::Double => "in double quotes",
-            Spot::Single => "in single quotes",
-            Spot::HereDocument => "in a here-document",
-            Spot::Comment => "in a comment",
+            Spot::Double => Some("in double quotes"),
+            Spot::Single => Some("in single quotes"),
+            Spot::HereDocument => Some("in a here-document"),
+            Spot::Comment => None,
         }
     }
 }
@@ -43,11 +44,17 @@ enum Inside {
 /// Stands for a reference in what is scanned.
 const MARK: u8 = 0;
 
-/// The references of a script that are no words of their own.
-pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
+/// The references of a script that are no words of their own, each with where it stands.
+pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, &'static str)> {
     let (sketch, refs) = sketch(script);
     let spots = Scanner::new(&sketch).scan();
-    refs.into_iter().zip(spots).filter_map(|(reference, spot)| Some((reference, spot?))).collect()
+    refs.into_iter().zip(spots).filter_map(|(it, spot)| Some((it, spot?.name()?))).collect()
+}
+
+/// A script whose comments refer to nothing.
+pub fn without_comments(script: NodeText) -> NodeText {
+    let spots = Scanner::new(&sketch(&script).0).scan();
+    script.with_plain(|index| spots.get(index) == Some(&Some(Spot::Comment)))
 }
 
 /// A script with a mark for each reference, and the references in their order.
@@ -108,6 +115,10 @@ impl<'a> Scanner<'a> {
                 b'"' => self.inside.push(Inside::Double),
                 b'`' if self.inside.last() == Some(&Inside::Backticks) => _ = self.inside.pop(),
                 b'`' => self.inside.push(Inside::Backticks),
+                b'$' if next == Some(b'\'') && !double => {
+                    self.at += 1;
+                    self.skip_escaped();
+                }
                 b'$' if next == Some(b'(') => {
                     self.at += 1;
                     self.inside.push(Inside::Parentheses);
@@ -140,10 +151,25 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Goes behind the next single quote that is not escaped.
+    fn skip_escaped(&mut self) {
+        while let Some(byte) = self.text.get(self.at).copied() {
+            self.at += 1;
+            match byte {
+                MARK => self.spots.push(Some(Spot::Single)),
+                b'\\' if self.text.get(self.at) != Some(&MARK) => self.at += 1,
+                b'\'' => return,
+                _ => {}
+            }
+        }
+    }
+
     /// Whether the byte before the cursor is the first of a word.
     fn begins_word(&self) -> bool {
-        let before = self.at.checked_sub(2).map(|before| self.text[before]);
-        before.is_none_or(|byte| byte.is_ascii_whitespace() || b";&|(".contains(&byte))
+        let before = |back: usize| self.at.checked_sub(back).map(|at| self.text[at]);
+        let parts = |byte: u8| byte.is_ascii_whitespace() || b";&|(".contains(&byte);
+        // A space that is escaped is part of a word.
+        before(2).is_none_or(|byte| parts(byte) && (byte == b'\n' || before(3) != Some(b'\\')))
     }
 
     /// Behind `<`, before another one: a here-document, or a text by `<<<`.
@@ -205,15 +231,16 @@ mod tests {
     /// The references that are misplaced, each with the first letter of its spot.
     fn spots(script: &str) -> String {
         let text = NodeText::parse(script);
-        let found = misplaced(&text).into_iter();
-        let found = found.map(|(reference, spot)| {
-            let spot = match spot {
+        let (sketch, refs) = sketch(&text);
+        let spots = Scanner::new(&sketch).scan();
+        let found = refs.into_iter().zip(spots).filter_map(|(reference, spot)| {
+            let spot = match spot? {
                 Spot::Double => 'D',
                 Spot::Single => 'S',
                 Spot::HereDocument => 'H',
                 Spot::Comment => 'C',
             };
-            format!("{}{spot}", reference.node)
+            Some(format!("{}{spot}", reference.node))
         });
         found.collect::<Vec<_>>().join(" ")
     }
@@ -237,6 +264,8 @@ mod tests {
             ("echo $ARGUMENTS \"$ARGUMENTS\" $a.output", ""),
             ("echo a#\"b $a.output", "aD"),
             ("x=${y#*/} z=\"$a.output\"", "aD"),
+            ("echo $'it\\'s' $a.output $'$b.output'", "bS"),
+            ("echo x\\ #\"$a.output\"", "aD"),
         ] {
             assert_eq!(spots(script), wanted, "{script}");
         }
@@ -257,6 +286,18 @@ mod tests {
         ] {
             assert_eq!(spots(script), wanted, "{script}");
         }
+    }
+
+    #[test]
+    fn a_comment_refers_to_nothing() {
+        let script = "# uses $a.output.f\necho $b.output # and $c.output\necho \"$d.output\"";
+        let text = without_comments(NodeText::parse(script));
+        let refs: Vec<_> = text.refs().map(|reference| reference.node.as_str()).collect();
+        assert_eq!(refs, ["b", "d"]);
+        assert_eq!(text.source(), script);
+        let told: Vec<_> =
+            misplaced(&text).into_iter().map(|(it, at)| format!("{it} {at}")).collect();
+        assert_eq!(told, ["$d.output in double quotes"]);
     }
 
     #[test]
