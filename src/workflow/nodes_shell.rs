@@ -23,12 +23,13 @@ pub enum Spot {
 }
 
 impl Spot {
-    pub fn name(self) -> &'static str {
+    /// Where that is, if it is doubtful.
+    fn name(self) -> Option<&'static str> {
         match self {
-            Spot::Double => "in double quotes",
-            Spot::Single => "in single quotes",
-            Spot::HereDocument | Spot::HereText => "in a here-document",
-            Spot::Comment => "in a comment",
+            Spot::Double => Some("in double quotes"),
+            Spot::Single => Some("in single quotes"),
+            Spot::HereDocument | Spot::HereText => Some("in a here-document"),
+            Spot::Comment => None,
         }
     }
 }
@@ -44,10 +45,16 @@ enum Inside {
 /// Stands for a reference in what is scanned.
 const MARK: u8 = 0;
 
-/// The references of a script that are no words of their own.
-pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
+/// The references of a script that are no words of their own, each with where it stands.
+pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, &'static str)> {
     let spots = spots(script);
-    script.refs().zip(spots).filter_map(|(reference, spot)| Some((reference, spot?))).collect()
+    script.refs().zip(spots).filter_map(|(it, spot)| Some((it, spot?.name()?))).collect()
+}
+
+/// A script whose comments refer to nothing.
+pub fn without_comments(script: NodeText) -> NodeText {
+    let spots = spots(&script);
+    script.with_plain(|index| spots.get(index) == Some(&Some(Spot::Comment)))
 }
 
 /// Where each reference of a script stands; nothing, where it is a word of its own.
@@ -109,6 +116,10 @@ impl<'a> Scanner<'a> {
                 b'"' => self.inside.push(Inside::Double),
                 b'`' if self.inside.last() == Some(&Inside::Backticks) => _ = self.inside.pop(),
                 b'`' => self.inside.push(Inside::Backticks),
+                b'$' if next == Some(b'\'') && !double => {
+                    self.at += 1;
+                    self.skip_escaped();
+                }
                 b'$' if next == Some(b'(') => {
                     self.at += 1;
                     self.inside.push(Inside::Parentheses);
@@ -141,10 +152,25 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Goes behind the next single quote that is not escaped.
+    fn skip_escaped(&mut self) {
+        while let Some(byte) = self.text.get(self.at).copied() {
+            self.at += 1;
+            match byte {
+                MARK => self.spots.push(Some(Spot::Single)),
+                b'\\' if self.text.get(self.at) != Some(&MARK) => self.at += 1,
+                b'\'' => return,
+                _ => {}
+            }
+        }
+    }
+
     /// Whether the byte before the cursor is the first of a word.
     fn begins_word(&self) -> bool {
-        let before = self.at.checked_sub(2).map(|before| self.text[before]);
-        before.is_none_or(|byte| byte.is_ascii_whitespace() || b";&|(".contains(&byte))
+        let before = |back: usize| self.at.checked_sub(back).map(|at| self.text[at]);
+        let parts = |byte: u8| byte.is_ascii_whitespace() || b";&|(".contains(&byte);
+        // A space that is escaped is part of a word.
+        before(2).is_none_or(|byte| parts(byte) && (byte == b'\n' || before(3) != Some(b'\\')))
     }
 
     /// Behind `<`, before another one: a here-document, or a text by `<<<`.
@@ -207,16 +233,15 @@ mod tests {
     /// The references that are misplaced, each with the first letter of its spot.
     fn misplaced_in(script: &str) -> String {
         let text = NodeText::parse(script);
-        let found = misplaced(&text).into_iter();
-        let found = found.map(|(reference, spot)| {
-            let spot = match spot {
+        let found = text.refs().zip(spots(&text)).filter_map(|(reference, spot)| {
+            let spot = match spot? {
                 Spot::Double => 'D',
                 Spot::Single => 'S',
                 Spot::HereDocument => 'H',
                 Spot::HereText => 'T',
                 Spot::Comment => 'C',
             };
-            format!("{}{spot}", reference.node)
+            Some(format!("{}{spot}", reference.node))
         });
         found.collect::<Vec<_>>().join(" ")
     }
@@ -240,6 +265,8 @@ mod tests {
             ("echo $ARGUMENTS \"$ARGUMENTS\" $a.output", ""),
             ("echo a#\"b $a.output", "aD"),
             ("x=${y#*/} z=\"$a.output\"", "aD"),
+            ("echo $'it\\'s' $a.output $'$b.output'", "bS"),
+            ("echo x\\ #\"$a.output\"", "aD"),
         ] {
             assert_eq!(misplaced_in(script), wanted, "{script}");
         }
@@ -260,6 +287,18 @@ mod tests {
         ] {
             assert_eq!(misplaced_in(script), wanted, "{script}");
         }
+    }
+
+    #[test]
+    fn a_comment_refers_to_nothing() {
+        let script = "# uses $a.output.f\necho $b.output # and $c.output\necho \"$d.output\"";
+        let text = without_comments(NodeText::parse(script));
+        let refs: Vec<_> = text.refs().map(|reference| reference.node.as_str()).collect();
+        assert_eq!(refs, ["b", "d"]);
+        assert_eq!(text.source(), script);
+        let told: Vec<_> =
+            misplaced(&text).into_iter().map(|(it, at)| format!("{it} {at}")).collect();
+        assert_eq!(told, ["$d.output in double quotes"]);
     }
 
     #[test]

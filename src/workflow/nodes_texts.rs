@@ -67,10 +67,12 @@ pub fn read(
     let place = fields.get(key).map_or(fields.node.place, |node| node.place);
     let what = format!("`{key}` of {}", fields.what);
     let parsed = NodeText::parse(text);
+    let shell = matches!(used, Use::Bash | Use::UntilBash);
+    let parsed = if shell { shell::without_comments(parsed) } else { parsed };
     let findings = fields.findings;
     tell_variables(findings, &parsed, used, &what, place);
     tell_braces(findings, &parsed, used, &what, place);
-    if matches!(used, Use::Bash | Use::UntilBash) {
+    if shell {
         tell_quotes(findings, &parsed, &what, place);
     }
     mention(mentions, node, &what, place, parsed.refs());
@@ -155,7 +157,7 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
         if !seen.insert(reference.to_string()) {
             continue;
         }
-        let message = format!("`{reference}` stands {} in {what}", spot.name());
+        let message = format!("`{reference}` stands {spot} in {what}");
         let hint = format!(
             "it is one quoted word by itself, and other programs that read this language may run \
              what is in it: write `value={reference}` and then \"$value\""
