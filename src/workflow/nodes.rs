@@ -3,7 +3,7 @@
 //! A node is read in two parts: here what any node has, in `nodes_modes.rs` what it does. The
 //! graph and what texts refer to are looked at when all nodes are known.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Map;
@@ -17,7 +17,7 @@ use super::nodes_texts::{self as texts, Mention};
 use super::plan::{
     Block, Dirs, Edges, JoinRule, Part, PartKind, Plan, Provider, Step, Version, When,
 };
-use super::problem::{Place, Problem};
+use super::problem::Problem;
 use super::yaml::{Node, Value};
 use super::{Compiled, Configured};
 
@@ -28,6 +28,8 @@ pub(super) struct Reading<'a> {
     /// What the workflow says for all its nodes.
     provider: Option<String>,
     model: Option<String>,
+    /// Whether the provider of the settings has been looked for.
+    default_sought: Cell<bool>,
     /// The providers that it turned out to use.
     providers: RefCell<BTreeMap<String, Provider>>,
     pub parts: RefCell<Vec<Part>>,
@@ -56,6 +58,7 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         configured,
         provider: texts::optional(top, "provider").map(str::to_owned),
         model: model(top),
+        default_sought: Cell::default(),
         providers: RefCell::default(),
         parts: RefCell::default(),
         mentions: RefCell::default(),
@@ -79,6 +82,10 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         },
         root,
         parts: each_once(reading.parts.into_inner()),
+        exclusive: !matches!(
+            top.get("mutates_checkout").map(|node| &node.value),
+            Some(Value::Bool(false))
+        ),
     })
 }
 
@@ -119,8 +126,11 @@ impl Reading<'_> {
             return;
         }
         let place = fields.get("provider").map_or(fields.node.place, |node| node.place);
-        let what = &fields.what;
-        let message = format!("{what} asks the provider `{name}`, but there is none of that name");
+        let whose = match fields.get("provider") {
+            Some(_) => format!("{} asks the provider `{name}`", fields.what),
+            None => format!("{} asks `default_provider` of the settings, `{name}`", fields.what),
+        };
+        let message = format!("{whose}, but there is none of that name");
         let known = self.configured.providers().keys().map(String::as_str);
         let problem = suggest(Problem::error(message).at(place), name, known);
         self.findings.add(match problem.hint {
@@ -149,6 +159,7 @@ impl Reading<'_> {
             Some(own) => self.know_provider(fields, own),
             // What the workflow says is checked once, at the top.
             None if self.provider.is_some() => {}
+            None if self.default_sought.replace(true) => {}
             None => self.know_provider(fields, default),
         }
         let inherited = || self.model.clone().filter(|_| provider == of_all);
@@ -284,14 +295,7 @@ fn when(reading: &Reading, fields: &Fields, index: usize) -> Option<When> {
         let hint = "the node will be skipped";
         reading.findings.add(Problem::warning(message).at(place).hint(hint));
     }
-    note(reading, &condition, &what, place, index);
+    let mentions = &mut reading.mentions.borrow_mut();
+    texts::mention(mentions, index, &what, place, condition.refs());
     Some(When::Outputs(condition))
-}
-
-fn note(reading: &Reading, condition: &Condition, what: &str, place: Place, node: usize) {
-    let mut mentions = reading.mentions.borrow_mut();
-    for reference in condition.refs() {
-        let (what, reference) = (what.to_owned(), reference.clone());
-        mentions.push(Mention { node, what, reference, place });
-    }
 }

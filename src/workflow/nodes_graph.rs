@@ -31,7 +31,11 @@ impl Ids {
         for (index, node) in nodes.iter().enumerate() {
             let Some(id_node) = node.get("id") else {
                 if matches!(node.value, Value::Map(_)) {
-                    findings.error(node.place, "this node has no `id`");
+                    let problem = Problem::error("this node has no `id`").at(node.place);
+                    findings.add(match node.get("name").and_then(Node::text) {
+                        Some(name) => problem.hint(format!("write `id: {name}`, not `name`")),
+                        None => problem,
+                    });
                 }
                 continue;
             };

@@ -86,6 +86,13 @@ fn whole(step: Step) -> Step {
 }
 
 fn retries(fields: &Fields) -> Option<Retries> {
+    let node = fields.get("retry")?;
+    if let Value::Number(number) = &node.value {
+        let message = format!("`retry` of {} must be a map, not a number", fields.what);
+        let cure = format!("write `retry: {{ max_attempts: {number} }}`");
+        fields.findings.add(Problem::error(message).at(node.place).hint(cure));
+        return None;
+    }
     let retry = keys::inner(fields, "retry", Level::Retry)?;
     if retry.get("max_attempts").is_none() {
         let problem = Problem::error(format!("{} has no `max_attempts`", retry.what));
@@ -110,6 +117,13 @@ fn format(fields: &Fields, answers: bool) -> Option<Json> {
         return None;
     }
     let schema = node.to_json();
+    if schema.get("type").is_some_and(|kind| kind != "object") {
+        let message = format!("`output_format` of {what} describes no object");
+        let problem = Problem::warning(message).at(node.place);
+        fields
+            .findings
+            .add(problem.hint("an answer is always a JSON object: write `type: object`"));
+    }
     match jsonschema::validator_for(&schema) {
         Ok(_) => Some(schema),
         Err(error) => {

@@ -73,14 +73,25 @@ pub fn read(
     if matches!(used, Use::Bash | Use::UntilBash) {
         tell_quotes(findings, &parsed, &what, place);
     }
+    mention(mentions, node, &what, place, parsed.refs());
+    parsed
+}
+
+/// Notes what is referred to somewhere, each once.
+pub fn mention<'r>(
+    mentions: &mut Vec<Mention>,
+    node: usize,
+    what: &str,
+    place: Place,
+    references: impl Iterator<Item = &'r NodeRef>,
+) {
     let mut seen = BTreeSet::new();
-    for reference in parsed.refs() {
-        if seen.insert(reference.to_string()) {
-            let (what, reference) = (what.clone(), reference.clone());
+    for reference in references {
+        if seen.insert((&reference.node, &reference.field)) {
+            let (what, reference) = (what.to_owned(), reference.clone());
             mentions.push(Mention { node, what, reference, place });
         }
     }
-    parsed
 }
 
 fn tell_variables(findings: &Findings, text: &NodeText, used: Use, what: &str, place: Place) {
@@ -146,8 +157,8 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
         }
         let message = format!("`{reference}` stands {} in {what}", spot.name());
         let hint = format!(
-            "it becomes one quoted word by itself, and in other quotes what is in it could be \
-             run: write `value={reference}` and then \"$value\""
+            "it is one quoted word by itself, and other programs that read this language may run \
+             what is in it: write `value={reference}` and then \"$value\""
         );
         findings.add(Problem::warning(message).at(place).hint(hint));
     }
@@ -182,6 +193,10 @@ pub fn tell_mentions(
         tell_field(findings, &steps[target], mention);
         known.push((mention, target));
     }
+    // Where ids are wrong, who waits for whom is not what was meant.
+    if findings.any_error() {
+        return;
+    }
     let pairs: Vec<_> = known.iter().map(|(mention, target)| (mention.node, *target)).collect();
     let found = graph::comes_before(order, before, &pairs);
     for ((mention, _), _) in known.iter().zip(found).filter(|(_, found)| !found) {
@@ -191,7 +206,8 @@ pub fn tell_mentions(
             Some(_) => "the node may fail",
             None => "it may be empty",
         };
-        let message = format!("`{reference}` in {what} does not wait for node `{name}`: {fails}");
+        let message =
+            format!("`{reference}` is in {what}, which does not wait for `{name}`: {fails}");
         let hint = format!("add `{name}` to `depends_on`");
         findings.add(Problem::warning(message).at(*place).hint(hint));
     }
@@ -212,12 +228,14 @@ fn tell_field(findings: &Findings, producer: &Step, mention: &Mention) {
     }
     let known: Vec<_> = declared.keys().map(|key| format!("`{key}`")).collect();
     let known = match known.is_empty() {
-        true => "no field at all".to_owned(),
+        true => "none".to_owned(),
         false => known.join(", "),
     };
     let name = &producer.name;
-    let message =
-        format!("`{reference}` in {what}: `output_format` of `{name}` declares {known}: {FAILS}");
+    let message = format!(
+        "`{reference}` in {what} is no field that `output_format` of `{name}` declares ({known}): \
+         {FAILS}"
+    );
     let problem = Problem::warning(message).at(*place);
     findings.add(super::fields::suggest(problem, field, declared.keys().map(String::as_str)));
 }
