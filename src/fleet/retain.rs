@@ -73,6 +73,10 @@ impl Heap {
                 match disk.remove(path) {
                     // It was put back, or somebody else tidies up: the rest is not ours to take.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                    // Somebody dropped a directory, which could not be a task.
+                    Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                        std::fs::remove_dir_all(path)?;
+                    }
                     removed => removed?,
                 }
             }

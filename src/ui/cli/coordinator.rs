@@ -86,7 +86,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
         debug: around.debug,
         backups,
         adopt: None,
-        alive: Box::new(|| ()),
+        alive: Box::new(|| None),
     })
 }
 

@@ -157,13 +157,14 @@ impl Teller {
         Teller { name: String::new(), ..self }
     }
 
-    /// Tells systemd that this service is ready, then that it lives.
-    pub fn alive(&self, status: &str) {
+    /// Tells systemd that this service is ready, then that it lives. Says how soon to tell again.
+    pub fn alive(&self, status: &str) -> Option<Duration> {
         if !self.ready.swap(true, Ordering::SeqCst) {
             self.systemd.ready(status);
         }
         self.systemd.status(status);
         self.systemd.alive();
+        self.systemd.watchdog()
     }
 
     pub fn closing(&self) {
@@ -221,7 +222,7 @@ impl Audience for Teller {
     }
 
     fn alive(&self, doing: usize) {
-        self.alive(&format!("{doing} tasks at hand"));
+        let _ = self.alive(&format!("{doing} tasks at hand"));
     }
 
     fn closing(&self) {
