@@ -6,6 +6,7 @@
 
 mod cancel;
 mod clean;
+mod command;
 mod common;
 mod coordinator;
 mod decide;
@@ -111,6 +112,9 @@ enum Verb {
     Graph(graph::GraphArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
+    /// Call a command file directly, or list those that there are
+    #[command(subcommand)]
+    Command(command::CommandVerb),
     /// Render a spell, or read what an agent's answer says about itself
     #[command(subcommand)]
     Spell(spell::SpellVerb),
@@ -240,6 +244,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
+        Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
         Verb::Torture(args) => torture::main(args, &cli.common),
