@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::ids::Attempt;
 use crate::prompt::limits::FaultClass;
+use crate::provider::Usage;
 use crate::time::Time;
 use crate::workflow::plan::{CaptureMode, present};
 
@@ -91,6 +92,9 @@ pub struct Record {
     /// A digest of what those before it gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
+    /// What asking a provider cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Box<Spent>>,
     /// The task that the attempt went out as, in a fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskRef>,
@@ -154,6 +158,17 @@ pub struct Metrics {
     pub stderr_bytes: u64,
 }
 
+/// What asking a provider cost, as far as it says. What is absent is not known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spent {
+    pub provider: String,
+    /// The conversation, as the provider calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
 /// Why a step failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
@@ -168,6 +183,9 @@ pub struct Fault {
     /// Whether it may pass by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<FaultClass>,
+    /// When it will have passed, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Time>,
     /// The answer had the wrong form; the agent is told what is wrong and asked again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask_again: bool,

@@ -21,6 +21,7 @@ mod usage;
 mod verdict;
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -70,6 +71,11 @@ impl Kind {
     /// Whether it takes a name for a new conversation; others make one up.
     pub fn takes_session(self) -> bool {
         matches!(self, Kind::Claude | Kind::Gemini)
+    }
+
+    /// How long it takes to end itself, where that is longer than usual.
+    pub fn grace(self) -> Duration {
+        Duration::from_secs(if self == Kind::Gemini { 15 } else { 0 })
     }
 
     /// The version whose output was recorded.

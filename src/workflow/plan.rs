@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::condition::Condition;
+use crate::provider::Kind;
 use crate::template::nodes::NodeText;
 use crate::template::{Missing, Scope, Template};
 
@@ -501,11 +502,49 @@ pub enum Target {
 }
 
 /// A CLI template that answers prompts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Provider {
-    pub command: Vec<Template>,
+    pub command: Vec<Arg>,
     pub input: InputMode,
     pub defaults: BTreeMap<String, Param>,
+    /// How its output is read.
+    pub adapter: Kind,
+    /// Variables that it gets.
+    pub env: Vec<(String, String)>,
+    /// Variables that it inherits beside the usual ones, where it does not inherit all.
+    pub env_pass: Vec<String>,
+}
+
+impl Provider {
+    /// Every template of its command.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        self.command.iter().flat_map(Arg::templates)
+    }
+
+    /// The program that it is, where that does not depend on anything.
+    pub fn program(&self) -> Option<&str> {
+        match self.command.first()? {
+            Arg::One(template) => template.literal(),
+            Arg::Group(_) => None,
+        }
+    }
+}
+
+/// A part of a provider's command.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arg {
+    One(Template),
+    /// Arguments that are left out together when a parameter in them has no value.
+    Group(Vec<Template>),
+}
+
+impl Arg {
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        match self {
+            Arg::One(template) => std::slice::from_ref(template).iter(),
+            Arg::Group(templates) => templates.iter(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

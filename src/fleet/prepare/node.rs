@@ -7,7 +7,7 @@ use super::{Prepared, Preparing, Refusal};
 use crate::digest::Parts;
 use crate::disk;
 use crate::engine::{GateRecord, Record, StepStatus};
-use crate::fleet::ask;
+use crate::fleet::ask::{self, Question};
 use crate::fleet::parts;
 use crate::fleet::work::{AnswerRules, Input, ScriptWork, Source, Work};
 use crate::prompt::answer;
@@ -240,12 +240,20 @@ impl Preparing<'_> {
         let provider = &self.plan.providers[&prompt.provider];
         let merged = ask::merge(provider, &prompt.params, &self.scope)
             .map_err(|missing| super::unresolved(&missing, false))?;
-        let argv = ask::argv(provider, &merged, &said, &self.scope)?;
+        let mut work = Work::new(self.path.clone(), self.attempt, Vec::new());
+        work.env = self.step.env.clone();
+        let question = Question {
+            name: &prompt.provider,
+            provider,
+            params: &merged,
+            prompt: &said,
+            around: &self.scope,
+            conversation: self.conversation(prompt.fresh),
+        };
+        let work = question.put(work)?;
         self.keep_prompt(&said)?;
         let stdin = (provider.input == InputMode::Stdin).then(|| Input::of(said));
-        let work = Work::new(self.path.clone(), self.attempt, argv);
-        let env = self.step.env.clone();
-        self.node_work(Work { stdin, env, asks: true, answer: Some(rules), ..work })
+        self.node_work(Work { stdin, answer: Some(rules), ..work })
     }
 
     fn node_work(&mut self, work: Work) -> Result<Prepared, Refusal> {
