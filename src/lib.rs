@@ -10,6 +10,7 @@ pub mod ids;
 pub mod random;
 pub mod time;
 
+pub mod provider;
 pub mod template;
 
 pub mod workflow;

@@ -245,7 +245,7 @@ pub fn wake(run: &mut Run, at: Time) {
 }
 
 /// What goes on in a run that is cancelled is over.
-pub fn stop_all(run: &mut Run, at: Time) {
+pub fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
     let Some(front) = &run.body.front else { return };
     for index in front.open.clone() {
         let here = run.inner_position(index);
@@ -255,7 +255,9 @@ pub fn stop_all(run: &mut Run, at: Time) {
                 stop(slot, at);
             }
         }
-        refile(run, index);
+    }
+    if let Some(edges) = &plan.root.edges {
+        survey(edges, &mut run.body);
     }
 }
 

@@ -10,6 +10,8 @@
 pub mod effect;
 pub mod event;
 mod graph;
+#[cfg(test)]
+mod graph_tests;
 mod iterate;
 pub mod record;
 mod rounds;
@@ -86,7 +88,7 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
         Event::Recalled { step, attempt } => {
             with(plan, run, step, |run, here| sequence::recall(run, here, *attempt));
         }
-        Event::Cancelled => sequence::cancel(run, at),
+        Event::Cancelled => sequence::cancel(plan, run, at),
         Event::Resumed { .. } | Event::Rewound { .. } => {}
     }
 }

@@ -221,7 +221,7 @@ impl Round<'_> {
         run.status = RunStatus::Cancelled;
         run.error = Some(message);
         self.fail(run, &Record { error: Some(error), exit_code: Some(1), ..Record::default() });
-        graph::stop_all(run, self.at);
+        graph::stop_all(self.plan, run, self.at);
     }
 
     fn complete(&self, run: &mut Run, from: &Record) {

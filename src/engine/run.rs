@@ -312,6 +312,15 @@ impl Run {
         }
     }
 
+    /// Whether a person is asked something.
+    pub fn has_gate(&self) -> bool {
+        let Some(front) = &self.body.front else { return false };
+        front.open.iter().any(|step| {
+            let slot = self.slot(&self.inner_position(*step));
+            slot.is_some_and(|slot| slot.state == StepState::Waiting)
+        })
+    }
+
     /// Whether it waits for people alone.
     pub fn is_paused(&self) -> bool {
         let Some(front) = &self.body.front else { return false };

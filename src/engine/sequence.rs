@@ -132,7 +132,7 @@ pub fn end(
     }
     settle(plan, run, here, success, at);
     if cancels {
-        graph::stop_all(run, at);
+        graph::stop_all(plan, run, at);
     }
 }
 
@@ -345,10 +345,10 @@ pub fn recall(run: &mut Run, here: &Address, attempt: Attempt) {
 }
 
 /// Ends a run for good. What was going on is over, by whoever cancels; nothing is owed any more.
-pub fn cancel(run: &mut Run, at: Time) {
+pub fn cancel(plan: &Plan, run: &mut Run, at: Time) {
     run.status = RunStatus::Cancelled;
     if run.body.front.is_some() {
-        return graph::stop_all(run, at);
+        return graph::stop_all(plan, run, at);
     }
     let here = run.position();
     let Some(slot) = run.slot_mut(&here) else { return };

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use super::mask::{Mask, Masker};
 use super::tail::Tail;
+use super::whole::{WHOLE_BYTES, Whole, WholeText};
 
 pub const TEXT_BYTES: usize = 8192;
 pub const LINES: usize = 10_000;
@@ -29,6 +30,8 @@ pub enum Mode {
     Lines,
     /// All of it, up to 1 MiB as the child wrote it.
     Json,
+    /// All of it as text, past 32 KiB in the file of [`Capture::whole`].
+    Whole,
     /// Only the last lines; all of it is logged.
     Tail,
 }
@@ -40,6 +43,7 @@ pub struct Capture {
     masked: Vec<u8>,
     /// A file and how to call it.
     tee: Option<(File, String)>,
+    whole: Option<Whole>,
     log: Log,
     /// The log gets the stream as it comes, not only once memory is full.
     live: bool,
@@ -60,6 +64,7 @@ impl Capture {
             masker: (!mask.is_empty()).then(|| mask.masker()),
             masked: Vec::new(),
             tee: None,
+            whole: None,
             log: Log::Nowhere,
             live: false,
             head: Vec::new(),
@@ -75,6 +80,12 @@ impl Capture {
     /// Also writes the whole stream, unmasked, into this file.
     pub fn tee(mut self, file: File, name: &str) -> Capture {
         self.tee = Some((file, name.to_owned()));
+        self
+    }
+
+    /// Takes in all of it as text, masked: in this file, where it is long.
+    pub fn whole(mut self, path: PathBuf) -> Capture {
+        self.whole = Some(Whole::new(path));
         self
     }
 
@@ -123,15 +134,21 @@ impl Capture {
             masker.finish(&mut masked);
             self.keep(&masked);
         }
+        let whole = self.whole.take().map(|whole| {
+            let path = whole.path().to_owned();
+            whole.finish().map_err(|error| unkept(&path, &error))
+        });
         if let Some(error) = self.error {
             return Err(error);
         }
+        let whole = whole.transpose()?.unwrap_or_default();
         let lines = if self.mode == Mode::Lines { split_lines(&self.head) } else { Vec::new() };
         Ok(Captured {
             head: self.head,
             raw: self.raw,
             lines,
-            truncated: self.truncated,
+            truncated: if self.mode == Mode::Whole { whole.file.is_some() } else { self.truncated },
+            whole,
             total_bytes: self.total_bytes,
             tail: self.tail.lines(),
             logged: matches!(self.log, Log::Open(..)),
@@ -140,6 +157,13 @@ impl Capture {
 
     fn keep(&mut self, masked: &[u8]) {
         self.tail.push(masked);
+        if let Some(whole) = &mut self.whole
+            && let Err(error) = whole.push(masked)
+        {
+            let path = whole.path().to_owned();
+            self.whole = None;
+            self.error.get_or_insert(unkept(&path, &error));
+        }
         let logs_all = self.live || self.mode == Mode::Tail || self.truncated;
         if logs_all && !masked.is_empty() {
             self.write_log(masked);
@@ -162,6 +186,7 @@ impl Capture {
     fn passed_limit(&mut self, added: &[u8]) -> Option<usize> {
         let limit = match self.mode {
             Mode::Text => TEXT_BYTES,
+            Mode::Whole => WHOLE_BYTES,
             Mode::Json if self.total_bytes > JSON_BYTES as u64 => return Some(JSON_BYTES),
             // Stars may be longer than what they hide: what the child wrote decides.
             Mode::Json | Mode::Tail => return None,
@@ -208,6 +233,8 @@ pub struct Captured {
     /// The same unmasked, in mode [`Mode::Json`] with secrets about; only [`Captured::json`] sees
     /// it.
     raw: Vec<u8>,
+    /// All of it, in mode [`Mode::Whole`] only.
+    pub whole: WholeText,
     /// The head as lines, in mode [`Mode::Lines`] only.
     pub lines: Vec<String>,
     /// True if there was more than the limit.
@@ -238,6 +265,12 @@ impl Captured {
         }
         create(path)?.write_all(&self.head)
     }
+}
+
+/// The error of a file that was to hold all of a stream.
+fn unkept(path: &Path, error: &io::Error) -> io::Error {
+    let message = format!("cannot keep the output in `{}`: {error}", path.display());
+    io::Error::new(error.kind(), message)
 }
 
 /// A file that exists only if there is something to write. Not buffered: people follow it.
@@ -399,6 +432,46 @@ mod tests {
         let log = fs::read(&path).unwrap();
         assert!(captured.logged && log.starts_with(b"*** xxx") && log.ends_with(b"yyy***!"));
         assert_eq!(captured.total_bytes, 16014);
+    }
+
+    #[test]
+    fn the_whole_text_is_masked_and_so_is_its_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = [dir.path().join("text"), dir.path().join("log")];
+        let mut capture =
+            Capture::new(Mode::Whole, mask()).whole(paths[0].clone()).log(paths[1].clone());
+        capture.push(b"s3cret ");
+        capture.push(&vec![b'x'; WHOLE_BYTES]);
+        capture.push(b"s3c");
+        capture.push(b"ret\n");
+        let captured = capture.finish().unwrap();
+        let wanted = format!("*** {}***", "x".repeat(WHOLE_BYTES));
+        assert!(fs::read_to_string(&paths[0]).unwrap() == wanted);
+        assert!(fs::read_to_string(&paths[1]).unwrap() == format!("{wanted}\n"));
+        assert!(captured.truncated && wanted.starts_with(&captured.whole.head));
+        assert_eq!(captured.whole.file.unwrap().bytes, wanted.len() as u64);
+    }
+
+    #[test]
+    fn a_short_whole_text_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("text");
+        let mut capture = Capture::new(Mode::Whole, mask()).whole(path.clone()).log(path.clone());
+        capture.push(b"a s3cret\n");
+        let captured = capture.finish().unwrap();
+        assert_eq!((captured.whole.head.as_str(), captured.truncated), ("a ***", false));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_whole_text_that_cannot_be_kept_is_told_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        let mut capture =
+            Capture::new(Mode::Whole, mask()).whole(dir.path().join("file/below/text"));
+        capture.push(&vec![b'x'; 2 * WHOLE_BYTES]);
+        let error = capture.finish().unwrap_err().to_string();
+        assert!(error.starts_with("cannot keep the output in `"), "{error}");
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod stop;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -37,6 +38,7 @@ pub use mask::{Mask, Masker};
 pub use run::run;
 pub use start::{STRING_BYTES, StartError, locate};
 pub use stop::Stop;
+pub use whole::{WHOLE_BYTES, WholeText};
 
 /// The environment variable by which every descendant of a child is found.
 pub const MARK: &str = "ORCHESTRATE_MARK";
@@ -52,6 +54,8 @@ pub struct Order<'a> {
     /// Nothing is `/dev/null`.
     pub stdin: Option<&'a [u8]>,
     pub timeout: Option<Duration>,
+    /// How long it may print nothing, on neither of its streams.
+    pub idle: Option<Duration>,
     /// How long a child may take to end itself after SIGTERM.
     pub grace: Duration,
     /// Unique to this attempt; the value of [`MARK`].
@@ -64,7 +68,7 @@ pub struct Order<'a> {
 pub enum Sweep {
     /// Always: nothing of an agent may go on working after it has answered.
     Always,
-    /// Only after a stop or a timeout: a plain command may leave a server running.
+    /// Only after a stop or a timeout of either kind: a plain command may leave a server running.
     OnStop,
 }
 
@@ -86,6 +90,8 @@ pub enum How {
     /// Ended by a signal that did not come from here.
     Killed(i32),
     TimedOut,
+    /// Ended for printing nothing.
+    Silent,
     Stopped,
 }
 
@@ -95,7 +101,7 @@ impl How {
         match self {
             How::Exited(code) => *code,
             How::Killed(signal) => 128 + signal,
-            How::TimedOut => 124,
+            How::TimedOut | How::Silent => 124,
             How::Stopped => 128 + 15,
         }
     }

@@ -67,6 +67,8 @@ struct Job<'a> {
     handle: Process,
     pipes: Pipes<'a>,
     phase: Phase,
+    /// How much had come when something last did, and when that was.
+    heard: (u64, Instant),
     /// Why it was ended from here, if it was.
     cause: Option<How>,
     began: Instant,
@@ -93,6 +95,7 @@ impl<'a> Job<'a> {
             pipes: Pipes::new(&mut child, order.stdin, out, err),
             child: Some(child),
             phase: Phase::Running,
+            heard: (0, began),
             cause: None,
             began,
             began_ticks,
@@ -103,10 +106,15 @@ impl<'a> Job<'a> {
     fn attend(&mut self) -> io::Result<()> {
         while !self.wait()? {
             let (now, level) = (Instant::now(), self.stop.level());
+            if self.pipes.taken() > self.heard.0 {
+                self.heard = (self.pipes.taken(), now);
+            }
             let late = self.deadline().is_some_and(|at| now >= at);
+            let silent = self.patience().is_some_and(|at| now >= at);
             match self.phase {
                 Phase::Running if level > 0 => self.begin_end(How::Stopped, level, now),
                 Phase::Running if late => self.begin_end(How::TimedOut, level, now),
+                Phase::Running if silent => self.begin_end(How::Silent, level, now),
                 Phase::Asked(kill_at) if now >= kill_at || level > 1 => self.kill(now),
                 Phase::Killed(until) if now >= until => return Ok(()),
                 Phase::Killed(_) => _ = self.hunt().strike(),
@@ -121,10 +129,15 @@ impl<'a> Job<'a> {
         self.began.checked_add(self.order.timeout?)
     }
 
+    /// When it will have been silent for too long.
+    fn patience(&self) -> Option<Instant> {
+        self.heard.1.checked_add(self.order.idle?)
+    }
+
     /// Serves the pipes until the child has exited, which is true, or something else is due.
     fn wait(&mut self) -> io::Result<bool> {
         let due = match self.phase {
-            Phase::Running => self.deadline(),
+            Phase::Running => self.deadline().into_iter().chain(self.patience()).min(),
             Phase::Asked(kill_at) => Some(kill_at),
             Phase::Killed(_) => Some(Instant::now() + AGAIN),
         };

@@ -19,6 +19,7 @@ struct Trial {
     env_remove: Vec<&'static str>,
     stdin: Option<Vec<u8>>,
     timeout: Option<Duration>,
+    idle: Option<Duration>,
     grace: Duration,
     mark: String,
     sweep: Sweep,
@@ -42,6 +43,7 @@ fn trial(argv: &[&str]) -> Trial {
         env_remove: Vec::new(),
         stdin: None,
         timeout: Some(Duration::from_secs(60)),
+        idle: None,
         grace: Duration::from_secs(60),
         mark: format!("test-{}-{count}.", std::process::id()),
         sweep: Sweep::Always,
@@ -63,6 +65,7 @@ impl Trial {
             env_remove: &self.env_remove,
             stdin: self.stdin.as_deref(),
             timeout: self.timeout,
+            idle: self.idle,
             grace: self.grace,
             mark: &self.mark,
             sweep: self.sweep,
@@ -267,6 +270,19 @@ fn much_output_does_not_stay_in_memory() {
 }
 
 #[test]
+fn a_whole_text_of_many_bytes_does_not_stay_in_memory_either() {
+    let child = sh("head -c 67108864 /dev/zero");
+    let file = child.dir.path().join("outputs/text");
+    let mut out = Capture::new(Mode::Whole, Mask::default()).whole(file.clone());
+    let mut err = Capture::new(Mode::Tail, Mask::default());
+    run(&child.order(), &mut out, &mut err, &child.stop).unwrap();
+    let whole = out.finish().unwrap().whole;
+    assert_eq!((whole.head.len(), whole.head.capacity()), (WHOLE_BYTES, WHOLE_BYTES));
+    assert_eq!(whole.file.unwrap().bytes, 64 << 20);
+    assert_eq!(fs::metadata(&file).unwrap().len(), 64 << 20);
+}
+
+#[test]
 fn a_child_past_its_time_is_asked_to_end() {
     let mut child = sh("trap 'echo asked; exit 0' TERM; echo begun; while :; do sleep 0.01; done");
     child.timeout = Some(Duration::from_millis(50));
@@ -284,6 +300,30 @@ fn a_child_that_ignores_the_request_is_killed() {
     assert_eq!(child.how(), How::TimedOut);
     assert!(began.elapsed() < Duration::from_secs(20));
     assert!(is_gone(child.pid("pid")));
+}
+
+#[test]
+fn a_child_that_prints_nothing_is_ended_with_all_it_started() {
+    // It prints until all are there.
+    let chatter = "while [ ! -e ready ]; do echo begun; sleep 0.01; done &";
+    let mut child = sh(&format!("echo $$ > own; {chatter} {DAEMON}; wait; sleep 60"));
+    (child.sweep, child.idle) = (Sweep::OnStop, Some(Duration::from_millis(500)));
+    child.grace = Duration::from_millis(50);
+    let outcome = child.run();
+    assert_eq!((outcome.ended.how, outcome.ended.how.exit_code()), (How::Silent, 124));
+    assert!(outcome.out.text().starts_with("begun\n"), "what it said is kept");
+    assert!(is_gone(child.pid("own")) && is_gone(child.pid("pid")));
+}
+
+#[test]
+fn a_child_that_prints_on_either_stream_is_not_silent() {
+    // It goes on for several times as long as it may be silent.
+    let mut child = sh("for n in 1 2 3 4 5; do sleep 0.2; echo $n >&2; sleep 0.2; echo $n; done");
+    child.idle = Some(Duration::from_millis(1500));
+    assert_eq!(child.how(), How::Exited(0));
+    let mut child = sh("while :; do echo; sleep 0.01; done");
+    (child.idle, child.timeout) = (Some(Duration::from_secs(30)), Some(Duration::from_millis(50)));
+    assert_eq!(child.how(), How::TimedOut, "which is another thing");
 }
 
 #[test]

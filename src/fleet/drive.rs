@@ -14,7 +14,7 @@ use super::perform::{self, Performed};
 use super::prepare::{Prepared, prepare};
 use super::site::Site;
 use super::work::{Waiting, Work};
-use super::{gates, lifecycle};
+use super::{artifacts, gates, lifecycle};
 use crate::engine::run::{Address, StepState};
 use crate::engine::{self, Choice, Effect, Event, Record, Run, RunStatus, SkipCause, TaskRef};
 use crate::exec::{self, Stop};
@@ -22,6 +22,9 @@ use crate::ids::{Attempt, RunId, StepPath};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, Time};
 use crate::workflow::Plan;
+
+/// How often it is looked whether a person has answered.
+const ANSWERS: Duration = Duration::from_secs(1);
 
 /// Where a run is told about, and where a person is asked.
 pub trait Report {
@@ -212,7 +215,8 @@ impl Drive {
         // A due time that has passed and could not be met (a full disk) is no reason to spin.
         let files = self.store.next_due().map(|due| due.ms_since(now).clamp(1, 3_600_000));
         let wake = self.wake.map(|(_, wake)| wake.saturating_duration_since(Instant::now()));
-        files.map(Duration::from_millis).into_iter().chain(wake).min()
+        let gates = self.run.has_gate().then_some(ANSWERS);
+        files.map(Duration::from_millis).into_iter().chain(wake).chain(gates).min()
     }
 
     /// Keeps the files fresh. A failure here loses nothing yet: the journal has what counts, and
@@ -247,6 +251,7 @@ impl Drive {
     fn record_at(&mut self, reins: &mut Reins, at: Time, event: Event) -> Result<(), StoreError> {
         self.store.record(at, &event)?;
         engine::apply(&self.plan, &mut self.run, at, &event);
+        artifacts::keep_after(&self.site, &self.plan, &self.run, &event);
         reins.report.happened(&self.plan, &self.run, &event);
         Ok(())
     }

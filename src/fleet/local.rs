@@ -1,14 +1,15 @@
 //! A local run: one process that does everything a run is owed.
 //!
 //! One loop waits for what happens (an execution ended, a time is up) and lets the run advance.
-//! Executions happen on a thread of their own, so the loop is free to keep the files up to date
-//! and the person informed.
+//! Executions happen on threads of their own, as many as may go on at once, so the loop is free to
+//! keep the files up to date and the person informed.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use super::drive::{Drive, Hands, Launch, Reins, Report};
 use super::perform::Performed;
+use super::pool::Pool;
 use super::work::Work;
 use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec::Stop;
@@ -25,7 +26,12 @@ pub enum Finish {
     Ended(RunStatus),
     /// It was stopped; the run can be resumed.
     Stopped,
+    /// It waits for a person.
+    Paused,
 }
+
+/// How many executions go on at once, where the person says nothing.
+pub const JOBS: usize = 8;
 
 /// An execution that ended; without a result, it was stopped.
 struct Done {
@@ -34,20 +40,28 @@ struct Done {
     performed: Option<Box<Performed>>,
 }
 
-/// The executing thread, which is made for the first execution.
+/// The executing threads, which are made when they are needed.
 struct Executor {
     stop: Stop,
-    thread: Option<(Sender<Launch>, Receiver<Done>)>,
+    jobs: usize,
+    pool: Pool,
+    tell: Sender<Done>,
+    done: Receiver<Done>,
 }
 
 impl Executor {
-    fn hear(&self, nap: Duration) -> Option<Done> {
-        self.thread.as_ref().and_then(|(_, done)| done.recv_timeout(nap).ok())
+    fn new(stop: Stop, jobs: usize) -> Executor {
+        let (tell, done) = mpsc::channel();
+        Executor { stop, jobs, pool: Pool::new(jobs), tell, done }
     }
 
-    /// Waits for an execution that has been told to stop; nothing, if there is none.
+    fn hear(&self, nap: Duration) -> Option<Done> {
+        self.done.recv_timeout(nap).ok()
+    }
+
+    /// Waits for an execution that has been told to stop.
     fn hear_out(&self) -> Option<Done> {
-        self.thread.as_ref().and_then(|(_, done)| done.recv().ok())
+        self.done.recv().ok()
     }
 }
 
@@ -60,24 +74,17 @@ impl Hands for Executor {
         unreachable!("no work of a local run has an agent to go to")
     }
 
+    fn jobs(&self) -> usize {
+        self.jobs
+    }
+
     fn begin(&mut self, launch: Launch) -> Result<(), StoreError> {
-        let stop = &self.stop;
-        let (launches, _) = self.thread.get_or_insert_with(|| {
-            let (launches, waiting) = mpsc::channel::<Launch>();
-            let (tell, done) = mpsc::channel();
-            let stop = stop.clone();
-            std::thread::spawn(move || {
-                while let Ok(launch) = waiting.recv() {
-                    let performed = launch.perform(&stop).map(Box::new);
-                    let Launch { step, attempt, .. } = launch;
-                    if tell.send(Done { step, attempt, performed }).is_err() {
-                        return;
-                    }
-                }
-            });
-            (launches, done)
+        let (tell, stop) = (self.tell.clone(), self.stop.clone());
+        self.pool.give(move || {
+            let performed = launch.perform(&stop).map(Box::new);
+            let Launch { step, attempt, .. } = launch;
+            let _ = tell.send(Done { step, attempt, performed });
         });
-        launches.send(launch).expect("the executing thread lives as long as the loop");
         Ok(())
     }
 }
@@ -88,8 +95,9 @@ pub fn drive(
     clock: &dyn Clock,
     report: &mut dyn Report,
     stop: &Stop,
+    jobs: usize,
 ) -> Result<(Finish, Run), StoreError> {
-    let mut executor = Executor { stop: stop.clone(), thread: None };
+    let mut executor = Executor::new(stop.clone(), jobs.max(1));
     let driven = go_on(&mut drive, clock, report, &mut executor);
     if driven.is_err() {
         // What is in flight is stopped, since its result can no longer be recorded.
@@ -108,6 +116,7 @@ pub fn drive(
     }
     drive.rest(clock.now())?;
     let finish = match drive.run.status {
+        RunStatus::Running if drive.is_paused() => Finish::Paused,
         RunStatus::Running => Finish::Stopped,
         ended => Finish::Ended(ended),
     };
@@ -125,7 +134,11 @@ fn go_on(
         if stop.level() == 0 {
             drive.advance(&mut Reins { clock, report, hands: executor, stop: &stop })?;
         }
-        let over = drive.is_over() || stop.level() > 0;
+        if drive.is_over() && drive.is_busy() && stop.level() == 0 {
+            // A node ended the run: what goes on beside it is of no use any more.
+            stop.request(1);
+        }
+        let over = drive.is_over() || drive.is_paused() || stop.level() > 0;
         if over && !drive.is_busy() {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Doing what a run is owed: here the pure middle meets the disk, the clock and child processes.
 
 pub mod answer;
+pub mod artifacts;
 mod ask;
 pub mod check;
 pub mod conclude;
@@ -22,6 +23,7 @@ pub mod perform;
 mod pool;
 pub mod post;
 pub mod prepare;
+pub mod retain;
 pub mod run_task;
 pub mod say;
 pub mod site;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::exec::Mask;
 use crate::ids::{RunId, StepPath};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block};
 use crate::workspace::Workspace;
 
 /// The environment as it was when the program began; read once, in `main`.
@@ -82,34 +81,19 @@ pub fn mask(plan: &Plan, environment: &Environment) -> Mask {
 /// The same, and the values of credentials.
 pub fn mask_too(plan: &Plan, environment: &Environment, credentials: &Environment) -> Mask {
     let mut values = Vec::new();
-    collect(&plan.root, environment, &mut values);
+    plan.root.walk(&mut |step| {
+        for name in &step.secrets {
+            values.extend(environment.get(name).map(|value| value.to_string_lossy().into_owned()));
+            values.extend(step.env.iter().filter(|(key, _)| key == name).map(|(_, v)| v.clone()));
+        }
+    });
     values.extend(credentials.values().map(|value| value.to_string_lossy().into_owned()));
     Mask::new(values)
 }
 
 /// The names of all secrets that a plan's steps name.
 pub fn secrets(plan: &Plan) -> Vec<String> {
-    fn names(block: &Block, into: &mut BTreeSet<String>) {
-        for step in &block.steps {
-            into.extend(step.secrets.iter().cloned());
-            if let Action::Each(each) = &step.action {
-                names(&each.block, into);
-            }
-        }
-    }
     let mut found = BTreeSet::new();
-    names(&plan.root, &mut found);
+    plan.root.walk(&mut |step| found.extend(step.secrets.iter().cloned()));
     found.into_iter().collect()
-}
-
-fn collect(block: &Block, environment: &Environment, into: &mut Vec<String>) {
-    for step in &block.steps {
-        for name in &step.secrets {
-            into.extend(environment.get(name).map(|value| value.to_string_lossy().into_owned()));
-            into.extend(step.env.iter().filter(|(key, _)| key == name).map(|(_, v)| v.clone()));
-        }
-        if let Action::Each(each) = &step.action {
-            collect(&each.block, environment, into);
-        }
-    }
 }

@@ -96,6 +96,10 @@ impl Work {
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout_ms.map(Duration::from_millis)
     }
+
+    pub fn idle_timeout(&self) -> Option<Duration> {
+        self.idle_timeout_ms.map(Duration::from_millis)
+    }
 }
 
 /// What an agent's answer must be.

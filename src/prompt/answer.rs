@@ -1,11 +1,358 @@
-//! Structured answers.
-use serde_json::Value;
+//! Answers that are to be one JSON object: how to ask for one, how to find it in what came, and
+//! how to ask again.
+//!
+//! An agent that was asked for an object alone often says something around it. The whole text
+//! counts if it is JSON; else the last code block of JSON; else the first object in the text.
+//!
+//! **Invariant:** no part of a list, or of an object that cannot be read, is taken for the answer:
+//! it is better to ask again than to go on with a piece. The time needed grows with the length of
+//! the answer, whatever is in it.
+
+use serde_json::{Deserializer, Error, Value};
+
+use super::contract;
+use crate::template::kind;
+
+/// How much of an answer is shown to whoever gave it.
+const HEAD: usize = 4096;
+/// How many problems, and how much of each, are told at once.
+const PROBLEMS: usize = 20;
+const PROBLEM: usize = 500;
+
+/// The object that an answer gives, with its keys in the order they were written; or why there is
+/// none.
 pub fn extract_object(answer: &str) -> Result<Value, String> {
-    serde_json::from_str(answer).map_err(|error| error.to_string())
+    let text = answer.trim_start_matches('\u{feff}').trim();
+    if text.is_empty() {
+        return Err("the answer is empty".into());
+    }
+    if let Ok(value) = serde_json::from_str(text) {
+        return only_object(value, "the answer");
+    }
+    let (block, after) = contract::last_block(text);
+    let Some(block) = block else {
+        return first_object(text)?.ok_or_else(|| "the answer has no JSON object in it".into());
+    };
+    match serde_json::from_str(block.trim()) {
+        Ok(value) => only_object(value, "the last code block of JSON"),
+        // What follows it may be a second try; what comes before it is not the last word.
+        Err(error) => match first_object(&text[after..])? {
+            Some(object) => Ok(object),
+            None => Err(format!("the last code block of JSON cannot be read: {error}")),
+        },
+    }
 }
-pub fn instruct(_schema: &Value) -> String {
-    String::new()
+
+fn only_object(value: Value, what: &str) -> Result<Value, String> {
+    match value {
+        Value::Object(_) => Ok(value),
+        other => Err(format!("{what} is {}, but a JSON object is wanted", kind(&other))),
+    }
 }
-pub fn ask_again(_problems: &[String], _last: &str) -> String {
-    String::new()
+
+/// The first object in a text that says something else too. An empty one is taken only if there
+/// is no other: `{}` stands in many a line of code.
+fn first_object(text: &str) -> Result<Option<Value>, String> {
+    let mut empty = None;
+    let mut broken = None;
+    let mut at = 0;
+    while let Some(open) = text[at..].find(['{', '[']).map(|open| at + open) {
+        at = open + 1;
+        // Footnotes and links are in brackets too, but a list of objects is not taken apart.
+        let inside = text[at..].trim_start();
+        let is_list = text[open..].starts_with('[');
+        let names = if is_list { inside.strip_prefix('{') } else { Some(inside) };
+        // Nobody writes a quote here who does not begin an object.
+        let is_meant = names.is_some_and(|names| names.trim_start().starts_with('"'));
+        if is_list && !is_meant {
+            continue;
+        }
+        match value(&text[open..]) {
+            (Some(Ok(Value::Object(map))), length) if map.is_empty() => {
+                empty = empty.or(Some(Value::Object(map)));
+                at = open + length;
+            }
+            (Some(Ok(value)), _) => {
+                return only_object(value, "what stands in the answer").map(Some);
+            }
+            (Some(Err(error)), _) if error.is_eof() => {
+                return Err("the JSON in the answer is cut off".into());
+            }
+            (Some(Err(error)), _) if is_meant => {
+                let why = || {
+                    let line = 1 + text[..open].matches('\n').count();
+                    format!("the JSON that begins in line {line} cannot be read: {error}")
+                };
+                at = open + balanced(&text[open..]).ok_or_else(why)?;
+                broken = broken.or_else(|| Some(why()));
+            }
+            _ => {}
+        }
+    }
+    match (empty, broken) {
+        (_, Some(why)) => Err(why),
+        (empty, None) => Ok(empty),
+    }
+}
+
+/// The JSON value that a text begins with, and how long it is.
+fn value(text: &str) -> (Option<Result<Value, Error>>, usize) {
+    let mut values = Deserializer::from_str(text).into_iter();
+    (values.next(), values.byte_offset())
+}
+
+/// How long what stands in the braces or brackets is that a text begins with, if they are closed.
+fn balanced(text: &str) -> Option<usize> {
+    let (mut depth, mut quoted, mut escaped) = (0, false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' | b'[' if !quoted => depth += 1,
+            b'}' | b']' if !quoted => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at + 1);
+        }
+    }
+    None
+}
+
+/// What is added to a prompt whose answer must fit a schema.
+pub fn instruct(schema: &Value) -> String {
+    format!(
+        "\n\n---\n\nAnswer with one JSON object that fits the JSON Schema below, and with nothing \
+         else: no text before it or after it, and no code fence around it.\n\n```json\n{schema:#}\
+         \n```\n"
+    )
+}
+
+/// What is added to a prompt whose last answer did not fit: what was wrong, and how it began.
+pub fn ask_again(problems: &[String], last: &str) -> String {
+    let mut out = String::from("\n\n---\n\nYour last answer was not accepted:\n\n");
+    for problem in problems.iter().take(PROBLEMS) {
+        let problem = problem.split_whitespace().collect::<Vec<_>>().join(" ");
+        out.push_str(&format!("- {}\n", head(&problem, PROBLEM)));
+    }
+    if problems.len() > PROBLEMS {
+        out.push_str(&format!("- and {} more\n", problems.len() - PROBLEMS));
+    }
+    let last = head(last.trim(), HEAD);
+    if last.is_empty() {
+        out.push_str("\nIt was empty.\n");
+    } else {
+        let fence = fence(&last);
+        out.push_str(&format!("\nIt was this, or began so:\n\n{fence}\n{last}\n{fence}\n"));
+    }
+    out.push_str("\nAnswer again, with one JSON object that fits the schema and nothing else.\n");
+    out
+}
+
+/// The first bytes of a text, cut between two letters and marked as cut.
+fn head(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+    format!("{}…", &text[..end])
+}
+
+/// Marks around a text that none within it can close.
+fn fence(text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
+    "`".repeat(3.max(longest + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+    use serde_json::json;
+
+    fn gives(cases: &[(&str, &str)]) {
+        for (answer, wanted) in cases {
+            let found = match extract_object(answer) {
+                Ok(object) => object.to_string(),
+                Err(why) => why,
+            };
+            let same = wanted.strip_suffix('…').map_or(found == *wanted, |w| found.starts_with(w));
+            assert!(same, "{answer}\n  gave {found}\n  not  {wanted}");
+        }
+    }
+
+    #[test]
+    fn the_whole_text_counts_first() {
+        gives(&[
+            (r#" {"b": 1, "a": [2, {"z": null}]} "#, r#"{"b":1,"a":[2,{"z":null}]}"#),
+            ("\u{feff}{}", "{}"),
+            (r#"{"a": "```json\n{\"b\": 1}\n```"}"#, r#"{"a":"```json\n{\"b\": 1}\n```"}"#),
+            ("[{\"a\": 1}]", "the answer is a list, but a JSON object is wanted"),
+            ("42", "the answer is a number, but a JSON object is wanted"),
+            ("null", "the answer is null, but a JSON object is wanted"),
+            ("\"{}\"", "the answer is text, but a JSON object is wanted"),
+            ("", "the answer is empty"),
+            (" \n", "the answer is empty"),
+        ]);
+    }
+
+    #[test]
+    fn a_code_block_counts_next() {
+        gives(&[
+            ("```json\n{\"a\": 1}\n```", r#"{"a":1}"#),
+            ("```\n{\"a\": 1}\n```", r#"{"a":1}"#),
+            ("Here {\"x\": 1} it is:\n\n```JSON\n{\"a\": 1}\n```\nAll {well}.", r#"{"a":1}"#),
+            ("```json\n{\"a\": 1}\n```\nbetter:\n```json\n{\"a\": 2}\n```", r#"{"a":2}"#),
+            ("~~~json\n{\"a\": \"```\"}\n~~~", r#"{"a":"```"}"#),
+            ("```sh\nls\n```\n{\"a\": 1}", r#"{"a":1}"#),
+            (
+                "```json\n[1]\n```",
+                "the last code block of JSON is a list, but a JSON object is wanted",
+            ),
+            (
+                "```json\n{\"a\": 1}\n```\n```json\n{a: 2}\n```",
+                "the last code block of JSON cannot be read: key must be a string…",
+            ),
+            ("```json\n{a: 2}\n```\nI mean {\"a\": 2}", r#"{"a":2}"#),
+        ]);
+    }
+
+    #[test]
+    fn an_object_is_found_between_words() {
+        gives(&[
+            ("Sure! {\"a\": {\"b\": [1]}} Anything else?", r#"{"a":{"b":[1]}}"#),
+            ("{\"a\": 1} and {\"b\": 2}", r#"{"a":1}"#),
+            ("the set {x} and f() {}: {\"a\": \"}\"}", r#"{"a":"}"}"#),
+            ("see [1] and [x](y): {\"a\": 1}", r#"{"a":1}"#),
+            ("{{\"a\": 1}}", r#"{"a":1}"#),
+            ("let x = {};", "{}"),
+            ("끝: {\"가\": \"나\"}", r#"{"가":"나"}"#),
+            ("no object at all", "the answer has no JSON object in it"),
+            ("{ not json }", "the answer has no JSON object in it"),
+        ]);
+    }
+
+    #[test]
+    fn a_piece_is_not_the_answer() {
+        gives(&[
+            ("Here: {\"a\": {\"b\": 1}, \"c\":", "the JSON in the answer is cut off"),
+            ("{\"a\": \"cut", "the JSON in the answer is cut off"),
+            (
+                "x [ {\"a\": 1}, {\"b\": 2}]",
+                "what stands in the answer is a list, but a JSON object is wanted",
+            ),
+            (
+                "so:\n{\"a\": {\"b\": 1}, c: {\"d\": 1}}",
+                "the JSON that begins in line 2 cannot be read: key must be a string…",
+            ),
+            ("{\"a\": {\"b\": 1} \"c\"} then {\"d\": 1}", r#"{"d":1}"#),
+            ("{\"a\" b {\"c\": 1}", "the JSON that begins in line 1 cannot be read: expected `:`…"),
+            ("x [{\"a\": 1}, {\"b\":", "the JSON in the answer is cut off"),
+            (
+                "x [{\"a\": 1}, {\"b\": 2},] y",
+                "the JSON that begins in line 1 cannot be read: trailing comma…",
+            ),
+            ("{\"a\": 1,} {}", "the JSON that begins in line 1 cannot be read: trailing…"),
+        ]);
+    }
+
+    #[test]
+    fn what_is_asked_for_can_be_found_again() {
+        let schema = json!({"type": "object", "properties": {"z": {}, "a": {}}});
+        let text = instruct(&schema);
+        assert!(text.starts_with("\n\n---\n\n") && text.contains("nothing else"));
+        assert_eq!(extract_object(&text), Ok(schema));
+        assert!(text.find("\"z\"") < text.find("\"a\""));
+    }
+
+    #[test]
+    fn asking_again_tells_what_was_wrong() {
+        let text = ask_again(&["`a` is\n missing".into(), "`b` must be text".into()], " {} \n");
+        let wanted = "\n\n---\n\nYour last answer was not accepted:\n\n- `a` is missing\n\
+                      - `b` must be text\n\nIt was this, or began so:\n\n```\n{}\n```\n\n\
+                      Answer again, with one JSON object that fits the schema and nothing else.\n";
+        assert_eq!(text, wanted);
+        assert!(ask_again(&["x".into()], " ").contains("\nIt was empty.\n"));
+        let text = ask_again(&["x".into()], "```json\n````\n```");
+        assert_eq!(text.matches("\n`````\n").count(), 2);
+    }
+
+    #[test]
+    fn asking_again_is_not_longer_than_it_must_be() {
+        let text = ask_again(&vec!["가".repeat(1000); 1000], &"é".repeat(100_000));
+        assert!(text.len() < HEAD + PROBLEMS * (PROBLEM + 10) + 500, "{}", text.len());
+        assert!(text.contains("- and 980 more\n"));
+        assert_eq!(text.matches('é').count(), HEAD / 2);
+        assert_eq!(head("aé", 2), "a…");
+        assert_eq!(head("aé", 3), "aé");
+    }
+
+    #[test]
+    fn long_answers_take_no_long_time() {
+        const LONG: usize = 1 << 18;
+        for row in [
+            "{",
+            "[",
+            "}",
+            "{{\"",
+            "{\"",
+            "{\"a\":",
+            "{\"a\":[",
+            "[{\"a\":",
+            "[{",
+            "{} ",
+            "[{}",
+            "```json\n",
+            "```\n{",
+            "{\"a\":1 x} ",
+            "\"",
+            "[{\"a\":1}x",
+            "{\"\\",
+            "{\n",
+        ] {
+            for (before, after) in [("", ""), ("x ", ""), ("x {\"a\":[", ""), ("x ", "}]}```\n{}")]
+            {
+                let answer = [before, &row.repeat(LONG / row.len()), after].concat();
+                let _ = extract_object(&answer);
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_answered_can_be_read() {
+        const SCRAPS: [&str; 18] = [
+            "{",
+            "}",
+            "[",
+            "]",
+            "\"",
+            "\"a\"",
+            ":",
+            "1",
+            ",",
+            " ",
+            "\n",
+            "```",
+            "json\n",
+            "\\",
+            "é",
+            "{\"a\":1}",
+            "x",
+            "{\"b\":{}}",
+        ];
+        let mut random = Random::new(5);
+        let mut found = 0;
+        for _ in 0..20_000 {
+            let answer: String =
+                (0..random.below(14)).map(|_| SCRAPS[random.below(SCRAPS.len())]).collect();
+            if let Ok(object) = extract_object(&answer) {
+                assert!(object.is_object());
+                found += 1;
+            }
+            let again = ask_again(std::slice::from_ref(&answer), &answer);
+            assert!(again.ends_with("nothing else.\n"));
+        }
+        assert!(found > 1000, "{found}");
+    }
 }

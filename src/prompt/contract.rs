@@ -151,7 +151,7 @@ impl<'t> Fence<'t> {
 /// A block is JSON if it says so, or if it says nothing and begins with a brace. A block that
 /// opens inside one of another kind counts, since samples in answers are often nested wrongly;
 /// not if the outer one has the longer marks, which is how to nest them rightly.
-fn last_block(text: &str) -> (Option<&str>, usize) {
+pub(super) fn last_block(text: &str) -> (Option<&str>, usize) {
     let mut found = None;
     let mut end = 0;
     let mut outer: Option<(Fence, usize)> = None;

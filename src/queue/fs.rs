@@ -86,8 +86,9 @@ impl FsQueue {
             drawn: AtomicU64::new(0),
             beats: AtomicU64::new(0),
         };
-        queue.make_own_dirs()?;
+        // Nothing is made in a place that cannot say what it is.
         queue.volume = queue.find_volume()?;
+        queue.make_own_dirs()?;
         Ok(queue)
     }
 

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::End;
 
+/// The directory that is the engine's own.
+pub(super) const OWN: &str = ".orchestrate";
+
 /// The directories of a queue. All of them must be on one volume: a rename does not cross.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -24,7 +27,7 @@ impl Layout {
     }
 
     fn own(&self, name: &str) -> PathBuf {
-        self.root.join(".orchestrate").join(name)
+        self.root.join(OWN).join(name)
     }
 
     pub fn inbox(&self, agent: &str) -> PathBuf {

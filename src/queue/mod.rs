@@ -14,6 +14,7 @@ mod enqueue;
 pub mod fs;
 pub mod layout;
 mod look;
+mod lost;
 mod markers;
 mod moves;
 pub mod name;
@@ -33,7 +34,9 @@ use serde_json::{Map, Value};
 
 pub use fs::FsQueue;
 pub use layout::Layout;
+pub use lost::VolumeFault;
 pub use name::{ClaimName, TaskId, TaskName};
+pub use volume::{fault_of, has_queue};
 
 /// What is put into an inbox.
 #[derive(Clone, Debug, PartialEq)]

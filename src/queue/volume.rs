@@ -11,38 +11,120 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::FsQueue;
+use super::layout::Layout;
+use super::lost::{self, VolumeFault};
 use super::moves::{Patience, parent};
-use crate::disk::Visit;
+use crate::disk::{Disk, Visit};
 
 const SCHEMA: &str = "fleet/v1";
 /// How long whoever names the volume may take to write a line.
 const HALF_MADE: Duration = Duration::from_millis(500);
 
+/// What a volume's name is kept as.
+pub(super) fn document(word: &str) -> Value {
+    json!({ "schema": SCHEMA, "volume": word })
+}
+
+/// What is there of a volume's name.
+enum Name {
+    Known(String),
+    /// Nothing at all.
+    None,
+    /// Something that is no name, or not yet.
+    Unreadable(VolumeFault),
+}
+
+/// Whether a workspace has a queue. An error, if it has one and cannot say which.
+pub fn has_queue(disk: &dyn Disk, layout: &Layout) -> io::Result<bool> {
+    match read_name(disk, layout)? {
+        Name::Known(_) | Name::Unreadable(_) => Ok(true),
+        Name::None => need_new(disk, layout).map(|is_new| !is_new),
+    }
+}
+
+/// What is wrong with the name of a workspace's queue, if anything.
+pub fn fault_of(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<VolumeFault>> {
+    let fault = match read_name(disk, layout)? {
+        Name::Known(_) => return Ok(None),
+        Name::Unreadable(fault) => return Ok(Some(fault)),
+        Name::None => need_new(disk, layout).err(),
+    };
+    fault.map_or(Ok(None), |error| match VolumeFault::of(&error) {
+        Some(fault) => Ok(Some(fault.clone())),
+        None => Err(error),
+    })
+}
+
+/// Whether a workspace without a name is new; false if it has been named meanwhile. An error, if
+/// there was a queue.
+fn need_new(disk: &dyn Disk, layout: &Layout) -> io::Result<bool> {
+    let Some(trace) = lost::trace(disk, layout)? else { return Ok(true) };
+    // A queue has its name before it has anything else: looked for after what it left, it is
+    // there, or it is lost.
+    let file = layout.fleet_file();
+    match lost::is_listed(disk, &file)? {
+        true => Ok(false),
+        false => Err(VolumeFault::Gone { file, trace }.into()),
+    }
+}
+
+fn read_name(disk: &dyn Disk, layout: &Layout) -> io::Result<Name> {
+    let file = layout.fleet_file();
+    let damaged = |reason: &str| {
+        let (file, reason) = (file.clone(), reason.to_owned());
+        Ok(Name::Unreadable(VolumeFault::Damaged { file, reason }))
+    };
+    let bytes = match disk.read(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Name::None),
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+            return damaged("it is a directory");
+        }
+        bytes => bytes?,
+    };
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return damaged("it is empty");
+    }
+    let Ok(document) = serde_json::from_slice::<Value>(&bytes) else {
+        return damaged("it is not JSON");
+    };
+    let text = |key: &str| document.get(key).and_then(Value::as_str).filter(|t| !t.is_empty());
+    match (text("schema"), text("volume")) {
+        (Some(SCHEMA), Some(volume)) => Ok(Name::Known(volume.to_owned())),
+        (Some(SCHEMA), None) => damaged("it has no `volume`"),
+        (Some(other), _) => {
+            let schema = other.chars().filter(|c| !c.is_control()).take(40).collect();
+            Ok(Name::Unreadable(VolumeFault::Foreign { file, schema }))
+        }
+        (None, _) => damaged("it has no `schema`"),
+    }
+}
+
 impl FsQueue {
     /// The volume's name, which is made if it has none.
     pub(super) fn find_volume(&self) -> io::Result<String> {
+        let (disk, layout) = (&*self.disk, &self.layout);
         let mut patience = Patience::new(HALF_MADE);
         loop {
-            if let Some(volume) = self.read_volume()? {
-                return Ok(volume);
-            }
-            match self.name_volume() {
-                Ok(()) => {}
-                // Somebody was faster, and on a disk without links may still be writing.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    if self.read_volume()?.is_none() {
-                        patience.wait_anyway(self.damaged())?;
+            match read_name(disk, layout)? {
+                Name::Known(volume) => return Ok(volume),
+                // On a disk without links somebody may still be writing it.
+                Name::Unreadable(fault) => patience.wait_anyway(fault.into())?,
+                Name::None if need_new(disk, layout)? => match self.name_volume() {
+                    // Somebody may have been faster.
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                        return Err(error);
                     }
-                }
-                Err(error) => return Err(error),
+                    _ => {}
+                },
+                Name::None => patience.wait_anyway(unseen(layout))?,
             }
         }
     }
 
     fn name_volume(&self) -> io::Result<()> {
-        let document = json!({ "schema": SCHEMA, "volume": self.word() });
-        let bytes = format!("{document}\n").into_bytes();
+        let bytes = format!("{}\n", document(&self.word())).into_bytes();
         let (file, temporary) = (self.layout.fleet_file(), self.temporary());
+        self.disk.make_dirs(&self.layout.tmp())?;
         self.write_one(&temporary, bytes.clone(), true)?;
         let linked = match self.disk.link(&temporary, &file) {
             // Some file systems have no links; then it is not whole for a moment.
@@ -57,20 +139,10 @@ impl FsQueue {
     }
 
     fn read_volume(&self) -> io::Result<Option<String>> {
-        let bytes = match self.disk.read(&self.layout.fleet_file()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            bytes => bytes?,
-        };
-        let document: Option<Value> = serde_json::from_slice(&bytes).ok();
-        Ok(document.and_then(|document| Some(document.get("volume")?.as_str()?.to_owned())))
-    }
-
-    fn damaged(&self) -> io::Error {
-        let file = self.layout.fleet_file();
-        io::Error::other(format!(
-            "`{}` does not say which volume this is: remove it if nobody uses the queue",
-            file.display()
-        ))
+        Ok(match read_name(&*self.disk, &self.layout)? {
+            Name::Known(volume) => Some(volume),
+            Name::None | Name::Unreadable(_) => None,
+        })
     }
 
     /// Whether the volume that was opened is still the one that is there.
@@ -147,4 +219,9 @@ impl FsQueue {
             Err(error) => Err(error),
         }
     }
+}
+
+/// A cache does not know yet what is there.
+fn unseen(layout: &Layout) -> io::Error {
+    io::Error::other(format!("`{}` is there and cannot be seen yet", layout.fleet_file().display()))
 }

@@ -29,7 +29,18 @@ pub enum LockError {
 /// Takes the lock of a run, or says who has it.
 pub fn take(root: &Path) -> Result<RunLock, LockError> {
     // Writable, because a network file system gives an exclusive lock on nothing less.
-    let file = OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?;
+    take_file(OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?)
+}
+
+/// Takes the lock of a workspace for a run that changes what is in it, or says who has it.
+pub fn take_checkout(workspace: &Path) -> Result<RunLock, LockError> {
+    let path = workspace.join(".orchestrate/checkout.lock");
+    std::fs::create_dir_all(path.parent().unwrap_or(workspace))?;
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    or_none(take_file(open?))
+}
+
+fn take_file(file: File) -> Result<RunLock, LockError> {
     let mut waits = LOOKED_AT.iter();
     loop {
         if !has_locks() {
@@ -51,8 +62,13 @@ pub fn take(root: &Path) -> Result<RunLock, LockError> {
 /// The same for a run of a fleet, which is owned by the claim of its task: a volume without locks
 /// will do.
 pub fn take_if_any(root: &Path) -> Result<RunLock, LockError> {
+    or_none(take(root))
+}
+
+/// A volume without locks has none to take.
+fn or_none(taken: Result<RunLock, LockError>) -> Result<RunLock, LockError> {
     use nix::errno::Errno::{ENOLCK, ENOSYS, EOPNOTSUPP};
-    match take(root) {
+    match taken {
         Err(LockError::Io(error)) => {
             let code = error.raw_os_error().map(nix::errno::Errno::from_raw);
             let none = code.is_some_and(|code| [ENOLCK, ENOSYS, EOPNOTSUPP].contains(&code));

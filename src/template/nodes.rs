@@ -242,9 +242,11 @@ pub(crate) fn name_length(text: &str, dashes: bool) -> usize {
     if !bytes.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_') {
         return 0;
     }
-    let inside = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    let end = bytes.iter().position(|byte| !inside(byte) && !(dashes && *byte == b'-'));
-    end.unwrap_or(bytes.len())
+    let inside = |byte: &u8| match *byte {
+        b'-' => dashes,
+        byte => byte.is_ascii_alphanumeric() || byte == b'_',
+    };
+    bytes.iter().position(|byte| !inside(byte)).unwrap_or(bytes.len())
 }
 
 /// The variable that is named right behind a dollar, and how long its name is.

@@ -11,6 +11,7 @@ mod runs;
 mod tasks;
 mod why;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
 use crate::ids::RunId;
 use crate::queue::{End, FsQueue, Layout, Place, Queue};
+use crate::store;
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
 
@@ -85,11 +87,7 @@ impl Board {
 
     /// The ids of all runs, newest first.
     pub fn run_ids(&self) -> Vec<RunId> {
-        let entries = std::fs::read_dir(&self.state_dir).into_iter().flatten().flatten();
-        let mut ids: Vec<RunId> =
-            entries.filter_map(|entry| RunId::parse(entry.file_name().to_str()?)).collect();
-        ids.sort_by(|a, b| b.cmp(a));
-        ids
+        runs_in(&self.state_dir)
     }
 
     /// Every agent that somebody serves or that has tasks.
@@ -140,6 +138,25 @@ impl Board {
     pub fn coordinators(&self) -> usize {
         self.members.serving(COORDINATOR).count()
     }
+}
+
+/// The ids of the runs that are kept in a directory, newest first. An id tells the second; those
+/// of one second go by when their workflow was copied, which happens once, at their beginning.
+pub fn runs_in(dir: &Path) -> Vec<RunId> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut ids: Vec<RunId> =
+        entries.filter_map(|entry| RunId::parse(entry.file_name().to_str()?)).collect();
+    ids.sort_by(|a, b| b.cmp(a));
+    let begun = |id: &RunId| {
+        let copy = dir.join(id.as_str()).join(store::DEFINITION);
+        std::fs::metadata(copy).and_then(|copy| copy.modified()).ok()
+    };
+    for of_one_second in ids.chunk_by_mut(|a, b| a.stamp() == b.stamp()) {
+        if of_one_second.len() > 1 {
+            of_one_second.sort_by_cached_key(|id| Reverse(begun(id)));
+        }
+    }
+    ids
 }
 
 /// Text that somebody else wrote, fit for a line of ours: nothing in it moves a cursor.

@@ -1,11 +1,34 @@
 //! Where a run is, in a line or two.
 
+use crate::engine::run::{Front, StepState};
 use crate::engine::{Run, whereabouts};
 use crate::time::Time;
 use crate::workflow::Plan;
 
+/// How many nodes have settled, and those that go on.
+fn of_graph(plan: &Plan, run: &Run, front: &Front, now: Time) -> Vec<String> {
+    let total = plan.root.steps.len();
+    let mut lines = vec![format!("[{}/{total}] nodes settled", total - front.left)];
+    for index in &front.open {
+        let here = run.inner_position(*index);
+        let Some(slot) = run.slot(&here) else { continue };
+        let started = slot.record.as_ref().and_then(|record| record.started_at);
+        let since = started.map_or(0, |at| now.ms_since(at) / 1000);
+        let word = match slot.state {
+            StepState::Waiting => "waits for a person",
+            StepState::Resting { .. } => "will be tried again",
+            _ => "Running",
+        };
+        lines.push(format!("  └─ {}: {word} ({since}s)...", here.path(plan)));
+    }
+    lines
+}
+
 /// `[2/5] ProcessData: Running (15s)...`, and a line for each loop that is open.
 pub fn lines(plan: &Plan, run: &Run, now: Time) -> Vec<String> {
+    if let Some(front) = &run.body.front {
+        return of_graph(plan, run, front, now);
+    }
     let here = whereabouts(plan, run);
     let mut lines = Vec::new();
     let Some((number, total, name)) = here.first() else { return lines };

@@ -14,6 +14,7 @@ use crate::fleet::Report;
 use crate::ids::StepPath;
 use crate::time::Time;
 use crate::workflow::Plan;
+use crate::workflow::plan::{Action, RoundsKind};
 
 /// How much to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,9 @@ impl TextReport {
     /// Tells of the loops that ended with this event: those around its step, inside out.
     fn loops_ended(&mut self, plan: &Plan, run: &Run, event: &Event) {
         let (step, is_loop) = match event {
-            Event::Ended { step, .. } | Event::Skipped { step, .. } => (step, false),
+            Event::Ended { step, .. }
+            | Event::Skipped { step, .. }
+            | Event::Answered { step, .. } => (step, false),
             Event::Opened { step } | Event::Moved { step, .. } => (step, true),
             _ => return,
         };
@@ -99,6 +102,11 @@ impl TextReport {
             let Some(slot) = run.slot(&at) else { return };
             let (Some(each), Some(record)) = (&slot.each, &slot.record) else { return };
             if slot.state != StepState::Settled {
+                return;
+            }
+            if let Action::Rounds(rounds) = &at.step_of(plan).action {
+                let line = self.rounds_ended(plan, run, &at, rounds.kind);
+                self.say(&line);
                 return;
             }
             let left = each.index < each.items.len();
@@ -128,6 +136,33 @@ impl TextReport {
         }
     }
 
+    /// How a step of rounds ended.
+    fn rounds_ended(&self, plan: &Plan, run: &Run, at: &Address, kind: RoundsKind) -> String {
+        let total = at.block(plan).steps.len();
+        let slot = run.slot(at);
+        let record = slot.and_then(|slot| slot.record.as_deref()).cloned().unwrap_or_default();
+        let rounds = slot.and_then(|slot| slot.each.as_ref()).map_or(0, |each| each.index + 1);
+        let word = match (record.status, kind) {
+            (StepStatus::Completed, RoundsKind::Approval) => "approved",
+            (StepStatus::Completed, RoundsKind::Loop) => "completed",
+            _ => "failed",
+        };
+        let rounds = match (kind, rounds) {
+            (RoundsKind::Approval, _) => String::new(),
+            (RoundsKind::Loop, 1) => "1 round, ".into(),
+            (RoundsKind::Loop, rounds) => format!("{rounds} rounds, "),
+        };
+        let why = record.error.as_ref().map(|error| format!(": {}", error.message));
+        format!(
+            "[{}/{total}] {}: {} ({rounds}{}){}",
+            at.step + 1,
+            at.path(plan),
+            self.paint(record.status, word),
+            seconds(record.duration_ms.unwrap_or(0)),
+            why.unwrap_or_default(),
+        )
+    }
+
     fn outcome(&self, record: &Record, run: &Run, address: &Address) -> String {
         let time = seconds(record.duration_ms.unwrap_or(0));
         let code = record.exit_code.unwrap_or(0);
@@ -145,7 +180,17 @@ impl TextReport {
                 let next = if again { "; trying again" } else { "" };
                 format!("{word} with exit code {code} ({time}{attempt}){next}")
             }
-            StepStatus::Skipped => self.paint(StepStatus::Skipped, "skipped"),
+            StepStatus::Skipped => {
+                let why = match (&record.warning, record.skip_cause) {
+                    (Some(warning), _) => format!(" ({warning})"),
+                    (None, Some(SkipCause::UpstreamFailed)) => " (what it needs failed)".into(),
+                    (None, Some(SkipCause::UpstreamSkipped)) => {
+                        " (what it needs was skipped)".into()
+                    }
+                    (None, _) => String::new(),
+                };
+                format!("{}{why}", self.paint(StepStatus::Skipped, "skipped"))
+            }
             _ => format!("{} ({time}{attempt})", self.paint(StepStatus::Completed, "completed")),
         }
     }
@@ -203,6 +248,9 @@ impl Report for TextReport {
             Event::Opened { step } if failed(plan, run, step) => self.ended(plan, run, step),
             _ if self.telling == Telling::Quiet => {}
             Event::Skipped { step, .. } => self.ended(plan, run, step),
+            Event::Kept { step } => {
+                self.say(&format!("{step}: completed before, and nothing changed"));
+            }
             Event::Moved { step, index, error: Some(error) } => {
                 self.say(&format!("warning: item {index} of `{step}` was not moved: {error}"));
             }

@@ -12,7 +12,7 @@ mod nodes;
 mod nodes_graph;
 mod nodes_keys;
 mod nodes_modes;
-mod nodes_shell;
+pub mod nodes_shell;
 #[cfg(test)]
 mod nodes_tests;
 mod nodes_texts;

@@ -82,6 +82,10 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         },
         root,
         parts: each_once(reading.parts.into_inner()),
+        exclusive: !matches!(
+            top.get("mutates_checkout").map(|node| &node.value),
+            Some(Value::Bool(false))
+        ),
     })
 }
 

@@ -157,10 +157,10 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
         if !seen.insert(reference.to_string()) {
             continue;
         }
-        let message = format!("`{reference}` stands {spot} in {what}");
+        let message = format!("`{reference}` stands {} in {what}", spot.name());
         let hint = format!(
-            "it becomes one quoted word by itself, and in other quotes what is in it could be \
-             run: write `value={reference}` and then \"$value\""
+            "it is one quoted word by itself, and other programs that read this language may run \
+             what is in it: write `value={reference}` and then \"$value\""
         );
         findings.add(Problem::warning(message).at(place).hint(hint));
     }

@@ -27,6 +27,8 @@ pub struct Plan {
     pub root: Block,
     /// Files beside the workflow that it is made of; a run keeps its own copies.
     pub parts: Vec<Part>,
+    /// It changes the checkout, so no other such run may go on in it.
+    pub exclusive: bool,
 }
 
 /// A file that a workflow names, found where such files are looked for.

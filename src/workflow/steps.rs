@@ -179,6 +179,7 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
         dirs,
         root,
         parts: Vec::new(),
+        exclusive: false,
     };
     Some((plan, reading.paths.into_inner()))
 }

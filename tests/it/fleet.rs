@@ -144,7 +144,8 @@ fn cancel_a_local_run() {
     world.run(&["cancel", "latest"]).exits(0);
     gone(&pids);
     assert_eq!(world.status(), "cancelled");
-    run.wait().exits(4).says("cancelled");
+    let told = run.wait().exits(4).says("cancelled");
+    says(&told.stderr, &format!("take it up again: orchestrate retry {}", world.run_id()));
     world.run(&["cancel", "latest"]).exits(0).says("already");
     says(&why(&world, "latest"), "was cancelled");
     world.write("go", "");
@@ -318,10 +319,18 @@ fn resume_a_fleet_run_here() {
     world.run(&["resume", &id]).exits(5).says("is being driven already");
     world.run(&["retry", &id]).exits(5);
     run.signal(SIGINT);
-    run.wait().exits(130);
+    let told = run.wait().exits(130);
+    let member = name_of(&worker);
+    says(&told.stderr, &format!("goes on: `Hold`, which engineer worker {member} on "));
+    for verb in ["logs", "resume", "cancel"] {
+        says(&told.stderr, &format!("orchestrate {verb} {id}"));
+    }
     assert_eq!(shown(&world), "stopped");
-    // The task goes on meanwhile; whoever resumes takes its result in.
+    // The task goes on meanwhile, and can be followed; whoever resumes takes its result in.
+    let logs = world.start(&["logs", &id, "Hold", "--follow"]);
+    until("it is followed", || logs.stdout().contains("holding"));
     world.write("go", "");
+    says(&logs.wait().exits(0).stdout, "released");
     world.run(&["resume", &id]).exits(0);
     assert_eq!(world.read("ran"), "before\nafter\n");
     assert_eq!(world.state()["steps"]["Hold"]["attempt"], 1);
@@ -449,8 +458,12 @@ fn drain_a_worker() {
     submit(&world);
     held(&world);
     let name = name_of(&first);
-    world.run(&["workers", "drain", "nobody"]).exits(2).says("workers ls");
-    says(&world.run(&["workers", "drain", &name[..6]]).exits(0).stdout, &name);
+    // Nobody is asked unless all are known; who is named twice is asked once.
+    world.run(&["workers", "drain", "engineer", "nobody"]).exits(2).says("workers ls");
+    assert!(world.list(".orchestrate/drain").is_empty());
+    let told = world.run(&["workers", "drain", &name[..6], "engineer"]).exits(0).stdout;
+    let wanted = format!("engineer {name} is asked to end, when it has finished its task\n");
+    assert_eq!(told, wanted);
     until("it drains", || {
         json(&world, &["workers", "ls"])["workers"]
             .as_array()

@@ -17,6 +17,7 @@ mod fleet_faults;
 mod hostile;
 mod kill;
 mod pattern;
+mod runtimes;
 mod signals;
 mod terminal;
 mod tidy;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let mut trials = coded();
     trials.extend(case::trials(&cases, &world::programs()));
     trials.extend(case::fleet_trials(&cases.join("steps"), &world::programs()));
+    trials.extend(case::fleet_trials(&cases.join("nodes"), &world::programs()));
     trials.extend(coverage::trials(&cases));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -53,6 +55,7 @@ fn coded() -> Vec<Trial> {
         doctor::trials(),
         hostile::trials(),
         kill::trials(),
+        runtimes::trials(),
         signals::trials(),
         terminal::trials(),
         tidy::trials(),

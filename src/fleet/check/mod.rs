@@ -28,6 +28,8 @@ const REST: Duration = Duration::from_millis(100);
 /// What can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
+    /// Nothing says which volume this is, though there is a queue.
+    Volume,
     /// A file among tasks whose name is none of a task.
     BadName,
     /// A task lies in more than one place.
@@ -78,6 +80,7 @@ impl Kind {
     /// How people and programs call it.
     pub fn name(self) -> &'static str {
         match self {
+            Kind::Volume => "volume",
             Kind::BadName => "bad-name",
             Kind::TwoPlaces => "two-places",
             Kind::EndedTwice => "ended-twice",

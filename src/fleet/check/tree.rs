@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{Calm, Finding, Kind};
 use crate::disk::{Disk, RealDisk};
 use crate::fleet::member::{Process, Registration};
-use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, seal};
+use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, fault_of, seal};
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 /// The batch of what cannot be read: there, and only there, a task need not be whole.
@@ -83,6 +83,7 @@ impl Tree {
     pub(super) fn look(root: &Path, calm: Calm, into: &mut Vec<Finding>) -> io::Result<Tree> {
         let layout = Layout::new(root);
         let mut looker = Looker { layout, calm, tree: Tree::default(), findings: into };
+        looker.look_at_volume()?;
         looker.look_at_members()?;
         looker.look_at_waiting()?;
         looker.look_at_held()?;
@@ -126,6 +127,14 @@ impl Looker<'_> {
     /// A path for people.
     fn shown(&self, path: &Path) -> String {
         path.strip_prefix(&self.layout.root).unwrap_or(path).display().to_string()
+    }
+
+    fn look_at_volume(&mut self) -> io::Result<()> {
+        if let Some(fault) = fault_of(&RealDisk::default(), &self.layout)? {
+            let shown = self.shown(&self.layout.fleet_file());
+            self.find(Kind::Volume, shown, fault.to_string());
+        }
+        Ok(())
     }
 
     fn look_at_members(&mut self) -> io::Result<()> {
@@ -175,12 +184,15 @@ impl Looker<'_> {
             let batch = name(&dir);
             self.tree.batches.insert((end, batch.clone()));
             let mut statuses = BTreeSet::new();
-            for path in files(&dir)? {
+            for path in entries(&dir, |_| true)? {
                 let file = name(&path);
                 if let Some((claim, by)) = ClaimName::parse_ended(&file) {
                     let (task, batch) = (claim.task.clone(), batch.clone());
                     let state = State::Ended { end, batch, name: claim, by };
                     self.take_in(path, task, state, "")?;
+                } else if path.is_dir() {
+                    // What people dropped may be a directory, and has the name of a task then.
+                    continue;
                 } else if let Some(stem) = file.strip_suffix(STATUS) {
                     statuses.insert(stem.to_owned());
                 } else if end == End::Cancelled || looks_like_a_task(&file) {

@@ -19,7 +19,7 @@ use crate::fleet::post::{self, Asked, COORDINATOR, RunTask};
 use crate::fleet::site::{self, Site};
 use crate::fleet::systemd;
 use crate::ids::RunId;
-use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
+use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish, Queue};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{History, LoadError, StoreError};
 use crate::time::{Clock, SystemClock};
@@ -222,6 +222,17 @@ impl Coordinator {
         reports: &mut dyn Reports,
     ) -> Result<bool, StoreError> {
         let run = held.drive.run.id.clone();
+        let out = self.out.values().any(|out| out.run == run);
+        if out && held.drive.is_over() {
+            // A node ended the run: those who work for it are told, and waited for.
+            if !std::mem::replace(&mut held.cancelling, true) {
+                if let Err(error) = self.setup.queue.request_cancel(run.as_str()) {
+                    tracing::warn!("run {run}: {error}; its tasks are not told that it is over");
+                }
+                self.next_look = Instant::now();
+            }
+            return Ok(false);
+        }
         if held.cancelling && !held.drive.is_over() {
             if self.out.values().any(|out| out.run == run) {
                 return Ok(false);
@@ -281,11 +292,15 @@ impl Coordinator {
             .filter(|(_, held)| !claims.contains(&held.claim.name.stem()))
             .map(|(run, _)| run.clone())
             .collect();
+        if lost.is_empty() {
+            return;
+        }
+        // They may have been claimed since the keeper looked: a thousand of them at once.
+        let still = self.setup.queue.claims(COORDINATOR).unwrap_or_default();
+        let still: HashSet<String> = still.iter().map(ClaimName::stem).collect();
         for run in lost {
             let Some(mut held) = self.held.remove(&run) else { continue };
-            // It may have been claimed since the keeper looked.
-            let still = self.setup.queue.claims(COORDINATOR);
-            if still.is_ok_and(|still| still.contains(&held.claim.name)) {
+            if still.contains(&held.claim.name.stem()) {
                 self.held.insert(run, held);
                 continue;
             }

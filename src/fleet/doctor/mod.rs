@@ -135,6 +135,7 @@ fn look(
 ) -> Vec<Finding> {
     let workspace = &patient.workspace;
     let mut findings = vec![place::writable(workspace, not_writable), place::one_volume(workspace)];
+    findings.extend(place::queue(workspace));
     match volume {
         Some(mount) => findings.extend(mount.judge()),
         None => findings.push(Finding::warning(

@@ -12,9 +12,12 @@ use nix::unistd::{AccessFlags, access, geteuid};
 
 use super::Finding;
 use super::mount::{Mount, mount_id};
+use crate::disk;
 use crate::exec;
 use crate::fleet::Config;
+use crate::fleet::member::new_incarnation;
 use crate::fleet::site::Environment;
+use crate::queue::{Layout, fault_of};
 use crate::workflow::Configured;
 
 /// The directories between which tasks are renamed.
@@ -50,6 +53,13 @@ pub fn writable(workspace: &Path, tried: Option<&io::Error>) -> Finding {
         }
     }
     Finding::ok("workspace", format!("`{shown}` can be written"))
+}
+
+/// What is wrong with the queue's name, which tells its volume from an empty mount point.
+pub fn queue(workspace: &Path) -> Option<Finding> {
+    let fault = fault_of(&*disk::machine(), &Layout::new(workspace)).ok()??;
+    let cure = fault.cure(&new_incarnation());
+    Some(Finding::wrong("queue", fault.to_string(), cure))
 }
 
 /// Whether a file can be renamed from each directory of the queue to each other.

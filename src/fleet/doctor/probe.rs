@@ -195,6 +195,7 @@ fn run_child(meeting: &Meeting, stop: &Stop) -> io::Result<()> {
         env_remove: &[],
         stdin: None,
         timeout: Some(APPEAR + TALK + Duration::from_secs(1)),
+        idle: None,
         grace: Duration::from_millis(100),
         mark: &dir,
         sweep: Sweep::Always,

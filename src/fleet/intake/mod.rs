@@ -13,7 +13,7 @@
 //! the others.
 
 mod adopt;
-mod files;
+pub(super) mod files;
 mod look;
 mod recover;
 mod refuse;

@@ -14,7 +14,11 @@ use crate::prompt::answer;
 use crate::template::nodes::{NodeText, Var};
 use crate::time::{Clock, SystemClock};
 use crate::workflow::condition::{Condition, Unheld};
+use crate::workflow::nodes_shell;
 use crate::workflow::plan::{Action, CaptureMode, Code, Gate, InputMode, Prompt, Script, Words};
+
+/// Variables of the environment.
+type Env = Vec<(String, String)>;
 
 /// The longest script that is an argument; longer ones are files.
 const SCRIPT_BYTES: usize = 96 * 1024;
@@ -81,14 +85,22 @@ impl Preparing<'_> {
 
     /// Puts values into a text. Texts that are too long for a script are left in files.
     fn fill(&mut self, text: &NodeText, into: Into) -> Result<String, Refusal> {
+        self.fill_with(text, into).map(|(text, _)| text)
+    }
+
+    /// The same, with the variables that a shell script gets values in.
+    fn fill_with(&mut self, text: &NodeText, into: Into) -> Result<(String, Env), Refusal> {
         let mut values = self.values(into);
+        if into == Into::Shell {
+            values.spots = nodes_shell::spots(text).into();
+        }
         let filled = text.render(&mut values);
-        let (warnings, spilled) = (values.warnings, values.spilled);
+        let (warnings, spilled, env) = (values.warnings, values.spilled, values.env);
         self.warn_all(warnings);
         for (digest, text) in spilled {
             self.leave(&spill_path(&digest), &text)?;
         }
-        filled.map_err(|refusals| {
+        filled.map(|text| (text, env)).map_err(|refusals| {
             let all: Vec<_> = refusals.into_iter().map(|refusal| refusal.message).collect();
             Refusal::new(all.join("; "))
         })
@@ -107,8 +119,9 @@ impl Preparing<'_> {
     }
 
     fn shell(&mut self, script: &NodeText) -> Result<Prepared, Refusal> {
-        let text = self.fill(script, Into::Shell)?;
-        let env = self.request_variables(Some(script))?;
+        let (text, outputs) = self.fill_with(script, Into::Shell)?;
+        let mut env = self.request_variables(Some(script))?;
+        env.extend(outputs);
         let argv = if text.len() > SCRIPT_BYTES {
             let path = format!("values/{}.{}.sh", self.path, self.attempt);
             self.leave(&path, &text)?;
@@ -166,7 +179,7 @@ impl Preparing<'_> {
             if !fits && named {
                 let (name, bytes) = (var.name(), value.len());
                 return Err(Refusal::new(format!(
-                    "`${name}` has {bytes} bytes, more than a script can be given ({VARIABLE_BYTES})"
+                    "`${name}` has {bytes} bytes, but a script can be given {VARIABLE_BYTES} at most"
                 )));
             }
             if fits {

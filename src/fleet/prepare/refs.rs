@@ -1,5 +1,7 @@
 //! What references to nodes and the variables of a request stand for, at one node of one run.
 
+use std::collections::VecDeque;
+
 use serde_json::Value;
 
 use super::Refusal;
@@ -10,6 +12,7 @@ use crate::prompt::answer;
 use crate::template::display;
 use crate::template::nodes::{Fill, NodeRef, Var, shell_word};
 use crate::workflow::Plan;
+use crate::workflow::nodes_shell::Spot;
 use crate::workflow::plan::{Action, Gate, Rounds, Step};
 
 /// Stands for the run's directory in work that may be done on another machine, where the volume
@@ -19,6 +22,10 @@ pub const RUN_ROOT: &str = "@orchestrate:run-root@";
 pub const ARTIFACTS: &str = "artifacts";
 /// Text of more characters goes into a script by way of a file.
 const SPILL_CHARS: usize = 32_768;
+
+/// All outputs together take at most so much of a script's environment; the others go by way of
+/// files.
+const ENV_BYTES: usize = 512 * 1024;
 
 /// Where text is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +51,10 @@ pub struct Values<'a> {
     pub warnings: Vec<String>,
     /// Texts that go by way of files: their digest, and what is in them.
     pub spilled: Vec<(String, String)>,
+    /// Where the references of a script stand that were not put in yet.
+    pub spots: VecDeque<Option<Spot>>,
+    /// The variables that outputs come to a script in.
+    pub env: Vec<(String, String)>,
 }
 
 /// What a reference stands for.
@@ -60,7 +71,17 @@ impl<'a> Values<'a> {
         loops: &'a [(usize, usize)],
         into: Into,
     ) -> Values<'a> {
-        Values { site, plan, run, loops, into, warnings: Vec::new(), spilled: Vec::new() }
+        Values {
+            site,
+            plan,
+            run,
+            loops,
+            into,
+            warnings: Vec::new(),
+            spilled: Vec::new(),
+            spots: VecDeque::new(),
+            env: Vec::new(),
+        }
     }
 
     /// The value of a variable, wherever it may be used.
@@ -175,12 +196,43 @@ impl<'a> Values<'a> {
         }
     }
 
+    /// What stands for an output in a script: the expansion of a variable, quoted as the place needs
+    /// it, so that the output is never part of the script.
+    fn expansion(&mut self, text: String, bare: bool) -> String {
+        let spot = self.spots.pop_front().flatten();
+        let safe = text.replace('\0', "");
+        match spot {
+            // Nothing is expanded here, and nothing here is script.
+            Some(Spot::HereText) => return safe,
+            Some(Spot::Comment) => return String::new(),
+            None if bare => return safe,
+            _ => {}
+        }
+        let fits = safe.chars().count() <= SPILL_CHARS && self.env_bytes() < ENV_BYTES;
+        let value = if fits {
+            let name = format!("ORCHESTRATE_REF_{}", self.env.len() + 1);
+            let value = format!("${{{name}}}");
+            self.env.push((name, safe));
+            value
+        } else {
+            self.spill(safe)
+        };
+        match spot {
+            Some(Spot::Double | Spot::HereDocument) => value,
+            Some(Spot::Single) => format!("'\"{value}\"'"),
+            _ => format!("\"{value}\""),
+        }
+    }
+
+    fn env_bytes(&self) -> usize {
+        self.env.iter().map(|(_, value)| value.len()).sum()
+    }
+
     fn spill(&mut self, text: String) -> String {
         let digest = crate::digest::sha256(text.as_bytes());
-        let word =
-            format!("\"$(cat {})\"", shell_word(&format!("{RUN_ROOT}/{}", spill_path(&digest))));
+        let word = shell_word(&format!("{RUN_ROOT}/{}", spill_path(&digest)));
         self.spilled.push((digest, text));
-        word
+        format!("$(cat {word})")
     }
 }
 
@@ -230,9 +282,7 @@ impl Fill for Values<'_> {
             }
         };
         Ok(match self.into {
-            Into::Shell if bare => text,
-            Into::Shell if text.chars().count() > SPILL_CHARS => self.spill(text),
-            Into::Shell => shell_word(&text),
+            Into::Shell => self.expansion(text, bare),
             _ => text,
         })
     }

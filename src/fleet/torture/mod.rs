@@ -110,7 +110,10 @@ pub fn torture(
     say: &mut dyn FnMut(&str),
 ) -> io::Result<Verdict> {
     set_up(&stage.workspace, seed)?;
+    let free_logs = stage.workspace.join(FREE_ROOT).join("logs");
     let mut torture = Torture::begin(stage, seed, size)?;
+    // Only now that the queue has its name may there be anything of it.
+    fs::create_dir_all(free_logs)?;
     let plot = plot::write(seed, size, SCRIPTS.len(), LEASE_MS);
     let whole = torture.play(&plot, stop)?;
     say("calm");
@@ -127,7 +130,7 @@ pub fn torture(
 
 /// Writes workflows, settings and what steps execute.
 fn set_up(workspace: &Path, seed: u64) -> io::Result<()> {
-    for dir in [".orchestrate", "marks", &format!("{FREE_ROOT}/logs")] {
+    for dir in [".orchestrate", "marks"] {
         fs::create_dir_all(workspace.join(dir))?;
     }
     for script in &SCRIPTS {
@@ -156,6 +159,7 @@ impl Torture {
         let layout = Layout::new(&stage.workspace);
         let (me, chance) = (member::new_incarnation(), member::chance());
         let queue = FsQueue::open(disk::machine(), layout, &me, chance, true)?;
+        fs::create_dir_all(stage.workspace.join(FREE_ROOT).join("logs"))?;
         let role = |number: usize| match number.checked_sub(size.coordinators) {
             None => Role::Coordinator,
             Some(worker) => Role::Worker(worker % AGENTS.len()),

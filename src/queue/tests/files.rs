@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
+use crate::queue::VolumeFault;
 use crate::queue::claim::SIZE_MAX;
 
 /// Claims everything, and gives the reasons why files were put aside.
@@ -196,5 +197,24 @@ fn all_who_come_first_agree_on_the_volume() {
         let told: Value =
             serde_json::from_slice(&disk.read(&Layout::new(root).fleet_file()).unwrap()).unwrap();
         assert_eq!(told["schema"], "fleet/v1");
+    });
+}
+
+#[test]
+fn a_queue_that_lost_its_name_gets_no_other() {
+    on_every_disk(|disk, root| {
+        let layout = Layout::new(root);
+        let one = open(disk, root, "one");
+        one.enqueue(&[task(1, 5)]).unwrap();
+        disk.remove(&layout.fleet_file()).unwrap();
+        let error = FsQueue::open(disk.clone(), layout.clone(), "two", 2, false).err().unwrap();
+        let fault = VolumeFault::of(&error).expect("it is about the volume");
+        assert!(matches!(fault, VolumeFault::Gone { .. }), "{fault}");
+        assert!(!disk.list(&root.join(".orchestrate")).unwrap().contains(&"fleet.json".into()));
+        // Named anew, it is the same queue, which those who knew the old name leave alone.
+        let name = serde_json::json!({ "schema": "fleet/v1", "volume": "new" }).to_string();
+        disk.write(&layout.fleet_file(), name.as_bytes()).unwrap();
+        assert_eq!(open(disk, root, "three").waiting("qa").unwrap().len(), 1);
+        assert!(!one.is_mounted().unwrap());
     });
 }

@@ -290,8 +290,10 @@ impl Board {
             RunStatus::Running => self.owner(&run.id, root, run.origin.fleet),
             _ => NOBODY,
         };
-        let here = run.position();
-        let at = run.slot(&here).is_some() && run.status == RunStatus::Running;
+        let here = run.positions();
+        let going = here.iter().filter(|_| run.status == RunStatus::Running);
+        let going = going.filter(|here| run.slot(here).is_some()).map(|here| here.path(plan));
+        let going: Vec<String> = going.take(4).map(|path| path.to_string()).collect();
         RunView {
             state: standing(run.shown_status(), &owner),
             recorded: Some(run.status),
@@ -300,7 +302,10 @@ impl Board {
             workflow_file: run.origin.workflow_file.clone(),
             started_at: Some(run.started_at),
             updated_at: Some(run.updated_at),
-            step: at.then(|| here.path(plan).to_string()),
+            step: (!going.is_empty()).then(|| match here.len() {
+                0..=3 => going.join(", "),
+                more => format!("{} and {} more", going[..3].join(", "), more - 3),
+            }),
             failed_steps: run.failed_steps.iter().map(StepPath::to_string).collect(),
             error: run.error.as_deref().map(one_line),
             ..self.unread(&run.id, root)
@@ -344,7 +349,7 @@ impl Board {
         let (plan, run) = open::look(&self.workspace, &root)?;
         let view = self.view(&plan, &run, &root);
         let driven = matches!(view.state, Standing::Running | Standing::Doubtful);
-        let walk = Walk { board: self, plan: &plan, run: &run, driven, here: run.position() };
+        let walk = Walk { board: self, plan: &plan, run: &run, driven, here: run.positions() };
         let mut steps = Vec::new();
         walk.block(&plan.root, &run.body, &[], &mut steps);
         let history = History::read(&*disk::machine(), &root).unwrap_or_default();
@@ -409,7 +414,7 @@ struct Walk<'a> {
     run: &'a Run,
     /// Somebody drives the run, or may.
     driven: bool,
-    here: Address,
+    here: Vec<Address>,
 }
 
 impl Walk<'_> {
@@ -423,12 +428,12 @@ impl Walk<'_> {
         for (index, (step, slot)) in block.steps.iter().zip(&body.slots).enumerate() {
             let at = Address { loops: loops.to_vec(), step: index };
             into.push(self.step(&at, slot));
-            let (Action::Each(each), Some(run)) = (&step.action, &slot.each) else { continue };
+            let (Some(inner), Some(run)) = (step.inner(), &slot.each) else { continue };
             let open = slot.state == StepState::Running;
             if let Some(item) = run.iterations.get(run.index).filter(|_| open) {
                 let mut loops = loops.to_vec();
                 loops.push((index, run.index));
-                self.block(&each.block, &item.body, &loops, into);
+                self.block(inner, &item.body, &loops, into);
             }
         }
     }
@@ -443,7 +448,7 @@ impl Walk<'_> {
         StepView {
             step: at.path(self.plan).to_string(),
             state: self.shown(slot, sent.is_some(), task.as_ref()),
-            current: *at == self.here && self.run.status == RunStatus::Running,
+            current: self.here.contains(at) && self.run.status == RunStatus::Running,
             agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
             attempt: slot.attempts,
             exit_code: record.exit_code.filter(|_| over),

@@ -1,5 +1,5 @@
-//! `orchestrate cancel`: a run or a task ended for good, and told so only when nothing of it runs
-//! any more.
+//! `orchestrate cancel`: a run or a task ended by a person, and told so only when nothing of it
+//! runs any more. It rests until somebody asks for it again.
 //!
 //! A request is a small file, so it works from any machine that sees the volume. Whoever drives
 //! the run, or executes the task, stops what runs and records the end; where nobody does, it is

@@ -1,20 +1,33 @@
-//! `orchestrate clean`: old runs removed. A run that is not over is never touched.
+//! `orchestrate clean`: old runs removed, with their tasks, and what is old and over in the queue.
+//! What is not over is never touched.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::common::Surroundings;
+use serde_json::json;
+
+use super::common::{self, Surroundings};
+use super::show::{put, queue_if_any, unreadable};
 use super::{Common, Failure};
 use crate::engine::RunStatus;
+use crate::fleet::retain::{self, Heap, Kind, Runs};
+use crate::fleet::{open, run_task};
 use crate::ids::RunId;
+use crate::queue::{FsQueue, Place, Queue, TaskId};
+use crate::store::lock::LockError;
 use crate::store::{self, lock, snapshot};
 use crate::time::{Clock, SystemClock, Time, parse_duration};
+use crate::ui::board;
+use crate::workspace::Workspace;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct CleanArgs {
-    /// Remove runs last touched longer ago than this: 7d, 12h [default: ORCHESTRATE_KEEP_RUNS days]
+    /// Remove what was last touched longer ago than this: 7d, 12h [default: ORCHESTRATE_KEEP_RUNS
+    /// days]
     #[arg(long, value_name = "AGE")]
     pub older_than: Option<String>,
-    /// Also those that were stopped or killed and could be resumed
+    /// Also runs that were stopped or killed and could be resumed
     #[arg(long)]
     pub stopped: bool,
     /// Show what would be removed, but remove nothing
@@ -34,28 +47,92 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
                 .hint("give `--older-than 7d`, or set ORCHESTRATE_KEEP_RUNS to a number of days")
         })?,
     };
-    let old = old_runs(&around.state_dir, age, args.stopped)?;
-    for (id, path) in &old {
-        if !args.dry_run {
-            remove(path)?;
-        }
-        if common.json {
-            let removed = !args.dry_run;
-            let line = serde_json::json!({
-                "schema": "clean/v1", "run_id": id.as_str(), "removed": removed,
+    let queue = queue_if_any(&around)?;
+    let old = Old::find(&around, queue.as_ref(), age, args.stopped, None)?;
+    let mut gone = Vec::new();
+    // What cannot be removed is no reason to keep the rest.
+    let mut failed = None;
+    for (id, path) in &old.runs {
+        let goes = args.dry_run || {
+            let removed = remove(path, id, age, args.stopped);
+            removed.unwrap_or_else(|failure| note(&mut failed, failure))
+        };
+        if goes {
+            gone.push(id.clone());
+            let line = json!({
+                "schema": "clean/v1", "run_id": id.as_str(), "removed": !args.dry_run,
             });
-            println!("{line}");
-        } else {
-            println!("{} {id}", if args.dry_run { "would remove" } else { "removed" });
+            tell(common, args.dry_run, &format!("{id}"), &line)?;
+        }
+    }
+    let mut heaps = Vec::new();
+    if let Some(queue) = &queue {
+        let runs = old.without(gone.iter());
+        let before = Time(SystemClock.now().0.saturating_sub_unsigned(age));
+        heaps = retain::old(queue, &runs, before).map_err(|error| unreadable(&error))?;
+    }
+    for heap in &heaps {
+        let thrown = if args.dry_run { Ok(()) } else { throw_away(heap) };
+        match thrown {
+            Ok(()) => tell_heap(&around, args.dry_run, heap)?,
+            Err(failure) => _ = note(&mut failed, failure),
         }
     }
     if !args.dry_run {
         mend_latest(&around.state_dir);
     }
-    if old.is_empty() {
-        around.say("no run is that old");
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    if gone.is_empty() {
+        around.say(if heaps.is_empty() { "nothing is that old" } else { "no run is that old" });
     }
     Ok(0)
+}
+
+/// Keeps the first of several failures, for the end, and tells of the others. Gives false.
+fn note(first: &mut Option<Failure>, failure: Failure) -> bool {
+    match first {
+        None => *first = Some(failure),
+        Some(_) => failure.tell(false),
+    }
+    false
+}
+
+fn tell(
+    common: &Common,
+    dry_run: bool,
+    what: &str,
+    line: &serde_json::Value,
+) -> Result<(), Failure> {
+    match common.json {
+        true => put(&format!("{line}\n")),
+        false => put(&format!("{} {what}\n", if dry_run { "would remove" } else { "removed" })),
+    }
+}
+
+fn tell_heap(around: &Surroundings, dry_run: bool, heap: &Heap) -> Result<(), Failure> {
+    let dir = heap.dir.strip_prefix(&around.workspace).unwrap_or(&heap.dir).display().to_string();
+    let (one, several) = match heap.kind {
+        Kind::Tasks => ("task", "tasks"),
+        Kind::Logs => ("log", "logs"),
+        Kind::Dropped => ("file that was dropped", "files that were dropped"),
+        Kind::Evidence => ("status that did not count", "statuses that did not count"),
+        Kind::Requests => ("request to cancel", "requests to cancel"),
+    };
+    let count = heap.count();
+    let noun = if count == 1 { one } else { several };
+    let line = json!({
+        "schema": "clean/v1", "kind": heap.kind.name(), "dir": dir, "count": count,
+        "removed": !dry_run,
+    });
+    tell(&around.common, dry_run, &format!("{count} {noun} in {dir}"), &line)
+}
+
+fn throw_away(heap: &Heap) -> Result<(), Failure> {
+    heap.remove().map_err(|error| {
+        Failure::new(1, format!("cannot tidy up `{}`: {error}", heap.dir.display()))
+    })
 }
 
 /// ORCHESTRATE_KEEP_RUNS in milliseconds, where it is set.
@@ -73,48 +150,99 @@ pub fn days_kept(around: &Surroundings) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// Removes runs older than ORCHESTRATE_KEEP_RUNS days, where that is set. A run that has ended
-/// well stays so if an old one cannot be removed.
+/// Removes runs older than ORCHESTRATE_KEEP_RUNS days, with their tasks, where that is set. A run
+/// that has ended well stays so if an old one cannot be removed.
 pub fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
     let Some(age_ms) = age_ms else { return };
-    let removed = old_runs(&around.state_dir, age_ms, false).and_then(|old| {
-        old.iter().filter(|(id, _)| id != current).try_for_each(|(id, path)| {
+    let removed = queue_if_any(around).and_then(|queue| {
+        let old = Old::find(around, queue.as_ref(), age_ms, false, Some(current))?;
+        let mut gone = Vec::new();
+        for (id, path) in &old.runs {
             tracing::info!("removing run {id}, which is old");
-            remove(path)
-        })
+            if remove(path, id, age_ms, false)? {
+                gone.push(id.clone());
+            }
+        }
+        let Some(queue) = queue.filter(|_| !gone.is_empty()) else { return Ok(()) };
+        let heaps = retain::tasks_of_runs(&queue, &old.without(gone.iter()));
+        heaps.map_err(|error| unreadable(&error))?.iter().try_for_each(throw_away)
     });
     if let Err(failure) = removed {
-        eprint!("{}", failure.text);
+        failure.tell(false);
     }
 }
 
-fn old_runs(dir: &Path, age_ms: u64, stopped: bool) -> Result<Vec<(RunId, PathBuf)>, Failure> {
-    let entries = match std::fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => {
+/// The runs that can go, and those that there are.
+struct Old {
+    runs: Vec<(RunId, PathBuf)>,
+    all: HashSet<RunId>,
+    open: HashSet<RunId>,
+}
+
+impl Old {
+    fn find(
+        around: &Surroundings,
+        queue: Option<&Arc<FsQueue>>,
+        age_ms: u64,
+        stopped: bool,
+        current: Option<&RunId>,
+    ) -> Result<Old, Failure> {
+        let dir = &around.state_dir;
+        if let Err(error) = std::fs::read_dir(dir)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
             return Err(Failure::new(1, format!("cannot list `{}`: {error}", dir.display())));
         }
-    };
-    let now = SystemClock.now();
-    let mut old = Vec::new();
-    for entry in entries.flatten() {
-        // `latest` and whatever else lies here is no run.
-        let Some(id) = entry.file_name().to_str().and_then(RunId::parse) else { continue };
-        let path = entry.path();
-        let (status, touched) = last_known(&path, &id);
-        // One that was stopped can be resumed, and one that cannot be read may be repaired,
-        // unless its owner says otherwise.
-        let over =
-            matches!(status, Some(RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled))
-                || stopped;
-        let open = !over || lock::is_held(&path);
-        if !open && now.ms_since(touched) > age_ms {
-            old.push((id, path));
+        let workspace = common::open_workspace(around)?;
+        // Whoever waits for a coordinator, or is held by one, is not over.
+        let out = queue.map(|queue| run_task::out(queue)).transpose();
+        let out = out.map_err(|error| unreadable(&error))?.unwrap_or_default();
+        let (mut runs, mut all, mut open) = (Vec::new(), HashSet::new(), HashSet::new());
+        for id in board::runs_in(dir) {
+            let path = dir.join(id.as_str());
+            let (over, old) = look_at(&path, &id, age_ms);
+            if !over {
+                open.insert(id.clone());
+            }
+            let goes = old && (over || stopped) && Some(&id) != current;
+            if goes && !lock::is_held(&path) && !out.contains_key(id.as_str()) {
+                let queue = queue.filter(|_| !over);
+                if !queue.is_some_and(|queue| has_steps_out(queue, &workspace, &path)) {
+                    runs.push((id.clone(), path));
+                }
+            }
+            all.insert(id);
         }
+        runs.sort();
+        Ok(Old { runs, all, open })
     }
-    old.sort();
-    Ok(old)
+
+    /// What there is of runs when some are gone.
+    fn without<'a>(&self, gone: impl Iterator<Item = &'a RunId>) -> Runs {
+        let gone: HashSet<RunId> = gone.cloned().collect();
+        let kept = self.all.difference(&gone).cloned().collect();
+        Runs { kept, open: self.open.difference(&gone).cloned().collect(), gone }
+    }
+}
+
+/// Whether a run is over, and whether it is old. One that was stopped can be resumed, and one that
+/// cannot be read may be repaired: neither is over.
+fn look_at(path: &Path, id: &RunId, age_ms: u64) -> (bool, bool) {
+    let (status, touched) = last_known(path, id);
+    let over =
+        matches!(status, Some(RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled));
+    (over, SystemClock.now().ms_since(touched) > age_ms)
+}
+
+/// Whether a step of a run waits for a worker, or is executed by one.
+fn has_steps_out(queue: &FsQueue, workspace: &Workspace, path: &Path) -> bool {
+    let Ok((_, run)) = open::look(workspace, path) else { return false };
+    run_task::steps_out(&run).iter().any(|task| {
+        let id = TaskId::parse(&task.id);
+        let place = id.map(|id| queue.find(&task.agent, run.id.as_str(), &id));
+        // What cannot be looked for may be anywhere.
+        !matches!(place, None | Some(Ok(None | Some(Place::Ended { .. }))))
+    })
 }
 
 /// How a run stands and when it was last written to, by its state; by its id where that cannot be
@@ -139,9 +267,21 @@ fn last_known(path: &Path, id: &RunId) -> (Option<RunStatus>, Time) {
     }
 }
 
-fn remove(path: &Path) -> Result<(), Failure> {
+/// Removes a run. False if somebody has taken it up since it was looked at.
+fn remove(path: &Path, id: &RunId, age_ms: u64, stopped: bool) -> Result<bool, Failure> {
+    // Held until it is gone, so that nobody takes it up meanwhile. What cannot be locked cannot
+    // be taken up either.
+    let lock = lock::take_if_any(path);
+    if matches!(lock, Err(LockError::Held { .. })) {
+        return Ok(false);
+    }
+    let (over, old) = look_at(path, id, age_ms);
+    if !old || !(over || stopped) {
+        return Ok(false);
+    }
     std::fs::remove_dir_all(path)
-        .map_err(|error| Failure::new(1, format!("cannot remove `{}`: {error}", path.display())))
+        .map_err(|error| Failure::new(1, format!("cannot remove `{}`: {error}", path.display())))?;
+    Ok(true)
 }
 
 /// Takes `latest` away when it leads to nothing.

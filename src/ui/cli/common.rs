@@ -8,7 +8,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tracing::Level;
 
+use super::pending;
 use super::processed::Processed;
+use super::request::{self, Kept};
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel};
 use crate::disk::faulty::{self, Faults};
@@ -19,12 +21,15 @@ use crate::disk;
 use crate::fleet::config::ConfigError;
 use crate::fleet::member::chance;
 use crate::fleet::open::compile_in;
+use crate::fleet::parts;
+use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::{self, Environment};
 use crate::fleet::{Config, Drive, Finish, Site, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::time::{self, Clock, SystemClock, Time};
+use crate::ui::board;
 use crate::ui::log;
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::{Plan, Problem};
@@ -33,6 +38,9 @@ use crate::workspace::Workspace;
 /// How far off the clock is, in milliseconds; and how the disk is to fail. For tests of a fleet.
 pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
 pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
+
+/// What follows a run that failed or was stopped.
+const GO_ON: &str = "go on: orchestrate resume";
 
 /// Flags that decide how a run goes.
 #[derive(clap::Args, Clone, Debug)]
@@ -49,6 +57,9 @@ pub struct RunOptions {
     /// How often a failed provider step is tried again, where it does not say so itself
     #[arg(long, value_name = "N")]
     pub max_retries: Option<u32>,
+    /// How many nodes go on at once; steps go one after the other [default: 8]
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<usize>,
     /// How long to wait before trying again
     #[arg(long, value_name = "MS")]
     pub retry_delay: Option<u64>,
@@ -221,7 +232,7 @@ fn load_config(
 
 pub fn bad_config(error: &ConfigError) -> Failure {
     let ConfigError { file, text, problems } = error;
-    Failure { code: 2, text: show(problems, &file.display().to_string(), text) }
+    Failure::in_text(problems.clone(), &file.display().to_string(), text)
 }
 
 /// Shows problems in their places. Past a hundred nobody reads on, so the rest is counted.
@@ -241,6 +252,8 @@ pub struct Loaded {
     pub file: String,
     pub text: String,
     pub warnings: Vec<Problem>,
+    /// The files beside it that it is made of.
+    pub parts: Vec<Kept>,
 }
 
 impl Loaded {
@@ -268,8 +281,9 @@ pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
 pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
     let workspace = open_workspace(around)?;
     let (plan, warnings) = compile_in(&workspace, &around.config, text)
-        .map_err(|problems| Failure { code: 2, text: show(&problems, name, text) })?;
-    Ok(Loaded { plan, file: name.to_owned(), text: text.to_owned(), warnings })
+        .map_err(|problems| Failure::in_text(problems, name, text))?;
+    let parts = request::gather(around, name, &plan)?;
+    Ok(Loaded { plan, file: name.to_owned(), text: text.to_owned(), warnings, parts })
 }
 
 /// Reads a workflow file as text. The error is a whole message.
@@ -391,6 +405,8 @@ fn fill(
 ) -> Result<Owned, Failure> {
     let root_then = around.state_dir.join(id.as_str());
     let relative = root_then.strip_prefix(&around.workspace).unwrap_or(&root_then);
+    keep_parts(root, &new)
+        .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
     let origin = Origin {
         run_id: id.as_str().to_owned(),
         workflow_file: new.loaded.file.clone(),
@@ -414,6 +430,24 @@ fn fill(
     let taken = if new.fleet { lock::take_if_any(root) } else { lock::take(root) };
     let lock = taken.map_err(|error| cannot_lock(error, root, id))?;
     Ok(Owned { plan: new.plan, run, store, lock })
+}
+
+/// Copies the files that a workflow of nodes is made of, and makes the place for what it will make.
+fn keep_parts(root: &Path, new: &NewRun) -> Result<(), StoreError> {
+    if new.plan.root.edges.is_none() {
+        return Ok(());
+    }
+    let disk = disk::machine();
+    let wrong = |path: &Path, source| StoreError { doing: "write", path: path.to_owned(), source };
+    let artifacts = root.join(ARTIFACTS);
+    disk.make_dirs(&artifacts).map_err(|error| wrong(&artifacts, error))?;
+    for Kept { part, from, text } in &new.loaded.parts {
+        let path = parts::kept(root, part, from);
+        disk.make_dirs(path.parent().unwrap_or(root))
+            .and_then(|()| disk::replace(&*disk, &path, text))
+            .map_err(|error| wrong(&path, error))?;
+    }
+    Ok(())
 }
 
 /// Begins to keep the log of a run.
@@ -451,6 +485,27 @@ fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
 
 pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
     lock::take(root).map_err(|error| cannot_lock(error, root, id))
+}
+
+/// Takes the checkout for a run that changes it, so that no other such run goes on beside it.
+pub fn take_checkout(around: &Surroundings, plan: &Plan) -> Result<Option<RunLock>, Failure> {
+    if !plan.exclusive {
+        return Ok(None);
+    }
+    lock::take_checkout(&around.workspace).map(Some).map_err(|error| match error {
+        LockError::Held { owner } => {
+            let message = format!("a run of {owner} works on this checkout already");
+            Failure::new(5, message).hint(
+                "wait for it to end, or say `mutates_checkout: false` in a workflow that changes \
+                 nothing",
+            )
+        }
+        LockError::Io(error) => hinted(
+            Failure::new(1, format!("cannot lock the checkout: {error}")),
+            &error,
+            "try again",
+        ),
+    })
 }
 
 /// Why a run's lock cannot be had.
@@ -515,7 +570,10 @@ pub fn drive(
     let (id, plan) = (run.id.clone(), Arc::new(plan));
     let backups = options.backup_state || around.debug;
     let drive = Drive::new(Arc::new(site), plan.clone(), run, store, backups);
-    let driven = local::drive(drive, &SystemClock, &mut report, &signals.stop);
+    let driven = {
+        let jobs = options.jobs.unwrap_or(local::JOBS);
+        local::drive(drive, &SystemClock, &mut report, &signals.stop, jobs)
+    };
     drop(report);
     let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
     let took = seconds(SystemClock.now().ms_since(began));
@@ -551,6 +609,7 @@ pub fn tell_end(
         Finish::Ended(RunStatus::Cancelled) => (4, "cancelled"),
         Finish::Ended(_) => (1, "failed"),
         Finish::Stopped => (stopped, "stopped"),
+        Finish::Paused => (3, "paused"),
     };
     tracing::info!("run {} {word}", run.id);
     tell_outcome(around, plan, run, code);
@@ -565,12 +624,19 @@ pub fn tell_end(
         around.say(format!("run {} {word} in {took}", run.id));
         return code;
     }
+    if finish == Finish::Paused {
+        around.say(format!("run {} waits for a person, after {took}", run.id));
+        pending::tell_gates(around, plan, run);
+        return code;
+    }
     // What is wrong is told to those who asked for quiet too.
     eprintln!("run {} {word} in {took}", run.id);
     eprintln!("  state: {}/state.json", run.origin.run_root);
     // After the last step there is nothing to go on with.
-    if run.slot(&run.position()).is_some() {
-        eprintln!("  go on: orchestrate resume {}", run.id);
+    if plan.root.edges.is_some() || run.slot(&run.position()).is_some() {
+        // Whoever cancelled it did not mean to go on; that it can be is said all the same.
+        let again = if code == 4 { "take it up again: orchestrate retry" } else { GO_ON };
+        eprintln!("  {again} {}", run.id);
     }
     code
 }
@@ -590,17 +656,11 @@ pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), F
     let unknown = |detail: String| {
         Failure::new(2, detail).hint(format!("runs are kept in `{}`", dir.display()))
     };
-    let mut ids: Vec<RunId> = match std::fs::read_dir(dir) {
-        Ok(entries) => {
-            entries.filter_map(|entry| RunId::parse(entry.ok()?.file_name().to_str()?)).collect()
-        }
-        Err(_) => Vec::new(),
-    };
-    ids.sort();
+    let ids = board::runs_in(dir);
     if name == "latest" {
         let target = std::fs::read_link(dir.join("latest")).ok();
         let linked = target.and_then(|path| RunId::parse(path.file_name()?.to_str()?));
-        let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.last().cloned());
+        let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.first().cloned());
         let id = id.ok_or_else(|| unknown("there is no run yet".into()))?;
         return Ok((id.clone(), dir.join(id.as_str())));
     }

@@ -10,8 +10,9 @@ use serde_json::Value;
 use super::common::{self, NewRun, Owned, RunOptions, Surroundings};
 use super::fleet::Teller;
 use super::processed::Processed;
+use super::request::RequestArgs;
 use super::signals::Signals;
-use super::{Common, Failure, fleet, signals};
+use super::{Common, Failure, fleet, show, signals};
 use crate::digest::sha256;
 use crate::engine::{Choice, Event, Policy, Run, RunStatus};
 use crate::exec::{Mask, Stop};
@@ -24,6 +25,7 @@ use crate::fleet::{Finish, Report, site};
 use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
+use crate::ui::board::{Life, PlaceView, StepView, TaskView, one_line};
 use crate::ui::text::{TextReport, log_line, seconds};
 use crate::workflow::{Plan, Problem, yaml};
 
@@ -84,7 +86,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
         debug: around.debug,
         backups,
         adopt: None,
-        alive: Box::new(|| ()),
+        alive: Box::new(|| None),
     })
 }
 
@@ -122,7 +124,7 @@ pub fn run(
 ) -> Result<(u8, Run), Failure> {
     fleet::check_state_dir(around)?;
     let queue = fleet::open_queue(around)?;
-    fleet::warn_of_absent(&queue, &agents_of(around, &new.plan));
+    fleet::warn_of_absent(around, &queue, &agents_of(around, &new.plan));
     let owned = common::create(around, NewRun { fleet: true, ..new })?;
     around.say(format!("run {} of {}", owned.run.id, owned.run.origin.workflow_file));
     let Owned { plan, run, mut store, lock } = owned;
@@ -152,7 +154,7 @@ pub fn drive(
     let mask = site::mask(&plan, &around.environment);
     let telling = common::telling(around, options);
     let mut one = One { telling, colour: around.colour(), mask, left: None };
-    let setup = setup(around, queue, options.backup_state || around.debug)?;
+    let setup = setup(around, queue.clone(), options.backup_state || around.debug)?;
     Coordinator::new(setup)
         .serve(Some(claim), &signals.stop, &mut one)
         .map_err(|error| Failure::new(1, format!("the run had to be left: {error}")))?;
@@ -174,7 +176,37 @@ pub fn drive(
         Processed::of(around, &plan).archive(Path::new(destination), &root)?;
     }
     let code = common::tell_end(around, &plan, &run, finish, signals.code(), &took);
+    if left == Left::GivenBack {
+        tell_left_behind(around, queue, &run.id);
+    }
     Ok((code, run))
+}
+
+/// Says what goes on, or may yet begin, of a run that this process no longer drives: what a
+/// worker has begun it finishes.
+fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
+    // That nothing can be seen of it was said by whoever failed to reach the queue.
+    let Ok(board) = show::board_at_once(around, Some(queue)) else { return };
+    let Ok(detail) = board.detail(id) else { return };
+    let mut left = false;
+    for StepView { step, task, .. } in &detail.steps {
+        let Some(TaskView { task, agent, place, .. }) = task else { continue };
+        match place {
+            PlaceView::Claimed { worker, host, life, .. } if *life != Life::Dead => {
+                let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+                eprintln!("  goes on: `{step}`, which {agent} worker {worker}{host} finishes");
+                eprintln!("  follow it: orchestrate logs {id} {step} --follow");
+            }
+            PlaceView::Waiting { .. } => {
+                eprintln!("  still waits: `{step}`, as task {task} in inbox/{agent}");
+            }
+            _ => continue,
+        }
+        left = true;
+    }
+    if left {
+        eprintln!("  end that too: orchestrate cancel {id}");
+    }
 }
 
 /// Makes runs of what people drop into the coordinator's inbox.
@@ -192,8 +224,7 @@ impl Adopt for Submissions {
         Ok(match self.submit(dropped) {
             Ok(task) => Adopted::Task(Box::new(task)),
             Err(failure) => {
-                let first = failure.text.lines().next().unwrap_or_default();
-                let reason = first.trim_start_matches("error: ").to_owned();
+                let reason = one_line(failure.message());
                 // What the disk did not let us do is not the file's fault.
                 if failure.code == 1 {
                     return Err(std::io::Error::other(reason));
@@ -208,18 +239,17 @@ impl Submissions {
     /// A workflow itself, or a map that names one: `workflow: FILE`, and a `context` if need be.
     fn submit(&self, dropped: &Dropped) -> Result<Task, Failure> {
         let around = &self.around;
-        let shown = |problem: Problem| Failure {
-            code: 2,
-            text: problem.show(dropped.source, dropped.text),
-        };
+        let shown =
+            |problem: Problem| Failure::in_text(vec![problem], dropped.source, dropped.text);
         let said = yaml::parse(dropped.text).map_err(shown)?.to_json();
         let (loaded, own) = match said.get("workflow").and_then(Value::as_str) {
             Some(file) => {
-                let known = |key: &String| key == "workflow" || key == "context";
+                let known = |key: &String| ["workflow", "context", "message"].contains(&&**key);
                 let keys = said.as_object().into_iter().flat_map(|map| map.keys());
                 if let Some(key) = keys.clone().find(|key| !known(key)) {
                     let message = format!("it has an unknown key `{key}`");
-                    return Err(Failure::new(2, message).hint("`workflow` and `context` are known"));
+                    return Err(Failure::new(2, message)
+                        .hint("`workflow`, `context` and `message` are known"));
                 }
                 let path = open_workspace_path(around, file)?;
                 (common::load(around, &path)?, said.get("context").cloned())
@@ -231,7 +261,10 @@ impl Submissions {
             context.extend(own);
         }
         let policy = Policy { max_visits: around.config.max_visits, ..Policy::default() };
-        let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, policy) };
+        let message = said.get("message").and_then(Value::as_str).map(str::to_owned);
+        let args = RequestArgs { message, ..RequestArgs::default() };
+        let request = args.of(around, &loaded.plan, &loaded.parts)?;
+        let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
         // The same file taken in twice must not make two runs.
         let stamp = made_at(dropped.id).to_stamp();
         let digest = sha256(dropped.id.as_str().as_bytes());
@@ -247,7 +280,7 @@ impl Submissions {
             let origin = owned.run.origin;
             (PathBuf::from(origin.run_root), origin.workflow_file)
         };
-        fleet::warn_of_absent(&self.queue, &agents_of(around, &loaded.plan));
+        fleet::warn_of_absent(around, &self.queue, &agents_of(around, &loaded.plan));
         let task = RunTask { run_id: id, run_root: run_root.to_string_lossy().into_owned() };
         Ok(post::run_task(dropped.id, &task, &file, SystemClock.now()))
     }

@@ -57,6 +57,7 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
         on_error: None,
         max_retries: None,
         retry_delay: None,
+        jobs: None,
     };
     let policy = Policy::default();
     let new = NewRun::of(&loaded, context, policy);

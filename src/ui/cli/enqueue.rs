@@ -10,9 +10,8 @@ use super::common::Surroundings;
 use super::{Common, Failure, fleet};
 use crate::fleet::free::FreeTask;
 use crate::fleet::member;
-use crate::queue::{FsQueue, Queue, Task};
+use crate::queue::{Queue, Task};
 use crate::time::{Clock, SystemClock};
-use crate::workflow::problem::nearest;
 use crate::workflow::settings::{COORDINATOR, agent_fault};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -69,7 +68,8 @@ pub fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
         Failure::new(1, format!("cannot put the task into the inbox of `{agent}`: {error}"))
             .hint("nothing was acknowledged; some of it may be there")
     })?;
-    warn_of_nobody(&around, &queue, &args.agent);
+    let waits = if tasks.len() == 1 { "the task waits" } else { "the tasks wait" };
+    fleet::warn_of_nobody(&around, &fleet::living(&queue), &args.agent, waits);
     tell(&around, &tasks)
         .map_err(|error| Failure::new(1, format!("cannot tell the ids: {error}")))?;
     Ok(0)
@@ -156,20 +156,6 @@ fn bounded(from: impl Read, most: u64) -> io::Result<String> {
         let at = error.utf8_error().valid_up_to();
         io::Error::new(io::ErrorKind::InvalidData, format!("it is not UTF-8 text (byte {at})"))
     })
-}
-
-fn warn_of_nobody(around: &Surroundings, queue: &FsQueue, agent: &str) {
-    if fleet::living(queue).iter().any(|member| member.agent == agent) {
-        return;
-    }
-    let agents = around.config.agents();
-    let near = nearest(agent, agents.keys().map(String::as_str));
-    let near = near.filter(|_| !agents.contains_key(agent));
-    let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    tracing::warn!(
-        "no `{agent}` worker is alive{hint}: the task waits until one is started with \
-         `orchestrate worker {agent}`"
-    );
 }
 
 /// The ids on standard output, one to a line.

@@ -14,12 +14,14 @@ use crate::fleet::credentials;
 use crate::fleet::doctor::Times;
 use crate::fleet::doctor::mount::Mount;
 use crate::fleet::member::{self, Process, Registration};
+use crate::fleet::post::COORDINATOR;
 use crate::fleet::site::Environment;
 use crate::fleet::systemd::Notifier;
 use crate::fleet::worker::{Audience, Doing};
-use crate::queue::{FsQueue, Layout};
+use crate::queue::{FsQueue, Layout, VolumeFault};
 use crate::time::{Clock, SystemClock};
 use crate::ui::text::seconds;
+use crate::workflow::problem::nearest;
 
 /// Opens the queue of the workspace.
 pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
@@ -27,11 +29,17 @@ pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     let me = member::new_incarnation();
     FsQueue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
         .map(Arc::new)
-        .map_err(|error| {
-            let place = around.workspace.display();
-            Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
-                .hint("the workspace must be writable; `orchestrate doctor` tells more")
-        })
+        .map_err(|error| cannot_open(around, &error))
+}
+
+/// Why the queue cannot be opened. One that cannot say which volume it is on is damaged.
+pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
+    if let Some(fault) = VolumeFault::of(error) {
+        return Failure::new(7, fault).hint(fault.cure(&member::new_incarnation()));
+    }
+    let place = around.workspace.display();
+    Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
+        .hint("the workspace must be writable; `orchestrate doctor` tells more")
 }
 
 /// The settings in force for a member: on a volume that machines share, beats and leases are
@@ -95,16 +103,27 @@ pub fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
 }
 
 /// Says which agents of a run have nobody to serve them.
-pub fn warn_of_absent(queue: &FsQueue, agents: &[String]) {
+pub fn warn_of_absent(around: &Surroundings, queue: &FsQueue, agents: &[String]) {
     let living = living(queue);
     for agent in agents {
-        if !living.iter().any(|member| member.agent == *agent) {
-            tracing::warn!(
-                "no `{agent}` worker is alive: its steps wait until one is started with \
-                 `orchestrate worker {agent}`"
-            );
-        }
+        warn_of_nobody(around, &living, agent, "its steps wait");
     }
+}
+
+/// Says that nobody serves an agent, if so, and which one may have been meant.
+pub fn warn_of_nobody(around: &Surroundings, living: &[Registration], agent: &str, what: &str) {
+    if living.iter().any(|member| member.agent == agent) {
+        return;
+    }
+    let known = around.config.agents();
+    let served = living.iter().map(|member| member.agent.as_str());
+    let candidates = known.keys().map(String::as_str).chain(served.filter(|a| *a != COORDINATOR));
+    let near = nearest(agent, candidates).filter(|_| !known.contains_key(agent));
+    let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+    tracing::warn!(
+        "no `{agent}` worker is alive{hint}: {what} until one is started with \
+         `orchestrate worker {agent}`"
+    );
 }
 
 /// Tells in lines, each with its time; on a terminal also what is being done now.
@@ -138,13 +157,14 @@ impl Teller {
         Teller { name: String::new(), ..self }
     }
 
-    /// Tells systemd that this service is ready, then that it lives.
-    pub fn alive(&self, status: &str) {
+    /// Tells systemd that this service is ready, then that it lives. Says how soon to tell again.
+    pub fn alive(&self, status: &str) -> Option<Duration> {
         if !self.ready.swap(true, Ordering::SeqCst) {
             self.systemd.ready(status);
         }
         self.systemd.status(status);
         self.systemd.alive();
+        self.systemd.watchdog()
     }
 
     pub fn closing(&self) {
@@ -202,7 +222,7 @@ impl Audience for Teller {
     }
 
     fn alive(&self, doing: usize) {
-        self.alive(&format!("{doing} tasks at hand"));
+        let _ = self.alive(&format!("{doing} tasks at hand"));
     }
 
     fn closing(&self) {

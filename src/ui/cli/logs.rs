@@ -20,9 +20,9 @@ use crate::engine::{Record, Run, RunStatus};
 use crate::fleet::hint::{Bell, Hints, Patience};
 use crate::ids::{RunId, StepPath};
 use crate::queue::{FsQueue, Queue};
-use crate::ui::board::{Board, Found, PlaceView, Standing, remark};
+use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView, remark};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block};
+use crate::workflow::plan::Block;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct LogsArgs {
@@ -145,7 +145,8 @@ impl Reader<'_> {
         wanted: Option<&str>,
     ) -> Result<(Vec<Execution>, bool), Failure> {
         let state = board.run(id).state;
-        let goes_on = matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful);
+        let driven = matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful);
+        let goes_on = driven || (state == Standing::Stopped && is_at_work(board, id));
         let (plan, run) = board.open(id).map_err(|error| {
             Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
         })?;
@@ -276,6 +277,12 @@ impl Reader<'_> {
     }
 }
 
+/// Whether a worker executes a step of a run that nobody drives: it prints on.
+fn is_at_work(board: &Board, id: &RunId) -> bool {
+    let at_work = |step: &StepView| step.state == StepShown::Running;
+    board.detail(id).is_ok_and(|detail| detail.steps.iter().any(at_work))
+}
+
 fn log(execution: &Execution, kind: &str) -> PathBuf {
     execution.dir.join(format!("{}.{kind}", execution.name))
 }
@@ -354,11 +361,11 @@ impl Walk<'_> {
     fn block(&self, block: &Block, body: &Body, prefix: &str, into: &mut Vec<Execution>) {
         for (step, slot) in block.steps.iter().zip(&body.slots) {
             let name = format!("{prefix}{}", StepPath::top(&step.name));
-            match (&step.action, &slot.each) {
-                (Action::Each(each), Some(items)) => {
+            match (step.inner(), &slot.each) {
+                (Some(inner), Some(items)) => {
                     for (index, item) in items.iterations.iter().enumerate() {
                         let prefix = format!("{name}.{index}.");
-                        self.block(&each.block, &item.body, &prefix, into);
+                        self.block(inner, &item.body, &prefix, into);
                     }
                 }
                 _ => into.extend(self.execution(name, slot)),
@@ -394,7 +401,7 @@ fn kept(record: &Record) -> Option<String> {
 /// A step that the plan has: it may not have been reached yet.
 fn check_step(plan: &Plan, run: &Run, name: &str) -> Result<(), Failure> {
     let address = Address::parse(plan, name);
-    match address.map(|address| matches!(address.step_of(plan).action, Action::Each(_))) {
+    match address.map(|address| address.step_of(plan).inner().is_some()) {
         Some(false) => Ok(()),
         Some(true) => {
             let message = format!("`{name}` is a loop: it is its steps that print");

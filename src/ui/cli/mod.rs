@@ -1,23 +1,28 @@
 //! The command line: one file for each verb.
 //!
 //! Standard output is data, standard error is talk. Exit codes: 0 completed, 1 failed, 2 bad
-//! usage or input, 4 cancelled, 5 somebody else owns it, 7 stored state is damaged, 128 + n stopped
-//! by signal n.
+//! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is
+//! damaged, 128 + n stopped by signal n.
 
 mod cancel;
 mod clean;
 mod common;
 mod coordinator;
+mod decide;
 mod demo;
 mod doctor;
 mod enqueue;
+mod failure;
 mod fleet;
 mod fsck;
+mod graph;
 mod logs;
 mod offline;
+mod pending;
 mod processed;
 mod ps;
 mod queue;
+mod request;
 mod resume;
 mod retry;
 mod run;
@@ -35,17 +40,20 @@ mod why;
 mod worker;
 mod workers;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use failure::Failure;
+
 /// Runs coding agents from workflow files, over plain directories, with no server.
 #[derive(Parser)]
 #[command(name = "orchestrate", version, propagate_version = true)]
 #[command(after_help = "Exit codes: 0 completed, 1 failed, 2 bad usage or invalid workflow, \
-    4 cancelled, 5 somebody else owns the run, 7 stored state is damaged, 128+n stopped by signal \
-    n.")]
+    3 paused: a person is asked, 4 cancelled, 5 somebody else owns the run, 7 stored state is \
+    damaged, 128+n stopped by signal n.")]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -64,7 +72,7 @@ enum Verb {
     /// Run a workflow again whenever it or its prompts change
     Watch(watch::WatchArgs),
     /// Hand a workflow to the coordinators of the workspace
-    Submit(run::RunArgs),
+    Submit(submit::SubmitArgs),
     /// Drive the runs that are submitted, giving their steps to workers
     Coordinator(coordinator::CoordinatorArgs),
     /// Serve an agent's inbox: execute its tasks
@@ -79,7 +87,13 @@ enum Verb {
     Logs(logs::LogsArgs),
     /// Say in one sentence why a run or a task is where it is
     Why(why::WhyArgs),
-    /// End a run or a task for good, with everything it started
+    /// Show what runs ask people, and what to type
+    Pending(pending::PendingArgs),
+    /// Say yes to what a run asks; if nobody drives it, it goes on here
+    Approve(decide::ApproveArgs),
+    /// Say no to what a run asks, and why
+    Reject(decide::RejectArgs),
+    /// End a run or a task now, with everything it started; `retry` can take it up again
     Cancel(cancel::CancelArgs),
     /// Let a run that failed or was stopped go on, from where it stands or from a step
     Retry(retry::RetryArgs),
@@ -93,7 +107,9 @@ enum Verb {
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
-    /// Remove old runs
+    /// Draw a workflow, or where a run of it stands
+    Graph(graph::GraphArgs),
+    /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Render a spell, or read what an agent's answer says about itself
     #[command(subcommand)]
@@ -162,35 +178,40 @@ enum Colour {
     Never,
 }
 
-/// A refusal: what to say, and the exit code.
-#[derive(Debug)]
-pub struct Failure {
-    pub code: u8,
-    /// Complete text for standard error; empty when all is said.
-    pub text: String,
-}
-
-impl Failure {
-    fn new(code: u8, message: impl std::fmt::Display) -> Self {
-        Failure { code, text: format!("error: {message}\n") }
-    }
-
-    fn hint(mut self, hint: impl std::fmt::Display) -> Self {
-        self.text.push_str(&format!("  = hint: {hint}\n"));
-        self
-    }
-}
-
 /// Runs the program `orchestrate`.
 pub fn main() -> ExitCode {
-    run_cli(Cli::parse())
+    start(std::env::args_os().collect())
 }
 
 /// Runs a program that is one verb of `orchestrate`, with the arguments it was given.
 pub fn main_as(verb: &[&str]) -> ExitCode {
     let args = std::env::args_os().skip(1);
     let own = std::iter::once("orchestrate").chain(verb.iter().copied());
-    run_cli(Cli::parse_from(own.map(Into::into).chain(args)))
+    start(own.map(Into::into).chain(args).collect())
+}
+
+fn start(args: Vec<OsString>) -> ExitCode {
+    match Cli::try_parse_from(&args) {
+        Ok(cli) => run_cli(cli),
+        Err(error) => {
+            if error.use_stderr() && args.iter().any(|arg| arg == "--json") {
+                misused(&error).tell(true);
+                return ExitCode::from(2);
+            }
+            error.exit()
+        }
+    }
+}
+
+/// A command line that was not understood, told to a program.
+fn misused(error: &clap::Error) -> Failure {
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let message = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    // Names of what is missing stand on lines of their own, before the usage.
+    let more: Vec<_> = lines.take_while(|line| !line.starts_with("Usage:")).collect();
+    let message = [&[message.as_str()], more.as_slice()].concat().join(" ");
+    Failure::new(2, message).hint("`orchestrate help` shows every verb and its flags")
 }
 
 fn run_cli(cli: Cli) -> ExitCode {
@@ -200,9 +221,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
         Verb::Watch(args) => watch::main(args, &cli.common),
-        Verb::Submit(args) => {
-            submit::main(&run::RunArgs { detach: true, ..args.clone() }, &cli.common)
-        }
+        Verb::Submit(args) => submit::main(args, &cli.common),
         Verb::Coordinator(args) => coordinator::main(args, &cli.common),
         Verb::Worker(args) => worker::main(args, &cli.common),
         Verb::Up(args) => up::main(args, &cli.common),
@@ -210,12 +229,16 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Ps(args) => ps::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
+        Verb::Pending(args) => pending::main(args, &cli.common),
+        Verb::Approve(args) => decide::approve(args, &cli.common),
+        Verb::Reject(args) => decide::reject(args, &cli.common),
         Verb::Cancel(args) => cancel::main(args, &cli.common),
         Verb::Retry(args) => retry::main(args, &cli.common),
         Verb::Queue(verb) => queue::main(verb, &cli.common),
         Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
@@ -227,7 +250,7 @@ fn run_cli(cli: Cli) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprint!("{}", failure.text);
+            failure.tell(cli.common.json);
             ExitCode::from(failure.code)
         }
     }

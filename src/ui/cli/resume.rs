@@ -35,8 +35,11 @@ pub struct ResumeArgs {
 pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let (id, root) = common::find_run(&around, &args.run)?;
-    let queue = show::queue_if_any(&around)?.filter(|_| is_of_fleet(&root));
-    if let Some(queue) = queue.filter(|_| !args.force_restart) {
+    // What one process drives needs no queue, nor a whole one.
+    if !args.force_restart
+        && is_of_fleet(&root)
+        && let Some(queue) = show::queue_if_any(&around)?
+    {
         return of_fleet(args, &mut around, queue, &id, &root);
     }
     if args.force_restart {
@@ -107,6 +110,7 @@ pub fn go_on(
     signals: &Signals,
 ) -> Result<u8, Failure> {
     let id = owned.run.id.clone();
+    let _checkout = common::take_checkout(around, &owned.plan)?;
     end_orphans(around, &id);
     common::keep_log(around, &owned.plan, root, &id)?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
@@ -163,7 +167,7 @@ fn of_fleet(
     set_policy(around, &mut owned, &args.options)?;
     around.config = today;
     cancel::forget(Some(&queue), id, root)?;
-    fleet::warn_of_absent(&queue, &coordinator::agents_of(around, &owned.plan));
+    fleet::warn_of_absent(around, &queue, &coordinator::agents_of(around, &owned.plan));
     let claim = claim_run(&queue, &owned)?;
     let signals = signals::listen()?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
@@ -228,9 +232,7 @@ fn cannot_open(error: OpenError, id: &RunId) -> Failure {
         OpenError::Unreadable(message) => Failure::new(7, message)
             .hint("`--force-restart` begins anew with workflow and settings as they are now"),
         OpenError::Settings(error) => common::bad_config(&error),
-        OpenError::Workflow { file, text, problems } => {
-            Failure { code: 2, text: common::show(&problems, &file, &text) }
-        }
+        OpenError::Workflow { file, text, problems } => Failure::in_text(problems, &file, &text),
         OpenError::State(error) => damaged(error, id),
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
+use super::request::RequestArgs;
 use super::{Common, Failure, clean, coordinator, processed, signals, submit};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Rounds, RoundsKind, Words};
@@ -17,6 +18,8 @@ pub struct RunArgs {
     pub workflow: Option<PathBuf>,
     #[command(flatten)]
     pub context: ContextArgs,
+    #[command(flatten)]
+    pub request: RequestArgs,
     /// Empty the processed directory first
     #[arg(long)]
     pub clean_processed: bool,
@@ -79,7 +82,7 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     }
     // What is no JSON may be YAML; its reader gives places too.
     let node = yaml::parse(&text)
-        .map_err(|p| Failure { code: 2, text: p.show(&name.to_string(), &text) })?;
+        .map_err(|problem| Failure::in_text(vec![problem], &name.to_string(), &text))?;
     match node.to_json() {
         Value::Object(map) => Ok(map),
         _ => {
@@ -91,17 +94,19 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
 
 pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     if args.detach {
-        return submit::main(args, common);
+        return submit::detach(args, common);
     }
     let around = Surroundings::look(common)?;
     let days = clean::days_kept(&around)?;
     let Some((loaded, context, archive)) = prepare(&around, args)? else { return Ok(0) };
     let policy = args.options.new_policy(&around);
-    let new = NewRun { archive, ..NewRun::of(&loaded, context, policy) };
+    let request = args.request.of(&around, &loaded.plan, &loaded.parts)?;
+    let new = NewRun { archive, request, ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
     let (code, run) = if args.fleet {
         coordinator::run(&around, new, &args.options, &signals)?
     } else {
+        let _checkout = common::take_checkout(&around, &new.plan)?;
         let owned = common::create(&around, new)?;
         around.say(format!("run {} of {}", owned.run.id, loaded.file));
         common::drive(&around, owned, &args.options, &signals, None)?

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::common::{self, NewRun, RunOptions, Surroundings};
+use super::request::RequestArgs;
 use super::run::ContextArgs;
 use super::{Common, Failure, signals};
 use crate::workflow::problem::nearest;
@@ -35,7 +36,8 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     })?;
     let policy = args.options.new_policy(&around);
     let only_step = Some(args.step.clone());
-    let new = NewRun { plan, only_step, ..NewRun::of(&loaded, context, policy) };
+    let request = RequestArgs::default().of(&around, &plan, &loaded.parts)?;
+    let new = NewRun { plan, only_step, request, ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     around.say(format!("run {} of step {} of {}", owned.run.id, args.step, loaded.file));

@@ -11,25 +11,19 @@ use serde_json::{Value, json};
 use super::Failure;
 use super::common::{self, Surroundings};
 use super::fleet;
+use crate::disk;
 use crate::ids::RunId;
-use crate::queue::{FsQueue, Layout};
+use crate::queue::{self, FsQueue, Layout};
 use crate::ui::board::{Board, Found, Lookup};
 
 /// The queue of the workspace, if there ever was one: looking makes none.
 pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
     let layout = Layout::new(&around.workspace);
-    if layout.fleet_file().exists() {
-        return fleet::open_queue(around).map(Some);
+    let there = queue::has_queue(&*disk::machine(), &layout);
+    match there.map_err(|error| fleet::cannot_open(around, &error))? {
+        true => fleet::open_queue(around).map(Some),
+        false => Ok(None),
     }
-    if layout.all_claimed().exists() {
-        let file = layout.fleet_file();
-        let message = format!("there is a queue here, but its `{}` is gone", file.display());
-        return Err(Failure::new(7, message).hint(
-            "workers and coordinators that live go on once it is put back; with none alive, \
-             the next one makes it anew",
-        ));
-    }
-    Ok(None)
 }
 
 /// The queue of the workspace, for verbs that are about it.
@@ -117,13 +111,18 @@ pub fn put(text: &str) -> Result<(), Failure> {
 
 /// Writes one JSON document: the schema, then what `body` holds.
 pub fn put_json(schema: &str, body: impl Serialize) -> Result<(), Failure> {
+    put(&format!("{}\n", document(schema, body)))
+}
+
+/// One JSON document: the schema, then what `body` holds.
+pub fn document(schema: &str, body: impl Serialize) -> Value {
     let mut document = json!({ "schema": schema });
     if let (Some(document), Ok(Value::Object(body))) =
         (document.as_object_mut(), serde_json::to_value(body))
     {
         document.extend(body);
     }
-    put(&format!("{document}\n"))
+    document
 }
 
 /// Lines of columns, each as wide as its widest, with two spaces before and between.

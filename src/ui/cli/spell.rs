@@ -89,7 +89,7 @@ fn read_file(path: &Path, limit: u64) -> Result<Found, Failure> {
 }
 
 fn refusal(fault: &Fault) -> Failure {
-    Failure { code: 2, text: Problem::from(fault).show(&fault.file, &fault.text) }
+    Failure::in_text(vec![Problem::from(fault)], &fault.file, &fault.text)
 }
 
 /// Prints without a word more; who listens may have gone.

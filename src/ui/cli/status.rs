@@ -163,7 +163,8 @@ fn damaged(
         true => put_json("run-status/v1", &run)?,
         false => put(&format!("run {id}: {}\n", run.state.word()))?,
     }
-    Err(Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it")))
+    let hint = format!("`orchestrate resume {id} --repair` rebuilds it");
+    Err(Failure::new(7, error).hint(hint).written())
 }
 
 fn run_text(detail: &RunDetail, now: Time) -> String {

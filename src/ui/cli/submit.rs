@@ -1,7 +1,10 @@
 //! `orchestrate submit`: hand a workflow to the coordinators of the workspace.
 
-use super::common::{self, NewRun, Surroundings};
-use super::run::RunArgs;
+use std::path::PathBuf;
+
+use super::common::{self, NewRun, OnErrorArg, RunOptions, Surroundings};
+use super::request::RequestArgs;
+use super::run::{ContextArgs, RunArgs};
 use super::{Common, Failure, coordinator, fleet, run};
 use crate::fleet::member::Registration;
 use crate::fleet::post::COORDINATOR;
@@ -9,10 +12,69 @@ use crate::queue::Queue;
 use crate::store::snapshot;
 use crate::time::{Clock, SystemClock};
 
-pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
+#[derive(clap::Args, Clone, Debug)]
+pub struct SubmitArgs {
+    /// The workflow file
+    #[arg(value_name = "WORKFLOW")]
+    workflow: PathBuf,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    request: RequestArgs,
+    /// Check everything and show what would be done, but do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// What follows a failure that the workflow does not handle
+    #[arg(long, value_enum, value_name = "WHAT")]
+    on_error: Option<OnErrorAlone>,
+    /// How often a failed provider step is tried again, where it does not say so itself
+    #[arg(long, value_name = "N")]
+    max_retries: Option<u32>,
+    /// How long to wait before trying again
+    #[arg(long, value_name = "MS")]
+    retry_delay: Option<u64>,
+}
+
+/// What can follow a failure where nobody is there to be asked.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum OnErrorAlone {
+    /// End the run; `retry` or `resume` goes on from there
+    Stop,
+    /// Run what is left, then end as failed
+    Continue,
+}
+
+pub fn main(args: &SubmitArgs, common: &Common) -> Result<u8, Failure> {
+    let on_error = args.on_error.map(|choice| match choice {
+        OnErrorAlone::Stop => OnErrorArg::Stop,
+        OnErrorAlone::Continue => OnErrorArg::Continue,
+    });
+    let args = RunArgs {
+        workflow: Some(args.workflow.clone()),
+        context: args.context.clone(),
+        request: args.request.clone(),
+        clean_processed: false,
+        archive_processed: None,
+        fleet: false,
+        detach: true,
+        dry_run: args.dry_run,
+        options: RunOptions {
+            progress: false,
+            backup_state: false,
+            on_error,
+            max_retries: args.max_retries,
+            retry_delay: args.retry_delay,
+            jobs: None,
+        },
+    };
+    detach(&args, common)
+}
+
+/// `run --detach`, which is the same.
+pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     fleet::check_state_dir(&around)?;
-    if matches!(args.options.on_error, Some(common::OnErrorArg::Interactive)) {
+    if matches!(args.options.on_error, Some(OnErrorArg::Interactive)) {
         let message = "`--on-error interactive` needs a person, and a submitted run has none";
         return Err(Failure::new(2, message).hint("use `orchestrate run --fleet`"));
     }
@@ -23,7 +85,8 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let Some((loaded, context, _)) = run::prepare(&around, args)? else { return Ok(0) };
     let queue = fleet::open_queue(&around)?;
     let policy = args.options.new_policy(&around);
-    let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, policy) };
+    let request = args.request.of(&around, &loaded.plan, &loaded.parts)?;
+    let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
     let agents = coordinator::agents_of(&around, &new.plan);
     let mut owned = common::create(&around, new)?;
     let (id, now) = (owned.run.id.clone(), SystemClock.now());
@@ -41,7 +104,7 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
             "no coordinator is alive: start one with `orchestrate coordinator`, or `orchestrate up`"
         );
     }
-    fleet::warn_of_absent(&queue, &agents);
+    fleet::warn_of_absent(&around, &queue, &agents);
     match around.common.json {
         true => {
             let mut summary = snapshot::summary(&owned.plan, &owned.run);

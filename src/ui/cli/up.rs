@@ -241,7 +241,7 @@ fn in_words(how: How) -> String {
     match how {
         How::Exited(code) => format!("exit code {code}"),
         How::Killed(signal) => format!("signal {signal}"),
-        How::TimedOut | How::Stopped => "stopped".to_owned(),
+        How::TimedOut | How::Silent | How::Stopped => "stopped".to_owned(),
     }
 }
 

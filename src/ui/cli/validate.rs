@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::common::{self, Surroundings};
+use super::failure::problem_json;
 use super::{Common, Failure};
 use crate::fleet::open::compile_in;
-use crate::workflow::{Problem, Severity};
+use crate::workflow::Problem;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ValidateArgs {
@@ -67,13 +68,6 @@ fn tell(
         return;
     }
     for problem in problems {
-        found.push(json!({
-            "file": file,
-            "line": problem.place.map(|place| place.line),
-            "column": problem.place.map(|place| place.column),
-            "severity": if problem.severity == Severity::Error { "error" } else { "warning" },
-            "message": problem.message,
-            "hint": problem.hint,
-        }));
+        found.push(problem_json(file, problem));
     }
 }

@@ -12,7 +12,6 @@ use super::run::{ContextArgs, tell_warnings};
 use super::signals::{self, Signals};
 use super::{Common, Failure};
 use crate::exec::Stop;
-use crate::workflow::plan::{Action, Block};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct WatchArgs {
@@ -48,7 +47,7 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
             Ok(Ran::Stopped(code)) => return Ok(code),
             Ok(Ran::Ended(files)) => files,
             Err(failure) => {
-                eprint!("{}", failure.text);
+                failure.tell(around.common.json);
                 vec![workflow]
             }
         };
@@ -90,19 +89,13 @@ fn watched(around: &Surroundings, args: &WatchArgs, loaded: &Loaded) -> Vec<Path
     let mut files = vec![common::workflow_path(around, &args.workflow)];
     files.extend(args.context.file.clone());
     let mut named = Vec::new();
-    collect(&loaded.plan.root, &mut named);
+    loaded.plan.root.walk(&mut |step| {
+        let templates = step.input_file.iter().chain(&step.output.schema);
+        named.extend(templates.filter_map(|template| template.literal()).map(str::to_owned));
+    });
+    files.extend(loaded.parts.iter().map(|part| part.from.clone()));
     files.extend(named.into_iter().map(|name| around.workspace.join(name)));
     files
-}
-
-fn collect(block: &Block, into: &mut Vec<String>) {
-    for step in &block.steps {
-        let templates = step.input_file.iter().chain(&step.output.schema);
-        into.extend(templates.filter_map(|template| template.literal()).map(str::to_owned));
-        if let Action::Each(each) = &step.action {
-            collect(&each.block, into);
-        }
-    }
 }
 
 /// What files hold; nothing where one is not there.

@@ -1,5 +1,7 @@
 //! `orchestrate workers`: who serves, and asking them to end.
 
+use std::collections::HashSet;
+
 use serde_json::json;
 
 use super::common::Surroundings;
@@ -7,6 +9,7 @@ use super::show::{self, put, put_json, table};
 use super::status::worker_row;
 use super::{Common, Failure};
 use crate::fleet::member;
+use crate::fleet::post::COORDINATOR;
 use crate::queue::FsQueue;
 use crate::ui::board::{Life, WorkerView};
 
@@ -14,17 +17,26 @@ use crate::ui::board::{Life, WorkerView};
 pub enum WorkersVerb {
     /// Show workers and coordinators, dead ones included
     Ls,
-    /// Ask workers to finish what they do and end
+    /// Ask workers to finish what they have begun, take nothing new, and end
+    #[command(override_usage = "orchestrate workers drain [OPTIONS] WORKER|AGENT...\n       \
+        orchestrate workers drain [OPTIONS] --all")]
+    #[command(after_help = "Examples:\n  \
+        orchestrate workers drain engineer     every worker of the agent `engineer`\n  \
+        orchestrate workers drain 1f8a         the one worker whose id begins so\n  \
+        orchestrate workers drain coordinator  every coordinator\n  \
+        orchestrate workers drain --all        all of them\n\n\
+        It is one Ctrl-C for each of them, from any machine. What waits in their inboxes stays \
+        there.")]
     Drain(DrainArgs),
 }
 
 #[derive(clap::Args, Clone, Debug)]
-#[group(required = true, multiple = false)]
 pub struct DrainArgs {
-    /// A worker, by its id or the beginning of it, or all workers of an agent
-    #[arg(value_name = "WORKER|AGENT")]
-    pub name: Option<String>,
-    /// Every worker and coordinator
+    /// A worker by its id, as `workers ls` shows it, or the beginning of that; or an agent, for
+    /// all of its workers
+    #[arg(value_name = "WORKER|AGENT", conflicts_with = "all")]
+    pub names: Vec<String>,
+    /// Every worker and every coordinator of the workspace
     #[arg(long)]
     pub all: bool,
 }
@@ -52,16 +64,32 @@ fn list(around: &Surroundings) -> Result<u8, Failure> {
 }
 
 fn drain(args: &DrainArgs, around: &Surroundings) -> Result<u8, Failure> {
+    if args.names.is_empty() && !args.all {
+        let message = "nobody was named: who is to end?";
+        return Err(Failure::new(2, message).hint(
+            "name a worker or an agent, as `orchestrate workers ls` shows them, or `--all`",
+        ));
+    }
     let queue = show::need_queue(around)?;
     let board = show::board(around, Some(queue.clone()))?;
     let living: Vec<WorkerView> =
         board.members.views().filter(|member| member.life != Life::Dead).collect();
-    let asked = match &args.name {
-        None => living,
-        Some(name) => picked(living, name)?,
-    };
-    let mut views = Vec::new();
+    let mut asked = Vec::new();
+    // All are known before anybody is asked.
+    for name in &args.names {
+        asked.extend(picked(living.clone(), name)?);
+    }
+    if args.all {
+        asked = living;
+    }
+    if asked.is_empty() {
+        around.say("nobody was asked: no worker is alive");
+    }
+    let (mut views, mut seen) = (Vec::new(), HashSet::new());
     for member in asked {
+        if !seen.insert(member.worker.clone()) {
+            continue;
+        }
         let done = ask(around, &queue, &member)?;
         views.push(json!({ "worker": member.worker, "agent": member.agent, "asked": done }));
     }
@@ -81,7 +109,7 @@ fn picked(living: Vec<WorkerView>, name: &str) -> Result<Vec<WorkerView>, Failur
         living.into_iter().filter(|member| member.worker.starts_with(name)).collect();
     match named.len() {
         1 => Ok(named),
-        0 => Err(Failure::new(2, format!("no living worker has or serves `{name}`"))
+        0 => Err(Failure::new(2, format!("no living worker is called `{name}` or serves it"))
             .hint("`orchestrate workers ls` shows who is there")),
         _ => {
             let list: Vec<_> = named.iter().map(|member| format!("`{}`", member.worker)).collect();
@@ -99,7 +127,13 @@ fn ask(around: &Surroundings, queue: &FsQueue, member: &WorkerView) -> Result<bo
     }
     member::ask_to_drain(queue, worker).map_err(|error| show::unreadable(&error))?;
     if !around.common.json {
-        put(&format!("{agent} {worker} is asked to end\n"))?;
+        let busy = match member.claims {
+            0 => "",
+            _ if agent == COORDINATOR => ", and gives its runs back first",
+            1 => ", when it has finished its task",
+            _ => ", when it has finished its tasks",
+        };
+        put(&format!("{agent} {worker} is asked to end{busy}\n"))?;
     }
     Ok(true)
 }

@@ -1,19 +1,38 @@
 //! Doing the work: a child run to its end and its output read, or files waited for.
+//!
+//! Whatever was left open when the work was prepared is settled here, on the machine that does it:
+//! where the run's directory is ([`place`]), and what a script needs ([`script`], [`install`]).
 
+mod install;
+mod json;
+mod place;
+mod reply;
+mod script;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+use std::borrow::Cow;
 use std::ffi::OsString;
-use std::time::{Duration, Instant};
+use std::io;
+use std::path::PathBuf;
+use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
-use super::prepare::{Unusable, mask_json, mask_map, missing_secrets, usable_schema};
+use self::json::check_json;
+use self::script::Unready;
+pub use self::wait::wait;
+use super::prepare::{Unusable, mask_json, mask_map, missing_secrets};
 use super::site::Site;
-use super::work::{Input, Waiting, Work};
+use super::work::{Input, Work};
 use crate::disk;
-use crate::engine::record::Metrics;
+use crate::engine::record::{Metrics, Whole};
 use crate::engine::{Fault, Record, StepStatus};
-use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, Stop};
+use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, Stop, WholeText};
 use crate::ids::{Attempt, StepPath};
-use crate::workflow::plan::{CaptureMode, Require};
+use crate::prompt::limits::{self, FaultClass};
+use crate::workflow::plan::CaptureMode;
 use crate::workspace::PathError;
 
 /// What came of an execution.
@@ -23,19 +42,49 @@ pub struct Performed {
     pub left_running: usize,
 }
 
+/// What every child of one execution has in common.
+struct Child<'a> {
+    site: &'a Site,
+    step: &'a StepPath,
+    env: &'a [(String, OsString)],
+    hidden: &'a [&'a str],
+    mark: &'a str,
+    stop: &'a Stop,
+}
+
 /// Runs a child, its processes to be known by `mark`. Nothing comes back when it was stopped: the
 /// attempt then stays open.
 pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
     if let Err(missing) = missing_secrets(&work.secrets, &site.environment) {
         let context = mask_map(site, missing.context);
-        let record = Record::refused(2, site.mask.text(&missing.message), context);
+        let mut record = Record::refused(2, site.mask.text(&missing.message), context);
+        classify(work, None, &mut record);
         return Some(Performed { record, left_running: 0 });
     }
-    let env = environment(site, work);
+    let mut work = match place::place(site, work) {
+        Ok(placed) => placed,
+        Err(error) => {
+            let message = format!("cannot prepare the run's directory: {error}");
+            return Some(refused(site, work, 1, message));
+        }
+    };
+    let env = environment(site, &work);
     if site.debug {
-        note_environment(site, work, &env);
+        note_environment(site, &work, &env);
     }
+    let hidden: Vec<&str> =
+        OF_OUTER_RUN.into_iter().chain(site.hidden.iter().map(String::as_str)).collect();
     let began = Instant::now();
+    if let Some(script) = &work.script {
+        let child = Child { site, step: &work.step, env: &env, hidden: &hidden, mark, stop };
+        let argv = match script::ready(&child, script) {
+            Ok(argv) => argv,
+            Err(Unready::Stopped) => return None,
+            Err(Unready::Failed(record)) => return Some(unready(site, *record, began)),
+        };
+        work.to_mut().argv = argv;
+    }
+    let work = &*work;
     let (mut out, mut err) = match open_captures(site, work) {
         Ok(captures) => captures,
         Err(error) => {
@@ -44,14 +93,12 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
             return Some(refused(site, work, code, error.to_string()));
         }
     };
-    let mut argv = std::borrow::Cow::Borrowed(&work.argv);
+    let mut argv = Cow::Borrowed(&work.argv);
     // Whichever `orchestrate` is on the PATH, a step that calls it means this one.
     if argv.first().is_some_and(|program| program == "orchestrate") {
         argv.to_mut()[0] = site.program.to_string_lossy().into_owned();
     }
     let stdin = work.stdin.as_ref().map(Input::bytes);
-    let hidden: Vec<&str> =
-        OF_OUTER_RUN.into_iter().chain(site.hidden.iter().map(String::as_str)).collect();
     let order = Order {
         argv: &argv,
         cwd: site.cwd(),
@@ -59,6 +106,7 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
         env_remove: &hidden,
         stdin: stdin.as_deref(),
         timeout: work.timeout(),
+        idle: work.idle_timeout(),
         grace: site.grace,
         mark,
         sweep: work.sweep(),
@@ -79,6 +127,7 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
         (Err(error), _) | (_, Err(error)) => result.fail(1, error.to_string(), Map::new()),
     }
     let mut record = result.record;
+    classify(work, Some(ended.how), &mut record);
     record.duration_ms = Some(began.elapsed().as_millis() as u64);
     let left = if work.asks { 0 } else { ended.survivors };
     Some(Performed { record, left_running: left })
@@ -104,15 +153,41 @@ fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathErr
         CaptureMode::Text => Mode::Text,
         CaptureMode::Lines => Mode::Lines,
         CaptureMode::Json => Mode::Json,
-        CaptureMode::Whole => Mode::Text,
+        CaptureMode::Whole => Mode::Whole,
     };
     let mut out =
         Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout")).live(site.live);
+    if mode == Mode::Whole {
+        out = out.whole(site.root().join(output_path(work)));
+    }
     if let Some(path) = &work.output_file {
         out = out.tee(site.workspace.create(path)?, path);
     }
     let err = Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stderr"));
     Ok((out, err))
+}
+
+/// Where a long output lies, in the run's directory.
+fn output_path(work: &Work) -> PathBuf {
+    PathBuf::from(format!("outputs/{}.{}.txt", work.step, work.attempt))
+}
+
+/// Says of a node's failure whether it may pass by itself. Of other steps, their exit codes say
+/// it.
+fn classify(work: &Work, how: Option<How>, record: &mut Record) {
+    let Some(error) = record.error.as_mut().filter(|_| work.capture == CaptureMode::Whole) else {
+        return;
+    };
+    let mut said = vec![error.message.as_str()];
+    said.extend(error.stderr_tail.iter().map(String::as_str));
+    if work.asks {
+        said.extend(error.stdout_tail.iter().map(String::as_str));
+    }
+    error.class.get_or_insert_with(|| match (how, error.exit_code) {
+        (Some(How::TimedOut | How::Silent), _) => FaultClass::Transient,
+        (_, 126 | 127) | (None, 2) => FaultClass::Fatal,
+        _ => limits::classify(&said.join("\n")),
+    });
 }
 
 /// Log files are named by step; those of an earlier attempt are kept under its number.
@@ -130,7 +205,7 @@ pub fn keep_begun_logs(site: &Site, work: &Work, task_attempt: Attempt) {
 }
 
 fn keep_logs(site: &Site, step: &StepPath, number: &str) {
-    for ending in ["stdout", "stderr"] {
+    for ending in ["stdout", "stderr", install::LOG] {
         let path = site.log(step, ending);
         let kept = site.log(step, &format!("{number}.{ending}"));
         // There is often none, and a log that cannot be kept is no reason to fail a step.
@@ -152,6 +227,16 @@ fn refused(site: &Site, work: &Work, code: i32, message: String) -> Performed {
     context.insert("substituted_command".into(), command(site, work));
     let mut record = Record::refused(code, site.mask.text(&message), context);
     record.debug = work.debug.clone();
+    classify(work, None, &mut record);
+    Performed { record, left_running: 0 }
+}
+
+/// A script that could not be made ready.
+fn unready(site: &Site, mut record: Record, began: Instant) -> Performed {
+    if let Some(error) = &mut record.error {
+        error.message = site.mask.text(&error.message);
+    }
+    record.duration_ms = Some(began.elapsed().as_millis() as u64);
     Performed { record, left_running: 0 }
 }
 
@@ -193,6 +278,8 @@ impl Outcome<'_> {
             self.fail(code, self.failure_message(), self.failure_context());
         } else if let Err(fault) = parsed {
             self.fail(2, fault.message, fault.context);
+        } else if let Err(error) = self.settle(&out.whole) {
+            self.fail(1, format!("cannot keep the output: {error}"), Map::new());
         }
         if let Some(error) = &mut self.record.error {
             error.stdout_tail = out.tail.clone();
@@ -206,6 +293,10 @@ impl Outcome<'_> {
                 let limit = self.work.timeout().unwrap_or_default().as_secs_f64();
                 format!("Command timed out after {limit} s")
             }
+            How::Silent => {
+                let limit = self.work.idle_timeout().unwrap_or_default().as_secs_f64();
+                format!("Command printed nothing for {limit} s")
+            }
             How::Killed(signal) => format!("Command was killed by signal {signal}"),
             How::Exited(code) => format!("Command failed with exit code {code}"),
             How::Stopped => "Command was stopped".into(),
@@ -214,10 +305,12 @@ impl Outcome<'_> {
 
     fn failure_context(&self) -> Map<String, Value> {
         let mut context = Map::new();
-        if self.ended.how == How::TimedOut {
-            let limit = self.work.timeout().unwrap_or_default().as_secs_f64();
-            context.insert("timeout_sec".into(), json!(limit));
-        }
+        let (name, limit) = match self.ended.how {
+            How::TimedOut => ("timeout_sec", self.work.timeout()),
+            How::Silent => ("idle_timeout_sec", self.work.idle_timeout()),
+            _ => return context,
+        };
+        context.insert(name.into(), json!(limit.unwrap_or_default().as_secs_f64()));
         context
     }
 
@@ -233,8 +326,12 @@ impl Outcome<'_> {
     /// Puts the output into the record by its mode; the error is why it cannot be used.
     fn keep_output(&mut self, out: &Captured) -> Result<(), Unusable> {
         match self.work.capture {
-            CaptureMode::Text | CaptureMode::Whole => {
+            CaptureMode::Text => {
                 self.record.output = Some(out.text());
+                Ok(())
+            }
+            CaptureMode::Whole => {
+                self.keep_whole(&out.whole);
                 Ok(())
             }
             CaptureMode::Lines => {
@@ -244,6 +341,58 @@ impl Outcome<'_> {
             }
             CaptureMode::Json => self.keep_json(out),
         }
+    }
+
+    fn keep_whole(&mut self, whole: &WholeText) {
+        let root = self.site.root();
+        self.record.output = Some(whole.head.clone());
+        self.record.truncated = Some(whole.file.is_some());
+        self.record.whole = whole.file.as_ref().map(|file| Whole {
+            path: file.path.strip_prefix(root).unwrap_or(&file.path).to_string_lossy().into(),
+            bytes: file.bytes,
+            sha256: file.sha256.clone(),
+        });
+    }
+
+    /// Reads an answer by its rules, and sees to it that a long output lasts.
+    fn settle(&mut self, whole: &WholeText) -> io::Result<()> {
+        if let Some(rules) = &self.work.answer {
+            match reply::read(rules, whole)? {
+                Ok(read) => self.keep_answer(read)?,
+                Err(wrong) => {
+                    let code = if wrong.ask_again { 2 } else { 1 };
+                    self.fail(code, wrong.message, wrong.context);
+                    if let Some(error) = &mut self.record.error {
+                        (error.class, error.ask_again) = (wrong.class, wrong.ask_again);
+                    }
+                }
+            }
+        }
+        // The journal may be on the medium before it, and names it.
+        if self.record.whole.is_some() {
+            let path = self.site.root().join(output_path(self.work));
+            disk::machine().sync(&path)?;
+            disk::machine().sync_dir(path.parent().unwrap_or(&path))?;
+        }
+        Ok(())
+    }
+
+    fn keep_answer(&mut self, read: reply::Reply) -> io::Result<()> {
+        self.record.until_met = read.until_met;
+        self.record.warning = read.warning;
+        self.record.json = read.json.map(|value| mask_json(self.site, value));
+        let text = match &self.record.json {
+            Some(value) => Some(value.to_string()),
+            None => read.text,
+        };
+        let Some(text) = text else { return Ok(()) };
+        let path = self.site.root().join(output_path(self.work));
+        let was_long = self.record.whole.is_some();
+        self.keep_whole(&WholeText::keep(&text, &path)?);
+        if was_long && self.record.whole.is_none() {
+            disk::machine().remove(&path)?;
+        }
+        Ok(())
     }
 
     fn keep_json(&mut self, out: &Captured) -> Result<(), Unusable> {
@@ -288,144 +437,4 @@ impl Outcome<'_> {
             tracing::warn!("cannot write `{}`: {error}", path.display());
         }
     }
-}
-
-fn check_json(site: &Site, work: &Work, value: &Value) -> Result<(), Unusable> {
-    if let Some(path) = &work.schema {
-        check_schema(site, path, value)?;
-    }
-    for require in &work.require {
-        if let Some(reason) = unmet(require, value) {
-            let message = format!("JSON output does not meet `{}`: {reason}", require.pointer);
-            let detail = json!({ "pointer": require.pointer, "reason": reason });
-            let context = [("json_require_failed".to_owned(), detail)].into_iter().collect();
-            return Err(Unusable { message, context });
-        }
-    }
-    Ok(())
-}
-
-fn check_schema(site: &Site, path: &str, value: &Value) -> Result<(), Unusable> {
-    let validator = usable_schema(site, path)?;
-    let errors: Vec<_> = validator
-        .iter_errors(value)
-        .take(20)
-        .map(|error| match error.instance_path().to_string() {
-            place if place.is_empty() => error.to_string(),
-            place => format!("{place}: {error}"),
-        })
-        .collect();
-    if errors.is_empty() {
-        return Ok(());
-    }
-    Err(Unusable {
-        message: format!("JSON output does not match the schema `{path}`: {}", errors[0]),
-        context: [("json_schema_errors".to_owned(), json!(errors))].into_iter().collect(),
-    })
-}
-
-/// Why a value does not meet a requirement, or nothing when it does.
-fn unmet(require: &Require, value: &Value) -> Option<String> {
-    let found = value.pointer(&require.pointer);
-    let found = match (found, require.exists) {
-        (None, false) => return None,
-        (Some(_), false) => return Some("it is there but must not be".into()),
-        (None, true) => return Some("it is missing".into()),
-        (Some(found), true) => found,
-    };
-    if let Some(wanted) = &require.equals
-        && !same(found, wanted)
-    {
-        return Some(format!("it is {found}, not {wanted}"));
-    }
-    let kind = match found {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    match &require.kind {
-        Some(wanted) if wanted != kind => Some(format!("it is of type {kind}, not {wanted}")),
-        _ => None,
-    }
-}
-
-/// Equal as JSON: numbers by value, so that 1 is 1.0.
-fn same(a: &Value, b: &Value) -> bool {
-    match (a.as_f64(), b.as_f64()) {
-        (Some(a_number), Some(b_number)) => a == b || a_number == b_number,
-        _ => a == b,
-    }
-}
-
-/// Waits for files. Nothing comes back when it was stopped.
-pub fn wait(site: &Site, waiting: &Waiting, stop: &Stop) -> Option<Performed> {
-    let began = Instant::now();
-    let mut polls = 0u64;
-    loop {
-        let found = site.workspace.glob(&waiting.glob);
-        polls += 1;
-        let waited = began.elapsed();
-        let files = match found {
-            Ok(files) => files,
-            Err(error) => {
-                let message = site.mask.text(&error.to_string());
-                let record = Record::refused(2, message, Map::new());
-                return Some(Performed { record, left_running: 0 });
-            }
-        };
-        let met = files.len() >= waiting.min_count;
-        if met || waited >= waiting.timeout {
-            let mut performed = waited_for(waiting, files, waited, polls, met);
-            mask_record(site, &mut performed.record);
-            return Some(performed);
-        }
-        let nap = waiting.poll.min(waiting.timeout - waited);
-        if !stop.sleep(nap) {
-            return None;
-        }
-    }
-}
-
-/// Masks what a record says of paths and patterns.
-fn mask_record(site: &Site, record: &mut Record) {
-    for file in record.files.iter_mut().flatten() {
-        *file = site.mask.text(file);
-    }
-    if let Some(error) = &mut record.error {
-        error.message = site.mask.text(&error.message);
-    }
-}
-
-fn waited_for(
-    waiting: &Waiting,
-    files: Vec<String>,
-    waited: Duration,
-    polls: u64,
-    met: bool,
-) -> Performed {
-    let mut record = Record {
-        status: if met { StepStatus::Completed } else { StepStatus::Failed },
-        exit_code: Some(if met { 0 } else { 124 }),
-        wait_duration_ms: Some(waited.as_millis() as u64),
-        duration_ms: Some(waited.as_millis() as u64),
-        poll_count: Some(polls),
-        timed_out: Some(!met),
-        ..Record::default()
-    };
-    if !met {
-        let limit = waiting.timeout.as_secs_f64();
-        let message = format!(
-            "waited {limit} s for {} of `{}`, but found {}",
-            waiting.min_count,
-            waiting.glob,
-            files.len()
-        );
-        let context = [("timeout_sec".to_owned(), json!(limit))].into_iter().collect();
-        record.error = Some(Fault { message, exit_code: 124, context, ..Fault::default() });
-    }
-    record.files = Some(files);
-    Performed { record, left_running: 0 }
 }

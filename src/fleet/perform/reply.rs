@@ -1,0 +1,119 @@
+//! What an agent's answer must be, and what is made of it: a sign that ends a loop is seen and
+//! taken out, and an answer in a form becomes the value that it is.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+
+use serde_json::{Map, Value, json};
+
+use super::json::faults;
+use crate::exec::WholeText;
+use crate::fleet::work::AnswerRules;
+use crate::prompt::limits::FaultClass;
+use crate::prompt::{answer, limits, signal};
+use crate::workflow::plan::Until;
+
+/// A longer answer is not read whole: nobody means more than this to be an answer.
+const READ_BYTES: u64 = 8 << 20;
+/// How much of a notice is shown.
+const SHOWN: usize = 200;
+
+/// What is wrong with an answer.
+#[derive(Debug, Default)]
+pub struct Wrong {
+    pub message: String,
+    pub context: Map<String, Value>,
+    pub class: Option<FaultClass>,
+    /// The agent can be told.
+    pub ask_again: bool,
+}
+
+impl Wrong {
+    fn new(message: impl Into<String>) -> Wrong {
+        Wrong { message: message.into(), ..Wrong::default() }
+    }
+
+    /// The answer does not have its form.
+    fn form(problems: Vec<String>) -> Wrong {
+        let first = problems.first().map(String::as_str).unwrap_or_default();
+        Wrong {
+            message: format!("the answer does not fit `output_format`: {first}"),
+            context: [("output_format".to_owned(), json!(problems))].into_iter().collect(),
+            class: Some(FaultClass::Unknown),
+            ask_again: true,
+        }
+    }
+}
+
+/// What an answer came to.
+#[derive(Debug, Default)]
+pub struct Reply {
+    pub until_met: Option<bool>,
+    /// The answer as the value that it is.
+    pub json: Option<Value>,
+    /// The answer as others are to see it, where that is not as it came.
+    pub text: Option<String>,
+    pub warning: Option<String>,
+}
+
+/// Reads an answer by its rules.
+pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, Wrong>> {
+    let (text, is_all) = text(whole)?;
+    if is_all && text.trim().is_empty() {
+        return Ok(Err(Wrong::new("the agent gave an empty answer")));
+    }
+    if whole.file.is_none() && limits::is_limit_notice(&text) {
+        let shown: String = text.trim().chars().take(SHOWN).collect();
+        let message = format!("the agent's answer is only a limit notice: {shown}");
+        return Ok(Err(Wrong { class: Some(FaultClass::Fatal), ..Wrong::new(message) }));
+    }
+    let mut read = Reply::default();
+    if let Some(until) = &rules.until {
+        read.until_met = Some(is_met(until, &text));
+    }
+    if let Some(format) = &rules.format {
+        let value = match (is_all, answer::extract_object(&text)) {
+            (true, Ok(value)) => value,
+            (true, Err(why)) => return Ok(Err(Wrong::form(vec![why]))),
+            (false, _) => {
+                return Ok(Err(Wrong::form(vec!["the answer is larger than 8 MiB".into()])));
+            }
+        };
+        match jsonschema::validator_for(format) {
+            Ok(validator) => {
+                let problems = faults(&validator, &value);
+                if !problems.is_empty() {
+                    return Ok(Err(Wrong::form(problems)));
+                }
+            }
+            Err(error) => {
+                read.warning = Some(format!("`output_format` is no JSON Schema: {error}"));
+            }
+        }
+        read.json = Some(value);
+    } else if let Some(until) = rules.until.as_ref().filter(|_| is_all) {
+        let cleaned = signal::cleaned(&text, &until.signal);
+        read.text = (cleaned != text).then_some(cleaned);
+    }
+    Ok(Ok(read))
+}
+
+fn is_met(until: &Until, text: &str) -> bool {
+    match until.strict {
+        true => signal::signalled_strict(text, &until.signal),
+        false => signal::signalled(text, &until.signal),
+    }
+}
+
+/// An answer, or only its end where it is longer than anybody would mean it.
+fn text(whole: &WholeText) -> io::Result<(String, bool)> {
+    let Some(file) = &whole.file else { return Ok((whole.head.clone(), true)) };
+    if file.bytes <= READ_BYTES {
+        return Ok((String::from_utf8_lossy(&fs::read(&file.path)?).into_owned(), true));
+    }
+    let mut end = Vec::new();
+    let mut from = File::open(&file.path)?;
+    from.seek(SeekFrom::End(-(READ_BYTES as i64)))?;
+    from.read_to_end(&mut end)?;
+    Ok((String::from_utf8_lossy(&end).into_owned(), false))
+}

@@ -1,0 +1,316 @@
+//! What is over and old, and may be thrown away: ended tasks, their logs, the files they were
+//! dropped as, statuses that never counted, requests that are done with.
+//!
+//! **Invariant:** nothing is thrown away that somebody may still need: a task that waits, is held
+//! or is being taken in keeps all that is of it, and a run that is kept keeps its tasks. A task
+//! goes before its status, so that whatever a process leaves that is killed here is no damage.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::free::made_at;
+use super::intake::files;
+use super::run_task;
+use crate::disk;
+use crate::ids::RunId;
+use crate::queue::{ClaimName, End, FsQueue, Queue, TaskId};
+use crate::time::Time;
+
+const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
+/// The batch of what cannot be read.
+const UNREADABLE: &str = "unreadable";
+/// Where dropped files lie after their tasks were put out.
+const DONE: &str = "done";
+const STATUS: &str = ".status.json";
+
+/// What lies in one directory and can go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heap {
+    pub kind: Kind,
+    pub dir: PathBuf,
+    /// Files that go together: what comes later goes only if the first was there.
+    items: Vec<Vec<PathBuf>>,
+    /// The directory goes too, once it is empty.
+    whole: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Tasks,
+    /// Logs of tasks that belong to no run.
+    Logs,
+    Dropped,
+    Evidence,
+    /// Requests to cancel.
+    Requests,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Tasks => "tasks",
+            Kind::Logs => "logs",
+            Kind::Dropped => "dropped",
+            Kind::Evidence => "evidence",
+            Kind::Requests => "requests",
+        }
+    }
+}
+
+impl Heap {
+    pub fn count(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Throws it away.
+    pub fn remove(&self) -> io::Result<()> {
+        let disk = disk::machine();
+        for item in &self.items {
+            for path in item {
+                match disk.remove(path) {
+                    // It was put back, or somebody else tidies up: the rest is not ours to take.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                    // Somebody dropped a directory, which could not be a task.
+                    Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                        std::fs::remove_dir_all(path)?;
+                    }
+                    removed => removed?,
+                }
+            }
+        }
+        if self.whole {
+            // One that is not empty holds what others put there.
+            let _ = std::fs::remove_dir(&self.dir);
+        }
+        Ok(())
+    }
+}
+
+/// What there is of runs, for those who tidy up.
+pub struct Runs {
+    /// Those that stay.
+    pub kept: HashSet<RunId>,
+    /// Those of them that are not over.
+    pub open: HashSet<RunId>,
+    /// Those that go, whose tasks go with them.
+    pub gone: HashSet<RunId>,
+}
+
+/// Somebody looking for what can go.
+struct Looker<'a> {
+    queue: &'a FsQueue,
+    runs: &'a Runs,
+    /// What was last written to before this is old.
+    before: Time,
+    /// Tasks that wait, are held or are being taken in; and claims that are held.
+    live: HashSet<TaskId>,
+    held: HashSet<String>,
+    /// Ended tasks that stay.
+    stay: HashSet<TaskId>,
+}
+
+/// Everything of a queue that can go.
+pub fn old(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
+    let mut looker = Looker::new(queue, runs, before)?;
+    let mut heaps = looker.ended(|_| true)?;
+    heaps.extend(looker.logs()?);
+    heaps.extend(looker.dropped()?);
+    heaps.extend(looker.evidence()?);
+    heaps.extend(looker.requests()?);
+    Ok(heaps)
+}
+
+/// The tasks of the runs that go, and nothing else.
+pub fn tasks_of_runs(queue: &FsQueue, runs: &Runs) -> io::Result<Vec<Heap>> {
+    let of_them = |batch: &str| RunId::parse(batch).is_some_and(|run| runs.gone.contains(&run));
+    Looker::new(queue, runs, Time::default())?.ended(of_them)
+}
+
+impl<'a> Looker<'a> {
+    fn new(queue: &'a FsQueue, runs: &'a Runs, before: Time) -> io::Result<Self> {
+        let (mut live, mut held) = (HashSet::new(), HashSet::new());
+        // What is being taken in may have been a task already, which its maker did not hear of.
+        for dir in dirs(&queue.layout.intake())?.iter().filter(|dir| name(dir) != DONE) {
+            for agent in dirs(dir)? {
+                let names = files::list(&agent)?.into_iter();
+                live.extend(names.filter_map(|name| Some(files::read_name(name.to_str()?)?.0)));
+            }
+        }
+        for agent in queue.agents()? {
+            live.extend(queue.waiting(&agent)?.into_iter().map(|name| name.id));
+            for claim in queue.claims(&agent)? {
+                held.insert(claim.stem());
+                live.insert(claim.task.id);
+            }
+        }
+        Ok(Looker { queue, runs, before, live, held, stay: HashSet::new() })
+    }
+
+    fn is_old(&self, path: &Path) -> bool {
+        written(path).is_some_and(|at| at < self.before)
+    }
+
+    fn keeps_run(&self, run: &str) -> bool {
+        RunId::parse(run).is_some_and(|run| self.runs.kept.contains(&run))
+    }
+
+    /// Ended tasks. Those of a run go with it; of a run that is gone already, all or none.
+    fn ended(&mut self, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Heap>> {
+        let mut heaps = Vec::new();
+        for end in ENDS {
+            for batch in self.queue.batches(end)?.into_iter().filter(|batch| wanted(batch)) {
+                let of_run = RunId::parse(&batch);
+                let ours = of_run.is_some() || is_day(&batch) || batch == UNREADABLE;
+                if !ours || of_run.as_ref().is_some_and(|run| self.runs.kept.contains(run)) {
+                    continue;
+                }
+                heaps.extend(self.batch(end, &batch, of_run)?);
+            }
+        }
+        Ok(heaps)
+    }
+
+    fn batch(&mut self, end: End, batch: &str, run: Option<RunId>) -> io::Result<Option<Heap>> {
+        let dir = self.queue.layout.end(end, batch);
+        let at_any_age = run.as_ref().is_some_and(|run| self.runs.gone.contains(run));
+        let mut items = Vec::new();
+        let mut of_tasks = HashSet::new();
+        let mut stays = false;
+        for (claim, by) in self.queue.ended(end, batch)? {
+            let status = dir.join(claim.status());
+            of_tasks.insert(claim.status());
+            // One without a status is damaged, which somebody may want to look into.
+            let old = if at_any_age { status.exists() } else { self.is_old(&status) };
+            if old && !self.live.contains(&claim.task.id) {
+                items.push(vec![dir.join(claim.ended(&by)), status]);
+            } else {
+                stays = true;
+                self.stay.insert(claim.task.id);
+            }
+        }
+        for file in files::list(&dir)?.into_iter().filter_map(|file| file.into_string().ok()) {
+            let Some(stem) = file.strip_suffix(STATUS).filter(|_| !of_tasks.contains(&file)) else {
+                continue;
+            };
+            // A claim that is held is ended by this status, if its holder is dead.
+            let stray = ClaimName::parse(&format!("{stem}.task")).is_some();
+            let path = dir.join(&file);
+            if stray && !self.held.contains(stem) && (at_any_age || self.is_old(&path)) {
+                items.push(vec![path]);
+            }
+        }
+        // Of a run that is kept elsewhere, the results are backed by all tasks or by none.
+        if items.is_empty() || (run.is_some() && !at_any_age && stays) {
+            return Ok(None);
+        }
+        Ok(Some(Heap { kind: Kind::Tasks, dir, items, whole: true }))
+    }
+
+    /// The files of a directory that can go, each by itself.
+    fn heap(
+        &self,
+        kind: Kind,
+        dir: PathBuf,
+        whole: bool,
+        goes: impl Fn(&str, &Path) -> bool,
+    ) -> io::Result<Option<Heap>> {
+        let mut names = files::list(&dir)?;
+        names.sort();
+        let mut items = Vec::new();
+        for file in names {
+            let path = dir.join(&file);
+            if file.to_str().is_some_and(|file| goes(file, &path)) {
+                items.push(vec![path]);
+            }
+        }
+        Ok((!items.is_empty()).then_some(Heap { kind, dir, items, whole }))
+    }
+
+    fn is_needed(&self, id: &TaskId) -> bool {
+        self.live.contains(id) || self.stay.contains(id)
+    }
+
+    fn logs(&self) -> io::Result<Vec<Heap>> {
+        let mut heaps = Vec::new();
+        for dir in dirs(&self.queue.layout.results())? {
+            let goes = |file: &str, path: &Path| {
+                let id = file.get(..26).and_then(TaskId::parse);
+                id.is_some_and(|id| !self.is_needed(&id)) && self.is_old(path)
+            };
+            heaps.extend(self.heap(Kind::Logs, dir, true, goes)?);
+        }
+        Ok(heaps)
+    }
+
+    /// Files as they were dropped. Their times are their authors'; the id tells when each was
+    /// taken.
+    fn dropped(&self) -> io::Result<Vec<Heap>> {
+        let mut heaps = Vec::new();
+        for dir in dirs(&self.queue.layout.intake().join(DONE))? {
+            let goes = |file: &str, _: &Path| {
+                let id = files::read_name(file).map(|(id, _)| id);
+                id.is_some_and(|id| !self.is_needed(&id) && made_at(&id) < self.before)
+            };
+            heaps.extend(self.heap(Kind::Dropped, dir, true, goes)?);
+        }
+        Ok(heaps)
+    }
+
+    fn evidence(&self) -> io::Result<Option<Heap>> {
+        let goes = |file: &str, path: &Path| {
+            let id = file.get(2..28).and_then(TaskId::parse);
+            id.is_some_and(|id| !self.live.contains(&id))
+                && self.is_old(path)
+                && !run_of(path).is_some_and(|run| self.keeps_run(&run))
+        };
+        self.heap(Kind::Evidence, self.queue.layout.evidence(), false, goes)
+    }
+
+    /// Requests for what is over, or is nowhere and has not turned up since.
+    fn requests(&self) -> io::Result<Option<Heap>> {
+        let out = run_task::out(self.queue)?;
+        let goes = |file: &str, path: &Path| {
+            let over = match (TaskId::parse(file), RunId::parse(file)) {
+                (Some(id), _) => !self.live.contains(&id),
+                (_, Some(run)) => !out.contains_key(file) && !self.runs.open.contains(&run),
+                _ => false,
+            };
+            over && self.is_old(path)
+        };
+        self.heap(Kind::Requests, self.queue.layout.cancel(), false, goes)
+    }
+}
+
+/// The run that a status is of.
+fn run_of(path: &Path) -> Option<String> {
+    let document: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    Some(document.get("run_id")?.as_str()?.to_owned())
+}
+
+/// When a file was last written to, by the clock of its volume. Nothing is decided from this but
+/// whether it is worth keeping.
+fn written(path: &Path) -> Option<Time> {
+    let at = path.symlink_metadata().ok()?.modified().ok()?;
+    let since = at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Some(Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+}
+
+fn is_day(batch: &str) -> bool {
+    batch.len() == 8 && batch.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+/// The directories in a directory; one that is not there has none.
+fn dirs(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let names = match disk::machine().list_dirs(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        names => names?,
+    };
+    Ok(names.into_iter().map(|name| dir.join(name)).collect())
+}

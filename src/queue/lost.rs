@@ -1,0 +1,157 @@
+//! A queue whose name is lost or cannot be read: how that is told from a workspace that never had
+//! a queue, and what helps.
+//!
+//! **Invariant:** a workspace is new only if nothing lies in it that needed a name to be made. A
+//! second name for one queue would let two fleets work on it.
+
+use std::fmt;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use super::layout::{Layout, OWN};
+use super::name::{ClaimName, TaskName};
+use super::{End, moves};
+use crate::disk::Disk;
+
+/// Why it cannot be told which volume this is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeFault {
+    /// There is a queue, and nothing that names it.
+    Gone { file: PathBuf, trace: PathBuf },
+    /// There is something in the place of the name that is none.
+    Damaged { file: PathBuf, reason: String },
+    /// The name is written in a form of another version.
+    Foreign { file: PathBuf, schema: String },
+}
+
+impl fmt::Display for VolumeFault {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            VolumeFault::Gone { file, trace } => {
+                let (file, trace) = (file.display(), trace.display());
+                write!(
+                    f,
+                    "there is a queue here (`{trace}`), but `{file}`, which names it, is gone"
+                )
+            }
+            VolumeFault::Damaged { file, reason } => {
+                write!(f, "`{}` does not say which volume this is: {reason}", file.display())
+            }
+            VolumeFault::Foreign { file, schema } => {
+                let file = file.display();
+                write!(f, "`{file}` is written as `{schema}`, which this version cannot read")
+            }
+        }
+    }
+}
+
+impl std::error::Error for VolumeFault {}
+
+impl VolumeFault {
+    /// The fault that an error is about.
+    pub fn of(error: &io::Error) -> Option<&VolumeFault> {
+        error.get_ref()?.downcast_ref()
+    }
+
+    /// What helps; `word` is a new name for the volume.
+    pub fn cure(&self, word: &str) -> String {
+        let (file, make) = match self {
+            VolumeFault::Foreign { .. } => {
+                return "use the version of orchestrate that the rest of the fleet uses".into();
+            }
+            // Its directory may be gone with it.
+            VolumeFault::Gone { file, trace } if !trace.starts_with(OWN) => {
+                (file, format!("mkdir -p '{}' && ", moves::parent(file).display()))
+            }
+            VolumeFault::Gone { file, .. } | VolumeFault::Damaged { file, .. } => {
+                (file, String::new())
+            }
+        };
+        let (document, file) = (super::volume::document(word), file.display());
+        format!(
+            "put it back from a copy, and whoever lives goes on; if there is none, end every \
+             worker and coordinator, then name the queue anew: {make}echo '{document}' > '{file}'"
+        )
+    }
+}
+
+impl From<VolumeFault> for io::Error {
+    fn from(fault: VolumeFault) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, fault)
+    }
+}
+
+/// Something that only a queue with a name can have left, relative to the workspace.
+pub(super) fn trace(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<PathBuf>> {
+    let own = [
+        layout.all_claimed(),
+        layout.workers(),
+        layout.beats(),
+        layout.results(),
+        layout.evidence(),
+        layout.intake(),
+        layout.cancel(),
+        layout.pause(),
+        layout.drain(),
+        layout.ends(End::Cancelled),
+    ];
+    for dir in own {
+        if let Some(name) = first(disk, &dir, |_| true)? {
+            return Ok(Some(relative(layout, &dir.join(name))));
+        }
+    }
+    // These are people's directories too: only what is named as the queue names it counts.
+    let ended = |name: &str| ClaimName::parse_ended(name).is_some();
+    let waiting = |name: &str| TaskName::parse(name).is_some();
+    let shared: [(PathBuf, &dyn Fn(&str) -> bool); 3] = [
+        (layout.inboxes(), &waiting),
+        (layout.ends(End::Processed), &ended),
+        (layout.ends(End::Failed), &ended),
+    ];
+    for (dir, is_task) in shared {
+        for inner in none_if_absent(disk.list_dirs(&dir))? {
+            let inner = dir.join(inner);
+            if let Some(name) = first(disk, &inner, is_task)? {
+                return Ok(Some(relative(layout, &inner.join(name))));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a file is listed: a cache may know nothing of one that is there.
+pub(super) fn is_listed(disk: &dyn Disk, file: &Path) -> io::Result<bool> {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    Ok(first(disk, moves::parent(file), |listed| listed == name)?.is_some())
+}
+
+fn relative(layout: &Layout, path: &Path) -> PathBuf {
+    path.strip_prefix(&layout.root).unwrap_or(path).to_owned()
+}
+
+/// The first name of a directory that will do; none, if there is no directory.
+fn first(
+    disk: &dyn Disk,
+    dir: &Path,
+    will_do: impl Fn(&str) -> bool,
+) -> io::Result<Option<String>> {
+    let mut found = None;
+    none_if_absent(disk.scan(dir, &mut |name| {
+        if !will_do(name) {
+            return ControlFlow::Continue(());
+        }
+        found = Some(name.to_owned());
+        ControlFlow::Break(())
+    }))?;
+    Ok(found)
+}
+
+fn none_if_absent<T: Default>(listed: io::Result<T>) -> io::Result<T> {
+    match listed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        // A file of somebody's in the place of a directory holds nothing of ours.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(T::default()),
+        listed => listed,
+    }
+}

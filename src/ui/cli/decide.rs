@@ -1,0 +1,176 @@
+//! `orchestrate approve` and `orchestrate reject`: a person answers what a run asks. The answer is
+//! a file that is dropped into the run's directory; if nobody drives the run, it goes on here.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::common::{self, RunOptions, Surroundings};
+use super::pending::{Gate, gates_of};
+use super::resume::{self, ResumeArgs};
+use super::show::put_json;
+use super::{Common, Failure, show};
+use crate::engine::{Run, RunStatus};
+use crate::fleet::gates::{self, AnswerFile};
+use crate::fleet::open;
+use crate::ids::RunId;
+use crate::store::lock;
+use crate::workflow::Plan;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ApproveArgs {
+    /// The run: its id, the beginning of it, or `latest`
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// The node that asks; may be left out when one alone does
+    #[arg(long, visible_alias = "node", value_name = "NODE")]
+    pub step: Option<String>,
+    /// What is to be said with it: the next round of a loop reads it
+    #[arg(long, short, value_name = "TEXT")]
+    pub comment: Option<String>,
+    /// Only record the answer
+    #[arg(long)]
+    pub no_resume: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct RejectArgs {
+    /// The run: its id, the beginning of it, or `latest`
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// The node that asks; may be left out when one alone does
+    #[arg(long, visible_alias = "node", value_name = "NODE")]
+    pub step: Option<String>,
+    /// Why: `$REJECTION_REASON` for whoever is to do better
+    #[arg(long, short, value_name = "TEXT")]
+    pub reason: String,
+    /// Only record the answer
+    #[arg(long)]
+    pub no_resume: bool,
+    #[command(flatten)]
+    pub options: RunOptions,
+}
+
+/// What a person decided.
+struct Decision<'a> {
+    run: &'a str,
+    step: Option<&'a str>,
+    approve: bool,
+    comment: String,
+    no_resume: bool,
+    options: &'a RunOptions,
+}
+
+pub fn approve(args: &ApproveArgs, common: &Common) -> Result<u8, Failure> {
+    let comment = args.comment.clone().unwrap_or_default();
+    let (run, step) = (args.run.as_str(), args.step.as_deref());
+    let (no_resume, options) = (args.no_resume, &args.options);
+    decide(&Decision { run, step, approve: true, comment, no_resume, options }, common)
+}
+
+pub fn reject(args: &RejectArgs, common: &Common) -> Result<u8, Failure> {
+    let comment = args.reason.clone();
+    let (run, step) = (args.run.as_str(), args.step.as_deref());
+    let (no_resume, options) = (args.no_resume, &args.options);
+    decide(&Decision { run, step, approve: false, comment, no_resume, options }, common)
+}
+
+fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let (id, root) = common::find_run(&around, decision.run)?;
+    let workspace = common::open_workspace(&around)?;
+    let (plan, run) = open::look(&workspace, &root)
+        .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
+    let gate = choose(&plan, &run, decision.step)?;
+    let by = whoami(&around);
+    let comment = decision.comment.clone();
+    let answer = AnswerFile::new(decision.approve, comment, by, gate.shown.clone());
+    let word = if decision.approve { "approved" } else { "rejected" };
+    let given = gates::give(&root, &gate.step, gate.attempt, &answer).map_err(|error| {
+        Failure::new(1, format!("cannot leave the answer in `{}`: {error}", root.display()))
+    })?;
+    if !given {
+        let message =
+            format!("`{}` of run {id} was answered before, and only one counts", gate.node);
+        return Err(Failure::new(5, message)
+            .hint(format!("`orchestrate status {id}` shows what came of it")));
+    }
+    around.say(format!("`{}` of run {id} {word}", gate.node));
+    if decision.no_resume || is_driven(&around, &run, &root) {
+        if around.common.json {
+            let (node, approve) = (&gate.node, decision.approve);
+            put_json("answer/v1", json!({ "run_id": id, "node": node, "approve": approve }))?;
+        }
+        if decision.no_resume {
+            around.say(format!("go on: orchestrate resume {id}"));
+        }
+        return Ok(0);
+    }
+    let options = decision.options.clone();
+    let resume = ResumeArgs { run: id.to_string(), force_restart: false, repair: false, options };
+    resume::main(&resume, common)
+}
+
+/// Whether somebody drives the run, and so finds the answer.
+fn is_driven(around: &Surroundings, run: &Run, root: &Path) -> bool {
+    if run.origin.fleet {
+        match show::queue_if_any(around) {
+            Ok(Some(queue)) => {
+                let out = crate::fleet::run_task::out(&queue).unwrap_or_default();
+                if out.contains_key(run.id.as_str()) {
+                    let board = show::board(around, Some(queue));
+                    if board.is_ok_and(|board| board.coordinators() == 0) {
+                        around.say("warning: no coordinator is alive: `orchestrate coordinator`");
+                    }
+                    return true;
+                }
+            }
+            _ => return true,
+        }
+    }
+    lock::held_by(root).is_some()
+}
+
+/// The gate that is meant.
+fn choose(plan: &Plan, run: &Run, step: Option<&str>) -> Result<Gate, Failure> {
+    let id: &RunId = &run.id;
+    let mut open = match run.status {
+        RunStatus::Running => gates_of(plan, run),
+        _ => Vec::new(),
+    };
+    if open.is_empty() {
+        let state = match run.status {
+            RunStatus::Running => "goes on",
+            RunStatus::Completed => "has completed",
+            RunStatus::Cancelled => "was cancelled",
+            _ => "has failed",
+        };
+        return Err(Failure::new(2, format!("run {id} asks nobody anything: it {state}")));
+    }
+    let names =
+        || open.iter().map(|gate| format!("`{}`", gate.node)).collect::<Vec<_>>().join(", ");
+    match step {
+        None if open.len() == 1 => Ok(open.remove(0)),
+        None => Err(Failure::new(2, format!("run {id} asks at {}: which is meant?", names()))
+            .hint("say it with `--step NODE`")),
+        Some(step) => {
+            let meant = |gate: &Gate| gate.node == step || gate.step.to_string() == step;
+            match open.iter().position(meant) {
+                Some(index) => Ok(open.remove(index)),
+                None => {
+                    let message = format!("`{step}` of run {id} asks nobody anything");
+                    Err(Failure::new(2, message).hint(format!("these do: {}", names())))
+                }
+            }
+        }
+    }
+}
+
+/// Who answers, as far as the environment knows.
+fn whoami(around: &Surroundings) -> Option<String> {
+    let user = ["USER", "LOGNAME"].iter().find_map(|key| around.environment.get(*key))?;
+    let host = std::fs::read_to_string(PathBuf::from("/proc/sys/kernel/hostname"));
+    Some(format!("{}@{}", user.to_string_lossy(), host.unwrap_or_default().trim()))
+}

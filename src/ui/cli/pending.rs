@@ -1,0 +1,136 @@
+//! `orchestrate pending`: what people are asked, by every run, and what to type.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::common::{self, Surroundings};
+use super::show::{put, put_json};
+use super::{Common, Failure};
+use crate::engine::run::StepState;
+use crate::engine::{GateRecord, Run, RunStatus};
+use crate::fleet::{gates, open};
+use crate::ids::{Attempt, RunId, StepPath};
+use crate::store::{STATE, snapshot};
+use crate::time::{Clock, SystemClock, Time};
+use crate::ui::text::seconds;
+use crate::workflow::Plan;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct PendingArgs {
+    /// One run: its id, the beginning of it, or `latest`
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+}
+
+/// A person is asked something.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gate {
+    pub run_id: RunId,
+    pub node: String,
+    pub step: StepPath,
+    pub attempt: Attempt,
+    pub message: String,
+    pub shown: String,
+    pub since: Option<Time>,
+    pub expires_at: Option<Time>,
+    /// The file that an answer is dropped as.
+    pub answer_file: String,
+}
+
+/// Everything that a run asks people.
+pub fn gates_of(plan: &Plan, run: &Run) -> Vec<Gate> {
+    let mut found = Vec::new();
+    for here in run.positions() {
+        let Some(slot) = run.slot(&here).filter(|slot| slot.state == StepState::Waiting) else {
+            continue;
+        };
+        let Some(record) = slot.record.as_deref() else { continue };
+        let Some(GateRecord { message, shown, expires_at, .. }) = record.gate.as_deref() else {
+            continue;
+        };
+        let step = here.path(plan);
+        let root = Path::new(&run.origin.run_root);
+        found.push(Gate {
+            run_id: run.id.clone(),
+            node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
+            attempt: slot.attempts,
+            message: message.clone(),
+            shown: shown.clone(),
+            since: record.started_at,
+            expires_at: *expires_at,
+            answer_file: gates::path(root, &step, slot.attempts).display().to_string(),
+            step,
+        });
+    }
+    found
+}
+
+pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let workspace = common::open_workspace(&around)?;
+    let runs = match &args.run {
+        Some(name) => vec![common::find_run(&around, name)?],
+        None => runs_that_may_ask(&around),
+    };
+    let mut open_gates = Vec::new();
+    for (id, root) in runs {
+        match open::look(&workspace, &root) {
+            Ok((plan, run)) if run.status == RunStatus::Running => {
+                open_gates.extend(gates_of(&plan, &run));
+            }
+            Ok(_) => {}
+            Err(error) => around.say(format!("warning: run {id} cannot be read: {error}")),
+        }
+    }
+    if around.common.json {
+        put_json("pending/v1", json!({ "gates": open_gates }))?;
+    } else if open_gates.is_empty() {
+        around.say("nobody is asked anything");
+    } else {
+        put(&open_gates.iter().map(show).collect::<Vec<_>>().join("\n"))?;
+    }
+    Ok(0)
+}
+
+/// Runs whose state does not say that they are over.
+fn runs_that_may_ask(around: &Surroundings) -> Vec<(RunId, std::path::PathBuf)> {
+    let entries = std::fs::read_dir(&around.state_dir).into_iter().flatten().flatten();
+    let ids = entries.filter_map(|entry| RunId::parse(entry.file_name().to_str()?));
+    let mut ids: Vec<RunId> = ids.collect();
+    ids.sort();
+    let rooted = ids.into_iter().map(|id| {
+        let root = around.state_dir.join(id.as_str());
+        (id, root)
+    });
+    let open = |root: &Path| {
+        let state = std::fs::read(root.join(STATE)).unwrap_or_default();
+        let status = snapshot::peek(&state).map(|(status, _)| status);
+        matches!(status, None | Some(RunStatus::Running | RunStatus::Paused))
+    };
+    rooted.filter(|(_, root)| open(root)).collect()
+}
+
+/// A gate, as people read it: what is asked, and what to type.
+fn show(gate: &Gate) -> String {
+    let Gate { run_id, node, message, .. } = gate;
+    let now = SystemClock.now();
+    let since = gate.since.map(|at| format!(", for {}", seconds(now.ms_since(at))));
+    let since = since.unwrap_or_default();
+    let until = gate.expires_at.map(|at| format!(", until {}", at.to_second()));
+    let until = until.unwrap_or_default();
+    let asked: String = message.lines().map(|line| format!("    {line}\n")).collect();
+    format!(
+        "run {run_id} waits at `{node}`{since}{until}:\n{asked}  \
+         orchestrate approve {run_id} --step {node} [--comment TEXT]\n  \
+         orchestrate reject {run_id} --step {node} --reason TEXT\n"
+    )
+}
+
+/// Tells what a run that just paused asks.
+pub fn tell_gates(around: &Surroundings, plan: &Plan, run: &Run) {
+    for gate in gates_of(plan, run) {
+        around.say(show(&gate).trim_end());
+    }
+}
