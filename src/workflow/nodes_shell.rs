@@ -2,7 +2,7 @@
 //!
 //! What a reference stands for comes to the script in a variable, and an expansion of that variable
 //! stands where the reference stood: as one quoted word where the shell reads words, and as the
-//! author's own quotes need it elsewhere. In a comment nothing is put in at all, and nothing needs to
+//! author's own quotes need it elsewhere. In a comment nothing is put in, and nothing needs to
 //! be there: it is what people read.
 //!
 //! The reading of the shell here is a rough one: quotes, substitutions, comments and
