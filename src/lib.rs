@@ -7,6 +7,7 @@
 
 pub mod digest;
 pub mod ids;
+pub mod process;
 pub mod random;
 pub mod time;
 

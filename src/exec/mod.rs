@@ -24,6 +24,7 @@ mod stop;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod tool;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -37,6 +38,7 @@ pub use mask::{Mask, Masker};
 pub use run::run;
 pub use start::{STRING_BYTES, StartError, locate};
 pub use stop::Stop;
+pub use tool::{Said, call};
 
 /// The environment variable by which every descendant of a child is found.
 pub const MARK: &str = "ORCHESTRATE_MARK";
@@ -57,6 +59,23 @@ pub struct Order<'a> {
     /// Unique to this attempt; the value of [`MARK`].
     pub mark: &'a str,
     pub sweep: Sweep,
+}
+
+impl<'a> Order<'a> {
+    /// A child with no input, no limit and nothing of its own in its environment.
+    pub fn new(argv: &'a [String], cwd: &'a Path, mark: &'a str) -> Order<'a> {
+        Order {
+            argv,
+            cwd,
+            env: &[],
+            env_remove: &[],
+            stdin: None,
+            timeout: None,
+            grace: Duration::from_secs(5),
+            mark,
+            sweep: Sweep::OnStop,
+        }
+    }
 }
 
 /// When processes that outlive the child are ended.
