@@ -15,6 +15,8 @@ pub mod template;
 
 pub mod workflow;
 
+pub mod bead;
+
 pub mod engine;
 
 pub mod prompt;
