@@ -23,9 +23,11 @@ pub mod prompt;
 
 pub mod disk;
 pub mod exec;
+pub mod git;
 pub mod queue;
 pub mod store;
 pub mod workspace;
+pub mod worktree;
 
 pub mod offline;
 

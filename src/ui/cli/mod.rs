@@ -38,6 +38,7 @@ mod watch;
 mod why;
 mod worker;
 mod workers;
+mod worktree;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -111,6 +112,9 @@ enum Verb {
     /// Render a spell, or read what an agent's answer says about itself
     #[command(subcommand)]
     Spell(spell::SpellVerb),
+    /// Worktrees of beads: make, look, merge, remove, and get back what was saved
+    #[command(subcommand)]
+    Worktree(worktree::WorktreeVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
     /// Find out whether this workspace and its volume are fit for a fleet
@@ -237,6 +241,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
+        Verb::Worktree(verb) => worktree::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
         Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
