@@ -41,6 +41,7 @@ mod watch;
 mod why;
 mod worker;
 mod workers;
+mod worktree;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -122,6 +123,9 @@ enum Verb {
     /// Show providers, or say whether one can be used
     #[command(subcommand)]
     Provider(provider::ProviderVerb),
+    /// Worktrees of beads: make, look, merge, remove, and get back what was saved
+    #[command(subcommand)]
+    Worktree(worktree::WorktreeVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
     /// Find out whether this workspace and its volume are fit for a fleet
@@ -251,6 +255,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
         Verb::Provider(verb) => provider::main(verb, &cli.common),
+        Verb::Worktree(verb) => worktree::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
         Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
