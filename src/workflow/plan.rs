@@ -48,6 +48,11 @@ pub enum PartKind {
 }
 
 impl Plan {
+    /// What its author calls a step.
+    pub fn unit(&self) -> &'static str {
+        if self.root.edges.is_some() { "node" } else { "step" }
+    }
+
     /// The plan to execute one of its steps alone: nothing follows it, whatever comes of it.
     pub fn only(mut self, name: &str) -> Option<Plan> {
         let (index, _) = self.root.find(name)?;

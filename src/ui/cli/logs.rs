@@ -23,7 +23,7 @@ use crate::ids::{RunId, StepPath};
 use crate::provider::{self, Kind};
 use crate::queue::{FsQueue, Queue};
 use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView, remark};
-use crate::workflow::plan::{Block, Step};
+use crate::workflow::plan::{Action, Block, Step};
 use crate::workflow::{Configured, Plan};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -173,8 +173,13 @@ impl Reader<'_> {
         walk.block(&plan.root, &run.body, "", &mut all);
         let Some(wanted) = wanted else { return Ok((all, goes_on)) };
         check_step(&plan, &run, wanted)?;
-        all.retain(|execution| execution.name == wanted);
-        let over = all.first().is_some_and(|execution| execution.over);
+        // Of a node that goes in rounds, all of them are meant.
+        let rounds = format!("{wanted}.");
+        let inside = |name: &str| plan.root.edges.is_some() && name.starts_with(&rounds);
+        all.retain(|execution| execution.name == wanted || inside(&execution.name));
+        let settled = Address::parse(&plan, wanted).and_then(|at| Some(run.slot(&at)?.state));
+        let over = settled == Some(StepState::Settled)
+            || all.first().is_some_and(|execution| execution.over && execution.name == wanted);
         Ok((all, goes_on && !over))
     }
 
@@ -265,7 +270,11 @@ impl Reader<'_> {
 
     /// Prints what is new; with `all`, lines without an end too. False if nobody reads.
     fn print(&mut self, executions: &[Execution], all: bool) -> Result<bool, Failure> {
-        let labelled = matches!(&self.source, Source::Run { step: None, .. });
+        let labelled = match &self.source {
+            Source::Run { step: Some(step), .. } => executions.iter().any(|one| one.name != *step),
+            Source::Run { step: None, .. } => true,
+            Source::Free { .. } => false,
+        };
         let mut out = std::io::stdout().lock();
         for execution in executions {
             for kind in self.streams.clone() {
@@ -393,6 +402,10 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn block(&self, block: &Block, body: &Body, prefix: &str, into: &mut Vec<Execution>) {
         for (step, slot) in block.steps.iter().zip(&body.slots) {
+            // A person's answer is not printed by anybody.
+            if matches!(step.action, Action::Gate(_)) {
+                continue;
+            }
             let name = format!("{prefix}{}", StepPath::top(&step.name));
             match (step.inner(), &slot.each) {
                 (Some(inner), Some(items)) => {
@@ -412,11 +425,19 @@ impl Walk<'_> {
         Some(Execution {
             name,
             dir: self.run_root.join("logs"),
-            kept: kept(record),
+            kept: self.whole(record).or_else(|| kept(record)),
             attempt: slot.attempts,
             over: ended || slot.state == StepState::Settled,
             adapter: self.plan.adapter(step),
         })
+    }
+}
+
+impl Walk<'_> {
+    /// An output that is kept in a file of its own.
+    fn whole(&self, record: &Record) -> Option<String> {
+        let bytes = std::fs::read(self.run_root.join(&record.whole.as_ref()?.path)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
@@ -437,13 +458,14 @@ fn check_step(plan: &Plan, run: &Run, name: &str) -> Result<(), Failure> {
     let address = Address::parse(plan, name);
     match address.map(|address| address.step_of(plan).inner().is_some()) {
         Some(false) => Ok(()),
+        Some(true) if plan.root.edges.is_some() => Ok(()),
         Some(true) => {
             let message = format!("`{name}` is a loop: it is its steps that print");
             Err(Failure::new(2, message).hint(format!("such as `{name}.0.STEP`")))
         }
         None => {
             let names: Vec<_> = plan.root.steps.iter().map(|s| format!("`{}`", s.name)).collect();
-            Err(Failure::new(2, format!("run {} has no step `{name}`", run.id))
+            Err(Failure::new(2, format!("run {} has no {} `{name}`", run.id, plan.unit()))
                 .hint(format!("there are {}", names.join(", "))))
         }
     }
