@@ -62,12 +62,14 @@ pub fn launch(
     slot.tries += 1;
     slot.keep = false;
     let asked_again = slot.record.as_ref().map_or(0, |record| asked_again(record));
+    let spent_before = slot.record.as_ref().and_then(|record| record.spent()).map(Box::new);
     slot.record = Some(Box::new(Record {
         status: StepStatus::Running,
         started_at: Some(at),
         attempt,
         task: task.clone(),
         asked_again,
+        spent_before,
         ..Record::default()
     }));
     graph::note_inputs(plan, run, here);
@@ -101,13 +103,16 @@ pub fn end(
         slot.tries += 1;
         slot.each = None;
     }
-    let launched = slot.record.take().filter(|_| ran).unwrap_or_default();
+    let last = slot.record.take().unwrap_or_default();
+    let before = Record { spent_before: last.spent().map(Box::new), ..Record::default() };
+    let launched = if ran { last } else { Box::new(before) };
     let started = launched.started_at.unwrap_or(at);
     let mut record = record.clone();
     record.task = launched.task;
     record.asked_again = launched.asked_again;
     record.inputs = launched.inputs;
     record.gate = launched.gate;
+    record.spent_before = launched.spent_before;
     record.attempt = attempt;
     record.started_at = Some(started);
     record.completed_at = Some(at);

@@ -168,6 +168,16 @@ impl JoinRule {
 }
 
 impl Plan {
+    /// How the output of a step is read.
+    pub fn adapter(&self, step: &Step) -> Kind {
+        let provider = match &step.action {
+            Action::Ask { provider, .. } => provider,
+            Action::Prompt(prompt) => &prompt.provider,
+            _ => return Kind::Plain,
+        };
+        self.providers.get(provider).map_or(Kind::Plain, |provider| provider.adapter)
+    }
+
     /// Who the steps that execute something are for, each with whether it asks a provider.
     pub fn agents(&self) -> Vec<(Option<String>, bool)> {
         let mut found = Vec::new();

@@ -341,6 +341,7 @@ mod tests {
             duration_ms: None,
             until: None,
             waits_for: None,
+            usage: None,
             error: None,
             items: None,
             task,
@@ -362,7 +363,7 @@ mod tests {
             failed_steps: Vec::new(),
             error: None,
         };
-        RunDetail { run, steps, events: Vec::new() }
+        RunDetail { run, usage: None, steps, events: Vec::new() }
     }
 
     #[track_caller]
