@@ -199,8 +199,8 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// What stands for an output in a script: the expansion of a variable, quoted as the place needs
-    /// it, so that the output is never part of the script.
+    /// What stands for an output in a script: the expansion of a variable, quoted as the place
+    /// needs it, so that the output is never part of the script.
     fn expansion(&mut self, text: String, bare: bool) -> String {
         let spot = self.spots.pop_front().flatten();
         let safe = text.replace('\0', "");
