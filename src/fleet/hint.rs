@@ -1,15 +1,19 @@
 //! Hints: something may have changed. What is true is found by looking; a hint only says when.
 //!
-//! A change made on this machine rings at once, through `notify`. One made on another does not,
+//! A change made on this machine rings at once, through inotify. One made on another does not,
 //! and on some volumes none does, so whoever waits for a hint also looks by itself from time to
 //! time ([`Patience`]).
 
-use std::path::Path;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use notify::event::{EventKind, ModifyKind, RenameMode};
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
 /// Wakes everybody who waits. A ring between looking and waiting is not missed.
 #[derive(Default)]
@@ -50,48 +54,41 @@ pub enum Change {
     Other,
 }
 
+/// What is told of a directory. That somebody opened it is not: looking would ring for itself.
+const TOLD: AddWatchFlags = AddWatchFlags::IN_CREATE
+    .union(AddWatchFlags::IN_MOVED_TO)
+    .union(AddWatchFlags::IN_MOVED_FROM)
+    .union(AddWatchFlags::IN_DELETE)
+    .union(AddWatchFlags::IN_CLOSE_WRITE)
+    .union(AddWatchFlags::IN_MODIFY)
+    .union(AddWatchFlags::IN_ATTRIB);
+
 /// Watches directories as long as it lives.
 pub struct Hints {
-    watcher: Option<RecommendedWatcher>,
+    watcher: Option<Watcher>,
+}
+
+/// The kernel's line, and the thread that listens to it.
+struct Watcher {
+    line: Arc<Inotify>,
+    dirs: Arc<Mutex<HashMap<WatchDescriptor, PathBuf>>>,
+    over: Arc<EventFd>,
 }
 
 impl Hints {
     /// Begins to watch. Without a watcher (no more of them, or a file system that has none) all
     /// goes on by looking, which is said once.
     pub fn new(tell: impl Fn(&Path, Change) + Send + 'static) -> Hints {
-        let heard = move |event: notify::Result<notify::Event>| {
-            let Ok(event) = event else { return };
-            for path in &event.paths {
-                let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-                let (Some(dir), Some(name)) = (path.parent(), name) else { continue };
-                match event.kind {
-                    EventKind::Access(access) if !is_close_after_write(access) => {}
-                    EventKind::Create(_) | EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
-                        tell(dir, Change::Came(name));
-                    }
-                    EventKind::Remove(_)
-                    | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => {
-                        tell(dir, Change::Went(name));
-                    }
-                    EventKind::Modify(ModifyKind::Name(_)) => {}
-                    _ => tell(dir, Change::Other),
-                }
-            }
-            if event.need_rescan() {
-                tell(Path::new(""), Change::Other);
-            }
-        };
-        let watcher = notify::recommended_watcher(heard);
-        Hints { watcher: watcher.map_err(|error| degraded(&error)).ok() }
+        Hints { watcher: Watcher::start(tell).map_err(degraded).ok() }
     }
 
     /// Adds a directory. Says whether its changes will be told.
     pub fn add(&mut self, dir: &Path) -> bool {
-        let Some(watcher) = &mut self.watcher else { return false };
-        match watcher.watch(dir, RecursiveMode::NonRecursive) {
+        let Some(watcher) = &self.watcher else { return false };
+        match watcher.add(dir) {
             Ok(()) => true,
             Err(error) => {
-                degraded(&error);
+                degraded(error);
                 self.watcher = None;
                 false
             }
@@ -103,12 +100,73 @@ impl Hints {
     }
 }
 
-fn is_close_after_write(access: notify::event::AccessKind) -> bool {
-    use notify::event::{AccessKind, AccessMode};
-    access == AccessKind::Close(AccessMode::Write)
+impl Watcher {
+    fn start(tell: impl Fn(&Path, Change) + Send + 'static) -> Result<Watcher, Errno> {
+        let line = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let over = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let (line, over) = (Arc::new(line), Arc::new(over));
+        let watcher = Watcher { line, over, dirs: Arc::default() };
+        let (line, over, dirs) = (watcher.line.clone(), watcher.over.clone(), watcher.dirs.clone());
+        std::thread::spawn(move || {
+            while wait(&line, &over) {
+                for event in line.read_events().unwrap_or_default() {
+                    let dir = lock(&dirs).get(&event.wd).cloned();
+                    hear(&event, dir.as_deref(), &tell);
+                }
+            }
+        });
+        Ok(watcher)
+    }
+
+    fn add(&self, dir: &Path) -> Result<(), Errno> {
+        // Held until the name is known, or the first change would be of an unknown directory.
+        let mut dirs = lock(&self.dirs);
+        let watched = self.line.add_watch(dir, TOLD | AddWatchFlags::IN_ONLYDIR)?;
+        dirs.insert(watched, dir.to_owned());
+        Ok(())
+    }
 }
 
-fn degraded(error: &notify::Error) {
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = self.over.write(1);
+    }
+}
+
+/// Waits for a change. False when nobody wants to hear any more.
+fn wait(line: &Inotify, over: &EventFd) -> bool {
+    let mut fds = [
+        PollFd::new(line.as_fd(), PollFlags::POLLIN),
+        PollFd::new(over.as_fd(), PollFlags::POLLIN),
+    ];
+    match poll(&mut fds, PollTimeout::NONE) {
+        Ok(_) => !fds[1].any().unwrap_or(true),
+        Err(error) => error == Errno::EINTR,
+    }
+}
+
+fn hear(event: &InotifyEvent, dir: Option<&Path>, tell: &impl Fn(&Path, Change)) {
+    let any = |flags: AddWatchFlags| event.mask.intersects(flags);
+    if any(AddWatchFlags::IN_Q_OVERFLOW) {
+        return tell(Path::new(""), Change::Other);
+    }
+    // What happens to a directory itself has no name.
+    let (Some(dir), Some(name)) = (dir, &event.name) else { return };
+    let name = name.to_string_lossy().into_owned();
+    if any(AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO) {
+        tell(dir, Change::Came(name));
+    } else if any(AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM) {
+        tell(dir, Change::Went(name));
+    } else if any(TOLD) {
+        tell(dir, Change::Other);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+fn degraded(error: Errno) {
     tracing::warn!("changes of directories are not told ({error}); they are looked for instead");
 }
 
@@ -144,7 +202,6 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::mpsc;
 
     #[test]
@@ -189,6 +246,13 @@ mod tests {
         crate::disk::rename(&b.join("x"), &a.join("y")).unwrap();
         assert_eq!(told.recv().unwrap(), (a.clone(), Change::Came("y".into())));
         crate::disk::rename(&a.join("y"), &b.join("z")).unwrap();
-        assert_eq!(told.recv().unwrap(), (a, Change::Went("y".into())));
+        assert_eq!(told.recv().unwrap(), (a.clone(), Change::Went("y".into())));
+        // Looking is no change, and after the last ear is gone nothing is told.
+        assert_eq!(std::fs::read_dir(&a).unwrap().count(), 0);
+        std::fs::write(a.join("z"), "").unwrap();
+        assert_eq!(told.recv().unwrap(), (a.clone(), Change::Came("z".into())));
+        assert_eq!(told.recv().unwrap(), (a, Change::Other));
+        drop(hints);
+        assert!(told.recv().is_err(), "its thread has ended");
     }
 }

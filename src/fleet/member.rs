@@ -12,7 +12,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -155,6 +155,28 @@ pub struct Buried {
     pub orphans: usize,
 }
 
+/// When to list again what may be long: looking takes a thousandth of the time at most, however
+/// many claims there are, and is done several times in a lease all the same.
+pub struct Rounds {
+    next: Instant,
+    most: Duration,
+}
+
+impl Rounds {
+    pub fn new(lease: Duration) -> Rounds {
+        Rounds { next: Instant::now(), most: lease / 6 }
+    }
+
+    pub fn are_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// A look that was begun then is over.
+    pub fn looked(&mut self, since: Instant) {
+        self.next = Instant::now() + (since.elapsed() * 1000).min(self.most);
+    }
+}
+
 /// Looks after those who hold tasks: finds out who is dead, and puts back what it held. A member
 /// does this once a beat; whoever waits for a task may do it too.
 pub struct Undertaker {
@@ -163,6 +185,10 @@ pub struct Undertaker {
     watch: DeathWatch,
     lease_ms: u64,
     known: BTreeMap<String, Registration>,
+    /// Who held something when that was listed last. Who registered is known without: nearly
+    /// always everybody.
+    holders: BTreeSet<String>,
+    rounds: Rounds,
     /// Those who were found dead before.
     mourned: BTreeSet<String>,
 }
@@ -176,6 +202,8 @@ impl Undertaker {
             watch: DeathWatch::new(lease_ms),
             lease_ms,
             known: BTreeMap::new(),
+            holders: BTreeSet::new(),
+            rounds: Rounds::new(lease),
             mourned: BTreeSet::new(),
         }
     }
@@ -185,10 +213,13 @@ impl Undertaker {
     pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
         self.known =
             registrations(&self.queue)?.into_iter().map(|r| (r.worker.clone(), r)).collect();
-        let mut holders: BTreeSet<String> = self.known.keys().cloned().collect();
-        for agent in self.queue.agents()? {
-            holders.extend(self.queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
+        if self.rounds.are_due() {
+            let since = Instant::now();
+            self.holders = self.list_holders()?;
+            self.rounds.looked(since);
         }
+        let mut holders: BTreeSet<String> = self.known.keys().cloned().collect();
+        holders.extend(self.holders.iter().cloned());
         holders.remove(self.queue.me());
         self.watch.keep(|worker| holders.contains(worker));
         self.mourned.retain(|worker| holders.contains(worker));
@@ -206,6 +237,19 @@ impl Undertaker {
         }
         Ok(buried)
     }
+
+    fn list_holders(&self) -> io::Result<BTreeSet<String>> {
+        let mut holders = BTreeSet::new();
+        for agent in self.queue.agents()? {
+            for claim in self.queue.claims(&agent)? {
+                if !holders.contains(&claim.worker) {
+                    holders.insert(claim.worker);
+                }
+            }
+        }
+        Ok(holders)
+    }
+
     /// Whether a holder is dead, and by which evidence beyond its process.
     fn is_dead(&mut self, worker: &str) -> io::Result<Option<Option<Evidence>>> {
         let beside = self.known.get(worker).filter(|r| self.is_beside(r));
@@ -382,6 +426,19 @@ pub fn new_incarnation() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_look_is_repeated_seldom_and_several_times_in_a_lease() {
+        let mut rounds = Rounds::new(Duration::from_secs(60));
+        assert!(rounds.are_due());
+        // It took nothing, and may be repeated at once, or nearly.
+        rounds.looked(Instant::now());
+        assert!(rounds.next <= Instant::now() + Duration::from_secs(1));
+        let Some(since) = Instant::now().checked_sub(Duration::from_secs(3)) else { return };
+        rounds.looked(since);
+        assert!(!rounds.are_due());
+        assert!(rounds.next <= Instant::now() + Duration::from_secs(10), "a sixth of the lease");
+    }
     use crate::queue::TaskName;
 
     #[test]

@@ -171,7 +171,15 @@ impl<'a> Fields<'a> {
             _ => None,
         };
         let Some(millis) = millis.filter(|millis| *millis > 0.0 && *millis <= 3.2e12) else {
-            self.out_of_range(node, key, "a number of milliseconds greater than 0");
+            let wanted = "a number of milliseconds greater than 0";
+            match node.text().and_then(parse_duration) {
+                Some(millis) => {
+                    let message = format!("`{key}` of {} must be {wanted}, not text", self.what);
+                    let problem = Problem::error(message).at(node.place);
+                    self.findings.add(problem.hint(format!("write `{key}: {millis}`")));
+                }
+                None => self.out_of_range(node, key, wanted),
+            }
             return None;
         };
         if millis > DAY_MS {

@@ -65,7 +65,12 @@ impl Configured for () {
 /// Compiles a workflow.
 pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
-    let place_of = |key: &str| document.get(key).map(|node| node.place);
+    let pairs = match &document.value {
+        yaml::Value::Map(pairs) => pairs.as_slice(),
+        _ => &[],
+    };
+    let key = |name: &str| pairs.iter().map(|(key, _)| key).find(|key| key.text() == Some(name));
+    let place_of = |name: &str| key(name).map(|key| key.place);
     match (place_of("nodes"), place_of("steps")) {
         (Some(nodes), Some(steps)) => Err(vec![
             Problem::error("the workflow has both `steps` and `nodes`, which exclude each other")

@@ -126,8 +126,11 @@ impl Reading<'_> {
             return;
         }
         let place = fields.get("provider").map_or(fields.node.place, |node| node.place);
-        let what = &fields.what;
-        let message = format!("{what} asks the provider `{name}`, but there is none of that name");
+        let whose = match fields.get("provider") {
+            Some(_) => format!("{} asks the provider `{name}`", fields.what),
+            None => format!("{} asks `default_provider` of the settings, `{name}`", fields.what),
+        };
+        let message = format!("{whose}, but there is none of that name");
         let known = self.configured.providers().keys().map(String::as_str);
         let problem = suggest(Problem::error(message).at(place), name, known);
         self.findings.add(match problem.hint {

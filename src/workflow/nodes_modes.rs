@@ -86,6 +86,13 @@ fn whole(step: Step) -> Step {
 }
 
 fn retries(fields: &Fields) -> Option<Retries> {
+    let node = fields.get("retry")?;
+    if let Value::Number(number) = &node.value {
+        let message = format!("`retry` of {} must be a map, not a number", fields.what);
+        let cure = format!("write `retry: {{ max_attempts: {number} }}`");
+        fields.findings.add(Problem::error(message).at(node.place).hint(cure));
+        return None;
+    }
     let retry = keys::inner(fields, "retry", Level::Retry)?;
     if retry.get("max_attempts").is_none() {
         let problem = Problem::error(format!("{} has no `max_attempts`", retry.what));

@@ -67,10 +67,12 @@ pub fn read(
     let place = fields.get(key).map_or(fields.node.place, |node| node.place);
     let what = format!("`{key}` of {}", fields.what);
     let parsed = NodeText::parse(text);
+    let shell = matches!(used, Use::Bash | Use::UntilBash);
+    let parsed = if shell { shell::without_comments(parsed) } else { parsed };
     let findings = fields.findings;
     tell_variables(findings, &parsed, used, &what, place);
     tell_braces(findings, &parsed, used, &what, place);
-    if matches!(used, Use::Bash | Use::UntilBash) {
+    if shell {
         tell_quotes(findings, &parsed, &what, place);
     }
     mention(mentions, node, &what, place, parsed.refs());
@@ -206,7 +208,8 @@ pub fn tell_mentions(
             Some(_) => "the node may fail",
             None => "it may be empty",
         };
-        let message = format!("`{reference}` in {what} does not wait for node `{name}`: {fails}");
+        let message =
+            format!("`{reference}` is in {what}, which does not wait for `{name}`: {fails}");
         let hint = format!("add `{name}` to `depends_on`");
         findings.add(Problem::warning(message).at(*place).hint(hint));
     }
@@ -227,12 +230,14 @@ fn tell_field(findings: &Findings, producer: &Step, mention: &Mention) {
     }
     let known: Vec<_> = declared.keys().map(|key| format!("`{key}`")).collect();
     let known = match known.is_empty() {
-        true => "no field at all".to_owned(),
+        true => "none".to_owned(),
         false => known.join(", "),
     };
     let name = &producer.name;
-    let message =
-        format!("`{reference}` in {what}: `output_format` of `{name}` declares {known}: {FAILS}");
+    let message = format!(
+        "`{reference}` in {what} is no field that `output_format` of `{name}` declares ({known}): \
+         {FAILS}"
+    );
     let problem = Problem::warning(message).at(*place);
     findings.add(super::fields::suggest(problem, field, declared.keys().map(String::as_str)));
 }

@@ -12,11 +12,13 @@ mod coverage;
 mod disk;
 mod doctor;
 mod examples;
+mod examples_nodes;
 mod fleet;
 mod fleet_faults;
 mod hostile;
 mod kill;
 mod pattern;
+mod runtimes;
 mod signals;
 mod terminal;
 mod tidy;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     let mut trials = coded();
     trials.extend(case::trials(&cases, &world::programs()));
     trials.extend(case::fleet_trials(&cases.join("steps"), &world::programs()));
+    trials.extend(case::fleet_trials(&cases.join("nodes"), &world::programs()));
     trials.extend(coverage::trials(&cases));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
 fn coded() -> Vec<Trial> {
     let modules = [
         examples::trials(),
+        examples_nodes::trials(),
         fleet::trials(),
         fleet_faults::trials(),
         case::checks(),
@@ -53,6 +57,7 @@ fn coded() -> Vec<Trial> {
         doctor::trials(),
         hostile::trials(),
         kill::trials(),
+        runtimes::trials(),
         signals::trials(),
         terminal::trials(),
         tidy::trials(),

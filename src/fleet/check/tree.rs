@@ -184,12 +184,15 @@ impl Looker<'_> {
             let batch = name(&dir);
             self.tree.batches.insert((end, batch.clone()));
             let mut statuses = BTreeSet::new();
-            for path in files(&dir)? {
+            for path in entries(&dir, |_| true)? {
                 let file = name(&path);
                 if let Some((claim, by)) = ClaimName::parse_ended(&file) {
                     let (task, batch) = (claim.task.clone(), batch.clone());
                     let state = State::Ended { end, batch, name: claim, by };
                     self.take_in(path, task, state, "")?;
+                } else if path.is_dir() {
+                    // What people dropped may be a directory, and has the name of a task then.
+                    continue;
                 } else if let Some(stem) = file.strip_suffix(STATUS) {
                     statuses.insert(stem.to_owned());
                 } else if end == End::Cancelled || looks_like_a_task(&file) {

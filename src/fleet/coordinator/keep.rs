@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{Coordinator, Heard};
+use super::{Alive, Coordinator, Heard};
 use crate::exec::Stop;
 use crate::fleet::hint::Change;
-use crate::fleet::member::{Member, uptime_ms};
+use crate::fleet::member::{Member, Rounds, uptime_ms};
 use crate::fleet::post::COORDINATOR;
 use crate::queue::{ClaimName, FsQueue, Queue};
 
@@ -25,10 +25,11 @@ impl Coordinator {
     ) -> std::thread::JoinHandle<()> {
         let (queue, tell) = (self.setup.queue.clone(), self.tell.clone());
         let round = self.setup.config.queue.round();
+        let mut rounds = Rounds::new(self.setup.config.queue.lease);
         std::thread::spawn(move || {
             let mut failing = false;
             while !over.load(Ordering::SeqCst) {
-                match look_around(&queue, &mut member, drain.as_ref()) {
+                match look_around(&queue, &mut member, drain.as_ref(), &mut rounds) {
                     Ok(looked) => {
                         failing = false;
                         let _ = tell.send(looked);
@@ -45,19 +46,13 @@ impl Coordinator {
     }
 
     /// The thread that never touches the volume: it hears signals and gives signs of life.
-    pub(super) fn spawn_guard(
-        &self,
-        stop: Stop,
-        alive: Box<dyn Fn() + Send + Sync>,
-        beat: Duration,
-        over: Arc<AtomicBool>,
-    ) {
+    pub(super) fn spawn_guard(&self, stop: Stop, alive: Alive, over: Arc<AtomicBool>) {
         let tell = self.tell.clone();
         std::thread::spawn(move || {
             let mut level = 0;
             while !over.load(Ordering::SeqCst) {
-                alive();
-                let now = stop.wait_above(level, beat);
+                let again = alive().unwrap_or(Duration::from_secs(3600));
+                let now = stop.wait_above(level, again);
                 if now > level && tell.send(Heard::Signal).is_err() {
                     return;
                 }
@@ -71,6 +66,7 @@ pub(super) fn look_around(
     queue: &FsQueue,
     member: &mut Member,
     drain: Option<&Stop>,
+    rounds: &mut Rounds,
 ) -> io::Result<Heard> {
     let since_ms = uptime_ms();
     member.beat()?;
@@ -83,14 +79,26 @@ pub(super) fn look_around(
         }
     }
     let buried = member.look_around()?;
+    let cancel = queue.cancel_requests()?;
+    let held = match rounds.are_due() {
+        true => Some(look_at_claims(queue, rounds)?),
+        false => None,
+    };
+    Ok(Heard::Looked { since_ms, held, cancel, buried })
+}
+
+/// The claims that this process holds.
+fn look_at_claims(queue: &FsQueue, rounds: &mut Rounds) -> io::Result<HashSet<String>> {
+    let since = Instant::now();
     // What could not be given back, or was claimed by a rename that seemed to have failed.
     for found in queue.adopt_surprises(&HashSet::new())? {
         tracing::info!("a claim that nobody knew of was dealt with: {found:?}");
     }
-    let cancel = queue.cancel_requests()?;
     let mine = queue.claims(COORDINATOR)?;
     let held = mine.iter().filter(|claim| claim.worker == queue.me()).map(ClaimName::stem);
-    Ok(Heard::Looked { since_ms, held: held.collect(), cancel, buried })
+    let held = held.collect();
+    rounds.looked(since);
+    Ok(held)
 }
 
 /// What changes of directories mean to the loop.

@@ -64,9 +64,12 @@ pub struct Setup {
     pub backups: bool,
     /// What becomes of files that people drop into the coordinator's inbox.
     pub adopt: Option<Box<dyn Adopt>>,
-    /// Called with every beat, also while the volume is away.
-    pub alive: Box<dyn Fn() + Send + Sync>,
+    pub alive: Alive,
 }
+
+/// Gives a sign of life, also while the volume is away. Says how soon to give another, if anybody
+/// waits for it.
+pub type Alive = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
 
 /// Who is told what a coordinator does.
 pub trait Reports {
@@ -105,7 +108,8 @@ enum Heard {
     Looked {
         /// When the sign of life was given before the look.
         since_ms: u64,
-        held: HashSet<String>,
+        /// The claims that are held here, where they were listed.
+        held: Option<HashSet<String>>,
         cancel: HashSet<String>,
         buried: Vec<Buried>,
     },
@@ -238,9 +242,8 @@ impl Coordinator {
         // Whoever drives one run ends with it anyway.
         let drain = only.is_none().then(|| stop.clone());
         let keeper = self.spawn_keeper(member, over.clone(), drain);
-        let beat = self.setup.config.queue.beat;
-        let alive = std::mem::replace(&mut self.setup.alive, Box::new(|| ()));
-        self.spawn_guard(stop.clone(), alive, beat, over.clone());
+        let alive = std::mem::replace(&mut self.setup.alive, Box::new(|| None));
+        self.spawn_guard(stop.clone(), alive, over.clone());
         if let Some(claim) = only {
             let run = run_of(&claim).map_err(io::Error::other)?.run_id;
             self.only = Some(run);
@@ -526,13 +529,23 @@ impl Coordinator {
             Heard::Came => self.next_intake = Instant::now(),
             Heard::Signal => {}
             Heard::Looked { since_ms, held, cancel, buried } => {
+                // What is due before the next beat is done now that the loop is awake.
+                let (now, soon) = (Instant::now(), Instant::now() + self.setup.config.queue.beat);
+                if self.next_look <= soon {
+                    self.next_look = now;
+                }
+                if self.next_intake <= soon {
+                    self.next_intake = now;
+                }
                 for dead in &buried {
                     reports.note(&obituary(dead));
                     self.next_look = Instant::now();
                     self.dead.insert(dead.worker.clone());
                 }
-                self.drop_lost(&held, reports);
-                self.sure_ms = self.sure_ms.max(since_ms);
+                if let Some(held) = held {
+                    self.drop_lost(&held, reports);
+                    self.sure_ms = self.sure_ms.max(since_ms);
+                }
                 self.cancel_asked(&cancel);
             }
         }

@@ -19,7 +19,7 @@ use crate::fleet::post::{self, Asked, COORDINATOR, RunTask};
 use crate::fleet::site::{self, Site};
 use crate::fleet::systemd;
 use crate::ids::RunId;
-use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
+use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish, Queue};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{History, LoadError, StoreError};
 use crate::time::{Clock, SystemClock};
@@ -292,11 +292,15 @@ impl Coordinator {
             .filter(|(_, held)| !claims.contains(&held.claim.name.stem()))
             .map(|(run, _)| run.clone())
             .collect();
+        if lost.is_empty() {
+            return;
+        }
+        // They may have been claimed since the keeper looked: a thousand of them at once.
+        let still = self.setup.queue.claims(COORDINATOR).unwrap_or_default();
+        let still: HashSet<String> = still.iter().map(ClaimName::stem).collect();
         for run in lost {
             let Some(mut held) = self.held.remove(&run) else { continue };
-            // It may have been claimed since the keeper looked.
-            let still = self.setup.queue.claims(COORDINATOR);
-            if still.is_ok_and(|still| still.contains(&held.claim.name)) {
+            if still.contains(&held.claim.name.stem()) {
                 self.held.insert(run, held);
                 continue;
             }

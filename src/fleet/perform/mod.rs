@@ -379,9 +379,12 @@ impl Outcome<'_> {
         self.record.status = StepStatus::Completed;
         if code != 0 {
             self.fail(code, self.failure_message(heard.as_ref()), self.failure_context());
+            if self.ended.how == How::Silent {
+                self.log_output(out);
+            }
         } else if let Err(fault) = parsed {
             self.fail(2, fault.message, fault.context);
-        } else if let Err(error) = self.settle(&out.whole) {
+        } else if let Err(error) = self.settle(out) {
             self.fail(1, format!("cannot keep the output: {error}"), Map::new());
         }
         if let Some(error) = &mut self.record.error {
@@ -481,10 +484,10 @@ impl Outcome<'_> {
     }
 
     /// Reads an answer by its rules, and sees to it that a long output lasts.
-    fn settle(&mut self, whole: &WholeText) -> io::Result<()> {
+    fn settle(&mut self, out: &Captured) -> io::Result<()> {
         if let Some(rules) = &self.work.answer {
-            match reply::read(rules, whole)? {
-                Ok(read) => self.keep_answer(read)?,
+            match reply::read(rules, &out.whole)? {
+                Ok(read) => self.keep_answer(read, out)?,
                 Err(wrong) => {
                     let code = if wrong.ask_again { 2 } else { 1 };
                     self.fail(code, wrong.message, wrong.context);
@@ -495,15 +498,15 @@ impl Outcome<'_> {
             }
         }
         // The journal may be on the medium before it, and names it.
-        if self.record.whole.is_some() {
-            let path = self.site.root().join(output_path(self.work));
+        if let Some(whole) = &self.record.whole {
+            let path = self.site.root().join(&whole.path);
             disk::machine().sync(&path)?;
             disk::machine().sync_dir(path.parent().unwrap_or(&path))?;
         }
         Ok(())
     }
 
-    fn keep_answer(&mut self, read: reply::Reply) -> io::Result<()> {
+    fn keep_answer(&mut self, read: reply::Reply, out: &Captured) -> io::Result<()> {
         self.record.until_met = read.until_met;
         self.record.warning = read.warning;
         self.record.json = read.json.map(|value| mask_json(self.site, value));
@@ -512,12 +515,12 @@ impl Outcome<'_> {
             None => read.text,
         };
         let Some(text) = text else { return Ok(()) };
-        let path = self.site.root().join(output_path(self.work));
-        let was_long = self.record.whole.is_some();
-        self.keep_whole(&WholeText::keep(&text, &path)?);
-        if was_long && self.record.whole.is_none() {
-            disk::machine().remove(&path)?;
+        self.log_output(out);
+        if let Some(file) = &out.whole.file {
+            disk::machine().remove(&file.path)?;
         }
+        let path = self.site.root().join(output_path(self.work));
+        self.keep_whole(&WholeText::keep(&text, &path)?);
         Ok(())
     }
 
@@ -558,6 +561,11 @@ impl Outcome<'_> {
             self.record.truncated = Some(exec::capture::cut(&mut head, exec::capture::TEXT_BYTES));
             self.record.output = Some(String::from_utf8_lossy(&head).into_owned());
         }
+        self.log_output(out);
+    }
+
+    /// Keeps output in the log that the record will not have as it came.
+    fn log_output(&self, out: &Captured) {
         let ending = if self.work.adapter.is_stream() { ANSWER } else { "stdout" };
         let path = self.site.log(&self.work.step, ending);
         if let Err(error) = out.write_log(&path) {

@@ -200,6 +200,7 @@ fn silence_fails_a_node_whatever_it_said_before() {
     assert_eq!(message(&record), "Command printed nothing for 1 s");
     let error = record.error.unwrap();
     assert_eq!((error.exit_code, error.stdout_tail), (124, vec!["part".to_owned()]));
+    assert_eq!(trial.read("logs/node.stdout"), "part\n");
     assert_eq!(error.context["idle_timeout_sec"], 1.0);
 }
 
@@ -250,10 +251,10 @@ fn a_long_answer_is_cleaned_as_a_whole_and_its_file_with_it() {
 
     // What is short once it is cleaned needs no file.
     let padded = "echo ok; head -c 50000 /dev/zero | tr '\\0' ' '; echo '<x>done</x>'";
-    let record = trial.run(&agent(padded, rules.clone()));
+    let record = trial.run(&Work { attempt: 2, ..agent(padded, rules.clone()) });
     assert_eq!((record.output.as_deref(), record.whole), (Some("ok"), None));
     assert_eq!(record.truncated, Some(false));
-    assert!(!trial.root().join("outputs/node.1.txt").exists());
+    assert!(!trial.root().join("outputs/node.2.txt").exists());
 
     // Nobody means this; the sign is looked for at its end, and it stays as it is.
     let endless = "head -c 9000000 /dev/zero | tr '\\0' x; echo '<x>DONE</x>'";
@@ -275,6 +276,8 @@ fn an_answer_in_a_form_becomes_the_value_that_it_is() {
     let record = trial.run(&says(good, rules.clone()));
     assert_eq!(record.output.as_deref(), Some(r#"{"verdict":"good","a":"***","n":1}"#));
     assert_eq!(record.json, Some(json!({ "verdict": "good", "a": "***", "n": 1 })));
+    let log = trial.read("logs/node.stdout");
+    assert_eq!(log, format!("{}\n", good.replace("s3cret", "***")), "as it came");
 
     let bad = "{ \"verdict\": \"so so\", \"n\": \"x\" }";
     let record = trial.run(&says(bad, rules.clone()));

@@ -95,15 +95,25 @@ impl Preparing<'_> {
             values.spots = nodes_shell::spots(text).into();
         }
         let filled = text.render(&mut values);
-        let (warnings, spilled, env) = (values.warnings, values.spilled, values.env);
+        let Values { warnings, spilled, env, ends, .. } = values;
         self.warn_all(warnings);
         for (digest, text) in spilled {
             self.leave(&spill_path(&digest), &text)?;
         }
-        filled.map(|text| (text, env)).map_err(|refusals| {
+        let filled = filled.map_err(|refusals| {
             let all: Vec<_> = refusals.into_iter().map(|refusal| refusal.message).collect();
             Refusal::new(all.join("; "))
-        })
+        })?;
+        let source = text.source();
+        for end in ends {
+            // What follows such a line would be script.
+            if nodes_shell::lines_like(&filled, &end) != nodes_shell::lines_like(&source, &end) {
+                return Err(Refusal::new(format!(
+                    "an output in the here-document has the line `{end}`, which would end it"
+                )));
+            }
+        }
+        Ok((filled, env))
     }
 
     /// Leaves a file in the run's directory for whoever does the work.
@@ -264,6 +274,7 @@ impl Preparing<'_> {
         let ms = |limit: std::time::Duration| limit.as_millis() as u64;
         Ok(Prepared::Run(Box::new(Work {
             agent: self.step.agent.clone(),
+            secrets: self.step.secrets.clone(),
             timeout_ms: self.step.timeout.map(ms),
             idle_timeout_ms: self.step.idle_timeout.map(ms),
             capture: CaptureMode::Whole,

@@ -159,6 +159,7 @@ impl Torture {
         let layout = Layout::new(&stage.workspace);
         let (me, chance) = (member::new_incarnation(), member::chance());
         let queue = FsQueue::open(disk::machine(), layout, &me, chance, true)?;
+        fs::create_dir_all(stage.workspace.join(FREE_ROOT).join("logs"))?;
         let role = |number: usize| match number.checked_sub(size.coordinators) {
             None => Role::Coordinator,
             Some(worker) => Role::Worker(worker % AGENTS.len()),

@@ -50,8 +50,14 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     let queue = queue_if_any(&around)?;
     let old = Old::find(&around, queue.as_ref(), age, args.stopped, None)?;
     let mut gone = Vec::new();
+    // What cannot be removed is no reason to keep the rest.
+    let mut failed = None;
     for (id, path) in &old.runs {
-        if args.dry_run || remove(path, id, age, args.stopped)? {
+        let goes = args.dry_run || {
+            let removed = remove(path, id, age, args.stopped);
+            removed.unwrap_or_else(|failure| note(&mut failed, failure))
+        };
+        if goes {
             gone.push(id.clone());
             let line = json!({
                 "schema": "clean/v1", "run_id": id.as_str(), "removed": !args.dry_run,
@@ -66,18 +72,31 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
         heaps = retain::old(queue, &runs, before).map_err(|error| unreadable(&error))?;
     }
     for heap in &heaps {
-        if !args.dry_run {
-            throw_away(heap)?;
+        let thrown = if args.dry_run { Ok(()) } else { throw_away(heap) };
+        match thrown {
+            Ok(()) => tell_heap(&around, args.dry_run, heap)?,
+            Err(failure) => _ = note(&mut failed, failure),
         }
-        tell_heap(&around, args.dry_run, heap)?;
     }
     if !args.dry_run {
         mend_latest(&around.state_dir);
     }
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
     if gone.is_empty() {
-        around.say("no run is that old");
+        around.say(if heaps.is_empty() { "nothing is that old" } else { "no run is that old" });
     }
     Ok(0)
+}
+
+/// Keeps the first of several failures, for the end, and tells of the others. Gives false.
+fn note(first: &mut Option<Failure>, failure: Failure) -> bool {
+    match first {
+        None => *first = Some(failure),
+        Some(_) => failure.tell(false),
+    }
+    false
 }
 
 fn tell(

@@ -42,6 +42,17 @@ pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
         .hint("the workspace must be writable; `orchestrate doctor` tells more")
 }
 
+/// Why a member cannot work here.
+pub fn had_to_end(who: &str, error: &std::io::Error) -> Failure {
+    let failure = Failure::new(1, format!("{who} had to end: {error}"));
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            failure.hint("the workspace must be writable; `orchestrate doctor` tells more")
+        }
+        _ => failure.hint("`orchestrate doctor` tells more"),
+    }
+}
+
 /// The settings in force for a member: on a volume that machines share, beats and leases are
 /// longer, unless somebody set them.
 pub fn settings(around: &Surroundings) -> Config {
@@ -84,6 +95,7 @@ pub fn check_inbox(around: &Surroundings, queue: &FsQueue, agent: &str) -> Resul
     }
     let looked = queue.unsafe_inbox(agent).map_err(|error| {
         Failure::new(1, format!("cannot look at the inbox of `{agent}`: {error}"))
+            .hint("`orchestrate doctor` tells more")
     })?;
     looked.map_or(Ok(()), |reason| {
         let failure = Failure::new(2, reason);
@@ -157,13 +169,14 @@ impl Teller {
         Teller { name: String::new(), ..self }
     }
 
-    /// Tells systemd that this service is ready, then that it lives.
-    pub fn alive(&self, status: &str) {
+    /// Tells systemd that this service is ready, then that it lives. Says how soon to tell again.
+    pub fn alive(&self, status: &str) -> Option<Duration> {
         if !self.ready.swap(true, Ordering::SeqCst) {
             self.systemd.ready(status);
         }
         self.systemd.status(status);
         self.systemd.alive();
+        self.systemd.watchdog()
     }
 
     pub fn closing(&self) {
@@ -221,7 +234,7 @@ impl Audience for Teller {
     }
 
     fn alive(&self, doing: usize) {
-        self.alive(&format!("{doing} tasks at hand"));
+        let _ = self.alive(&format!("{doing} tasks at hand"));
     }
 
     fn closing(&self) {

@@ -6,6 +6,7 @@
 
 mod cancel;
 mod clean;
+mod command;
 mod common;
 mod coordinator;
 mod decide;
@@ -15,6 +16,7 @@ mod enqueue;
 mod failure;
 mod fleet;
 mod fsck;
+mod graph;
 mod logs;
 mod offline;
 mod pending;
@@ -107,8 +109,13 @@ enum Verb {
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
+    /// Draw a workflow, or where a run of it stands
+    Graph(graph::GraphArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
+    /// Call a command file directly, or list those that there are
+    #[command(subcommand)]
+    Command(command::CommandVerb),
     /// Render a spell, or read what an agent's answer says about itself
     #[command(subcommand)]
     Spell(spell::SpellVerb),
@@ -239,7 +246,9 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
+        Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
         Verb::Provider(verb) => provider::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
