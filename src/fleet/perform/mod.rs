@@ -27,6 +27,7 @@ pub use self::hear::ANSWER;
 use self::hear::Heard;
 use self::json::check_json;
 use self::script::Unready;
+pub use self::session::SESSIONS;
 use self::session::{Busy, Session};
 pub use self::wait::wait;
 use super::prepare::{Unusable, mask_json, mask_map, missing_secrets};
