@@ -567,7 +567,7 @@ fn what_an_agent_says_is_masked_and_what_it_may_not_do_is_told() {
     let record = trial.run(&heard(Kind::Claude, script));
     assert!(record.output.as_ref().unwrap().ends_with("FAILED ***"), "{:?}", record.output);
     let warning = record.warning.unwrap();
-    assert!(warning.contains("Write: /home/agent/work/note.txt"), "{warning}");
+    assert!(warning.contains("Write: /agent/work/note.txt"), "{warning}");
     assert!(!trial.read("logs/node.stdout").contains("s3cret"));
 }
 
