@@ -36,7 +36,7 @@ impl Trees {
         tree: &Worktree,
         why: &Why,
     ) -> Result<Checkpoint, TreeError> {
-        let git = tree.git();
+        let git = self.alone_in(&tree.id)?;
         if self.dirty(&git)?.is_empty() {
             return Ok(Checkpoint::default());
         }
