@@ -82,7 +82,7 @@ impl Lock {
                     let sight = watch.look(&owners, &word);
                     let name = format!("{HELD}{word}");
                     if sight.dead && moved(&batons.join(name), &target)? {
-                        presence::sweep(&owners);
+                        presence::forget(&owners, &word);
                         break;
                     }
                     owner = sight.owner.map_or(owner, |owner| owner.to_string());

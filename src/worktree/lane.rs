@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::{TreeError, Trees};
 use crate::exec::Stop;
 use crate::git::lock::{LockError, owners};
-use crate::git::presence::{Presence, Watch};
+use crate::git::presence::{self, Presence, Watch};
 
 const POLL: Duration = Duration::from_millis(50);
 
@@ -51,6 +51,14 @@ impl Trees {
         Ok(found)
     }
 
+    /// Takes away the signs of dead processes that stand in the lane no more.
+    pub(super) fn sweep_owners(&self) -> Result<(), TreeError> {
+        let drawn = self.numbers()?;
+        let in_use = |word: &str| drawn.iter().any(|drawn| drawn.word == word);
+        presence::sweep(&owners(&self.repo.home()), &in_use);
+        Ok(())
+    }
+
     pub(super) fn draw(&self, doing: &str) -> Result<Turn, TreeError> {
         let home = self.repo.home();
         let failed = |error| TreeError::io("write", &home, error);
@@ -85,6 +93,7 @@ impl Trees {
                 let sight = watch.look(&owners, &other.word);
                 if sight.dead {
                     let _ = fs::remove_file(&other.path);
+                    presence::forget(&owners, &other.word);
                 } else if first.is_none() {
                     let owner = sight.owner.map(|owner| owner.to_string());
                     first = Some(owner.unwrap_or_else(|| "somebody".into()));

@@ -22,7 +22,7 @@ use super::save::tree_of;
 use super::{Hold, Holder, TreeError, Trees, Wants, arg, branch, short_branch};
 use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
 use crate::git::repo::{self, Entry, git_dir};
-use crate::git::{Git, Lock, NOT_INHERITED, failed, lock, presence};
+use crate::git::{Git, Lock, NOT_INHERITED, failed, lock};
 use crate::ids::BeadId;
 
 /// How often a merge is done anew because the base has moved meanwhile.
@@ -189,7 +189,7 @@ impl Trees {
     /// Takes away what merges left that were killed. Whoever has its turn is alone in the lane, so
     /// whatever lies there is of nobody.
     fn sweep_merges(&self, lock: &Lock) -> Result<(), TreeError> {
-        presence::sweep(&lock::owners(&self.repo.home()));
+        self.sweep_owners()?;
         let git = lock.git(&self.repo.workspace)?;
         let registered = self.repo.worktrees(&git)?.into_iter().map(|entry| entry.path);
         let lying = fs::read_dir(self.dir()).into_iter().flatten().flatten();

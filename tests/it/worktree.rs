@@ -682,7 +682,6 @@ fn a_merge_goes_on_after_a_kill(kill: Kill) {
         let count = git(world, "", &["log", "--format=%s", &format!("--grep=^merge coven/{id}$")]);
         assert_eq!(count.lines().count(), 1, "it was merged once");
         nobody_is_there(world);
-        worktree(world, &["rm", id]).exits(0);
     });
 }
 
