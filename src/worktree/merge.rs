@@ -19,7 +19,7 @@ use super::lane::Turn;
 use super::look::under_way;
 use super::remove::some;
 use super::save::tree_of;
-use super::{Hold, Holder, TreeError, Trees, Wants, arg, branch, short_branch};
+use super::{Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
 use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
 use crate::git::repo::{self, Entry, git_dir};
 use crate::git::{Git, Lock, NOT_INHERITED, failed, lock};
@@ -204,6 +204,16 @@ impl Trees {
         Ok(())
     }
 
+    /// Who works in a worktree of ours, if it is one: a bead's branch may be the base of another.
+    fn holder_at(&self, path: &Path) -> Result<Option<Holder>, TreeError> {
+        let name = path.file_name().filter(|_| path.parent() == Some(&self.dir()));
+        let id = name.and_then(|name| BeadId::parse(name.to_str()?).ok());
+        match id {
+            Some(id) => Ok(self.holder(&id)?.filter(lives)),
+            None => Ok(None),
+        }
+    }
+
     /// Whether the base may be moved, and what has to move with it.
     fn landing(&self, git: &Git, base: &str) -> Result<Result<Landing, Block>, TreeError> {
         let name = repo::branch(base);
@@ -225,6 +235,9 @@ impl Trees {
             }
             if matches!(landing, Landing::Copy(_)) {
                 return blocked("and in another copy too".into());
+            }
+            if let Some(holder) = self.holder_at(&entry.path)? {
+                return blocked(format!("{holder} works there"));
             }
             let inside = Git::at(&entry.path);
             if let Some(what) = under_way(&git_dir(&inside)?) {

@@ -158,7 +158,7 @@ fn work_begins_at_the_base_of_the_remote() {
     // A record that cannot be read is told, and hides no other.
     world.write(".git/coven/worktrees/d/record.json", "{");
     assert!(view(&world, "d")["problem"].as_str().unwrap().contains("is damaged"));
-    assert_eq!(view(&world, "c")["state"], "merged");
+    assert_eq!(view(&world, "c")["state"], "empty");
     worktree(&world, &["add", "d"]).exits(1).says("the base is then found anew");
 }
 
