@@ -136,7 +136,8 @@ impl Git {
         self
     }
 
-    fn holding(self, hold: Option<Arc<File>>) -> Git {
+    /// Lets every command hold a file that is locked.
+    pub fn holding(self, hold: Option<Arc<File>>) -> Git {
         Git { hold, ..self }
     }
 

@@ -26,6 +26,7 @@ mod torture;
 mod twice;
 mod units;
 mod watch;
+mod worktree;
 mod world;
 
 use std::path::Path;
@@ -65,6 +66,7 @@ fn coded() -> Vec<Trial> {
         twice::trials(),
         units::trials(),
         watch::trials(),
+        worktree::trials(),
     ];
     modules.into_iter().flatten().collect()
 }
