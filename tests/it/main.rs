@@ -16,6 +16,8 @@ mod fleet;
 mod fleet_faults;
 mod hostile;
 mod kill;
+mod nodes;
+mod nodes_fleet;
 mod pattern;
 mod runtimes;
 mod signals;
@@ -55,6 +57,8 @@ fn coded() -> Vec<Trial> {
         doctor::trials(),
         hostile::trials(),
         kill::trials(),
+        nodes::trials(),
+        nodes_fleet::trials(),
         runtimes::trials(),
         signals::trials(),
         terminal::trials(),

@@ -59,7 +59,7 @@ impl Preparing<'_> {
 
     fn warn_all(&mut self, warnings: Vec<String>) {
         for warning in warnings {
-            tracing::warn!("step `{}`: {warning}", self.path);
+            tracing::warn!("node `{}`: {warning}", self.path);
             self.note(|| format!("warning: {warning}"));
         }
     }
