@@ -7,6 +7,13 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
+/// A name of the form that others call a UUID, from the beginning of a digest.
+pub fn uuid(digest: &str) -> String {
+    let part = |from: usize, to: usize| digest.get(from..to).unwrap_or_default();
+    // The digits of version and variant are those of random ones: others check them.
+    format!("{}-{}-4{}-8{}-{}", part(0, 8), part(8, 12), part(13, 16), part(17, 20), part(20, 32))
+}
+
 /// A digest of several texts, which differs for every way to divide them.
 #[derive(Default)]
 pub struct Parts(Sha256);

@@ -7,12 +7,16 @@
 
 pub mod digest;
 pub mod ids;
+pub mod process;
 pub mod random;
 pub mod time;
 
+pub mod provider;
 pub mod template;
 
 pub mod workflow;
+
+pub mod bead;
 
 pub mod engine;
 
@@ -20,9 +24,11 @@ pub mod prompt;
 
 pub mod disk;
 pub mod exec;
+pub mod git;
 pub mod queue;
 pub mod store;
 pub mod workspace;
+pub mod worktree;
 
 pub mod offline;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Offset, SecondsFormat, TimeZone, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Milliseconds since 1970 in UTC.
@@ -81,6 +81,12 @@ impl Clock for SystemClock {
     fn now(&self) -> Time {
         Time(Utc::now().timestamp_millis() + WRONG_BY_MS.load(Ordering::Relaxed))
     }
+}
+
+/// How far the local time is ahead of UTC at some time, in seconds.
+pub fn utc_offset_s(at: Time) -> i32 {
+    let offset = chrono::Local.offset_from_utc_datetime(&at.date().naive_utc());
+    offset.fix().local_minus_utc()
 }
 
 /// Reads a length of time such as `7d`, `1h30m`, `15m`, `2s`, `500ms`, in milliseconds.

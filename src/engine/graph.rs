@@ -323,7 +323,7 @@ fn take_up(plan: &Plan, run: &mut Run, index: usize, at: Time) {
     let here = run.inner_position(index);
     let step = here.step_of(plan);
     let Some(slot) = run.slot_mut(&here) else { return };
-    match &mut slot.state {
+    match slot.state {
         StepState::Running if slot.each.is_none() => {
             let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
             if !out {
@@ -333,8 +333,8 @@ fn take_up(plan: &Plan, run: &mut Run, index: usize, at: Time) {
         }
         // By the clock of another machine, perhaps: no rest gets longer than it was to be.
         StepState::Resting { until } => {
-            let most = super::sequence::longest_rest_ms(step, slot.tries);
-            *until = (*until).min(at.plus_ms(most));
+            let most = super::sequence::longest_rest_ms(step, slot, at);
+            slot.state = StepState::Resting { until: until.min(at.plus_ms(most)) };
         }
         _ => {}
     }

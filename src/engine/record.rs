@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::ids::Attempt;
 use crate::prompt::limits::FaultClass;
+use crate::provider::Usage;
 use crate::time::Time;
 use crate::workflow::plan::{CaptureMode, present};
 
@@ -91,6 +92,12 @@ pub struct Record {
     /// A digest of what those before it gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
+    /// What asking a provider cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Box<Spent>>,
+    /// What earlier attempts cost, those of earlier visits included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spent_before: Option<Box<Usage>>,
     /// The task that the attempt went out as, in a fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskRef>,
@@ -154,6 +161,17 @@ pub struct Metrics {
     pub stderr_bytes: u64,
 }
 
+/// What asking a provider cost, as far as it says. What is absent is not known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spent {
+    pub provider: String,
+    /// The conversation, as the provider calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    #[serde(flatten)]
+    pub usage: Usage,
+}
+
 /// Why a step failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
@@ -168,6 +186,9 @@ pub struct Fault {
     /// Whether it may pass by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<FaultClass>,
+    /// When it will have passed, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Time>,
     /// The answer had the wrong form; the agent is told what is wrong and asked again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask_again: bool,
@@ -186,6 +207,15 @@ impl Record {
             error: Some(Fault { message: message.into(), exit_code, context, ..Fault::default() }),
             ..Record::default()
         }
+    }
+
+    /// What all attempts so far have cost, or nothing if none asked a provider.
+    pub fn spent(&self) -> Option<Usage> {
+        let mut sum = self.spent_before.as_deref().cloned();
+        if let Some(spent) = &self.usage {
+            sum.get_or_insert_default().add(&spent.usage);
+        }
+        sum
     }
 
     pub fn skipped(at: Time, cause: Option<SkipCause>, warning: Option<String>) -> Self {

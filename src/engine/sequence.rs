@@ -2,7 +2,7 @@
 
 use super::event::Choice;
 use super::record::{Record, SkipCause, StepStatus, TaskRef};
-use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, StepState, block_of};
+use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, Slot, StepState, block_of};
 use super::{graph, iterate, rounds};
 use crate::ids::Attempt;
 use crate::prompt::limits::FaultClass;
@@ -62,12 +62,14 @@ pub fn launch(
     slot.tries += 1;
     slot.keep = false;
     let asked_again = slot.record.as_ref().map_or(0, |record| asked_again(record));
+    let spent_before = slot.record.as_ref().and_then(|record| record.spent()).map(Box::new);
     slot.record = Some(Box::new(Record {
         status: StepStatus::Running,
         started_at: Some(at),
         attempt,
         task: task.clone(),
         asked_again,
+        spent_before,
         ..Record::default()
     }));
     graph::note_inputs(plan, run, here);
@@ -101,13 +103,16 @@ pub fn end(
         slot.tries += 1;
         slot.each = None;
     }
-    let launched = slot.record.take().filter(|_| ran).unwrap_or_default();
+    let last = slot.record.take().unwrap_or_default();
+    let before = Record { spent_before: last.spent().map(Box::new), ..Record::default() };
+    let launched = if ran { last } else { Box::new(before) };
     let started = launched.started_at.unwrap_or(at);
     let mut record = record.clone();
     record.task = launched.task;
     record.asked_again = launched.asked_again;
     record.inputs = launched.inputs;
     record.gate = launched.gate;
+    record.spent_before = launched.spent_before;
     record.attempt = attempt;
     record.started_at = Some(started);
     record.completed_at = Some(at);
@@ -122,7 +127,7 @@ pub fn end(
     if refused {
         graph::note_inputs(plan, run, here);
     }
-    if let Some(delay_ms) = retry_delay(plan, run, here) {
+    if let Some(delay_ms) = retry_delay(plan, run, here, at) {
         let Some(slot) = run.slot_mut(here) else { return };
         slot.state = match delay_ms {
             0 => StepState::Ready,
@@ -139,8 +144,11 @@ pub fn end(
 /// How often an agent is asked again for an answer in the right form.
 const ASKED_AGAIN: u32 = 3;
 
+/// How often a step that has no retries of its own waits for the time that its provider told.
+const WAITS: u32 = 3;
+
 /// How long to wait before the next try of a failed step, where it has one left.
-fn retry_delay(plan: &Plan, run: &Run, here: &Address) -> Option<u64> {
+fn retry_delay(plan: &Plan, run: &Run, here: &Address, at: Time) -> Option<u64> {
     let step = here.step_of(plan);
     let policy = &run.origin.policy;
     let slot = run.slot(here)?;
@@ -153,7 +161,9 @@ fn retry_delay(plan: &Plan, run: &Run, here: &Address) -> Option<u64> {
         (Action::Wait(_) | Action::Each(_), _) => return None,
         (_, Some(retries)) => retries,
         (Action::Ask { .. }, None) => {
-            Retries { max: policy.max_retries, delay_ms: None, which: Which::ByCode }
+            let least = error.and_then(|error| error.retry_at).map_or(0, |_| WAITS);
+            let max = policy.max_retries.max(least);
+            Retries { max, delay_ms: None, which: Which::ByCode }
         }
         _ => return None,
     };
@@ -161,11 +171,20 @@ fn retry_delay(plan: &Plan, run: &Run, here: &Address) -> Option<u64> {
     let worth = match retries.which {
         // A provider's exit 1 (an API error) and 124 (a timeout) are worth another try; so are
         // those of a command whose author asked for it. Anything else would fail again.
-        Which::ByCode => matches!(record.exit_code, Some(1 | 124)),
+        Which::ByCode => {
+            matches!(record.exit_code, Some(1 | 124)) && class != Some(FaultClass::Fatal)
+        }
         Which::Transient => class == Some(FaultClass::Transient),
         Which::All => class != Some(FaultClass::Fatal) && record.exit_code != Some(0),
     };
-    (worth && slot.tries <= retries.max).then_some(rest_ms(step, policy, slot.tries))
+    let rest = rest_ms(step, policy, slot.tries).max(wanted_ms(record, at));
+    (worth && slot.tries <= retries.max).then_some(rest)
+}
+
+/// How long a provider wants to be left alone.
+fn wanted_ms(record: &Record, at: Time) -> u64 {
+    let wanted = record.error.as_ref().and_then(|error| error.retry_at);
+    wanted.map_or(0, |wanted| wanted.ms_since(at))
 }
 
 /// How long a step rests after so many tries.
@@ -179,8 +198,9 @@ fn rest_ms(step: &Step, policy: &Policy, tries: u32) -> u64 {
 }
 
 /// The same for a step whose rest does not depend on what the person who started the run said.
-pub fn longest_rest_ms(step: &Step, tries: u32) -> u64 {
-    rest_ms(step, &Policy::default(), tries)
+pub fn longest_rest_ms(step: &Step, slot: &Slot, at: Time) -> u64 {
+    let wanted = slot.record.as_deref().map_or(0, |record| wanted_ms(record, at));
+    rest_ms(step, &Policy::default(), slot.tries).max(wanted)
 }
 
 pub fn skip(
@@ -401,9 +421,11 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, at: Time) {
         }
         return;
     };
+    let wanted = slot.record.as_deref().map_or(0, |record| wanted_ms(record, at));
     if let StepState::Resting { until } = &mut slot.state {
         // By the clock of another machine, perhaps: no rest gets longer than it was to be.
-        *until = (*until).min(at.plus_ms(rest_ms(here.step_of(plan), policy, 1)));
+        let most = rest_ms(here.step_of(plan), policy, 1).max(wanted);
+        *until = (*until).min(at.plus_ms(most));
     }
     let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
     // A task that is out goes on whoever drives the run.

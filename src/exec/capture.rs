@@ -5,7 +5,7 @@
 //! a child prints, memory stays bounded.
 //!
 //! **Invariant:** nothing unmasked reaches the head, the tail or the log; only the tee, which is
-//! the user's own file, gets the bytes as they came.
+//! the user's own file, and whoever listens at the tap get the bytes as they came.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -36,6 +36,8 @@ pub enum Mode {
     Tail,
 }
 
+type Tap = Box<dyn FnMut(&[u8])>;
+
 /// Takes in one stream.
 pub struct Capture {
     mode: Mode,
@@ -43,6 +45,7 @@ pub struct Capture {
     masked: Vec<u8>,
     /// A file and how to call it.
     tee: Option<(File, String)>,
+    tap: Option<Tap>,
     whole: Option<Whole>,
     log: Log,
     /// The log gets the stream as it comes, not only once memory is full.
@@ -64,6 +67,7 @@ impl Capture {
             masker: (!mask.is_empty()).then(|| mask.masker()),
             masked: Vec::new(),
             tee: None,
+            tap: None,
             whole: None,
             log: Log::Nowhere,
             live: false,
@@ -80,6 +84,13 @@ impl Capture {
     /// Also writes the whole stream, unmasked, into this file.
     pub fn tee(mut self, file: File, name: &str) -> Capture {
         self.tee = Some((file, name.to_owned()));
+        self
+    }
+
+    /// Also lets somebody hear the whole stream, unmasked, as it comes. What they keep of it is
+    /// theirs to mask.
+    pub fn tap(mut self, hear: impl FnMut(&[u8]) + 'static) -> Capture {
+        self.tap = Some(Box::new(hear));
         self
     }
 
@@ -105,6 +116,9 @@ impl Capture {
     /// has to be read on in any case.
     pub fn push(&mut self, bytes: &[u8]) {
         self.total_bytes += bytes.len() as u64;
+        if let Some(hear) = &mut self.tap {
+            hear(bytes);
+        }
         if let Some((file, name)) = &mut self.tee
             && let Err(error) = file.write_all(bytes)
         {

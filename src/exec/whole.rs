@@ -1,6 +1,9 @@
 //! All of a stream as text, without its last newline: in memory while it is short, and in a file
 //! of its own, the beginning still in memory, when it is not.
 //!
+//! **Invariant:** a file that is there is never written to: it may be that of somebody who does the
+//! same, and was given up too early or wakes up too late.
+//!
 //! **Invariant:** however the stream is cut into pieces, the text is what all of it at once would
 //! have been: a character or a newline at the end of a piece waits for what comes after it.
 
@@ -14,6 +17,8 @@ use sha2::{Digest, Sha256};
 pub const WHOLE_BYTES: usize = 32 << 10;
 /// Nobody follows the file, so it need not be written at once.
 const BUFFER: usize = 64 << 10;
+/// How many names are tried.
+const MOST: u32 = 1000;
 
 /// A text that was taken in whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,8 +128,7 @@ impl Whole {
         if self.head.len() <= WHOLE_BYTES {
             return Ok(());
         }
-        fs::create_dir_all(self.path.parent().unwrap_or(&self.path))?;
-        let file = BufWriter::with_capacity(BUFFER, File::create(&self.path)?);
+        let file = BufWriter::with_capacity(BUFFER, create(&mut self.path)?);
         let file = self.file.insert(Spill { file, digest: Sha256::new(), bytes: 0 });
         file.put(&self.head)?;
         let end = (0..=WHOLE_BYTES).rev().find(|at| self.head.is_char_boundary(*at));
@@ -144,6 +148,23 @@ impl Whole {
         let sha256 = spill.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(WholeText { head, file: Some(TextFile { path, bytes: spill.bytes, sha256 }) })
     }
+}
+
+/// Makes a file of this name, or of the next one that is free: `text-2.txt`.
+fn create(path: &mut PathBuf) -> io::Result<File> {
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    let wanted = path.clone();
+    let stem = wanted.file_stem().unwrap_or_default().to_string_lossy();
+    let ending = wanted.extension().unwrap_or_default().to_string_lossy();
+    for number in 2.. {
+        match File::create_new(&*path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < MOST => {
+                *path = wanted.with_file_name(format!("{stem}-{number}.{ending}"));
+            }
+            made => return made,
+        }
+    }
+    unreachable!("the last try gives what came of it")
 }
 
 #[cfg(test)]
@@ -212,11 +233,18 @@ mod tests {
     #[test]
     fn a_text_that_is_known_is_kept_the_same_way() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("text");
+        let path = dir.path().join("text.1.txt");
         let short = WholeText::keep("a\n", &path).unwrap();
         assert_eq!((short.head.as_str(), short.file.is_none()), ("a\n", true));
         let long = WholeText::keep(&"y".repeat(WHOLE_BYTES + 1), &path).unwrap();
         assert_eq!(long.file.unwrap().bytes, WHOLE_BYTES as u64 + 1);
         assert_eq!(long.head.len(), WHOLE_BYTES);
+
+        // Whoever comes next takes another name.
+        for name in ["text.1-2.txt", "text.1-3.txt"] {
+            let next = WholeText::keep(&"z".repeat(WHOLE_BYTES + 1), &path).unwrap();
+            assert_eq!(next.file.unwrap().path, dir.path().join(name));
+        }
+        assert!(fs::read(&path).unwrap().starts_with(b"y"));
     }
 }

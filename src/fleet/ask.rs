@@ -5,8 +5,14 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::template::{Hole, Missing, Scope, Template, descend};
-use crate::workflow::plan::{InputMode, Param, Provider};
+use super::work::{SessionWork, Work};
+use crate::template::{Hole, Missing, Scope, Template, descend, display};
+use crate::workflow::plan::{Arg, InputMode, Param, Provider};
+
+/// The parameter that is the name of a new conversation, and the one of a conversation to go on
+/// with: at most one of them has a value.
+const SESSION: &str = "session";
+const RESUME: &str = "resume";
 
 /// Why there is no command line.
 pub enum AskError {
@@ -34,33 +40,86 @@ pub fn merge(
     if missing.is_empty() { Ok(merged) } else { Err(missing) }
 }
 
-/// The command that asks `provider`. Where it takes its prompt on standard input, the prompt is
-/// not in it.
-pub fn argv(
-    provider: &Provider,
-    params: &BTreeMap<String, Value>,
-    prompt: &[u8],
-    around: &dyn Scope,
-) -> Result<Vec<String>, AskError> {
-    let wants_prompt = |token: &Template| token.holes().any(|hole| hole.raw == "PROMPT");
-    let prompt = match (provider.input, std::str::from_utf8(prompt)) {
-        (InputMode::Stdin, _) => None,
-        (InputMode::Argv, Ok(text)) => Some(Value::String(text.to_owned())),
-        (InputMode::Argv, Err(_)) if !provider.command.iter().any(wants_prompt) => None,
-        (InputMode::Argv, Err(error)) => {
-            return Err(AskError::NotText { at: error.valid_up_to() });
-        }
-    };
-    let scope = ProviderScope { prompt, params, around };
-    let mut argv = Vec::new();
-    let mut missing = Vec::new();
-    for token in &provider.command {
-        match token.render(&scope) {
-            Ok(text) => argv.push(text),
-            Err(faults) => missing.extend(faults),
-        }
+/// What is asked, of whom.
+pub struct Question<'a> {
+    /// What the provider is called.
+    pub name: &'a str,
+    pub provider: &'a Provider,
+    pub params: &'a BTreeMap<String, Value>,
+    pub prompt: &'a [u8],
+    pub around: &'a dyn Scope,
+    /// Names the conversation that this belongs to.
+    pub conversation: String,
+}
+
+impl Question<'_> {
+    /// Puts what asks the provider into work. Where it takes its prompt on standard input, the
+    /// prompt is not in it.
+    pub fn put(&self, work: Work) -> Result<Work, AskError> {
+        let provider = self.provider;
+        let names = |name: &str| self.has_hole(|hole| hole.root() == name);
+        let session = (names(SESSION) || names(RESUME))
+            .then(|| SessionWork { key: self.conversation.clone(), resume: Vec::new() });
+        let slot = session.as_ref().map(SessionWork::slot);
+        let of_new = slot.as_ref().filter(|_| provider.adapter.takes_session());
+        let argv = self.argv(of_new.map(|slot| (SESSION, slot.as_str())))?;
+        let session = match (session, slot) {
+            (Some(session), Some(slot)) if names(RESUME) => {
+                let resume = self.argv(Some((RESUME, slot.as_str())))?;
+                Some(SessionWork { resume, ..session })
+            }
+            (session, _) => session,
+        };
+        // What the step itself says wins.
+        let mut env = provider.env.clone();
+        env.extend(work.env);
+        Ok(Work {
+            argv,
+            env,
+            asks: true,
+            adapter: provider.adapter,
+            provider: Some(self.name.to_owned()),
+            session,
+            env_pass: provider.env_pass.clone(),
+            ..work
+        })
     }
-    if missing.is_empty() { Ok(argv) } else { Err(AskError::Missing(missing)) }
+
+    fn has_hole(&self, is: impl Fn(&Hole) -> bool) -> bool {
+        self.provider.templates().any(|template| template.holes().any(&is))
+    }
+
+    fn argv(&self, session: Option<(&str, &str)>) -> Result<Vec<String>, AskError> {
+        let prompt = match (self.provider.input, std::str::from_utf8(self.prompt)) {
+            (InputMode::Stdin, _) => None,
+            (InputMode::Argv, Ok(text)) => Some(Value::String(text.to_owned())),
+            (InputMode::Argv, Err(_)) if !self.has_hole(|hole| hole.raw == "PROMPT") => None,
+            (InputMode::Argv, Err(error)) => {
+                return Err(AskError::NotText { at: error.valid_up_to() });
+            }
+        };
+        let mut params = Cow::Borrowed(self.params);
+        if self.has_hole(|hole| [SESSION, RESUME].contains(&hole.root())) {
+            let params = params.to_mut();
+            params.retain(|key, _| ![SESSION, RESUME].contains(&key.as_str()));
+            params.extend(session.map(|(key, slot)| (key.to_owned(), Value::from(slot))));
+        }
+        let scope = ProviderScope { prompt, params: &params, around: self.around };
+        let mut argv = Vec::new();
+        let mut missing = Vec::new();
+        for arg in &self.provider.command {
+            if matches!(arg, Arg::Group(group) if scope.leaves_out(group)) {
+                continue;
+            }
+            for template in arg.templates() {
+                match template.render(&scope) {
+                    Ok(text) => argv.push(text),
+                    Err(faults) => missing.extend(faults),
+                }
+            }
+        }
+        if missing.is_empty() { Ok(argv) } else { Err(AskError::Missing(missing)) }
+    }
 }
 
 /// The parameters that a provider's command has no place for.
@@ -70,7 +129,7 @@ pub fn unused<'a>(
 ) -> impl Iterator<Item = &'a String> {
     params.keys().filter(move |key| {
         let used = |token: &Template| token.holes().any(|hole| hole.root() == *key);
-        !provider.command.iter().any(used)
+        !provider.templates().any(used)
     })
 }
 
@@ -80,6 +139,17 @@ struct ProviderScope<'a> {
     prompt: Option<Value>,
     params: &'a BTreeMap<String, Value>,
     around: &'a dyn Scope,
+}
+
+impl ProviderScope<'_> {
+    /// Whether a parameter in these arguments has no value.
+    fn leaves_out(&self, group: &[Template]) -> bool {
+        const OF_RUNS: [&str; 5] = ["run", "context", "steps", "loop", "item"];
+        group.iter().flat_map(Template::holes).any(|hole| match self.look_up(hole) {
+            Ok(value) => value.is_null() || display(&value).is_empty(),
+            Err(_) => !OF_RUNS.contains(&hole.root()),
+        })
+    }
 }
 
 impl Scope for ProviderScope<'_> {
@@ -98,5 +168,84 @@ impl Scope for ProviderScope<'_> {
             return Ok(Cow::Borrowed(found));
         }
         self.around.look_up(hole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::StepPath;
+    use crate::provider::Kind;
+    use crate::workflow::read_config;
+    use serde_json::json;
+
+    /// Nothing is around.
+    struct Nothing;
+
+    impl Scope for Nothing {
+        fn look_up(&self, hole: &Hole) -> Result<Cow<'_, Value>, Missing> {
+            Err(Missing { raw: hole.raw.clone(), reason: "nothing".into() })
+        }
+    }
+
+    fn ask(text: &str, params: Value) -> Result<Work, AskError> {
+        let layer = read_config(&format!("providers:\n  p: {{ {text} }}\n")).unwrap();
+        let params: BTreeMap<String, Value> = serde_json::from_value(params).unwrap();
+        let question = Question {
+            name: "p",
+            provider: &layer.providers["p"],
+            params: &params,
+            prompt: b"Hi.",
+            around: &Nothing,
+            conversation: "k".into(),
+        };
+        let mut work = Work::new(StepPath::top("S"), 1, Vec::new());
+        work.env = vec![("A".into(), "own".into())];
+        question.put(work)
+    }
+
+    fn argv(text: &str, params: Value) -> String {
+        match ask(text, params) {
+            Ok(work) => work.argv.join(" "),
+            Err(AskError::Missing(missing)) => format!("missing {}", missing[0].raw),
+            Err(AskError::NotText { .. }) => "no text".into(),
+        }
+    }
+
+    #[test]
+    fn a_group_is_left_out_with_its_parameter() {
+        let text = "command: [a, [-m, '${model}'], ['--n=${n}'], '${PROMPT}']";
+        assert_eq!(argv(text, json!({})), "a Hi.");
+        assert_eq!(argv(text, json!({ "model": "", "n": null })), "a Hi.");
+        assert_eq!(argv(text, json!({ "model": "m", "n": 3 })), "a -m m --n=3 Hi.");
+        assert_eq!(argv("command: [a, '${model}']", json!({})), "missing model");
+        let text = "command: [a, ['${context.x}']]";
+        assert_eq!(argv(text, json!({})), "missing context.x", "that is a mistake");
+    }
+
+    #[test]
+    fn a_conversation_is_begun_under_a_name_or_gone_on_with() {
+        let text = "adapter: claude, input_mode: stdin, \
+                    command: [a, [--new, '${session}'], [--on, '${resume}']]";
+        let work = ask(text, json!({ "session": "mine" })).ok().unwrap();
+        let session = work.session.unwrap();
+        assert_eq!(work.argv, ["a", "--new", &session.slot()]);
+        assert_eq!(session.resume, ["a", "--on", &session.slot()]);
+        // Who makes up names for conversations is told none.
+        let work = ask(&text.replace("claude", "codex"), json!({})).ok().unwrap();
+        assert_eq!(work.argv, ["a"]);
+        assert_eq!(work.session.unwrap().resume.len(), 3);
+        let work = ask("command: [a]", json!({ "session": "mine" })).ok().unwrap();
+        assert_eq!((work.session, work.adapter), (None, Kind::Plain));
+    }
+
+    #[test]
+    fn a_step_has_the_last_word_on_variables() {
+        let work = ask("command: [a], env: { A: theirs, B: b }, env_pass: ['X_*']", json!({}));
+        let work = work.ok().unwrap();
+        let last = |name: &str| work.env.iter().rev().find(|(key, _)| key == name).cloned();
+        assert_eq!(last("A"), Some(("A".into(), "own".into())));
+        assert_eq!(last("B"), Some(("B".into(), "b".into())));
+        assert_eq!((work.env_pass, work.asks), (vec!["X_*".to_owned()], true));
     }
 }

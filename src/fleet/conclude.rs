@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{self, Answer, Done, FollowUp, FollowUps};
 use super::config::Config;
 use super::member::unguessable;
+use super::perform::ANSWER;
 use crate::engine::{Fault, Record, StepStatus};
 use crate::queue::{Queue, Task};
 use crate::workspace::Workspace;
@@ -56,6 +57,9 @@ fn output(record: &Record, log: &Path) -> String {
     if record.truncated != Some(true) {
         return kept;
     }
+    // What an agent said is only a part of what was printed, where that is a stream of events.
+    let answer = log.with_extension(ANSWER);
+    let log = if record.usage.is_some() && answer.exists() { &answer } else { log };
     match end_of(log) {
         Ok(text) => text,
         Err(error) => {

@@ -158,6 +158,8 @@ pub struct Config {
     pub command_agent: Option<String>,
     /// The provider of prompts that name none.
     pub default_provider: String,
+    /// Variables that providers inherit beside the usual ones.
+    pub env_pass: Vec<String>,
     pub queue: QueueSettings,
     /// Whether what was acknowledged survives a power cut, or the end of processes only.
     pub durable: bool,
@@ -186,6 +188,7 @@ impl Config {
             default_agent: "engineer".into(),
             command_agent: None,
             default_provider: "claude".into(),
+            env_pass: Vec::new(),
             queue: QueueSettings::default(),
             durable: true,
             max_visits: 10_000,
@@ -239,6 +242,7 @@ impl Config {
         self.default_agent = default_agent.unwrap_or_else(|| self.default_agent.clone());
         self.command_agent = command_agent.or_else(|| self.command_agent.take());
         self.default_provider = default_provider.unwrap_or_else(|| self.default_provider.clone());
+        self.env_pass.extend(layer.env_pass.unwrap_or_default());
         self.durable = durable.unwrap_or(self.durable);
         self.own_providers.extend(layer.providers);
         self.max_visits = layer.max_visits.unwrap_or(self.max_visits);
@@ -283,6 +287,9 @@ impl Configured for Config {
             let built_in = read_config(BUILT_IN).expect("the built-in settings are valid");
             let mut all = built_in.providers;
             all.extend(self.own_providers.clone());
+            for provider in all.values_mut() {
+                provider.env_pass.extend(self.env_pass.iter().cloned());
+            }
             all
         })
     }

@@ -379,7 +379,10 @@ mod tests {
         task("x").check(&config, "anybody").unwrap();
         task("---\nnext: [qa]\n---\nx").check(&config, "anybody").unwrap();
         let refused = task("---\nprovider: clade\n---\nx").check(&config, "qa").unwrap_err();
-        assert!(refused.contains("`claude`, `codex`, `gemini`, `offline`"), "{refused}");
+        assert!(
+            refused.contains("`claude`, `codex`, `gemini`, `offline`, `opencode`"),
+            "{refused}"
+        );
         let refused = task("---\nnext: [enginer]\n---\nx").check(&config, "qa").unwrap_err();
         assert!(refused.ends_with("did you mean `engineer`?"), "{refused}");
         assert!(task("x").check(&config, "coordinator").is_err());

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::workflow::plan::{Part, PartKind, Runtime};
+use crate::workflow::{front, yaml};
 
 /// Where a run keeps them, in its directory.
 pub const PARTS: &str = "parts";
@@ -18,7 +19,7 @@ pub struct Library {
 
 impl Library {
     /// The directories that are looked through, in order.
-    fn places(&self, kind: PartKind) -> Vec<PathBuf> {
+    pub fn places(&self, kind: PartKind) -> Vec<PathBuf> {
         let mut places = Vec::new();
         match kind {
             PartKind::Command => {
@@ -59,6 +60,67 @@ impl Library {
         };
         Err(format!("there is {wanted} in {}", list.join(", ")))
     }
+
+    /// Every part of a kind that can be found, by name, each with its file.
+    pub fn all(&self, kind: PartKind) -> Vec<(String, PathBuf)> {
+        let mut found: Vec<(String, PathBuf)> = Vec::new();
+        for place in self.places(kind) {
+            for (name, path) in every(&place, kind) {
+                let part = Part { kind, name: name.clone() };
+                // What another one hides is not there; one of two is, whichever is meant.
+                let is = self.find(&part).map_or(true, |first| first == path);
+                if is && !found.iter().any(|(_, other)| *other == path) {
+                    found.push((name, path));
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+/// The files of a kind in a directory and in those in it, with their names.
+fn every(place: &Path, kind: PartKind) -> Vec<(String, PathBuf)> {
+    let list = |dir: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let named = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str())?;
+        let known = endings(kind).contains(&ending) && path.is_file();
+        let name = path.file_stem()?.to_str()?.to_owned();
+        (known && !name.starts_with('.')).then(|| (name, path.clone()))
+    };
+    let here = list(place);
+    let mut found: Vec<_> = here.iter().filter_map(named).collect();
+    for dir in here.iter().filter(|path| path.is_dir()) {
+        let inside: Vec<_> = list(dir).iter().filter_map(named).collect();
+        found.extend(inside);
+    }
+    found
+}
+
+/// What a command file tells people of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    pub description: Option<String>,
+    pub argument_hint: Option<String>,
+}
+
+/// What the front matter of a command file says. It is for people alone, so what cannot be read as
+/// YAML text, such as `argument-hint: [issue]`, is taken as it is written.
+pub fn about(text: &str) -> About {
+    let Some(head) = front::split(text).ok().and_then(|parts| parts.head) else {
+        return About::default();
+    };
+    let document = yaml::parse(head).ok();
+    let field = |key: &str| {
+        let read = document.as_ref().and_then(|document| document.get(key)?.text());
+        let line = || head.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        let found = read.or_else(line)?.trim();
+        (!found.is_empty()).then(|| found.to_owned())
+    };
+    About { description: field("description"), argument_hint: field("argument-hint") }
 }
 
 /// The files of a part in a directory, and in the directories in it.
@@ -73,12 +135,15 @@ fn candidates(place: &Path, part: &Part) -> Vec<PathBuf> {
 }
 
 fn files(dir: &Path, part: &Part) -> Vec<PathBuf> {
-    let endings: &[&str] = match part.kind {
+    let paths = endings(part.kind).iter().map(|ending| dir.join(format!("{}.{ending}", part.name)));
+    paths.filter(|path| path.is_file()).collect()
+}
+
+fn endings(kind: PartKind) -> &'static [&'static str] {
+    match kind {
         PartKind::Command => &["md"],
         PartKind::Script => &["ts", "js", "py"],
-    };
-    let paths = endings.iter().map(|ending| dir.join(format!("{}.{ending}", part.name)));
-    paths.filter(|path| path.is_file()).collect()
+    }
 }
 
 /// Where a run keeps its copy of a file.
@@ -142,5 +207,23 @@ pub fn runtime_of(path: &str) -> Option<Runtime> {
         "ts" | "js" => Some(Runtime::Bun),
         "py" => Some(Runtime::Uv),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_file_tells_of_itself() {
+        let about_of = |head: &str| about(&format!("---\n{head}---\nDo it.\n"));
+        let said = about_of("description: \"Plan: a feature\"\nargument-hint: <issue> [more]\n");
+        assert_eq!(said.description.as_deref(), Some("Plan: a feature"));
+        assert_eq!(said.argument_hint.as_deref(), Some("<issue> [more]"));
+        let said = about_of("description: it: is no YAML\nargument-hint: [issue]\n");
+        assert_eq!(said.description.as_deref(), Some("it: is no YAML"));
+        assert_eq!(said.argument_hint.as_deref(), Some("[issue]"));
+        assert_eq!(about("description: none\n"), About::default());
+        assert_eq!(about("---\ndescription:\n---\nx"), About::default());
     }
 }

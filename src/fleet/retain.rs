@@ -112,8 +112,23 @@ struct Looker<'a> {
     stay: HashSet<TaskId>,
 }
 
-/// Everything of a queue that can go.
+/// Everything of a queue that can go, seen twice: the status of a task that was claimed and ended
+/// while somebody looked seems to belong to nobody.
 pub fn old(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
+    let mut heaps = old_now(queue, runs, before)?;
+    if heaps.is_empty() {
+        return Ok(heaps);
+    }
+    let again = old_now(queue, runs, before)?;
+    let again: HashSet<Vec<PathBuf>> = again.into_iter().flat_map(|heap| heap.items).collect();
+    for heap in &mut heaps {
+        heap.items.retain(|item| again.contains(item));
+    }
+    heaps.retain(|heap| !heap.items.is_empty());
+    Ok(heaps)
+}
+
+fn old_now(queue: &FsQueue, runs: &Runs, before: Time) -> io::Result<Vec<Heap>> {
     let mut looker = Looker::new(queue, runs, before)?;
     let mut heaps = looker.ended(|_| true)?;
     heaps.extend(looker.logs()?);

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::ask::{self, AskError};
+use super::ask::{self, AskError, Question};
 use super::config::{Agent, Config};
 use super::free::FreeTask;
 use super::work::{Input, Work};
+use crate::digest::{sha256, uuid};
 use crate::exec::STRING_BYTES;
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::spell::{self, Found, Lost, Refusal, SystemPrompt};
@@ -42,26 +43,31 @@ impl FreeTask {
         let params = ask::merge(provider, &params, &NoVariables).map_err(wants)?;
         let prompt = self.prompt(&Told { config, agent, read, id, attempt });
         let prompt = prompt.map_err(|refusal| refusal.to_string())?;
-        let argv = match ask::argv(provider, &params, prompt.as_bytes(), &NoVariables) {
-            Ok(argv) => argv,
+        let timeout = self.timeout.or(settings.timeout);
+        let mut work = Work::new(StepPath::top(id.as_str()), attempt, Vec::new());
+        work.agent = Some(agent.to_owned());
+        work.timeout_ms = timeout.map(|timeout| timeout.as_millis() as u64);
+        let question = Question {
+            name: &name,
+            provider,
+            params: &params,
+            prompt: prompt.as_bytes(),
+            around: &NoVariables,
+            conversation: uuid(&sha256(id.as_str().as_bytes())),
+        };
+        let mut work = match question.put(work) {
+            Ok(work) => work,
             Err(AskError::Missing(missing)) => return Err(wants_more(&name, &missing)),
             Err(AskError::NotText { .. }) => return Err("the prompt is not UTF-8 text".into()),
         };
-        if let Some(longest) = argv.iter().map(String::len).find(|len| *len > STRING_BYTES) {
+        if let Some(longest) = work.argv.iter().map(String::len).find(|len| *len > STRING_BYTES) {
             return Err(format!(
                 "the prompt makes an argument of {longest} bytes, but {STRING_BYTES} is the most \
                  that the system takes; use a provider with `input_mode: stdin`"
             ));
         }
-        let stdin = (provider.input == InputMode::Stdin).then_some(Input::Text(prompt));
-        let timeout = self.timeout.or(settings.timeout);
-        Ok(Work {
-            stdin,
-            agent: Some(agent.to_owned()),
-            timeout_ms: timeout.map(|timeout| timeout.as_millis() as u64),
-            asks: true,
-            ..Work::new(StepPath::top(id.as_str()), attempt, argv)
-        })
+        work.stdin = (provider.input == InputMode::Stdin).then_some(Input::Text(prompt));
+        Ok(work)
     }
 
     /// The whole prompt.
@@ -167,6 +173,7 @@ fn wants_more(provider: &str, missing: &[Missing]) -> String {
 mod tests {
     use super::*;
     use crate::fleet::config::Layer;
+    use crate::provider::Kind;
 
     fn config(text: &str) -> Config {
         let layer = Layer { file: "c".into(), sha256: String::new(), text: text.into() };
@@ -186,7 +193,8 @@ mod tests {
     fn the_agent_is_told_who_it_is_what_to_do_and_how_to_answer() {
         let config = config("default_provider: codex\nagents: { engineer: { next: [qa] } }\n");
         let work = work(&config, "Fix {{.agent}} and {{.x}}.\n").unwrap();
-        assert_eq!(work.argv, ["codex", "exec"]);
+        assert_eq!(work.argv[..3], ["codex", "exec", "--json"]);
+        assert_eq!((work.argv.last().unwrap().as_str(), work.adapter), ("-", Kind::Codex));
         let Some(Input::Text(prompt)) = work.stdin else { panic!("the prompt is on stdin") };
         assert!(prompt.starts_with("You are the agent `engineer` of a team"), "{prompt}");
         assert!(prompt.contains("\nFix {{.agent}} and {{.x}}.\n"), "a text is no slot: {prompt}");
@@ -285,7 +293,8 @@ mod tests {
             assert!(error.contains(said), "{error}");
         }
         let long = "x".repeat(131_072);
-        let error = work(&config("default_provider: gemini"), &long).unwrap_err();
+        let settings = "default_provider: a\nproviders: { a: { command: [a, \"${PROMPT}\"] } }";
+        let error = work(&config(settings), &long).unwrap_err();
         assert!(error.contains("`input_mode: stdin`"), "{error}");
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::exec::Sweep;
 use crate::ids::{Attempt, StepPath};
+use crate::provider::Kind;
 use crate::workflow::plan::{CaptureMode, Require, Runtime, Until};
 
 /// One execution of a child.
@@ -55,6 +56,17 @@ pub struct Work {
     /// It asks a provider: nothing it started may outlive it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
+    /// How the output of the provider is read, and what it is called.
+    #[serde(default, skip_serializing_if = "is_plain")]
+    pub adapter: Kind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The conversation that it begins or goes on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionWork>,
+    /// Variables that it inherits beside the usual ones, where it does not inherit all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_pass: Vec<String>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub debug: Map<String, Value>,
     /// It was told where the run is kept, so it may read the state, which must then be fresh.
@@ -84,6 +96,10 @@ impl Work {
             answer: None,
             script: None,
             asks: false,
+            adapter: Kind::Plain,
+            provider: None,
+            session: None,
+            env_pass: Vec::new(),
             debug: Map::new(),
             reads_state: false,
         }
@@ -99,6 +115,27 @@ impl Work {
 
     pub fn idle_timeout(&self) -> Option<Duration> {
         self.idle_timeout_ms.map(Duration::from_millis)
+    }
+}
+
+fn is_plain(kind: &Kind) -> bool {
+    *kind == Kind::Plain
+}
+
+/// A conversation with a provider that several executions are part of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionWork {
+    /// Names it, whatever the provider calls it.
+    pub key: String,
+    /// The argv that goes on with it. Empty: it cannot be gone on with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resume: Vec<String>,
+}
+
+impl SessionWork {
+    /// Stands for what the provider calls it, which is known only where the work is done.
+    pub fn slot(&self) -> String {
+        format!("@session:{}@", self.key)
     }
 }
 

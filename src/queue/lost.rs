@@ -102,14 +102,9 @@ pub(super) fn trace(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<PathB
         }
     }
     // These are people's directories too: only what is named as the queue names it counts.
-    let ended = |name: &str| ClaimName::parse_ended(name).is_some();
-    let waiting = |name: &str| TaskName::parse(name).is_some();
-    let shared: [(PathBuf, &dyn Fn(&str) -> bool); 3] = [
-        (layout.inboxes(), &waiting),
-        (layout.ends(End::Processed), &ended),
-        (layout.ends(End::Failed), &ended),
-    ];
-    for (dir, is_task) in shared {
+    let is_task =
+        |name: &str| TaskName::parse(name).is_some() || ClaimName::parse_ended(name).is_some();
+    for dir in [layout.inboxes(), layout.ends(End::Processed), layout.ends(End::Failed)] {
         for inner in none_if_absent(disk.list_dirs(&dir))? {
             let inner = dir.join(inner);
             if let Some(name) = first(disk, &inner, is_task)? {

@@ -171,6 +171,25 @@ impl NodeText {
         NodeText { pieces }
     }
 
+    /// The same text with those references, by their numbers, as plain text.
+    pub fn with_plain(self, plain: impl Fn(usize) -> bool) -> NodeText {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut refs = 0;
+        for piece in self.pieces {
+            let is_ref = matches!(piece, Piece::Ref(_));
+            let piece = match piece {
+                Piece::Ref(reference) if plain(refs) => Piece::Text(reference.to_string()),
+                piece => piece,
+            };
+            refs += usize::from(is_ref);
+            match (pieces.last_mut(), piece) {
+                (Some(Piece::Text(last)), Piece::Text(text)) => last.push_str(&text),
+                (_, piece) => pieces.push(piece),
+            }
+        }
+        NodeText { pieces }
+    }
+
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
@@ -459,6 +478,16 @@ mod tests {
         let text = NodeText::parse("$gone.output $a.output $gone.output.x");
         let errors = text.render(&mut Hostile).unwrap_err();
         assert_eq!(errors, ["$gone.output", "$gone.output.x"]);
+    }
+
+    #[test]
+    fn a_reference_can_be_made_plain() {
+        let text = NodeText::parse("a $x.output b $ARGUMENTS$y.output.f c $z.output");
+        let plain = text.clone().with_plain(|index| index != 1);
+        let show: Vec<_> = plain.pieces().iter().map(Piece::to_string).collect();
+        assert_eq!(show, ["a $x.output b ", "$ARGUMENTS", "$y.output.f", " c $z.output"]);
+        assert_eq!(plain.refs().count(), 1);
+        assert_eq!(plain.source(), text.source());
     }
 
     #[test]

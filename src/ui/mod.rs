@@ -2,6 +2,7 @@
 
 pub mod board;
 pub mod cli;
+pub mod graph;
 mod log;
 mod progress;
 mod text;

@@ -2,7 +2,8 @@
 //!
 //! What a reference stands for comes to the script in a variable, and an expansion of that variable
 //! stands where the reference stood: as one quoted word where the shell reads words, and as the
-//! author's own quotes need it elsewhere.
+//! author's own quotes need it elsewhere. In a comment nothing is put in, and nothing needs to
+//! be there: it is what people read.
 //!
 //! The reading of the shell here is a rough one: quotes, substitutions, comments and
 //! here-documents. Where it is wrong, a value may be split into words; it is never read as script.
@@ -12,22 +13,22 @@ use std::collections::HashMap;
 use crate::template::nodes::{NodeRef, NodeText, Piece};
 
 /// Where a reference is no word of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spot {
     Double,
     Single,
     HereDocument,
-    /// A here-document in which nothing is expanded.
-    HereText,
+    /// A here-document in which nothing is expanded, up to this line.
+    HereText(String),
     Comment,
 }
 
 impl Spot {
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Spot::Double => "in double quotes",
             Spot::Single => "in single quotes",
-            Spot::HereDocument | Spot::HereText => "in a here-document",
+            Spot::HereDocument | Spot::HereText(_) => "in a here-document",
             Spot::Comment => "in a comment",
         }
     }
@@ -53,6 +54,12 @@ pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
 /// Where each reference of a script stands; nothing, where it is a word of its own.
 pub fn spots(script: &NodeText) -> Vec<Option<Spot>> {
     Scanner::new(&sketch(script)).scan()
+}
+
+/// A script whose comments refer to nothing.
+pub fn without_comments(script: NodeText) -> NodeText {
+    let spots = spots(&script);
+    script.with_plain(|index| spots.get(index) == Some(&Some(Spot::Comment)))
 }
 
 /// A script with a mark for each reference.
@@ -109,6 +116,10 @@ impl<'a> Scanner<'a> {
                 b'"' => self.inside.push(Inside::Double),
                 b'`' if self.inside.last() == Some(&Inside::Backticks) => _ = self.inside.pop(),
                 b'`' => self.inside.push(Inside::Backticks),
+                b'$' if next == Some(b'\'') && !double => {
+                    self.at += 1;
+                    self.skip_escaped();
+                }
                 b'$' if next == Some(b'(') => {
                     self.at += 1;
                     self.inside.push(Inside::Parentheses);
@@ -134,8 +145,21 @@ impl<'a> Scanner<'a> {
         while let Some(byte) = self.text.get(self.at).copied() {
             self.at += 1;
             match byte {
-                MARK => self.spots.push(Some(spot)),
+                MARK => self.spots.push(Some(spot.clone())),
                 byte if byte == end => return,
+                _ => {}
+            }
+        }
+    }
+
+    /// Goes behind the next single quote that is not escaped.
+    fn skip_escaped(&mut self) {
+        while let Some(byte) = self.text.get(self.at).copied() {
+            self.at += 1;
+            match byte {
+                MARK => self.spots.push(Some(Spot::Single)),
+                b'\\' if self.text.get(self.at) != Some(&MARK) => self.at += 1,
+                b'\'' => return,
                 _ => {}
             }
         }
@@ -143,8 +167,10 @@ impl<'a> Scanner<'a> {
 
     /// Whether the byte before the cursor is the first of a word.
     fn begins_word(&self) -> bool {
-        let before = self.at.checked_sub(2).map(|before| self.text[before]);
-        before.is_none_or(|byte| byte.is_ascii_whitespace() || b";&|(".contains(&byte))
+        let before = |back: usize| self.at.checked_sub(back).map(|at| self.text[at]);
+        let parts = |byte: u8| byte.is_ascii_whitespace() || b";&|(".contains(&byte);
+        // A space that is escaped is part of a word.
+        before(2).is_none_or(|byte| parts(byte) && (byte == b'\n' || before(3) != Some(b'\\')))
     }
 
     /// Behind `<`, before another one: a here-document, or a text by `<<<`.
@@ -178,13 +204,16 @@ impl<'a> Scanner<'a> {
     /// At the beginning of a line: goes behind the here-documents that begin here.
     fn here_documents(&mut self) {
         for (word, quoted) in std::mem::take(&mut self.pending) {
-            let spot = if quoted { Spot::HereText } else { Spot::HereDocument };
+            let spot = match quoted {
+                true => Spot::HereText(String::from_utf8_lossy(word).into_owned()),
+                false => Spot::HereDocument,
+            };
             while self.at < self.text.len() {
                 let rest = &self.text[self.at..];
                 let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
                 let line = &rest[..end];
                 let marks = line.iter().filter(|byte| **byte == MARK);
-                self.spots.extend(marks.map(|_| Some(spot)));
+                self.spots.extend(marks.map(|_| Some(spot.clone())));
                 self.at = (self.at + end + 1).min(self.text.len());
                 if bare(line) == word {
                     break;
@@ -197,6 +226,11 @@ impl<'a> Scanner<'a> {
 /// A line without the tabs before it.
 fn bare(line: &[u8]) -> &[u8] {
     &line[line.iter().position(|byte| *byte != b'\t').unwrap_or(line.len())..]
+}
+
+/// How many lines of a script are this one, tabs before it left out.
+pub fn lines_like(script: &str, line: &str) -> usize {
+    script.lines().filter(|other| other.trim_start_matches('\t') == line).count()
 }
 
 #[cfg(test)]
@@ -213,7 +247,7 @@ mod tests {
                 Spot::Double => 'D',
                 Spot::Single => 'S',
                 Spot::HereDocument => 'H',
-                Spot::HereText => 'T',
+                Spot::HereText(_) => 'T',
                 Spot::Comment => 'C',
             };
             format!("{}{spot}", reference.node)
@@ -240,6 +274,8 @@ mod tests {
             ("echo $ARGUMENTS \"$ARGUMENTS\" $a.output", ""),
             ("echo a#\"b $a.output", "aD"),
             ("x=${y#*/} z=\"$a.output\"", "aD"),
+            ("echo $'it\\'s' $a.output $'$b.output'", "bS"),
+            ("echo x\\ #\"$a.output\"", "aD"),
         ] {
             assert_eq!(misplaced_in(script), wanted, "{script}");
         }
@@ -260,6 +296,15 @@ mod tests {
         ] {
             assert_eq!(misplaced_in(script), wanted, "{script}");
         }
+    }
+
+    #[test]
+    fn a_comment_refers_to_nothing() {
+        let script = "# uses $a.output.f\necho $b.output # and $c.output\necho \"$d.output\"";
+        let text = without_comments(NodeText::parse(script));
+        let refs: Vec<_> = text.refs().map(|reference| reference.node.as_str()).collect();
+        assert_eq!(refs, ["b", "d"]);
+        assert_eq!(text.source(), script);
     }
 
     #[test]

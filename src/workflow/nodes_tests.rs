@@ -695,14 +695,12 @@ fn references_that_stand_for_nothing_are_told() {
         (after("prompt: '$zz.output.f'"), &["W6 ..names no node..the node will fail"]),
         (
             after("prompt: '$one.output.kinds $one.output.kinds'"),
-            &[
-                "W6 `$one.output.kinds`..`output_format` of `one` declares (`kind`)..fail | ..`kind`?",
-            ],
+            &["W6 `$one.output.kinds`..of `one` declares (`kind`)..fail | ..`kind`?"],
         ),
         (
             beside("prompt: '$one.output $two.output.f'"),
             &[
-                "W6 `$one.output` is in `prompt` of node `a`, which does not wait for `one`: it may be \
+                "W6 `$one.output` is in `prompt` of node `a`, which does not wait for..it may be \
                  empty | add `one` to `depends_on`",
                 "W6 `$two.output.f` is in `prompt` of node `a`, which does..the node may fail",
             ],

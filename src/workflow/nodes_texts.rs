@@ -67,10 +67,12 @@ pub fn read(
     let place = fields.get(key).map_or(fields.node.place, |node| node.place);
     let what = format!("`{key}` of {}", fields.what);
     let parsed = NodeText::parse(text);
+    let shell = matches!(used, Use::Bash | Use::UntilBash);
+    let parsed = if shell { shell::without_comments(parsed) } else { parsed };
     let findings = fields.findings;
     tell_variables(findings, &parsed, used, &what, place);
     tell_braces(findings, &parsed, used, &what, place);
-    if matches!(used, Use::Bash | Use::UntilBash) {
+    if shell {
         tell_quotes(findings, &parsed, &what, place);
     }
     mention(mentions, node, &what, place, parsed.refs());

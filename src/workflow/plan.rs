@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::condition::Condition;
+use crate::provider::Kind;
 use crate::template::nodes::NodeText;
 use crate::template::{Missing, Scope, Template};
 
@@ -172,6 +173,16 @@ impl JoinRule {
 }
 
 impl Plan {
+    /// How the output of a step is read.
+    pub fn adapter(&self, step: &Step) -> Kind {
+        let provider = match &step.action {
+            Action::Ask { provider, .. } => provider,
+            Action::Prompt(prompt) => &prompt.provider,
+            _ => return Kind::Plain,
+        };
+        self.providers.get(provider).map_or(Kind::Plain, |provider| provider.adapter)
+    }
+
     /// Who the steps that execute something are for, each with whether it asks a provider.
     pub fn agents(&self) -> Vec<(Option<String>, bool)> {
         let mut found = Vec::new();
@@ -506,11 +517,49 @@ pub enum Target {
 }
 
 /// A CLI template that answers prompts.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Provider {
-    pub command: Vec<Template>,
+    pub command: Vec<Arg>,
     pub input: InputMode,
     pub defaults: BTreeMap<String, Param>,
+    /// How its output is read.
+    pub adapter: Kind,
+    /// Variables that it gets.
+    pub env: Vec<(String, String)>,
+    /// Variables that it inherits beside the usual ones, where it does not inherit all.
+    pub env_pass: Vec<String>,
+}
+
+impl Provider {
+    /// Every template of its command.
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        self.command.iter().flat_map(Arg::templates)
+    }
+
+    /// The program that it is, where that does not depend on anything.
+    pub fn program(&self) -> Option<&str> {
+        match self.command.first()? {
+            Arg::One(template) => template.literal(),
+            Arg::Group(_) => None,
+        }
+    }
+}
+
+/// A part of a provider's command.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arg {
+    One(Template),
+    /// Arguments that are left out together when a parameter in them has no value.
+    Group(Vec<Template>),
+}
+
+impl Arg {
+    pub fn templates(&self) -> impl Iterator<Item = &Template> {
+        match self {
+            Arg::One(template) => std::slice::from_ref(template).iter(),
+            Arg::Group(templates) => templates.iter(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

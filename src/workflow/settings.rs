@@ -15,12 +15,13 @@ use crate::ids::name_fault;
 /// The inbox of whoever drives runs; no agent can be called so.
 pub const COORDINATOR: &str = "coordinator";
 
-const TOP: [Key; 8] = since_1_1([
+const TOP: [Key; 9] = since_1_1([
     "providers",
     "agents",
     "default_agent",
     "command_agent",
     "default_provider",
+    "env_pass",
     "queue",
     "durability",
     "limits",
@@ -64,6 +65,8 @@ pub struct ConfigLayer {
     pub default_agent: Option<String>,
     pub command_agent: Option<String>,
     pub default_provider: Option<String>,
+    /// Variables that providers inherit beside the usual ones.
+    pub env_pass: Option<Vec<String>>,
     pub queue: QueueLayer,
     /// Whether what was acknowledged is to survive a power cut.
     pub durable: Option<bool>,
@@ -128,6 +131,7 @@ fn read_top(top: &Fields) -> ConfigLayer {
         default_agent: agent_name(top, "default_agent"),
         command_agent: agent_name(top, "command_agent"),
         default_provider: top.text("default_provider").map(str::to_owned),
+        env_pass: variables(top, "env_pass"),
         durable: top.choice("durability", &[("power", true), ("process", false)]),
         ..ConfigLayer::default()
     };
@@ -215,7 +219,7 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
         system_prompt: text("system_prompt"),
         spell: text("spell"),
         timeout: timeout(&fields),
-        env: names(&fields, "env", "an environment variable", variable_fault),
+        env: variables(&fields, "env"),
         next: names(&fields, "next", "an agent", agent_fault),
     })
 }
@@ -231,6 +235,11 @@ fn timeout(fields: &Fields) -> Option<Option<Duration>> {
 fn variable_fault(name: &str) -> Option<&'static str> {
     let well = !name.is_empty() && !name.contains(['=', '\0']);
     (!well).then_some("it is empty, or holds `=` or a zero byte")
+}
+
+/// A list of environment variables; one that ends with `*` stands for all that begin so.
+pub(super) fn variables(fields: &Fields, key: &str) -> Option<Vec<String>> {
+    names(fields, key, "an environment variable", variable_fault)
 }
 
 fn names(

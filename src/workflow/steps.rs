@@ -11,10 +11,12 @@ use super::plan::{
     Version,
 };
 use super::problem::{Place, Problem, nearest};
+use super::settings;
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
 use super::{Compiled, Configured};
 use crate::ids::name_fault;
+use crate::provider::Kind;
 use crate::template::Hole;
 
 const TOP: [Key; 10] = since_1_1([
@@ -236,7 +238,8 @@ fn read_provider(
     node: &Node,
     version: Version,
 ) -> Option<Provider> {
-    const KEYS: [Key; 3] = since_1_1(["command", "input_mode", "defaults"]);
+    const KEYS: [Key; 6] =
+        since_1_1(["command", "input_mode", "defaults", "adapter", "env", "env_pass"]);
     let fields = Fields::open(findings, node, format!("provider `{name}`"), &KEYS, version)?;
     let input = fields
         .choice("input_mode", &[("argv", InputMode::Argv), ("stdin", InputMode::Stdin)])
@@ -244,11 +247,14 @@ fn read_provider(
     if fields.get("command").is_none() {
         findings.error(node.place, format!("provider `{name}` has no `command`"));
     }
-    let command = fields.templates("command");
+    let command = parts::command(&fields);
     if fields.list("command").is_some_and(<[_]>::is_empty) {
         findings.error(node.place, format!("`command` of provider `{name}` is empty"));
     }
-    for (template, place) in &command {
+    for (template, place) in command
+        .iter()
+        .flat_map(|(arg, place)| arg.templates().map(move |template| (template, place)))
+    {
         if input == InputMode::Stdin && template.holes().any(|hole| hole.raw == "PROMPT") {
             findings.add(
                 Problem::error(format!(
@@ -260,8 +266,14 @@ fn read_provider(
             );
         }
     }
-    let defaults = params(&fields, "defaults");
-    Some(Provider { command: command.into_iter().map(|(t, _)| t).collect(), input, defaults })
+    Some(Provider {
+        command: command.into_iter().map(|(arg, _)| arg).collect(),
+        input,
+        defaults: params(&fields, "defaults"),
+        adapter: fields.choice("adapter", &Kind::ALL).unwrap_or_default(),
+        env: parts::env(&fields),
+        env_pass: settings::variables(&fields, "env_pass").unwrap_or_default(),
+    })
 }
 
 fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Option<Block> {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::check;
-use super::fields::{Fields, Key, since_1_1};
+use super::fields::{Fields, Key, parse_template, since_1_1};
 use super::plan::{
-    CaptureMode, Depends, Inject, InjectMode, Output, Position, Require, Retries, Test, Version,
-    WaitFor, When, Which,
+    Arg, CaptureMode, Depends, Inject, InjectMode, Output, Position, Require, Retries, Test,
+    Version, WaitFor, When, Which,
 };
 use super::problem::{Place, Problem};
 use super::steps::Reading;
@@ -228,6 +228,31 @@ fn scalar(item: &Fields, node: &Node) -> Option<Json> {
         return None;
     }
     Some(node.to_json())
+}
+
+/// A provider's command: texts, and lists of texts that are left out together.
+pub fn command(fields: &Fields) -> Vec<(Arg, Place)> {
+    let template = |node: &Node| match node.text() {
+        Some(text) => parse_template(fields.findings, text, node.place),
+        None => {
+            let message =
+                format!("`command` of {} must be a list of text and of lists of text", fields.what);
+            fields.findings.error(node.place, message);
+            None
+        }
+    };
+    let arg = |node: &Node| match &node.value {
+        Value::List(group) => {
+            if group.is_empty() {
+                let message = format!("a group of `command` of {} is empty", fields.what);
+                fields.findings.error(node.place, message);
+            }
+            Some(Arg::Group(group.iter().filter_map(template).collect()))
+        }
+        _ => template(node).map(Arg::One),
+    };
+    let nodes = fields.list("command").unwrap_or_default();
+    nodes.iter().filter_map(|node| Some((arg(node)?, node.place))).collect()
 }
 
 pub fn env(fields: &Fields) -> Vec<(String, String)> {

@@ -8,17 +8,17 @@ use libtest_mimic::Trial;
 
 use crate::world::{World, trial};
 
-fn workflows() -> &'static Path {
+pub fn workflows() -> &'static Path {
     concat!(env!("CARGO_MANIFEST_DIR"), "/workflows").as_ref()
 }
 
 /// Whether a tool that some example needs is there.
-fn has(tool: &str) -> bool {
+pub fn has(tool: &str) -> bool {
     Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 /// A copy of `workflows/` to work in. What earlier runs in the original left is not part of it.
-fn copy() -> World {
+pub fn copy() -> World {
     fn walk(from: &Path, to: &Path) {
         fs::create_dir_all(to).expect("a directory");
         for entry in from.read_dir().expect("a directory").flatten() {

@@ -321,7 +321,7 @@ fn resume_a_fleet_run_here() {
     run.signal(SIGINT);
     let told = run.wait().exits(130);
     let member = name_of(&worker);
-    says(&told.stderr, &format!("goes on: `Hold`, which engineer worker {member} on "));
+    says(&told.stderr, &format!("still at work: engineer worker {member} on "));
     for verb in ["logs", "resume", "cancel"] {
         says(&told.stderr, &format!("orchestrate {verb} {id}"));
     }

@@ -12,6 +12,7 @@ mod coverage;
 mod disk;
 mod doctor;
 mod examples;
+mod examples_nodes;
 mod fleet;
 mod fleet_faults;
 mod hostile;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
 fn coded() -> Vec<Trial> {
     let modules = [
         examples::trials(),
+        examples_nodes::trials(),
         fleet::trials(),
         fleet_faults::trials(),
         case::checks(),

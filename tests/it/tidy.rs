@@ -11,7 +11,7 @@ const WIDTH: usize = 100;
 const MARKER: &str = "<!-- who may name whom -->";
 
 /// Modules that touch nothing outside themselves.
-const PURE: [&str; 6] = ["ids", "time", "template", "workflow", "engine", "prompt"];
+const PURE: [&str; 7] = ["ids", "time", "template", "workflow", "engine", "prompt", "provider"];
 const EFFECTS: [&str; 5] = ["std::fs", "std::env", "std::process", "Instant::now", "SystemTime"];
 
 fn root() -> &'static Path {

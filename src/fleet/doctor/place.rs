@@ -189,7 +189,7 @@ pub fn programs(config: &Config, environment: &Environment, workspace: &Path) ->
     }];
     for (name, provider) in config.providers() {
         let title = format!("provider {name}");
-        let program = provider.command.first().and_then(|word| word.literal());
+        let program = provider.program();
         findings.push(match program {
             None => Finding::ok(&title, "its program is known only when a step asks it"),
             Some("orchestrate") => Finding::ok(&title, "built in"),

@@ -3,11 +3,14 @@
 //! Whatever was left open when the work was prepared is settled here, on the machine that does it:
 //! where the run's directory is ([`place`]), and what a script needs ([`script`], [`install`]).
 
+mod hear;
+mod inherit;
 mod install;
 mod json;
 mod place;
 mod reply;
 mod script;
+mod session;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -20,8 +23,11 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
+pub use self::hear::ANSWER;
+use self::hear::Heard;
 use self::json::check_json;
 use self::script::Unready;
+use self::session::{Busy, Session};
 pub use self::wait::wait;
 use super::prepare::{Unusable, mask_json, mask_map, missing_secrets};
 use super::site::Site;
@@ -32,6 +38,7 @@ use crate::engine::{Fault, Record, StepStatus};
 use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, Stop, WholeText};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::limits::{self, FaultClass};
+use crate::provider::{self, Kind};
 use crate::workflow::plan::CaptureMode;
 use crate::workspace::PathError;
 
@@ -72,11 +79,13 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
     if site.debug {
         note_environment(site, &work, &env);
     }
-    let hidden: Vec<&str> =
+    let mut hidden: Vec<&str> =
         OF_OUTER_RUN.into_iter().chain(site.hidden.iter().map(String::as_str)).collect();
+    hidden.extend(inherit::kept_back(site, &work));
     let began = Instant::now();
+    let step = work.step.clone();
+    let child = Child { site, step: &step, env: &env, hidden: &hidden, mark, stop };
     if let Some(script) = &work.script {
-        let child = Child { site, step: &work.step, env: &env, hidden: &hidden, mark, stop };
         let argv = match script::ready(&child, script) {
             Ok(argv) => argv,
             Err(Unready::Stopped) => return None,
@@ -84,45 +93,21 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
         };
         work.to_mut().argv = argv;
     }
-    let work = &*work;
-    let (mut out, mut err) = match open_captures(site, work) {
-        Ok(captures) => captures,
-        Err(error) => {
-            // A path that can never be written is not worth another try; a full disk may be.
-            let code = if error.is_final() { 2 } else { 1 };
-            return Some(refused(site, work, code, error.to_string()));
-        }
+    let said = match work.adapter.is_stream() {
+        true => converse(&child, &mut work),
+        false => execute(&child, &work).map(|ran| ran.map(|ran| (ran, None))),
     };
-    let mut argv = Cow::Borrowed(&work.argv);
-    // Whichever `orchestrate` is on the PATH, a step that calls it means this one.
-    if argv.first().is_some_and(|program| program == "orchestrate") {
-        argv.to_mut()[0] = site.program.to_string_lossy().into_owned();
-    }
-    let stdin = work.stdin.as_ref().map(Input::bytes);
-    let order = Order {
-        argv: &argv,
-        cwd: site.cwd(),
-        env: &env,
-        env_remove: &hidden,
-        stdin: stdin.as_deref(),
-        timeout: work.timeout(),
-        idle: work.idle_timeout(),
-        grace: site.grace,
-        mark,
-        sweep: work.sweep(),
+    let (ran, heard) = match said {
+        Ok(Some(said)) => said,
+        Ok(None) => return None,
+        Err(refused) => return Some(*refused),
     };
-    let ended = match exec::run(&order, &mut out, &mut err, stop) {
-        Ok(ended) => ended,
-        Err(error) => return Some(refused(site, work, error.exit_code(), error.to_string())),
-    };
-    if ended.how == How::Stopped {
-        return None;
-    }
+    let (work, ended) = (&*work, &ran.ended);
     if ended.cut_off {
         tracing::warn!("a process that step `{}` left running held its output open", work.step);
     }
-    let mut result = Outcome { site, work, ended: &ended, record: Record::default() };
-    match (out.finish(), err.finish()) {
+    let mut result = Outcome { site, work, ended, heard, record: Record::default() };
+    match (ran.out, ran.err) {
         (Ok(out), Ok(err)) => result.read(&out, &err),
         (Err(error), _) | (_, Err(error)) => result.fail(1, error.to_string(), Map::new()),
     }
@@ -133,6 +118,109 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
     Some(Performed { record, left_running: left })
 }
 
+/// A child that ran, and what is kept of its output.
+struct Ran {
+    ended: Ended,
+    out: io::Result<Captured>,
+    err: io::Result<Captured>,
+    /// What its output means, where somebody listened.
+    outcome: Option<provider::Outcome>,
+}
+
+/// What comes of starting a child: nothing if it was stopped.
+type Executed<T> = Result<Option<T>, Box<Performed>>;
+
+/// Runs one child to its end.
+fn execute(child: &Child, work: &Work) -> Executed<Ran> {
+    let Child { site, env, hidden, mark, stop, .. } = *child;
+    let stop_here = |code, message| Err(Box::new(refused(site, work, code, message)));
+    let heard = work.adapter.is_stream().then(|| hear::listen(site, work));
+    let (ear, captures) = match heard {
+        Some((ear, out)) => (Some(ear), Ok((out, log_of_errors(site, work)))),
+        None => (None, open_captures(site, work)),
+    };
+    let (mut out, mut err) = match captures {
+        Ok(captures) => captures,
+        Err(error) => return stop_here(code_of(&error), error.to_string()),
+    };
+    let mut argv = Cow::Borrowed(&work.argv);
+    // Whichever `orchestrate` is on the PATH, a step that calls it means this one.
+    if argv.first().is_some_and(|program| program == "orchestrate") {
+        argv.to_mut()[0] = site.program.to_string_lossy().into_owned();
+    }
+    let stdin = work.stdin.as_ref().map(Input::bytes);
+    let order = Order {
+        argv: &argv,
+        cwd: site.cwd(),
+        env,
+        env_remove: hidden,
+        stdin: stdin.as_deref(),
+        timeout: work.timeout(),
+        idle: work.idle_timeout(),
+        grace: site.grace.max(work.adapter.grace()),
+        mark,
+        sweep: work.sweep(),
+    };
+    let ended = match exec::run(&order, &mut out, &mut err, stop) {
+        Ok(ended) => ended,
+        Err(error) => return stop_here(error.exit_code(), error.to_string()),
+    };
+    let (out, err) = (out.finish(), err.finish());
+    let tail = err.as_ref().map(|err| err.tail.as_slice()).unwrap_or_default();
+    let outcome = ear.and_then(|ear| hear::outcome(ear, ended.how, tail));
+    Ok((ended.how != How::Stopped).then_some(Ran { ended, out, err, outcome }))
+}
+
+/// Asks an agent, in the conversation that the work is part of.
+fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>)> {
+    let (site, first) = (child.site, work.argv.clone());
+    let stop_here = |work: &Work, code, message| Err(Box::new(refused(site, work, code, message)));
+    // Found now, a file that cannot be written costs nothing.
+    let file = work.output_file.as_ref().map(|path| site.workspace.create(path)).transpose();
+    let file = match file {
+        Ok(file) => file,
+        Err(error) => return stop_here(work, code_of(&error), error.to_string()),
+    };
+    let session = work.session.as_ref();
+    let session =
+        session.map(|session| Session::take(site, session, work.adapter, child.stop)).transpose();
+    let mut session = match session {
+        Ok(session) => session,
+        Err(Busy::Stopped) => return Ok(None),
+        Err(busy) => return stop_here(work, 1, busy.to_string()),
+    };
+    loop {
+        let goes_on = session.as_ref().is_some_and(Session::goes_on);
+        if let Some(session) = &mut session {
+            match session.argv(&first) {
+                Ok(argv) => work.to_mut().argv = argv,
+                Err(error) => return stop_here(work, 1, Busy::Error(error).to_string()),
+            }
+        }
+        let Some(mut ran) = execute(child, work)? else { return Ok(None) };
+        let Some(outcome) = ran.outcome.take() else { return Ok(Some((ran, None))) };
+        if goes_on && outcome.session_lost {
+            tracing::info!("step `{}` begins a new conversation: the old one is lost", work.step);
+            session.iter_mut().for_each(Session::forget);
+            continue;
+        }
+        let alone = outcome.usage.since(&provider::Usage::default());
+        let usage = session.as_mut().map_or(Ok(alone.clone()), |session| session.heard(&outcome));
+        let usage = usage.unwrap_or_else(|error| {
+            tracing::warn!("{}", Busy::Error(error));
+            alone
+        });
+        let heard = Heard { outcome, usage };
+        ran.out = ran.out.and_then(|stream| heard.answer(site, work, file, &stream));
+        return Ok(Some((ran, Some(heard))));
+    }
+}
+
+/// A path that can never be written is not worth another try; a full disk may be.
+fn code_of(error: &PathError) -> i32 {
+    if error.is_final() { 2 } else { 1 }
+}
+
 /// What is laid over the inherited environment: who is calling, then the step's own `env`.
 /// Secrets are inherited already.
 fn environment(site: &Site, work: &Work) -> Vec<(String, OsString)> {
@@ -141,6 +229,10 @@ fn environment(site: &Site, work: &Work) -> Vec<(String, OsString)> {
     env.push(("ORCHESTRATE_ATTEMPT".into(), work.attempt.to_string().into()));
     env.extend(work.item.iter().map(|item| ("ORCHESTRATE_ITEM".into(), item.into())));
     env.extend(work.agent.iter().map(|agent| ("ORCHESTRATE_AGENT".into(), agent.into())));
+    if work.adapter == Kind::Claude && nix::unistd::Uid::effective().is_root() {
+        // Without it, it refuses root what it grants everybody else.
+        env.push(("IS_SANDBOX".into(), "1".into()));
+    }
     env.extend(work.env.iter().map(|(key, value)| (key.clone(), value.into())));
     env
 }
@@ -148,13 +240,18 @@ fn environment(site: &Site, work: &Work) -> Vec<(String, OsString)> {
 /// What an outer run may have said of its own step, and this one may not say of its.
 const OF_OUTER_RUN: [&str; 2] = ["ORCHESTRATE_ITEM", "ORCHESTRATE_AGENT"];
 
-fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathError> {
-    let mode = match work.capture {
+/// How the output of work is kept.
+fn mode(work: &Work) -> Mode {
+    match work.capture {
         CaptureMode::Text => Mode::Text,
         CaptureMode::Lines => Mode::Lines,
         CaptureMode::Json => Mode::Json,
         CaptureMode::Whole => Mode::Whole,
-    };
+    }
+}
+
+fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathError> {
+    let mode = mode(work);
     let mut out =
         Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout")).live(site.live);
     if mode == Mode::Whole {
@@ -163,8 +260,11 @@ fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathErr
     if let Some(path) = &work.output_file {
         out = out.tee(site.workspace.create(path)?, path);
     }
-    let err = Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stderr"));
-    Ok((out, err))
+    Ok((out, log_of_errors(site, work)))
+}
+
+fn log_of_errors(site: &Site, work: &Work) -> Capture {
+    Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stderr"))
 }
 
 /// Where a long output lies, in the run's directory.
@@ -205,7 +305,7 @@ pub fn keep_begun_logs(site: &Site, work: &Work, task_attempt: Attempt) {
 }
 
 fn keep_logs(site: &Site, step: &StepPath, number: &str) {
-    for ending in ["stdout", "stderr", install::LOG] {
+    for ending in ["stdout", "stderr", ANSWER, install::LOG] {
         let path = site.log(step, ending);
         let kept = site.log(step, &format!("{number}.{ending}"));
         // There is often none, and a log that cannot be kept is no reason to fail a step.
@@ -258,12 +358,15 @@ struct Outcome<'a> {
     site: &'a Site,
     work: &'a Work,
     ended: &'a Ended,
+    heard: Option<Heard>,
     record: Record,
 }
 
 impl Outcome<'_> {
     fn read(&mut self, out: &Captured, err: &Captured) {
-        let code = self.ended.how.exit_code();
+        let how = self.ended.how;
+        let heard = self.heard.take();
+        let code = heard.as_ref().map_or(how.exit_code(), |heard| heard.exit_code(how));
         self.record.exit_code = Some(code);
         self.record.debug = self.work.debug.clone();
         self.record.truncated = Some(out.truncated);
@@ -275,19 +378,42 @@ impl Outcome<'_> {
         let parsed = self.keep_output(out);
         self.record.status = StepStatus::Completed;
         if code != 0 {
-            self.fail(code, self.failure_message(), self.failure_context());
+            self.fail(code, self.failure_message(heard.as_ref()), self.failure_context());
+            if self.ended.how == How::Silent {
+                self.log_output(out);
+            }
         } else if let Err(fault) = parsed {
             self.fail(2, fault.message, fault.context);
-        } else if let Err(error) = self.settle(&out.whole) {
+        } else if let Err(error) = self.settle(out) {
             self.fail(1, format!("cannot keep the output: {error}"), Map::new());
         }
         if let Some(error) = &mut self.record.error {
             error.stdout_tail = out.tail.clone();
             error.stderr_tail = err.tail.clone();
         }
+        if let Some(heard) = heard {
+            self.keep_heard(&heard, code != 0);
+        }
     }
 
-    fn failure_message(&self) -> String {
+    /// Puts into the record what an agent's output says beside its answer.
+    fn keep_heard(&mut self, heard: &Heard, failed: bool) {
+        let site = self.site;
+        self.record.usage = Some(Box::new(heard.spent(self.work)));
+        if self.record.warning.is_none() {
+            self.record.warning = heard.warning().map(|warning| site.mask.text(&warning));
+        }
+        let Some(error) = &mut self.record.error else { return };
+        error.stdout_tail = heard.tail().iter().map(|line| site.mask.text(line)).collect();
+        if failed {
+            error.class = Some(heard.class(self.ended.how));
+            error.retry_at = heard.outcome.verdict.at();
+            error.context.extend(mask_map(site, heard.context(self.ended.how)));
+        }
+    }
+
+    fn failure_message(&self, heard: Option<&Heard>) -> String {
+        let provider = self.work.provider.as_deref().unwrap_or_default();
         match self.ended.how {
             How::TimedOut => {
                 let limit = self.work.timeout().unwrap_or_default().as_secs_f64();
@@ -296,6 +422,9 @@ impl Outcome<'_> {
             How::Silent => {
                 let limit = self.work.idle_timeout().unwrap_or_default().as_secs_f64();
                 format!("Command printed nothing for {limit} s")
+            }
+            How::Exited(_) | How::Killed(_) if heard.is_some() => {
+                heard.map(|heard| heard.message(provider)).unwrap_or_default()
             }
             How::Killed(signal) => format!("Command was killed by signal {signal}"),
             How::Exited(code) => format!("Command failed with exit code {code}"),
@@ -355,10 +484,10 @@ impl Outcome<'_> {
     }
 
     /// Reads an answer by its rules, and sees to it that a long output lasts.
-    fn settle(&mut self, whole: &WholeText) -> io::Result<()> {
+    fn settle(&mut self, out: &Captured) -> io::Result<()> {
         if let Some(rules) = &self.work.answer {
-            match reply::read(rules, whole)? {
-                Ok(read) => self.keep_answer(read)?,
+            match reply::read(rules, &out.whole)? {
+                Ok(read) => self.keep_answer(read, out)?,
                 Err(wrong) => {
                     let code = if wrong.ask_again { 2 } else { 1 };
                     self.fail(code, wrong.message, wrong.context);
@@ -369,15 +498,15 @@ impl Outcome<'_> {
             }
         }
         // The journal may be on the medium before it, and names it.
-        if self.record.whole.is_some() {
-            let path = self.site.root().join(output_path(self.work));
+        if let Some(whole) = &self.record.whole {
+            let path = self.site.root().join(&whole.path);
             disk::machine().sync(&path)?;
             disk::machine().sync_dir(path.parent().unwrap_or(&path))?;
         }
         Ok(())
     }
 
-    fn keep_answer(&mut self, read: reply::Reply) -> io::Result<()> {
+    fn keep_answer(&mut self, read: reply::Reply, out: &Captured) -> io::Result<()> {
         self.record.until_met = read.until_met;
         self.record.warning = read.warning;
         self.record.json = read.json.map(|value| mask_json(self.site, value));
@@ -386,12 +515,12 @@ impl Outcome<'_> {
             None => read.text,
         };
         let Some(text) = text else { return Ok(()) };
-        let path = self.site.root().join(output_path(self.work));
-        let was_long = self.record.whole.is_some();
-        self.keep_whole(&WholeText::keep(&text, &path)?);
-        if was_long && self.record.whole.is_none() {
-            disk::machine().remove(&path)?;
+        self.log_output(out);
+        if let Some(file) = &out.whole.file {
+            disk::machine().remove(&file.path)?;
         }
+        let path = self.site.root().join(output_path(self.work));
+        self.keep_whole(&WholeText::keep(&text, &path)?);
         Ok(())
     }
 
@@ -432,7 +561,13 @@ impl Outcome<'_> {
             self.record.truncated = Some(exec::capture::cut(&mut head, exec::capture::TEXT_BYTES));
             self.record.output = Some(String::from_utf8_lossy(&head).into_owned());
         }
-        let path = self.site.log(&self.work.step, "stdout");
+        self.log_output(out);
+    }
+
+    /// Keeps output in the log that the record will not have as it came.
+    fn log_output(&self, out: &Captured) {
+        let ending = if self.work.adapter.is_stream() { ANSWER } else { "stdout" };
+        let path = self.site.log(&self.work.step, ending);
         if let Err(error) = out.write_log(&path) {
             tracing::warn!("cannot write `{}`: {error}", path.display());
         }

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::*;
 use crate::fleet::prepare::refs::RUN_ROOT;
 use crate::fleet::work::{AnswerRules, ScriptWork, Source};
+use crate::time::Clock;
 use crate::workflow::plan::{Runtime, Until};
 use crate::workspace::Workspace;
 
@@ -199,6 +200,7 @@ fn silence_fails_a_node_whatever_it_said_before() {
     assert_eq!(message(&record), "Command printed nothing for 1 s");
     let error = record.error.unwrap();
     assert_eq!((error.exit_code, error.stdout_tail), (124, vec!["part".to_owned()]));
+    assert_eq!(trial.read("logs/node.stdout"), "part\n");
     assert_eq!(error.context["idle_timeout_sec"], 1.0);
 }
 
@@ -249,10 +251,10 @@ fn a_long_answer_is_cleaned_as_a_whole_and_its_file_with_it() {
 
     // What is short once it is cleaned needs no file.
     let padded = "echo ok; head -c 50000 /dev/zero | tr '\\0' ' '; echo '<x>done</x>'";
-    let record = trial.run(&agent(padded, rules.clone()));
+    let record = trial.run(&Work { attempt: 2, ..agent(padded, rules.clone()) });
     assert_eq!((record.output.as_deref(), record.whole), (Some("ok"), None));
     assert_eq!(record.truncated, Some(false));
-    assert!(!trial.root().join("outputs/node.1.txt").exists());
+    assert!(!trial.root().join("outputs/node.2.txt").exists());
 
     // Nobody means this; the sign is looked for at its end, and it stays as it is.
     let endless = "head -c 9000000 /dev/zero | tr '\\0' x; echo '<x>DONE</x>'";
@@ -274,6 +276,8 @@ fn an_answer_in_a_form_becomes_the_value_that_it_is() {
     let record = trial.run(&says(good, rules.clone()));
     assert_eq!(record.output.as_deref(), Some(r#"{"verdict":"good","a":"***","n":1}"#));
     assert_eq!(record.json, Some(json!({ "verdict": "good", "a": "***", "n": 1 })));
+    let log = trial.read("logs/node.stdout");
+    assert_eq!(log, format!("{}\n", good.replace("s3cret", "***")), "as it came");
 
     let bad = "{ \"verdict\": \"so so\", \"n\": \"x\" }";
     let record = trial.run(&says(bad, rules.clone()));
@@ -465,4 +469,187 @@ fn what_uv_needs_is_fetched_before_the_script_has_its_time() {
     let wanted = "run --no-project --with=rich>=1 python -c \n\
                   run --no-project --with=rich>=1 python -c print(1)\n";
     assert_eq!(fs::read_to_string(calls).unwrap(), wanted);
+}
+
+/// An agent whose output is a transcript, which the script names.
+fn heard(kind: Kind, script: &str) -> Work {
+    let transcripts = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/transcripts");
+    let script = format!("play() {{ cat {transcripts}/$1.jsonl; }}\n{script}");
+    let capture = CaptureMode::Text;
+    Work { adapter: kind, provider: Some("p".into()), asks: true, capture, ..bash(&script) }
+}
+
+fn verdict(record: &Record) -> String {
+    let error = record.error.as_ref();
+    let verdict = error.and_then(|error| error.context.get("verdict"));
+    verdict.and_then(|verdict| verdict["kind"].as_str()).unwrap_or("none").to_owned()
+}
+
+#[test]
+fn the_answer_of_an_agent_is_its_output_and_the_stream_is_in_the_log() {
+    let trial = trial();
+    let mut work = heard(Kind::Claude, "play claude/write-file");
+    work.output_file = Some("out.md".into());
+    let record = trial.run(&work);
+    let output = record.output.clone().unwrap();
+    assert!(output.starts_with("Tool said: File created"), "{output}");
+    assert_eq!(fs::read_to_string(trial.site.cwd().join("out.md")).unwrap(), output);
+    assert!(trial.read("logs/node.stdout").starts_with("{\"type\":\"system\""));
+    let usage = record.usage.unwrap();
+    assert_eq!((usage.provider.as_str(), usage.usage.input_tokens), ("p", Some(22)));
+    assert!(usage.session.is_some() && usage.usage.cost_usd.is_some());
+    assert_eq!((record.status, record.exit_code), (StepStatus::Completed, Some(0)));
+    assert!(record.metrics.unwrap().stdout_bytes > 1000, "of the stream");
+}
+
+#[test]
+fn modes_of_capture_see_the_answer_alone() {
+    let trial = trial();
+    let work = heard(Kind::Claude, "play claude/structured");
+    let record = trial.run(&Work { capture: CaptureMode::Json, ..work.clone() });
+    assert_eq!(record.json, Some(json!({ "answer": "42" })));
+    let record = trial.run(&Work { capture: CaptureMode::Lines, ..work.clone() });
+    assert_eq!(record.lines, Some(vec!["{\"answer\":\"42\"}".to_owned()]));
+    let rules = AnswerRules { format: Some(json!({ "type": "object" })), until: None };
+    let record =
+        trial.run(&Work { capture: CaptureMode::Whole, answer: Some(rules), ..work.clone() });
+    assert_eq!(record.json, Some(json!({ "answer": "42" })));
+    let plain = heard(Kind::Claude, "play claude/plain");
+    let record = trial.run(&Work { capture: CaptureMode::Json, ..plain });
+    assert_eq!(record.exit_code, Some(2));
+    assert!(trial.read("logs/node.stdout").contains("\"subtype\":\"init\""), "the log stays");
+    assert!(trial.read("logs/node.answer").starts_with("Hello from"));
+}
+
+#[test]
+fn a_verdict_decides_and_not_the_exit_code() {
+    let trial = trial();
+    for (kind, script, code, word, class) in [
+        (Kind::Claude, "play claude/sigint; exit 0", 1, "stopped", FaultClass::Unknown),
+        (Kind::Claude, "play claude/sigterm; exit 143", 143, "stopped", FaultClass::Unknown),
+        (Kind::Claude, "play claude/plain; exit 3", 3, "stopped", FaultClass::Unknown),
+        (Kind::Claude, "play claude/status-529; exit 1", 1, "back_off", FaultClass::Transient),
+        (Kind::Claude, "play claude/status-401; exit 1", 1, "needs_person", FaultClass::Fatal),
+        (Kind::Claude, "play claude/max-turns; exit 1", 1, "limit", FaultClass::Fatal),
+        (Kind::Gemini, "play gemini/status-401; exit 145", 1, "needs_person", FaultClass::Fatal),
+        (Kind::Codex, "play codex/status-400; exit 1", 1, "fail", FaultClass::Fatal),
+        (Kind::Codex, "play codex/plain; kill -9 $$", 137, "stopped", FaultClass::Unknown),
+    ] {
+        let record = trial.run(&heard(kind, script));
+        assert_eq!(record.exit_code, Some(code), "{script}");
+        assert_eq!((verdict(&record).as_str(), self::class(&record)), (word, Some(class)));
+        assert!(message(&record).starts_with("provider `p` "), "{}", message(&record));
+    }
+    let mut late = heard(Kind::Claude, "play claude/sigterm; sleep 60");
+    late.timeout_ms = Some(300);
+    let record = trial.run(&late);
+    assert_eq!((record.exit_code, class(&record)), (Some(124), Some(FaultClass::Transient)));
+    assert!(message(&record).contains("timed out"), "{}", message(&record));
+}
+
+#[test]
+fn a_time_that_an_agent_told_is_kept() {
+    let trial = trial();
+    let script = "at=$(($(date +%s) + 3600)); play claude/usage-limit | \
+                  sed \"s/\\\"resetsAt\\\":[0-9]*/\\\"resetsAt\\\":$at/g\"; exit 1";
+    let record = trial.run(&heard(Kind::Claude, script));
+    assert_eq!(verdict(&record), "retry_at");
+    let error = record.error.unwrap();
+    let wait = error.retry_at.unwrap().ms_since(crate::time::SystemClock.now());
+    assert!((3_500_000..=3_600_000).contains(&wait), "{wait}");
+    assert!(error.stdout_tail[0].starts_with("You've hit your limit"), "{:?}", error.stdout_tail);
+}
+
+#[test]
+fn what_an_agent_says_is_masked_and_what_it_may_not_do_is_told() {
+    let trial = trial();
+    let script = "play claude/denied | sed 's/nonce-[0-9a-f]*/s3cret/g'";
+    let record = trial.run(&heard(Kind::Claude, script));
+    assert!(record.output.as_ref().unwrap().ends_with("FAILED ***"), "{:?}", record.output);
+    let warning = record.warning.unwrap();
+    assert!(warning.contains("Write: /home/agent/work/note.txt"), "{warning}");
+    assert!(!trial.read("logs/node.stdout").contains("s3cret"));
+}
+
+#[test]
+fn an_agent_inherits_what_it_needs_and_no_more() {
+    let mut trial = trial();
+    for name in ["PATH", "HOME", "CARGO_MANIFEST_DIR"] {
+        trial.site.environment.insert(name.into(), "x".into());
+    }
+    let script = "play claude/plain | sed \"s/nonce-[0-9a-f]*/${CARGO_MANIFEST_DIR-none} \
+                  $OWN/; s/Hello from/${HOME:+home} Hello from/\"";
+    let mut work = heard(Kind::Claude, script);
+    work.env = vec![("OWN".into(), "own".into())];
+    let said = |work: &Work| trial.run(work).output.unwrap();
+    assert_eq!(said(&work), "home Hello from the fake API. none own");
+    work.env_pass = vec!["CARGO_MANIF*".into()];
+    assert!(!said(&work).contains("none"));
+    work.env_pass.clear();
+    work.secrets = vec!["CARGO_MANIFEST_DIR".into()];
+    assert!(!said(&work).contains("none"));
+}
+
+/// An agent that goes on with a conversation; it notes how it was called.
+fn in_conversation(kind: Kind, script: &str) -> Work {
+    let mut work = heard(kind, &format!("echo \"$1 $2\" >> calls\n{script}"));
+    let session = crate::fleet::work::SessionWork { key: "k".into(), resume: Vec::new() };
+    let slot = session.slot();
+    let with = |how: &str| {
+        let mut argv = work.argv.clone();
+        argv.extend(["x".to_owned(), how.to_owned(), slot.clone()]);
+        argv
+    };
+    let (new, resume) = (with("new"), with("resume"));
+    work.argv = new;
+    work.session = Some(crate::fleet::work::SessionWork { resume, ..session });
+    work
+}
+
+#[test]
+fn another_attempt_goes_on_with_the_conversation() {
+    let trial = trial();
+    let work = in_conversation(Kind::Codex, "play codex/resumed");
+    let first = trial.run(&work).usage.unwrap();
+    let second = trial.run(&work).usage.unwrap();
+    let calls = fs::read_to_string(trial.site.cwd().join("calls")).unwrap();
+    let session = first.session.unwrap();
+    let slot = work.session.as_ref().unwrap().slot();
+    assert_eq!(calls, format!("new \nresume {session}\n"), "{slot}");
+    // It counts since the conversation began, and told the same twice.
+    assert_eq!(first.usage.input_tokens, Some(2000));
+    assert_eq!(second.usage.input_tokens, Some(0));
+}
+
+#[test]
+fn a_conversation_that_is_lost_is_begun_anew() {
+    let trial = trial();
+    let lost = "if [ $1 = resume ]; then play claude/unknown-session; \
+                echo 'No conversation found with session ID: x' >&2; exit 1; fi; play claude/plain";
+    let work = in_conversation(Kind::Claude, lost);
+    for _ in 0..2 {
+        assert_eq!(trial.run(&work).status, StepStatus::Completed);
+    }
+    let calls = fs::read_to_string(trial.site.cwd().join("calls")).unwrap();
+    let calls: Vec<(&str, &str)> = calls.lines().filter_map(|line| line.split_once(' ')).collect();
+    let [("new", first), ("resume", heard), ("new", last)] = calls.as_slice() else {
+        panic!("{calls:?}")
+    };
+    assert_eq!((first.len(), last.len()), (36, 36));
+    assert!(first != last, "a name that was used is refused");
+    assert!(!heard.is_empty());
+}
+
+#[test]
+fn a_conversation_is_had_by_one_at_a_time() {
+    let trial = trial();
+    let work = in_conversation(Kind::Codex, "play codex/plain");
+    let session = work.session.as_ref().unwrap();
+    let stop = Stop::new().unwrap();
+    let held = session::Session::take(&trial.site, session, Kind::Codex, &stop).ok().unwrap();
+    let stopping = stop.clone();
+    std::thread::spawn(move || stopping.request(1));
+    assert!(run(&trial.site, &work, "m#1", &stop).is_none(), "it waits until it is stopped");
+    drop(held);
+    assert_eq!(trial.run(&work).status, StepStatus::Completed);
 }

@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use crate::digest::{Parts, uuid};
 use crate::engine::run::Address;
 use crate::engine::{GateRecord, Record, Run, RunScope};
-use crate::fleet::ask::{self, AskError};
+use crate::fleet::ask::{self, AskError, Question};
 use crate::fleet::site::{Environment, Site};
 use crate::fleet::work::{Input, Waiting, Work};
 use crate::ids::{Attempt, StepPath};
@@ -160,7 +161,8 @@ impl Preparing<'_> {
             Action::Wait(wait) => self.wait(wait),
             Action::Exec { argv } => {
                 let argv = self.render_all(argv)?;
-                self.work(argv, None, false, Map::new())
+                let work = Work::new(self.path.clone(), self.attempt, argv);
+                self.work(work, None, Map::new())
             }
             Action::Ask { provider, params } => self.ask(provider, params, files),
             Action::Prompt(_)
@@ -286,14 +288,23 @@ impl Preparing<'_> {
         for key in ask::unused(provider, &merged) {
             tracing::debug!("provider `{name}` has no place for the parameter `{key}`");
         }
-        let argv = ask::argv(provider, &merged, &prompt, &self.scope)?;
+        let conversation = self.conversation(true);
+        let question = Question {
+            name,
+            provider,
+            params: &merged,
+            prompt: &prompt,
+            around: &self.scope,
+            conversation,
+        };
+        let asked = question.put(Work::new(self.path.clone(), self.attempt, Vec::new()))?;
         self.keep_prompt(&prompt)?;
         let stdin = (provider.input == InputMode::Stdin).then_some(prompt);
         let mut debug = Map::new();
         if let Some(cut) = injection {
             debug.insert("injection".into(), cut.to_json());
         }
-        self.work(argv, stdin, true, debug)
+        self.work(asked, stdin, debug)
     }
 
     /// Keeps a prompt for people who debug.
@@ -335,9 +346,8 @@ impl Preparing<'_> {
 
     fn work(
         &mut self,
-        argv: Vec<String>,
+        work: Work,
         stdin: Option<Vec<u8>>,
-        asks: bool,
         mut debug: Map<String, Value>,
     ) -> Result<Prepared, Refusal> {
         let output = &self.step.output;
@@ -352,7 +362,7 @@ impl Preparing<'_> {
             usable_schema(self.site, path)?;
         }
         if self.site.debug {
-            let command: Vec<_> = argv.iter().map(|arg| self.site.mask.text(arg)).collect();
+            let command: Vec<_> = work.argv.iter().map(|arg| self.site.mask.text(arg)).collect();
             debug.insert("command".into(), json!(command));
             debug.insert("cwd".into(), json!(self.site.cwd()));
             debug.insert(
@@ -361,9 +371,11 @@ impl Preparing<'_> {
             );
             self.notes.push(format!("command: {command:?}"));
         }
+        let mut env = work.env.clone();
+        env.extend(self.step.env.iter().cloned());
         Ok(Prepared::Run(Box::new(Work {
             stdin: stdin.map(Input::of),
-            env: self.step.env.clone(),
+            env,
             secrets: self.step.secrets.clone(),
             item: self.item(),
             agent: self.step.agent.clone(),
@@ -373,11 +385,28 @@ impl Preparing<'_> {
             output_file,
             schema,
             require: output.require.clone(),
-            asks,
             debug,
             reads_state: self.step.names_run_root(),
-            ..Work::new(self.path.clone(), self.attempt, argv)
+            ..work
         })))
+    }
+
+    /// Names the conversation with a provider that the step is part of. All attempts of one visit
+    /// are part of one, and all rounds of a loop, unless each is to begin a conversation.
+    fn conversation(&self, fresh: bool) -> String {
+        let mut parts = Parts::default();
+        parts.add(self.scope.run.id.as_str());
+        for (around, item) in self.here.around() {
+            parts.add(&around.path(self.plan).to_string());
+            let is_rounds = matches!(around.step_of(self.plan).action, Action::Rounds(_));
+            if fresh || !is_rounds {
+                parts.add(&item.to_string());
+            }
+        }
+        let visits = self.scope.run.slot(&self.here).map_or(0, |slot| slot.visits);
+        parts.add(&self.step.name);
+        parts.add(&visits.to_string());
+        uuid(&parts.hex())
     }
 
     /// The item of the loop around the step, where a variable can hold it.

@@ -7,7 +7,7 @@ use super::{Prepared, Preparing, Refusal};
 use crate::digest::Parts;
 use crate::disk;
 use crate::engine::{GateRecord, Record, StepStatus};
-use crate::fleet::ask;
+use crate::fleet::ask::{self, Question};
 use crate::fleet::parts;
 use crate::fleet::work::{AnswerRules, Input, ScriptWork, Source, Work};
 use crate::prompt::answer;
@@ -95,15 +95,25 @@ impl Preparing<'_> {
             values.spots = nodes_shell::spots(text).into();
         }
         let filled = text.render(&mut values);
-        let (warnings, spilled, env) = (values.warnings, values.spilled, values.env);
+        let Values { warnings, spilled, env, ends, .. } = values;
         self.warn_all(warnings);
         for (digest, text) in spilled {
             self.leave(&spill_path(&digest), &text)?;
         }
-        filled.map(|text| (text, env)).map_err(|refusals| {
+        let filled = filled.map_err(|refusals| {
             let all: Vec<_> = refusals.into_iter().map(|refusal| refusal.message).collect();
             Refusal::new(all.join("; "))
-        })
+        })?;
+        let source = text.source();
+        for end in ends {
+            // What follows such a line would be script.
+            if nodes_shell::lines_like(&filled, &end) != nodes_shell::lines_like(&source, &end) {
+                return Err(Refusal::new(format!(
+                    "an output in the here-document has the line `{end}`, which would end it"
+                )));
+            }
+        }
+        Ok((filled, env))
     }
 
     /// Leaves a file in the run's directory for whoever does the work.
@@ -240,12 +250,20 @@ impl Preparing<'_> {
         let provider = &self.plan.providers[&prompt.provider];
         let merged = ask::merge(provider, &prompt.params, &self.scope)
             .map_err(|missing| super::unresolved(&missing, false))?;
-        let argv = ask::argv(provider, &merged, &said, &self.scope)?;
+        let mut work = Work::new(self.path.clone(), self.attempt, Vec::new());
+        work.env = self.step.env.clone();
+        let question = Question {
+            name: &prompt.provider,
+            provider,
+            params: &merged,
+            prompt: &said,
+            around: &self.scope,
+            conversation: self.conversation(prompt.fresh),
+        };
+        let work = question.put(work)?;
         self.keep_prompt(&said)?;
         let stdin = (provider.input == InputMode::Stdin).then(|| Input::of(said));
-        let work = Work::new(self.path.clone(), self.attempt, argv);
-        let env = self.step.env.clone();
-        self.node_work(Work { stdin, env, asks: true, answer: Some(rules), ..work })
+        self.node_work(Work { stdin, answer: Some(rules), ..work })
     }
 
     fn node_work(&mut self, work: Work) -> Result<Prepared, Refusal> {
@@ -256,6 +274,7 @@ impl Preparing<'_> {
         let ms = |limit: std::time::Duration| limit.as_millis() as u64;
         Ok(Prepared::Run(Box::new(Work {
             agent: self.step.agent.clone(),
+            secrets: self.step.secrets.clone(),
             timeout_ms: self.step.timeout.map(ms),
             idle_timeout_ms: self.step.idle_timeout.map(ms),
             capture: CaptureMode::Whole,

@@ -1,6 +1,6 @@
 //! What references to nodes and the variables of a request stand for, at one node of one run.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use serde_json::Value;
 
@@ -53,6 +53,8 @@ pub struct Values<'a> {
     pub spilled: Vec<(String, String)>,
     /// Where the references of a script stand that were not put in yet.
     pub spots: VecDeque<Option<Spot>>,
+    /// The lines that end those texts of a script in which outputs stand as they are.
+    pub ends: BTreeSet<String>,
     /// The variables that outputs come to a script in.
     pub env: Vec<(String, String)>,
 }
@@ -80,6 +82,7 @@ impl<'a> Values<'a> {
             warnings: Vec::new(),
             spilled: Vec::new(),
             spots: VecDeque::new(),
+            ends: BTreeSet::new(),
             env: Vec::new(),
         }
     }
@@ -201,9 +204,12 @@ impl<'a> Values<'a> {
     fn expansion(&mut self, text: String, bare: bool) -> String {
         let spot = self.spots.pop_front().flatten();
         let safe = text.replace('\0', "");
-        match spot {
+        match &spot {
             // Nothing is expanded here, and nothing here is script.
-            Some(Spot::HereText) => return safe,
+            Some(Spot::HereText(end)) => {
+                self.ends.insert(end.clone());
+                return safe;
+            }
             Some(Spot::Comment) => return String::new(),
             None if bare => return safe,
             _ => {}

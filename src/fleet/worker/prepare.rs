@@ -46,7 +46,8 @@ impl Shop {
         let (id, attempt) = (&claim.name.task.id, claim.name.task.attempt);
         let free = FreeTask::from_document(&claim.task.document)?;
         let read = |path: &str| workspace.read_text(path, config.input_bytes);
-        let work = free.work(config, agent, &read, id, attempt)?;
+        let mut work = free.work(config, agent, &read, id, attempt)?;
+        work.env_pass.extend(config.agent(agent).env.unwrap_or_default());
         let mut site = self.site(&[], Vec::new());
         site.logs = queue.layout.results().join(&claim.task.batch);
         queue.need_dir(&site.logs).map_err(|error| format!("no place for its logs: {error}"))?;
@@ -64,7 +65,9 @@ impl Shop {
         site.logs = root.join("logs");
         site.about.extend(site::about(&step.run_id, &root));
         site.debug = step.debug;
-        Ok(Ready { site, work: step.work, free: None })
+        let mut work = step.work;
+        work.env_pass.extend(self.setup.config.agent(&self.setup.agent).env.unwrap_or_default());
+        Ok(Ready { site, work, free: None })
     }
 
     pub(super) fn site(&self, masked: &[String], own: Vec<String>) -> Site {

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
 use super::{Board, Life, one_line};
 use crate::disk;
+use crate::engine::record::Spent;
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
 use crate::engine::{Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
 use crate::fleet::{open, run_task};
@@ -118,6 +120,9 @@ pub struct RunView {
 pub struct RunDetail {
     #[serde(flatten)]
     pub run: RunView,
+    /// What asking providers has cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<RunSpent>,
     pub steps: Vec<StepView>,
     pub events: Vec<EventView>,
 }
@@ -217,6 +222,9 @@ pub struct StepView {
     /// The nodes before it that have not settled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
+    /// What asking a provider has cost, over all attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Spent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskView>,
 }
@@ -377,7 +385,7 @@ impl Board {
         });
         let mut events: Vec<EventView> = events.collect();
         events.reverse();
-        Ok(RunDetail { run: view, steps, events })
+        Ok(RunDetail { run: view, usage: spent::of_run(&run.body), steps, events })
     }
 
     /// The run itself and its plan, for those who show more than the board.
@@ -487,6 +495,7 @@ impl Walk<'_> {
                 _ => None,
             },
             waits_for: self.waits_for(at).filter(|_| out),
+            usage: spent::of_step(&record),
             error: record.error.map(|error| one_line(&error.message)),
             items: slot.each.as_deref().filter(|_| !rounds).map(items),
             rounds: slot.each.as_deref().filter(|_| rounds).map(|each| each.iterations.len()),

@@ -378,6 +378,7 @@ mod tests {
             duration_ms: None,
             until: None,
             waits_for: None,
+            usage: None,
             error: None,
             items: None,
             rounds: None,
@@ -405,7 +406,7 @@ mod tests {
             error: None,
             unit: "step",
         };
-        RunDetail { run, steps, events: Vec::new() }
+        RunDetail { run, usage: None, steps, events: Vec::new() }
     }
 
     #[track_caller]

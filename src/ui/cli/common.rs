@@ -43,7 +43,7 @@ pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
 const GO_ON: &str = "go on: orchestrate resume";
 
 /// Flags that decide how a run goes.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct RunOptions {
     /// Show where the run is, as it goes
     #[arg(long)]

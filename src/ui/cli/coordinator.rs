@@ -59,7 +59,7 @@ pub fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     let setup = Setup { credentials, alive, adopt, ..setup };
     Coordinator::new(setup)
         .serve(None, &signals.stop, &mut Daemon { teller })
-        .map_err(|error| Failure::new(1, format!("the coordinator had to end: {error}")))?;
+        .map_err(|error| fleet::had_to_end("the coordinator", &error))?;
     Ok(0)
 }
 
@@ -195,7 +195,7 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
         match place {
             PlaceView::Claimed { worker, host, life, .. } if *life != Life::Dead => {
                 let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
-                eprintln!("  goes on: `{step}`, which {agent} worker {worker}{host} finishes");
+                eprintln!("  still at work: {agent} worker {worker}{host} finishes `{step}`");
                 eprintln!("  follow it: orchestrate logs {id} {step} --follow");
             }
             PlaceView::Waiting { .. } => {

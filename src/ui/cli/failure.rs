@@ -17,7 +17,7 @@ pub struct Failure {
     message: String,
     hint: Option<String>,
     /// What is wrong with a text of somebody's, drawn in place.
-    faults: Option<Faults>,
+    faults: Option<Box<Faults>>,
     /// Its document is on standard output already.
     written: bool,
 }
@@ -45,7 +45,7 @@ impl Failure {
         let message = first.map(|problem| problem.message.clone()).unwrap_or_default();
         let hint = first.and_then(|problem| problem.hint.clone());
         let faults = Faults { file: file.to_owned(), text: text.to_owned(), problems };
-        Failure { code: 2, message, hint, faults: Some(faults), written: false }
+        Failure { code: 2, message, hint, faults: Some(Box::new(faults)), written: false }
     }
 
     /// What programs are told of it is on standard output already.
@@ -59,7 +59,7 @@ impl Failure {
     }
 
     fn for_people(&self) -> String {
-        if let Some(Faults { file, text, problems }) = &self.faults {
+        if let Some(Faults { file, text, problems }) = self.faults.as_deref() {
             return common::show(problems, file, text);
         }
         let hint = self.hint.as_ref().map(|hint| format!("  = hint: {hint}\n"));
@@ -68,7 +68,7 @@ impl Failure {
 
     fn for_programs(&self) -> Value {
         let mut error = json!({ "code": self.code, "message": self.message, "hint": self.hint });
-        if let Some(Faults { file, problems, .. }) = &self.faults {
+        if let Some(Faults { file, problems, .. }) = self.faults.as_deref() {
             error["problems"] =
                 problems.iter().map(|problem| problem_json(file, problem)).collect();
         }

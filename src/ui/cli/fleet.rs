@@ -42,6 +42,17 @@ pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
         .hint("the workspace must be writable; `orchestrate doctor` tells more")
 }
 
+/// Why a member cannot work here.
+pub fn had_to_end(who: &str, error: &std::io::Error) -> Failure {
+    let failure = Failure::new(1, format!("{who} had to end: {error}"));
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+            failure.hint("the workspace must be writable; `orchestrate doctor` tells more")
+        }
+        _ => failure.hint("`orchestrate doctor` tells more"),
+    }
+}
+
 /// The settings in force for a member: on a volume that machines share, beats and leases are
 /// longer, unless somebody set them.
 pub fn settings(around: &Surroundings) -> Config {
@@ -84,6 +95,7 @@ pub fn check_inbox(around: &Surroundings, queue: &FsQueue, agent: &str) -> Resul
     }
     let looked = queue.unsafe_inbox(agent).map_err(|error| {
         Failure::new(1, format!("cannot look at the inbox of `{agent}`: {error}"))
+            .hint("`orchestrate doctor` tells more")
     })?;
     looked.map_or(Ok(()), |reason| {
         let failure = Failure::new(2, reason);
@@ -238,7 +250,7 @@ impl Audience for Teller {
         let width = crate::ui::text::terminal_width();
         for doing in doing {
             let since = seconds(doing.since.elapsed().as_millis() as u64);
-            let last = doing.logs.iter().find_map(|log| last_line(log)).unwrap_or_default();
+            let last = last_said(doing).unwrap_or_default();
             let line = format!("  {} {since}  {last}", doing.label);
             let line: String = line.chars().filter(|c| !c.is_control()).take(width).collect();
             text.push_str(&line);
@@ -252,12 +264,27 @@ impl Audience for Teller {
 
 /// The last line of a log that is being written.
 fn last_line(path: &Path) -> Option<String> {
+    let text = end_of(path, 512)?;
+    text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+}
+
+fn end_of(path: &Path, bytes: u64) -> Option<String> {
     use std::io::{Read, Seek, SeekFrom};
     let mut file = std::fs::File::open(path).ok()?;
     let len = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(512))).ok()?;
-    let mut bytes = Vec::new();
-    file.take(512).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+    file.seek(SeekFrom::Start(len.saturating_sub(bytes))).ok()?;
+    let mut end = Vec::new();
+    file.take(bytes).read_to_end(&mut end).ok()?;
+    Some(String::from_utf8_lossy(&end).into_owned())
+}
+
+/// What a task printed last; of an agent, what it said or did last.
+fn last_said(doing: &Doing) -> Option<String> {
+    if !doing.adapter.is_stream() {
+        return doing.logs.iter().find_map(|log| last_line(log));
+    }
+    let mut adapter = doing.adapter.adapter();
+    let end = end_of(&doing.logs[0], 256 << 10)?;
+    let turn = end.lines().flat_map(|line| adapter.line(line)).last()?.to_string();
+    turn.lines().next_back().map(str::to_owned)
 }

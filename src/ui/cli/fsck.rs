@@ -36,12 +36,16 @@ pub fn main(args: &FsckArgs, common: &Common) -> Result<u8, Failure> {
             println!("{}", line(finding, calm));
         }
     }
-    let (tasks, runs) = (report.tasks, report.runs.len());
+    let (tasks, runs) = (counted(report.tasks, "task"), counted(report.runs.len(), "run"));
     around.say(match damage {
-        0 => format!("{tasks} tasks and {runs} runs: no damage"),
-        count => format!("{tasks} tasks and {runs} runs: {count} damaged"),
+        0 => format!("{tasks} and {runs}: no damage"),
+        count => format!("{tasks} and {runs}: {count} damaged"),
     });
     Ok(if damage > 0 { 7 } else { 0 })
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A finding as one line for people.

@@ -6,6 +6,7 @@
 
 mod cancel;
 mod clean;
+mod command;
 mod common;
 mod coordinator;
 mod decide;
@@ -15,10 +16,12 @@ mod enqueue;
 mod failure;
 mod fleet;
 mod fsck;
+mod graph;
 mod logs;
 mod offline;
 mod pending;
 mod processed;
+mod provider;
 mod ps;
 mod queue;
 mod request;
@@ -38,6 +41,7 @@ mod watch;
 mod why;
 mod worker;
 mod workers;
+mod worktree;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -106,11 +110,22 @@ enum Verb {
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
+    /// Draw a workflow, or where a run of it stands
+    Graph(graph::GraphArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
+    /// Call a command file directly, or list those that there are
+    #[command(subcommand)]
+    Command(command::CommandVerb),
     /// Render a spell, or read what an agent's answer says about itself
     #[command(subcommand)]
     Spell(spell::SpellVerb),
+    /// Show providers, or say whether one can be used
+    #[command(subcommand)]
+    Provider(provider::ProviderVerb),
+    /// Worktrees of beads: make, look, merge, remove, and get back what was saved
+    #[command(subcommand)]
+    Worktree(worktree::WorktreeVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
     /// Find out whether this workspace and its volume are fit for a fleet
@@ -235,8 +250,12 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
+        Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
+        Verb::Provider(verb) => provider::main(verb, &cli.common),
+        Verb::Worktree(verb) => worktree::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
         Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),

@@ -111,13 +111,18 @@ pub fn put(text: &str) -> Result<(), Failure> {
 
 /// Writes one JSON document: the schema, then what `body` holds.
 pub fn put_json(schema: &str, body: impl Serialize) -> Result<(), Failure> {
+    put(&format!("{}\n", document(schema, body)))
+}
+
+/// One JSON document: the schema, then what `body` holds.
+pub fn document(schema: &str, body: impl Serialize) -> Value {
     let mut document = json!({ "schema": schema });
     if let (Some(document), Ok(Value::Object(body))) =
         (document.as_object_mut(), serde_json::to_value(body))
     {
         document.extend(body);
     }
-    put(&format!("{document}\n"))
+    document
 }
 
 /// Lines of columns, each as wide as its widest, with two spaces before and between.

@@ -168,7 +168,7 @@ fn damaged(
 }
 
 fn run_text(detail: &RunDetail, now: Time) -> String {
-    let RunDetail { run, steps, events } = detail;
+    let RunDetail { run, usage, steps, events } = detail;
     let mut text = format!("run {} of {}: {}\n", run.run_id, run.workflow_file, run.state.word());
     text.push_str(&format!("  {}\n", board::why_run(detail)));
     if let Some(owner) = owner_line(&run.owner) {
@@ -177,6 +177,9 @@ fn run_text(detail: &RunDetail, now: Time) -> String {
     if let (Some(started), Some(updated)) = (run.started_at, run.updated_at) {
         let (started, updated) = (started.to_second(), updated.to_second());
         text.push_str(&format!("  began {started}, last event {updated}\n"));
+    }
+    if let Some(usage) = usage {
+        text.push_str(&format!("  {}\n", usage.words()));
     }
     text.push_str(&format!("{}s\n", run.unit));
     text.push_str(&table(&steps.iter().map(|step| step_row(step, now)).collect::<Vec<_>>()));
@@ -237,6 +240,7 @@ fn step_row(step: &StepView, now: Time) -> Vec<String> {
     notes.extend(step.until.map(|until| format!("until {}", until.to_second())));
     notes.extend(step.waits_for.as_ref().map(|glob| format!("for files `{glob}`")));
     notes.extend(step.task.as_ref().map(|task| place(&task.task, &task.agent, &task.place)));
+    notes.extend(step.usage.as_ref().map(|spent| board::words(&spent.usage)));
     notes.extend(step.error.clone());
     vec![name, step.state.word().to_owned(), agent, time, notes.join(", ")]
 }

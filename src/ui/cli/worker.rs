@@ -70,7 +70,7 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         queue,
     };
     let tally = worker::serve(setup, &signals.stop, Arc::new(teller))
-        .map_err(|error| Failure::new(1, format!("the worker had to end: {error}")))?;
+        .map_err(|error| fleet::had_to_end("the worker", &error))?;
     if signals.stop.level() > 1 {
         return Ok(signals.code());
     }

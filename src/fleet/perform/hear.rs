@@ -1,0 +1,162 @@
+//! Hearing an agent: its output is read as it comes, and what came of it decides, not its exit
+//! code alone.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::rc::Rc;
+
+use serde_json::{Map, Value};
+
+use super::super::site::Site;
+use super::super::work::Work;
+use super::{mode, output_path};
+use crate::engine::record::Spent;
+use crate::exec::{Capture, Captured, How, Mode};
+use crate::prompt::limits::FaultClass;
+use crate::provider::{End, Outcome, Stream, Usage, Verdict};
+use crate::time::{Clock, SystemClock, utc_offset_s};
+
+/// How many lines are shown of what an agent did before it failed.
+const SHOWN: usize = 10;
+
+/// A stream that is listened to.
+pub type Ear = Rc<RefCell<Stream>>;
+
+/// Lets an agent's output be heard while it is logged whole.
+pub fn listen(site: &Site, work: &Work) -> (Ear, Capture) {
+    let ear = Rc::new(RefCell::new(Stream::new(work.adapter)));
+    let hearing = ear.clone();
+    let log = Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stdout"));
+    (ear, log.tap(move |bytes| _ = hearing.borrow_mut().push(bytes)))
+}
+
+/// What was heard of an agent.
+pub struct Heard {
+    pub outcome: Outcome,
+    /// What this execution alone cost.
+    pub usage: Usage,
+}
+
+/// Ends the hearing.
+pub fn outcome(ear: Ear, how: How, stderr_tail: &[String]) -> Option<Outcome> {
+    let stream = Rc::into_inner(ear)?.into_inner();
+    let now = SystemClock.now();
+    let (exit_code, signal) = match how {
+        How::Exited(code) => (Some(code), None),
+        How::Killed(signal) => (None, Some(signal)),
+        How::TimedOut | How::Silent | How::Stopped => (None, None),
+    };
+    let timed_out = matches!(how, How::TimedOut | How::Silent);
+    let utc_offset_s = utc_offset_s(now);
+    Some(stream.finish(&End { exit_code, signal, timed_out, stderr_tail, now, utc_offset_s }))
+}
+
+impl Heard {
+    /// The answer, taken in as if it alone had been printed; its length is that of the stream.
+    pub fn answer(
+        &self,
+        site: &Site,
+        work: &Work,
+        file: Option<File>,
+        stream: &Captured,
+    ) -> io::Result<Captured> {
+        let mut out = Capture::new(mode(work), site.mask.clone()).log(site.log(&work.step, ANSWER));
+        if mode(work) == Mode::Whole {
+            out = out.whole(site.root().join(output_path(work)));
+        }
+        if let Some((file, path)) = file.zip(work.output_file.as_ref()) {
+            out = out.tee(file, path);
+        }
+        out.push(self.outcome.text.as_bytes());
+        let mut answer = out.finish()?;
+        answer.total_bytes = stream.total_bytes;
+        Ok(answer)
+    }
+
+    /// The exit code that stands for it.
+    pub fn exit_code(&self, how: How) -> i32 {
+        match (&self.outcome.verdict, how) {
+            (Verdict::Answered, _) => 0,
+            (_, How::TimedOut | How::Silent) => 124,
+            (Verdict::Stopped { .. }, how) if how.exit_code() != 0 => how.exit_code(),
+            _ => 1,
+        }
+    }
+
+    /// Whether a failure may pass by itself.
+    pub fn class(&self, how: How) -> FaultClass {
+        match &self.outcome.verdict {
+            _ if matches!(how, How::TimedOut | How::Silent) => FaultClass::Transient,
+            Verdict::RetryAt { .. } | Verdict::BackOff { .. } => FaultClass::Transient,
+            Verdict::Answered | Verdict::Stopped { .. } => FaultClass::Unknown,
+            Verdict::NeedsPerson { .. } | Verdict::Fail { .. } | Verdict::Limit { .. } => {
+                FaultClass::Fatal
+            }
+        }
+    }
+
+    /// Why it failed, in a sentence.
+    pub fn message(&self, provider: &str) -> String {
+        let reason = self.outcome.verdict.reason();
+        match &self.outcome.verdict {
+            Verdict::Answered => format!("provider `{provider}` answered"),
+            Verdict::RetryAt { at, .. } => {
+                let at = at.to_second();
+                format!("provider `{provider}` can be asked again at {at}: {reason}")
+            }
+            Verdict::BackOff { .. } => {
+                format!("provider `{provider}` could not answer for now: {reason}")
+            }
+            Verdict::NeedsPerson { .. } => {
+                format!("provider `{provider}` needs a person to act: {reason}")
+            }
+            Verdict::Fail { .. } => format!("provider `{provider}` failed: {reason}"),
+            Verdict::Limit { .. } => {
+                format!("provider `{provider}` reached a limit that was set for it: {reason}")
+            }
+            Verdict::Stopped { .. } => {
+                format!("provider `{provider}` ended without an answer: {reason}")
+            }
+        }
+    }
+
+    pub fn context(&self, how: How) -> Map<String, Value> {
+        let mut context = Map::new();
+        context.insert("verdict".into(), self.outcome.verdict.to_json());
+        if let How::Exited(code) = how {
+            context.insert("provider_exit_code".into(), code.into());
+        }
+        context
+    }
+
+    /// What it did last, for people.
+    pub fn tail(&self) -> Vec<String> {
+        let notes = self.outcome.notes.iter().map(ToString::to_string);
+        let lines: Vec<String> =
+            notes.flat_map(|note| note.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+        let from = lines.len().saturating_sub(SHOWN);
+        lines[from..].to_vec()
+    }
+
+    pub fn spent(&self, work: &Work) -> Spent {
+        Spent {
+            provider: work.provider.clone().unwrap_or_default(),
+            session: self.outcome.session.clone(),
+            usage: self.usage.clone(),
+        }
+    }
+
+    /// What should be known although it is no failure.
+    pub fn warning(&self) -> Option<String> {
+        if self.outcome.truncated {
+            return Some("the answer is longer than 8 MiB; the rest is only in the log".into());
+        }
+        let denials = &self.outcome.denials;
+        (!denials.is_empty())
+            .then(|| format!("the agent was not allowed to use: {}", denials.join("; ")))
+    }
+}
+
+/// The ending of the log with an answer that the state does not hold.
+pub const ANSWER: &str = "answer";

@@ -1,0 +1,153 @@
+//! Conversations with providers that several executions are part of.
+//!
+//! What a provider calls a conversation, and what it has cost so far, lies in
+//! `.orchestrate/sessions/<key>.json`. Whoever takes part in one holds the lock beside it.
+//!
+//! **Invariant:** one process at a time takes part in a conversation: some providers let two, and
+//! then lose what one of them said.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::super::site::Site;
+use super::super::work::SessionWork;
+use crate::digest::{Parts, uuid};
+use crate::disk;
+use crate::exec::Stop;
+use crate::provider::{Kind, Outcome, Usage};
+
+/// Whoever had it last may be ending yet.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A conversation that is held.
+pub struct Session {
+    path: PathBuf,
+    work: SessionWork,
+    kind: Kind,
+    kept: Kept,
+    _lock: File,
+}
+
+/// What is kept of a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Kept {
+    /// What the provider calls it, once it was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    /// How often one was lost and begun anew.
+    #[serde(default)]
+    generation: u32,
+    /// What the provider counted when it last spoke.
+    #[serde(default)]
+    usage: Usage,
+}
+
+/// Why a conversation cannot be had.
+pub enum Busy {
+    /// Another process takes part in it.
+    Held,
+    Stopped,
+    Error(io::Error),
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Busy::Held => f.write_str("another process is in the same conversation"),
+            Busy::Stopped => f.write_str("it was stopped"),
+            Busy::Error(error) => write!(f, "cannot keep what is known of a conversation: {error}"),
+        }
+    }
+}
+
+impl Session {
+    /// Takes a conversation, waiting a little for whoever has it.
+    pub fn take(site: &Site, work: &SessionWork, kind: Kind, stop: &Stop) -> Result<Session, Busy> {
+        let dir = site.workspace.root().join(".orchestrate/sessions");
+        fs::create_dir_all(&dir).map_err(Busy::Error)?;
+        let lock = File::create(dir.join(format!("{}.lock", work.key))).map_err(Busy::Error)?;
+        let began = Instant::now();
+        while let Err(error) = fs4::FileExt::try_lock(&lock) {
+            if let fs4::TryLockError::Error(error) = error {
+                return Err(Busy::Error(error));
+            }
+            if began.elapsed() >= PATIENCE {
+                return Err(Busy::Held);
+            }
+            if !stop.sleep(LOOK) {
+                return Err(Busy::Stopped);
+            }
+        }
+        let path = dir.join(format!("{}.json", work.key));
+        let kept = read(&path).map_err(Busy::Error)?;
+        Ok(Session { path, work: work.clone(), kind, kept, _lock: lock })
+    }
+
+    /// Whether there is something to go on with.
+    pub fn goes_on(&self) -> bool {
+        self.kept.id.is_some() && !self.work.resume.is_empty()
+    }
+
+    /// The argv that begins the conversation or goes on with it, which is then on record.
+    pub fn argv(&mut self, first: &[String]) -> io::Result<Vec<String>> {
+        let argv = if self.goes_on() { self.work.resume.clone() } else { first.to_vec() };
+        if !self.goes_on() {
+            if self.kept.id.is_some() {
+                self.kept.generation += 1;
+            }
+            self.kept.usage = Usage::default();
+            // A name of ours is known even if nobody lives to hear the provider say it.
+            self.kept.id = self.kind.takes_session().then(|| self.name());
+            self.write()?;
+        }
+        let (slot, id) = (self.work.slot(), self.kept.id.as_deref().unwrap_or_default());
+        Ok(argv.into_iter().map(|argument| argument.replace(&slot, id)).collect())
+    }
+
+    /// The name of a new conversation.
+    fn name(&self) -> String {
+        let mut parts = Parts::default();
+        parts.add(&self.work.key);
+        parts.add(&self.kept.generation.to_string());
+        uuid(&parts.hex())
+    }
+
+    /// Begins anew: the provider does not know the conversation.
+    pub fn forget(&mut self) {
+        self.kept.id = None;
+        self.kept.generation += 1;
+    }
+
+    /// Keeps what a provider said of the conversation. Gives what this execution alone cost.
+    pub fn heard(&mut self, outcome: &Outcome) -> io::Result<Usage> {
+        let own = outcome.usage.since(&self.kept.usage);
+        if !outcome.usage.is_unknown() {
+            self.kept.usage = outcome.usage.clone();
+        }
+        self.kept.id = outcome.session.clone().or(self.kept.id.take());
+        self.write()?;
+        Ok(own)
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let text = serde_json::to_vec(&self.kept)?;
+        let temporary = self.path.with_extension("tmp");
+        fs::write(&temporary, text)?;
+        disk::rename(&temporary, &self.path)
+    }
+}
+
+/// What is kept; what cannot be read is as good as nothing.
+fn read(path: &Path) -> io::Result<Kept> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Kept::default()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,196 @@
+//! `gemini`, with `stream-json` or `json` for its output.
+//!
+//! Its exit code is the HTTP status, of which the system keeps the lower byte: 401 comes out as
+//! 145. Interrupted, it ends with exit code 0 and without a `result`.
+
+use serde_json::Value;
+
+use super::verdict::{plain, retry_after};
+use super::{Adapter, Answer, End, Outcome, Turn, Usage, Verdict, events, number, text};
+
+/// How much is kept of a document that goes over several lines.
+const DOCUMENT_BYTES: usize = 16 << 20;
+
+#[derive(Default)]
+pub(super) struct Gemini {
+    session: Option<String>,
+    /// What was said since the last tool was used.
+    answer: Answer,
+    /// What was said and not yet told of.
+    telling: String,
+    /// How it ended, and why it failed.
+    last: Option<Result<(), String>>,
+    usage: Usage,
+    /// Lines that are no events: with `json` they are one document.
+    document: String,
+}
+
+impl Adapter for Gemini {
+    fn line(&mut self, line: &str) -> Vec<Turn> {
+        let events = events(line);
+        if events.iter().any(|event| text(event, "type").is_some()) {
+            return events.iter().flat_map(|event| self.event(event)).collect();
+        }
+        if self.document.len() + line.len() < DOCUMENT_BYTES {
+            self.document.push_str(line);
+            self.document.push('\n');
+        }
+        Vec::new()
+    }
+
+    fn finish(mut self: Box<Self>, end: &End) -> Outcome {
+        if self.last.is_none() {
+            self.read_document();
+            self.read_error(end);
+        }
+        let began = self.session.is_some();
+        let status = end.exit_code.and_then(status);
+        let verdict = match &self.last {
+            Some(Ok(())) if end.went_well() => Verdict::Answered,
+            Some(Ok(())) => Verdict::Stopped { reason: format!("it answered, but {}", end.how()) },
+            Some(Err(message)) => fault(message, status, end),
+            None => {
+                let words = end.last_words().unwrap_or_else(|| end.how());
+                let by_exit = of_exit(end.exit_code, &words);
+                let by_status = || status.map(|_| fault(&words, status, end));
+                by_exit.or_else(by_status).unwrap_or_else(|| end.without_end(began))
+            }
+        };
+        let lost = |line: &String| plain(line).contains("resuming session");
+        Outcome {
+            session: self.session,
+            session_lost: end.exit_code == Some(42) && end.stderr_tail.iter().any(lost),
+            usage: self.usage,
+            ..Outcome::new(verdict).answering(self.answer)
+        }
+    }
+}
+
+impl Gemini {
+    fn event(&mut self, event: &Value) -> Vec<Turn> {
+        let kind = text(event, "type").unwrap_or_default();
+        if kind == "message" {
+            if text(event, "role") == Some("assistant") {
+                let said = text(event, "content").unwrap_or_default();
+                self.answer.add(said);
+                if self.telling.len() < super::TURN_BYTES {
+                    self.telling.push_str(said);
+                }
+            }
+            return Vec::new();
+        }
+        // It speaks in pieces; they are told together when something else happens.
+        let mut turns: Vec<Turn> =
+            Turn::said(&std::mem::take(&mut self.telling)).into_iter().collect();
+        match kind {
+            "init" => self.session = text(event, "session_id").map(str::to_owned),
+            "tool_use" => {
+                let input = event.get("parameters").unwrap_or(&Value::Null);
+                turns.push(Turn::called(text(event, "tool_name").unwrap_or("a tool"), input));
+            }
+            "tool_result" => {
+                self.answer.set("");
+                if text(event, "status") == Some("error") {
+                    let error = event.get("error").and_then(|error| text(error, "message"));
+                    let why = error.or_else(|| text(event, "output"));
+                    turns.push(Turn::tool_failed(why.unwrap_or_default()));
+                }
+            }
+            "error" => turns.extend(text(event, "message").map(Turn::tool_failed)),
+            "result" => {
+                let error = event.get("error").unwrap_or(&Value::Null);
+                self.last = Some(match text(event, "status") {
+                    Some("success") => Ok(()),
+                    _ => {
+                        let message = text(error, "message").unwrap_or("it failed, and not why");
+                        Err(super::shortened(message, 2000))
+                    }
+                });
+                self.usage = usage(event.get("stats").unwrap_or(&Value::Null));
+            }
+            _ => {}
+        }
+        turns
+    }
+
+    /// Its errors are a document too, on the other stream and after other talk.
+    fn read_error(&mut self, end: &End) {
+        let Some(start) = end.stderr_tail.iter().rposition(|line| line == "{") else { return };
+        let Ok(document) = serde_json::from_str::<Value>(&end.stderr_tail[start..].join("\n"))
+        else {
+            return;
+        };
+        if let Some(message) = document.get("error").and_then(|error| text(error, "message")) {
+            self.last = Some(Err(super::shortened(message, 2000)));
+        }
+    }
+
+    /// The one document that `-o json` prints.
+    fn read_document(&mut self) {
+        let start = self.document.find('{').unwrap_or(self.document.len());
+        let Ok(document) = serde_json::from_str::<Value>(&self.document[start..]) else { return };
+        self.session = text(&document, "session_id").map(str::to_owned).or(self.session.take());
+        if let Some(error) = document.get("error").filter(|error| !error.is_null()) {
+            let message = text(error, "message").unwrap_or("it failed, and not why");
+            self.last = Some(Err(super::shortened(message, 2000)));
+            return;
+        }
+        let Some(response) = text(&document, "response") else { return };
+        self.answer.set(response);
+        self.last = Some(Ok(()));
+        let models = document.get("stats").and_then(|stats| stats.get("models"));
+        let models = models.and_then(Value::as_object).into_iter().flatten();
+        for (_, model) in models {
+            let tokens = model.get("tokens").unwrap_or(&Value::Null);
+            self.usage.add(&Usage {
+                input_tokens: number(tokens, "prompt").or_else(|| number(tokens, "input")),
+                output_tokens: number(tokens, "candidates"),
+                cached_tokens: number(tokens, "cached"),
+                reasoning_tokens: number(tokens, "thoughts"),
+                ..Usage::default()
+            });
+        }
+    }
+}
+
+fn usage(stats: &Value) -> Usage {
+    Usage {
+        input_tokens: number(stats, "input_tokens"),
+        output_tokens: number(stats, "output_tokens"),
+        cached_tokens: number(stats, "cached"),
+        ..Usage::default()
+    }
+}
+
+/// The HTTP status that an exit code stands for.
+fn status(exit_code: i32) -> Option<u64> {
+    let code = u64::try_from(exit_code).ok()?;
+    (144..256).contains(&code).then_some(code + 256)
+}
+
+/// What an exit code of its own means.
+fn of_exit(code: Option<i32>, words: &str) -> Option<Verdict> {
+    let reason = words.to_owned();
+    match code? {
+        41 => Some(Verdict::NeedsPerson { reason }),
+        53 => Some(Verdict::Limit { reason }),
+        42 | 52 | 55 => Some(Verdict::Fail { reason }),
+        _ => None,
+    }
+}
+
+fn fault(message: &str, status: Option<u64>, end: &End) -> Verdict {
+    let (lower, reason) = (plain(message), message.to_owned());
+    if let Some(seconds) = retry_after(message) {
+        return Verdict::RetryAt { at: end.now.plus_ms(seconds.saturating_mul(1000)), reason };
+    }
+    if lower.contains("daily quota") {
+        return Verdict::BackOff { reason };
+    }
+    if let Some(verdict) = of_exit(end.exit_code, message) {
+        return verdict;
+    }
+    let told = super::verdict::number_after(&lower, "\"code\"");
+    let verdict = status.or(told).and_then(|status| Verdict::of_status(status, message));
+    verdict.unwrap_or(Verdict::Fail { reason })
+}

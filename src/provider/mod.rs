@@ -1,0 +1,339 @@
+//! What a provider's output means: the stream of a command line, line by line, and what came of
+//! it.
+//!
+//! An [`Adapter`] knows one kind of command line. [`Stream`] cuts its output into lines, whatever
+//! pieces it comes in. [`Outcome`] is the answer, what it cost, and the [`Verdict`]: whether it
+//! counts, and if not, what another try is worth.
+//!
+//! **Invariant:** nothing here touches the world or reads a clock, nothing fails or panics on what
+//! a provider prints, and memory stays bounded: of a stream only the answer and a few turns are
+//! kept.
+
+mod claude;
+mod codex;
+mod gemini;
+mod opencode;
+mod plain;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod usage;
+mod verdict;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use stream::Stream;
+pub use usage::{Counting, Usage};
+pub use verdict::Verdict;
+
+use crate::time::Time;
+
+/// The longest answer that is kept.
+pub const TEXT_BYTES: usize = 8 << 20;
+/// How much of one turn is shown.
+const TURN_BYTES: usize = 4096;
+
+/// The command lines that are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Claude,
+    Codex,
+    Gemini,
+    OpenCode,
+    /// Standard output is the answer.
+    #[default]
+    Plain,
+}
+
+impl Kind {
+    pub const ALL: [(&'static str, Kind); 5] = [
+        ("claude", Kind::Claude),
+        ("codex", Kind::Codex),
+        ("gemini", Kind::Gemini),
+        ("opencode", Kind::OpenCode),
+        ("plain", Kind::Plain),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether its output is events, of which the answer is a part.
+    pub fn is_stream(self) -> bool {
+        self != Kind::Plain
+    }
+
+    /// Whether it takes a name for a new conversation; others make one up.
+    pub fn takes_session(self) -> bool {
+        matches!(self, Kind::Claude | Kind::Gemini)
+    }
+
+    /// How long it takes to end itself, where that is longer than usual.
+    pub fn grace(self) -> Duration {
+        Duration::from_secs(if self == Kind::Gemini { 15 } else { 0 })
+    }
+
+    /// The version whose output was recorded.
+    pub fn tried(self) -> Option<&'static str> {
+        match self {
+            Kind::Claude => Some("2.1.325"),
+            Kind::Codex => Some("0.166.0"),
+            Kind::Gemini => Some("0.61.0"),
+            Kind::OpenCode => Some("1.18.33"),
+            Kind::Plain => None,
+        }
+    }
+
+    pub fn adapter(self) -> Box<dyn Adapter> {
+        match self {
+            Kind::Claude => Box::<claude::Claude>::default(),
+            Kind::Codex => Box::<codex::Codex>::default(),
+            Kind::Gemini => Box::<gemini::Gemini>::default(),
+            Kind::OpenCode => Box::<opencode::OpenCode>::default(),
+            Kind::Plain => Box::<plain::Plain>::default(),
+        }
+    }
+}
+
+/// Reads the output of one run of a command line.
+pub trait Adapter: Send {
+    /// Takes the next line, and tells what a person should see of it.
+    fn line(&mut self, line: &str) -> Vec<Turn>;
+    /// Says what came of it.
+    fn finish(self: Box<Self>, end: &End) -> Outcome;
+}
+
+/// How a command line ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct End<'a> {
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub timed_out: bool,
+    /// The last lines of standard error.
+    pub stderr_tail: &'a [String],
+    pub now: Time,
+    /// How far the local time is ahead of UTC: some tell times by it.
+    pub utc_offset_s: i32,
+}
+
+impl End<'_> {
+    fn went_well(&self) -> bool {
+        self.exit_code == Some(0) && !self.timed_out
+    }
+
+    /// How it ended, in a few words.
+    fn how(&self) -> String {
+        match (self.timed_out, self.signal, self.exit_code) {
+            (true, ..) => "it timed out".into(),
+            (_, Some(signal), _) => format!("it was killed by signal {signal}"),
+            (_, None, Some(code)) => format!("it ended with exit code {code}"),
+            (_, None, None) => "it ended".into(),
+        }
+    }
+
+    /// The last thing it said on standard error, past warnings.
+    fn last_words(&self) -> Option<String> {
+        let said = self.stderr_tail.iter().map(|line| without_colours(line));
+        let mut said = said.filter(|line| !line.is_empty() && !is_warning(line));
+        let first = said.clone().find(|line| line.to_lowercase().starts_with("error"));
+        first.or_else(|| said.next_back())
+    }
+
+    /// What is to be thought of a stream without a last event.
+    fn without_end(&self, began: bool) -> Verdict {
+        // A command line that did not even begin was called in the wrong way.
+        let refused = !began && self.exit_code.is_some_and(|code| code != 0) && !self.timed_out;
+        match self.last_words() {
+            Some(words) if refused => Verdict::Fail { reason: words },
+            _ => Verdict::Stopped { reason: format!("there is no last event: {}", self.how()) },
+        }
+    }
+}
+
+/// A line as it reads on paper.
+fn without_colours(line: &str) -> String {
+    let mut parts = line.split('\x1b');
+    let first = parts.next().unwrap_or_default().to_owned();
+    let rest = parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest));
+    rest.fold(first, |text, part| text + part).trim().to_owned()
+}
+
+fn is_warning(line: &str) -> bool {
+    line.get(..7).is_some_and(|word| word.eq_ignore_ascii_case("warning"))
+}
+
+/// What came of asking a provider.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The answer.
+    pub text: String,
+    /// It was longer than what is kept.
+    pub truncated: bool,
+    /// The conversation it belongs to.
+    pub session: Option<String>,
+    /// There is no such conversation, so the next try has to begin one.
+    pub session_lost: bool,
+    pub usage: Usage,
+    /// Tools that it wanted to use and was not allowed to.
+    pub denials: Vec<String>,
+    /// The answer in the form that was asked for.
+    pub structured: Option<Value>,
+    pub verdict: Verdict,
+    /// The last of what a person would have seen.
+    pub notes: Vec<Turn>,
+}
+
+impl Outcome {
+    fn new(verdict: Verdict) -> Outcome {
+        Outcome {
+            text: String::new(),
+            truncated: false,
+            session: None,
+            session_lost: false,
+            usage: Usage::default(),
+            denials: Vec::new(),
+            structured: None,
+            verdict,
+            notes: Vec::new(),
+        }
+    }
+
+    fn answering(mut self, answer: Answer) -> Outcome {
+        self.text = answer.text;
+        self.truncated = answer.truncated;
+        self
+    }
+}
+
+/// A piece of a conversation, for people to follow it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    Said(String),
+    Called {
+        tool: String,
+        input: String,
+    },
+    ToolFailed(String),
+    /// It could not reach its model, and tries again.
+    Retrying(String),
+}
+
+impl fmt::Display for Turn {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Turn::Said(text) => f.write_str(text),
+            Turn::Called { tool, input } if input.is_empty() => write!(f, "-> {tool}"),
+            Turn::Called { tool, input } => write!(f, "-> {tool}: {input}"),
+            Turn::ToolFailed(why) => write!(f, "<- failed: {why}"),
+            Turn::Retrying(why) => write!(f, ".. {why}"),
+        }
+    }
+}
+
+impl Turn {
+    fn said(text: &str) -> Option<Turn> {
+        let text = text.trim();
+        (!text.is_empty()).then(|| Turn::Said(shortened(text, TURN_BYTES)))
+    }
+
+    fn called(tool: &str, input: &Value) -> Turn {
+        Turn::Called { tool: shortened(tool, 100), input: brief(input) }
+    }
+
+    fn tool_failed(why: &str) -> Turn {
+        let why = why.trim();
+        Turn::ToolFailed(if why.is_empty() {
+            "no reason given".into()
+        } else {
+            shortened(why, 500)
+        })
+    }
+}
+
+/// What a tool was asked to do: of the fields that say it, the first; else all of them.
+fn brief(input: &Value) -> String {
+    const TELLING: [&str; 12] = [
+        "command",
+        "cmd",
+        "file_path",
+        "filePath",
+        "path",
+        "notebook_path",
+        "pattern",
+        "query",
+        "url",
+        "description",
+        "prompt",
+        "text",
+    ];
+    let told = TELLING.iter().find_map(|key| input.get(key)?.as_str());
+    let text = match (told, input) {
+        (Some(text), _) => text.to_owned(),
+        (None, Value::String(text)) => text.clone(),
+        (None, Value::Null) => String::new(),
+        (None, other) => other.to_string(),
+    };
+    shortened(&text.split_whitespace().collect::<Vec<_>>().join(" "), 160)
+}
+
+/// At most so many bytes of a text, at the border of a character.
+fn shortened(text: &str, bytes: usize) -> String {
+    match cut_at(text, bytes) {
+        end if end == text.len() => text.to_owned(),
+        end => format!("{}…", &text[..end]),
+    }
+}
+
+fn cut_at(text: &str, bytes: usize) -> usize {
+    if text.len() <= bytes {
+        return text.len();
+    }
+    (0..=bytes).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
+/// An answer in the making, within its limit.
+#[derive(Debug, Default)]
+struct Answer {
+    text: String,
+    truncated: bool,
+}
+
+impl Answer {
+    fn set(&mut self, text: &str) {
+        self.text.clear();
+        self.truncated = false;
+        self.add(text);
+    }
+
+    fn add(&mut self, text: &str) {
+        if self.truncated {
+            return;
+        }
+        let end = cut_at(text, TEXT_BYTES - self.text.len());
+        self.truncated = end < text.len();
+        self.text.push_str(&text[..end]);
+    }
+}
+
+/// The events of a line: one, or several where a whole conversation is one document.
+fn events(line: &str) -> Vec<Value> {
+    match serde_json::from_str(line.trim()) {
+        Ok(Value::Array(events)) => events,
+        Ok(event @ Value::Object(_)) => vec![event],
+        _ => Vec::new(),
+    }
+}
+
+/// A text in an object, by its key.
+fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
+    value.get(key)?.as_str()
+}
+
+fn number(value: &Value, key: &str) -> Option<u64> {
+    value.get(key)?.as_u64()
+}

@@ -1,0 +1,134 @@
+//! `opencode run --format json`.
+//!
+//! There is no last event: it is done when its last step has finished with `stop` and it ended
+//! well. What its steps cost is added up.
+
+use serde_json::Value;
+
+use super::{Adapter, Answer, End, Outcome, Turn, Usage, Verdict, events, number, text};
+
+#[derive(Default)]
+pub(super) struct OpenCode {
+    session: Option<String>,
+    answer: Answer,
+    usage: Usage,
+    /// Its last step has ended for this reason.
+    finished: Option<String>,
+    error: Option<Fault>,
+}
+
+struct Fault {
+    reason: String,
+    status: Option<u64>,
+    retryable: bool,
+    retry_after_s: Option<u64>,
+}
+
+impl Adapter for OpenCode {
+    fn line(&mut self, line: &str) -> Vec<Turn> {
+        events(line).iter().filter_map(|event| self.event(event)).collect()
+    }
+
+    fn finish(self: Box<Self>, end: &End) -> Outcome {
+        let verdict = match (&self.error, self.finished.as_deref()) {
+            (Some(fault), _) => fault.verdict(end),
+            (None, Some("stop")) if end.went_well() => Verdict::Answered,
+            (None, Some("length")) => {
+                Verdict::Fail { reason: "its answer was cut off: too many tokens".into() }
+            }
+            (None, _) => end.without_end(self.session.is_some()),
+        };
+        let lost = |line: &String| line.to_lowercase().contains("session not found");
+        Outcome {
+            session: self.session,
+            session_lost: end.stderr_tail.iter().any(lost),
+            usage: self.usage,
+            ..Outcome::new(verdict).answering(self.answer)
+        }
+    }
+}
+
+impl OpenCode {
+    fn event(&mut self, event: &Value) -> Option<Turn> {
+        if let Some(session) = text(event, "sessionID") {
+            self.session = Some(session.to_owned());
+        }
+        let part = event.get("part").unwrap_or(&Value::Null);
+        match text(event, "type")? {
+            "step_start" => {
+                self.finished = None;
+                self.error = None;
+                None
+            }
+            "text" => {
+                let said = text(part, "text")?;
+                self.answer.set(said);
+                Turn::said(said)
+            }
+            "tool_use" => {
+                let state = part.get("state").unwrap_or(&Value::Null);
+                if text(state, "status") == Some("error") {
+                    return Some(Turn::tool_failed(text(state, "error").unwrap_or_default()));
+                }
+                let input = state.get("input").unwrap_or(&Value::Null);
+                Some(Turn::called(text(part, "tool").unwrap_or("a tool"), input))
+            }
+            "step_finish" => {
+                self.finished = text(part, "reason").map(str::to_owned);
+                self.usage.add(&usage(part));
+                None
+            }
+            "error" => {
+                self.error = Some(Fault::read(event.get("error").unwrap_or(&Value::Null)));
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+fn usage(part: &Value) -> Usage {
+    let tokens = part.get("tokens").unwrap_or(&Value::Null);
+    let cache = tokens.get("cache").unwrap_or(&Value::Null);
+    let (cached, written) = (number(cache, "read"), number(cache, "write"));
+    let read = [number(tokens, "input"), cached, written];
+    Usage {
+        input_tokens: read.into_iter().flatten().reduce(u64::saturating_add),
+        output_tokens: number(tokens, "output"),
+        cached_tokens: cached,
+        reasoning_tokens: number(tokens, "reasoning"),
+        cost_usd: part.get("cost").and_then(Value::as_f64),
+        turns: Some(1),
+        ..Usage::default()
+    }
+}
+
+impl Fault {
+    fn read(error: &Value) -> Fault {
+        let data = error.get("data").unwrap_or(&Value::Null);
+        let message = text(data, "message").or_else(|| text(error, "message"));
+        let name = text(error, "name").unwrap_or("it failed, and not why");
+        let headers = data.get("responseHeaders").unwrap_or(&Value::Null);
+        Fault {
+            reason: super::shortened(message.unwrap_or(name), 2000),
+            status: number(data, "statusCode"),
+            retryable: data.get("isRetryable").and_then(Value::as_bool).unwrap_or(false),
+            retry_after_s: text(headers, "retry-after").and_then(|seconds| seconds.parse().ok()),
+        }
+    }
+
+    fn verdict(&self, end: &End) -> Verdict {
+        let reason = self.reason.clone();
+        match (self.status, self.retry_after_s) {
+            (Some(401 | 403), _) => Verdict::NeedsPerson { reason },
+            (Some(429 | 500..=599), Some(seconds)) => {
+                Verdict::RetryAt { at: end.now.plus_ms(seconds.saturating_mul(1000)), reason }
+            }
+            _ if self.retryable => Verdict::BackOff { reason },
+            (Some(status), _) => {
+                Verdict::of_status(status, &reason).unwrap_or(Verdict::Fail { reason })
+            }
+            _ => Verdict::Fail { reason },
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `orchestrate graph`: a picture of a workflow, or of where a run of it stands.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::common::{self, Surroundings};
+use super::show::{self, put};
+use super::{Common, Failure};
+use crate::fleet::open::compile_in;
+use crate::ui::board::{StepShown, StepView};
+use crate::ui::graph::{Graph, Seen, State, dot, mermaid, svg};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct GraphArgs {
+    /// A workflow file, or a run: its id, the beginning of it, or `latest`
+    #[arg(value_name = "WORKFLOW|RUN")]
+    pub target: String,
+    /// What is drawn [default: by the ending of the output file, else mermaid]
+    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with = "json")]
+    pub format: Option<Format>,
+    /// Where it is written, instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Format {
+    /// For Markdown: GitHub and many editors draw it
+    Mermaid,
+    /// For Graphviz
+    Dot,
+    /// For browsers
+    Svg,
+}
+
+pub fn main(args: &GraphArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let path = Path::new(&args.target);
+    // A file is what it is called; all else that is no path is a run.
+    let graph = if common::workflow_path(&around, path).is_file() || looks_like_file(path) {
+        of_workflow(&around, path)?
+    } else {
+        of_run(&around, &args.target)?
+    };
+    let text = match (common.json, format(args)) {
+        (true, _) => format!("{}\n", show::document("graph/v1", graph.to_json())),
+        (false, Format::Mermaid) => mermaid::draw(&graph),
+        (false, Format::Dot) => dot::draw(&graph),
+        (false, Format::Svg) => svg::draw(&graph),
+    };
+    let Some(file) = &args.output else {
+        put(&text)?;
+        return Ok(0);
+    };
+    std::fs::write(file, text)
+        .map_err(|error| Failure::new(1, format!("cannot write `{}`: {error}", file.display())))?;
+    around.say(format!("wrote {}", file.display()));
+    Ok(0)
+}
+
+fn looks_like_file(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    path.components().count() > 1 || matches!(ending, Some("yaml" | "yml"))
+}
+
+fn format(args: &GraphArgs) -> Format {
+    let ending = args.output.as_deref().and_then(Path::extension).and_then(|end| end.to_str());
+    args.format.unwrap_or(match ending {
+        Some("svg") => Format::Svg,
+        Some("dot" | "gv") => Format::Dot,
+        _ => Format::Mermaid,
+    })
+}
+
+fn of_workflow(around: &Surroundings, path: &Path) -> Result<Graph, Failure> {
+    let text = common::read_workflow(around, path).map_err(|message| Failure::new(2, message))?;
+    let file = path.display().to_string();
+    let workspace = common::open_workspace(around)?;
+    let (plan, _) = compile_in(&workspace, &around.config, &text)
+        .map_err(|problems| Failure::in_text(problems, &file, &text))?;
+    let title = match &plan.name {
+        Some(name) => format!("{name} ({file})"),
+        None => file,
+    };
+    Ok(Graph::new(&title, &plan, None))
+}
+
+fn of_run(around: &Surroundings, name: &str) -> Result<Graph, Failure> {
+    let (id, _) = common::find_run(around, name)?;
+    let queue = show::queue_if_any(around)?;
+    let board = show::board(around, queue)?;
+    let damaged = |error| {
+        Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
+    };
+    let detail = board.detail(&id).map_err(damaged)?;
+    let (plan, run) = board.open(&id).map_err(damaged)?;
+    let states: HashMap<String, State> =
+        detail.steps.iter().map(|step: &StepView| (step.step.clone(), state(step.state))).collect();
+    let (file, standing) = (&run.origin.workflow_file, detail.run.state.word());
+    let title = format!("{file}, run {id}: {standing}");
+    Ok(Graph::new(&title, &plan, Some(&Seen { run: &run, states })))
+}
+
+/// A picture has fewer words than a list.
+fn state(shown: StepShown) -> State {
+    match shown {
+        StepShown::Completed => State::Completed,
+        StepShown::Failed => State::Failed,
+        StepShown::Skipped => State::Skipped,
+        StepShown::Asking => State::Paused,
+        StepShown::Interrupted => State::Interrupted,
+        StepShown::Running | StepShown::Ended => State::Running,
+        StepShown::Pending
+        | StepShown::Ready
+        | StepShown::Waiting
+        | StepShown::Lost
+        | StepShown::Resting => State::Pending,
+    }
+}

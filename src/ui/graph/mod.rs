@@ -1,0 +1,592 @@
+//! A workflow as a picture: its steps as nodes, what follows what as edges, and where a run of it
+//! stands. The formats are drawn from this by [`mermaid`], [`dot`] and [`svg`].
+//!
+//! **Invariant:** nothing here touches the world, and no text of an author's reaches a picture
+//! unescaped. Nodes go by numbers, `n0`, `n1`, …; names are text like any other.
+
+pub mod dot;
+mod layout;
+pub mod mermaid;
+pub mod svg;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::engine::run::{Body, Slot, StepState};
+use crate::engine::{Run, StepStatus};
+use crate::ids::StepPath;
+use crate::template::{Hole, Missing, Scope, Template};
+use crate::workflow::Plan;
+use crate::workflow::plan::{
+    Action, Block, Edges, Handlers, JoinRule, RoundsKind, Runtime, Step, Target, Test, When, Words,
+};
+
+/// How much of a condition is shown in a node.
+const LONGEST: usize = 60;
+
+pub struct Graph {
+    pub title: String,
+    /// Its steps follow each other, instead of waiting for those that they name.
+    pub sequence: bool,
+    pub nodes: Vec<Node>,
+    pub edges: Vec<Edge>,
+}
+
+pub struct Node {
+    pub name: String,
+    pub kind: Kind,
+    /// The provider it asks, the command file it is, what runs its script.
+    pub detail: Option<String>,
+    pub agent: Option<String>,
+    /// What must hold for it to run.
+    pub when: Option<String>,
+    pub join: JoinRule,
+    /// How many rounds it may have.
+    pub most: Option<u32>,
+    /// The loop over items that it belongs to, and how many there are around it.
+    pub inside: Option<usize>,
+    pub depth: usize,
+    pub progress: Option<Progress>,
+}
+
+/// Where a run stands at a node. Of a loop over items it tells of the newest item.
+pub struct Progress {
+    pub state: State,
+    pub attempts: u32,
+    /// Rounds begun, or items done.
+    pub done: Option<usize>,
+    pub items: Option<usize>,
+}
+
+/// What a node does, in the word of its author.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A command line.
+    Exec,
+    /// A command file.
+    Command,
+    Provider,
+    Prompt,
+    Bash,
+    Script,
+    Wait,
+    Each,
+    Loop,
+    Approval,
+    Cancel,
+    /// Where a `goto` ends the run.
+    End,
+}
+
+impl Kind {
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Exec | Kind::Command => "command",
+            Kind::Provider => "provider",
+            Kind::Prompt => "prompt",
+            Kind::Bash => "bash",
+            Kind::Script => "script",
+            Kind::Wait => "wait_for",
+            Kind::Each => "for_each",
+            Kind::Loop => "loop",
+            Kind::Approval => "approval",
+            Kind::Cancel => "cancel",
+            Kind::End => "end",
+        }
+    }
+
+    fn of(step: &Step) -> Kind {
+        match &step.action {
+            Action::Exec { .. } => Kind::Exec,
+            Action::Ask { .. } => Kind::Provider,
+            Action::Wait(_) => Kind::Wait,
+            Action::Each(_) => Kind::Each,
+            Action::Prompt(prompt) => match prompt.words {
+                Words::Inline(_) => Kind::Prompt,
+                Words::Command(_) => Kind::Command,
+            },
+            Action::Shell { .. } => Kind::Bash,
+            Action::Script(_) => Kind::Script,
+            Action::Rounds(rounds) => match rounds.kind {
+                RoundsKind::Loop => Kind::Loop,
+                RoundsKind::Approval => Kind::Approval,
+            },
+            Action::Gate(_) => Kind::Approval,
+            Action::Cancel { .. } => Kind::Cancel,
+        }
+    }
+
+    /// How it is drawn.
+    fn shape(self) -> Shape {
+        match self {
+            Kind::Exec | Kind::Bash | Kind::Script => Shape::Box,
+            Kind::Command | Kind::Provider | Kind::Prompt => Shape::Round,
+            Kind::Loop | Kind::Each => Shape::Double,
+            Kind::Approval => Shape::Hexagon,
+            Kind::Wait => Shape::Slanted,
+            Kind::Cancel | Kind::End => Shape::Octagon,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Box,
+    Round,
+    Double,
+    Hexagon,
+    Slanted,
+    Octagon,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Completed,
+    Failed,
+    Skipped,
+    Running,
+    Paused,
+    Pending,
+    /// It ran when whoever drove the run went away.
+    Interrupted,
+}
+
+impl State {
+    pub const ALL: [State; 7] = [
+        State::Completed,
+        State::Failed,
+        State::Skipped,
+        State::Running,
+        State::Paused,
+        State::Pending,
+        State::Interrupted,
+    ];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Completed => "completed",
+            State::Failed => "failed",
+            State::Skipped => "skipped",
+            State::Running => "running",
+            State::Paused => "paused",
+            State::Pending => "pending",
+            State::Interrupted => "interrupted",
+        }
+    }
+
+    /// The colours of its area and of its border.
+    fn colours(self) -> (&'static str, &'static str) {
+        match self {
+            State::Completed => ("#d3f9d8", "#2b8a3e"),
+            State::Failed => ("#ffe3e3", "#c92a2a"),
+            State::Skipped => ("#f1f3f5", "#868e96"),
+            State::Running => ("#d0ebff", "#1864ab"),
+            State::Paused => ("#fff3bf", "#e67700"),
+            State::Pending => ("#ffffff", "#868e96"),
+            State::Interrupted => ("#ffe8cc", "#d9480f"),
+        }
+    }
+}
+
+impl From<StepStatus> for State {
+    fn from(status: StepStatus) -> State {
+        match status {
+            StepStatus::Pending => State::Pending,
+            StepStatus::Running => State::Running,
+            StepStatus::Completed => State::Completed,
+            StepStatus::Failed => State::Failed,
+            StepStatus::Skipped => State::Skipped,
+            StepStatus::Paused => State::Paused,
+        }
+    }
+}
+
+pub struct Edge {
+    pub from: usize,
+    pub to: usize,
+    pub kind: EdgeKind,
+    pub label: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EdgeKind {
+    /// The second waits for the first.
+    Dependency,
+    /// The second comes after the first.
+    Sequence,
+    Goto,
+    /// From the end of an item to the next.
+    Item,
+}
+
+impl EdgeKind {
+    fn word(self) -> &'static str {
+        match self {
+            EdgeKind::Dependency => "dependency",
+            EdgeKind::Sequence => "sequence",
+            EdgeKind::Goto => "goto",
+            EdgeKind::Item => "item",
+        }
+    }
+}
+
+/// A run, and what is known of its steps beside what the run itself says, by their paths.
+pub struct Seen<'a> {
+    pub run: &'a Run,
+    pub states: HashMap<String, State>,
+}
+
+impl Graph {
+    pub fn new(title: &str, plan: &Plan, seen: Option<&Seen>) -> Graph {
+        let sequence = plan.root.edges.is_none();
+        let graph = Graph { title: title.into(), sequence, nodes: Vec::new(), edges: Vec::new() };
+        let mut drawing = Drawing { graph, seen, end: None };
+        let body = seen.map(|seen| &seen.run.body);
+        let level = drawing.nodes(&plan.root, body, None, &mut Vec::new());
+        match &plan.root.edges {
+            Some(edges) => drawing.dependencies(edges, &level),
+            None => drawing.sequence(&plan.root, &mut vec![&level], None),
+        }
+        drawing.graph
+    }
+
+    /// Whether it tells of a run.
+    fn has_states(&self) -> bool {
+        self.nodes.iter().any(|node| node.progress.is_some())
+    }
+
+    /// What programs are told.
+    pub fn to_json(&self) -> Value {
+        let nodes = self.nodes.iter().enumerate().map(|(index, node)| node.to_json(index));
+        let edges = self.edges.iter().map(|edge| {
+            json!({ "from": id(edge.from), "to": id(edge.to), "kind": edge.kind.word(),
+                    "label": edge.label })
+        });
+        json!({
+            "title": self.title,
+            "nodes": nodes.collect::<Vec<_>>(),
+            "edges": edges.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// What a node goes by in a picture.
+fn id(index: usize) -> String {
+    format!("n{index}")
+}
+
+impl Node {
+    /// What is written in it, line by line: its name first.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.name.clone()];
+        if self.kind != Kind::End {
+            let agent = self.agent.as_ref().map(|agent| format!("agent {agent}"));
+            let what = [Some(self.kind.word().to_owned()), self.detail.clone()];
+            let what = what.into_iter().flatten().collect::<Vec<_>>().join(" ");
+            lines.push([Some(what), agent].into_iter().flatten().collect::<Vec<_>>().join(", "));
+        }
+        lines.extend(self.when.as_ref().map(|when| shorten(&format!("when {when}"), LONGEST)));
+        match &self.progress {
+            None => lines.extend(self.most.map(|most| format!("up to {most} rounds"))),
+            Some(progress) => lines.push(progress.words(self.most)),
+        }
+        lines
+    }
+
+    fn to_json(&self, index: usize) -> Value {
+        let mut node = json!({
+            "id": id(index), "name": self.name, "kind": self.kind.word(),
+            "detail": self.detail, "agent": self.agent, "when": self.when,
+            "trigger_rule": self.join.name(), "max_rounds": self.most,
+            "inside": self.inside.map(id),
+        });
+        if let Some(progress) = &self.progress {
+            node["state"] = progress.state.word().into();
+            node["attempts"] = progress.attempts.into();
+            let done = if progress.items.is_some() { "items_done" } else { "rounds" };
+            node[done] = progress.done.into();
+            node["items"] = progress.items.into();
+        }
+        if let Some(node) = node.as_object_mut() {
+            node.retain(|_, value| !value.is_null());
+        }
+        node
+    }
+}
+
+impl Progress {
+    fn words(&self, most: Option<u32>) -> String {
+        let mut words = vec![self.state.word().to_owned()];
+        if self.attempts > 1 {
+            words.push(format!("{} attempts", self.attempts));
+        }
+        match (self.done, self.items, most) {
+            (Some(done), Some(items), _) => words.push(format!("{done} of {items} items")),
+            (Some(done), None, Some(most)) if done > 0 => {
+                words.push(format!("round {done} of {most}"));
+            }
+            _ => {}
+        }
+        words.join(", ")
+    }
+}
+
+/// The numbers of a block's nodes, and of those in its loops.
+struct Level {
+    nodes: Vec<usize>,
+    inner: Vec<Option<Level>>,
+}
+
+struct Drawing<'a> {
+    graph: Graph,
+    seen: Option<&'a Seen<'a>>,
+    end: Option<usize>,
+}
+
+impl Drawing<'_> {
+    fn nodes(
+        &mut self,
+        block: &Block,
+        body: Option<&Body>,
+        inside: Option<usize>,
+        loops: &mut Vec<(String, usize)>,
+    ) -> Level {
+        let mut level = Level { nodes: Vec::new(), inner: Vec::new() };
+        for (index, step) in block.steps.iter().enumerate() {
+            let slot = body.and_then(|body| body.slots.get(index));
+            let path = StepPath { loops: loops.clone(), step: step.name.clone() };
+            let node = self.node(step, slot, index, &path, inside, block.edges.as_ref());
+            let number = self.graph.nodes.len();
+            self.graph.nodes.push(node);
+            level.nodes.push(number);
+            level.inner.push(match &step.action {
+                Action::Each(each) => {
+                    let (item, body) = newest(slot);
+                    loops.push((step.name.clone(), item));
+                    // Of an item that never began, all is yet to come.
+                    let none = Body::new(&each.block, 0);
+                    let body = body.or(self.seen.map(|_| &none));
+                    let inner = self.nodes(&each.block, body, Some(number), loops);
+                    loops.pop();
+                    Some(inner)
+                }
+                _ => None,
+            });
+        }
+        level
+    }
+
+    fn node(
+        &self,
+        step: &Step,
+        slot: Option<&Slot>,
+        index: usize,
+        path: &StepPath,
+        inside: Option<usize>,
+        edges: Option<&Edges>,
+    ) -> Node {
+        let detail = match &step.action {
+            Action::Ask { provider, .. } => Some(provider.clone()),
+            Action::Prompt(prompt) => match &prompt.words {
+                Words::Command(name) => Some(name.clone()),
+                Words::Inline(_) => None,
+            },
+            Action::Script(script) => Some(match script.runtime {
+                Runtime::Bun => "bun".to_owned(),
+                Runtime::Uv => "uv".to_owned(),
+            }),
+            _ => None,
+        };
+        Node {
+            name: step.name.clone(),
+            kind: Kind::of(step),
+            detail,
+            agent: step.agent.clone(),
+            when: step.when.as_ref().map(condition),
+            join: edges.and_then(|edges| edges.rules.get(index)).copied().unwrap_or_default(),
+            most: match &step.action {
+                // An approval that nothing follows a rejection of has no second round.
+                Action::Rounds(rounds) => Some(rounds.most).filter(|most| *most > 1),
+                _ => None,
+            },
+            inside,
+            depth: path.loops.len(),
+            progress: slot.map(|slot| self.progress(step, slot, path)),
+        }
+    }
+
+    fn progress(&self, step: &Step, slot: &Slot, path: &StepPath) -> Progress {
+        let told = self.seen.and_then(|seen| seen.states.get(&path.to_string()));
+        let each = slot.each.as_deref();
+        let newest = each.and_then(|each| each.iterations.get(each.index));
+        let state = match told {
+            _ if asks(slot) => State::Paused,
+            // It is open so that the run can be resumed there.
+            Some(State::Interrupted) if newest.is_some_and(|item| item.failed) => State::Failed,
+            Some(state) => *state,
+            None => slot.status().into(),
+        };
+        let over_items = matches!(step.action, Action::Each(_));
+        Progress {
+            state,
+            attempts: slot.attempts,
+            done: each.map(|each| if over_items { each.index } else { each.iterations.len() }),
+            items: each.filter(|_| over_items).map(|each| each.items.len()),
+        }
+    }
+
+    fn dependencies(&mut self, edges: &Edges, level: &Level) {
+        for (step, before) in edges.before.iter().enumerate() {
+            let rule = edges.rules.get(step).copied().unwrap_or_default();
+            let label = (rule != JoinRule::default()).then(|| rule.name());
+            let mut before = before.clone();
+            before.sort_unstable();
+            before.dedup();
+            for upstream in before {
+                let (from, to) = (level.nodes[upstream], level.nodes[step]);
+                self.graph.edges.push(Edge { from, to, kind: EdgeKind::Dependency, label });
+            }
+        }
+    }
+
+    /// What follows what in a sequence, and in the loops in it. The last of `around` is its level.
+    fn sequence(&mut self, block: &Block, around: &mut Vec<&Level>, header: Option<usize>) {
+        let Some(level) = around.last().copied() else { return };
+        for (index, step) in block.steps.iter().enumerate() {
+            let from = level.nodes[index];
+            if let (Action::Each(each), Some(inner)) = (&step.action, &level.inner[index]) {
+                if let Some(first) = inner.nodes.first() {
+                    self.edge(from, *first, EdgeKind::Sequence, Some("each item"));
+                }
+                around.push(inner);
+                self.sequence(&each.block, around, Some(from));
+                around.pop();
+            }
+            let Handlers { success, failure, always } = step.on;
+            let plain = always.is_none() && success.is_none();
+            for (target, label) in [(always, "always"), (success, "success"), (failure, "failure")]
+            {
+                // What always follows leaves nothing to the others.
+                let Some(target) = target.filter(|_| always.is_none() || label == "always") else {
+                    continue;
+                };
+                let to = self.target(target, around);
+                self.edge(from, to, EdgeKind::Goto, Some(label));
+            }
+            match (plain, level.nodes.get(index + 1), header) {
+                (true, Some(next), _) => self.edge(from, *next, EdgeKind::Sequence, None),
+                (true, None, Some(header)) => {
+                    self.edge(from, header, EdgeKind::Item, Some("next item"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn target(&mut self, target: Target, around: &[&Level]) -> usize {
+        let found = match target {
+            Target::Step { out, step } => {
+                let level = around.len().checked_sub(out + 1).and_then(|level| around.get(level));
+                level.and_then(|level| level.nodes.get(step)).copied()
+            }
+            Target::End => None,
+        };
+        found.unwrap_or_else(|| *self.end.get_or_insert_with(|| add_end(&mut self.graph)))
+    }
+
+    fn edge(&mut self, from: usize, to: usize, kind: EdgeKind, label: Option<&'static str>) {
+        self.graph.edges.push(Edge { from, to, kind, label });
+    }
+}
+
+fn add_end(graph: &mut Graph) -> usize {
+    graph.nodes.push(Node {
+        name: "end".into(),
+        kind: Kind::End,
+        detail: None,
+        agent: None,
+        when: None,
+        join: JoinRule::default(),
+        most: None,
+        inside: None,
+        depth: 0,
+        progress: None,
+    });
+    graph.nodes.len() - 1
+}
+
+/// The newest item of a loop: its number, and where its steps stand.
+fn newest(slot: Option<&Slot>) -> (usize, Option<&Body>) {
+    let Some(each) = slot.and_then(|slot| slot.each.as_deref()) else { return (0, None) };
+    let item = each.index.min(each.iterations.len().saturating_sub(1));
+    (item, each.iterations.get(item).map(|iteration| &iteration.body))
+}
+
+/// Whether a person is asked, by the step or within its round.
+fn asks(slot: &Slot) -> bool {
+    match slot.state {
+        StepState::Waiting | StepState::Asking => true,
+        StepState::Running => {
+            let (_, body) = newest(Some(slot));
+            body.and_then(Body::current).is_some_and(asks)
+        }
+        _ => false,
+    }
+}
+
+/// A condition as its author wrote it.
+fn condition(when: &When) -> String {
+    match when {
+        When::Outputs(condition) => condition.text().to_owned(),
+        When::Test(Test { equals, exists, not_exists }) => {
+            let equals = equals.as_ref();
+            let equals = equals.map(|(one, other)| format!("{} = {}", text(one), text(other)));
+            let exists = exists.as_ref().map(|path| format!("{} exists", text(path)));
+            let not = not_exists.as_ref().map(|path| format!("no {} exists", text(path)));
+            [equals, exists, not].into_iter().flatten().collect::<Vec<_>>().join(" and ")
+        }
+    }
+}
+
+/// Fills every hole with itself.
+struct AsWritten;
+
+impl Scope for AsWritten {
+    fn look_up(&self, hole: &Hole) -> Result<Cow<'_, Value>, Missing> {
+        Ok(Cow::Owned(Value::String(format!("${{{}}}", hole.raw))))
+    }
+}
+
+fn text(template: &Template) -> String {
+    template.render(&AsWritten).unwrap_or_default()
+}
+
+/// At most so many columns of a text, on one line; what is left out shows as `…`.
+fn shorten(text: &str, most: usize) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut used = 0;
+    for (at, letter) in text.char_indices() {
+        used += columns(letter);
+        let last = at + letter.len_utf8() == text.len();
+        if used > most || (used == most && !last) {
+            return format!("{}…", &text[..at]);
+        }
+    }
+    text
+}
+
+/// How wide a letter is, about: those of East Asia and most signs beyond them take two columns.
+fn columns(letter: char) -> usize {
+    if letter >= '\u{1100}' { 2 } else { 1 }
+}
+
+/// A letter that a picture may have in its text: one that moves no cursor and that XML knows.
+fn printable(letter: char) -> char {
+    let bad = letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}');
+    if bad { '\u{fffd}' } else { letter }
+}
+
+#[cfg(test)]
+mod tests;
