@@ -127,7 +127,8 @@ fn show(gate: &Gate) -> String {
     if gate.answered {
         return format!(
             "run {run_id} waits at `{node}`{since}{until}:\n{asked}  \
-             it was answered, and counts once somebody drives the run: orchestrate resume {run_id}\n"
+             it was answered, which counts once somebody drives the run:\n  \
+             orchestrate resume {run_id}\n"
         );
     }
     format!(
