@@ -194,8 +194,7 @@ impl Preparing<'_> {
             if !fits && named {
                 let (name, bytes) = (var.name(), value.len());
                 return Err(Refusal::new(format!(
-                    "`${name}` has {bytes} bytes, but a script can be given {VARIABLE_BYTES} at \
-                     most"
+                    "`${name}` has {bytes} bytes; a script can be given {VARIABLE_BYTES} at most"
                 )));
             }
             if fits {

@@ -209,6 +209,9 @@ pub struct StepView {
     pub error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<Items>,
+    /// What asking a provider has cost, over all attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Spent>,
     /// How many rounds were begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<usize>,
@@ -222,9 +225,6 @@ pub struct StepView {
     /// The nodes before it that have not settled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
-    /// What asking a provider has cost, over all attempts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Spent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskView>,
 }
