@@ -17,6 +17,8 @@ mod fleet;
 mod fleet_faults;
 mod hostile;
 mod kill;
+mod nodes;
+mod nodes_fleet;
 mod pattern;
 mod runtimes;
 mod signals;
@@ -58,6 +60,8 @@ fn coded() -> Vec<Trial> {
         doctor::trials(),
         hostile::trials(),
         kill::trials(),
+        nodes::trials(),
+        nodes_fleet::trials(),
         runtimes::trials(),
         signals::trials(),
         terminal::trials(),
