@@ -727,7 +727,8 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(name, move || what_does_not_fit_is_told_and_left_alone(fault)));
     }
     for (kill, how) in [(Kill::Instead, "instead of"), (Kill::During, "during")] {
-        let stories: [(&str, fn(Kill)); 4] = [
+        type Story = (&'static str, fn(Kill));
+        let stories: [Story; 4] = [
             ("making", making_goes_on_after_a_kill),
             ("checkpoint", a_checkpoint_goes_on_after_a_kill),
             ("merge", a_merge_goes_on_after_a_kill),
