@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 
 use crate::template::nodes::{NodeRef, NodeText, Piece};
+use crate::template::spell;
 
 /// Where a reference is no word of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +63,28 @@ pub fn spots(script: &NodeText) -> Vec<Option<Spot>> {
     Scanner::new(&sketch(script)).scan()
 }
 
+/// The same for the values of a script that is a spell, rendered.
+pub fn spots_of_values(pieces: &[spell::Piece]) -> Vec<Option<Spot>> {
+    let mut sketch = Vec::new();
+    for piece in pieces {
+        match piece {
+            spell::Piece::Text(text) => sketch.extend(text.bytes().map(unmarked)),
+            spell::Piece::Value(_) => sketch.push(MARK),
+        }
+    }
+    Scanner::new(&sketch).scan()
+}
+
+fn unmarked(byte: u8) -> u8 {
+    if byte == MARK { b' ' } else { byte }
+}
+
 /// A script with a mark for each reference.
 fn sketch(script: &NodeText) -> Vec<u8> {
     let mut sketch = Vec::new();
     for piece in script.pieces() {
         match piece {
-            Piece::Text(text) => {
-                sketch.extend(text.bytes().map(|b| if b == MARK { b' ' } else { b }))
-            }
+            Piece::Text(text) => sketch.extend(text.bytes().map(unmarked)),
             Piece::Var(var) => sketch.extend(var.to_string().bytes()),
             Piece::Ref(_) => sketch.push(MARK),
         }
