@@ -32,6 +32,69 @@ pub fn name_fault(name: &str) -> Option<&'static str> {
     None
 }
 
+/// The identity of a bead, and of what is made for it: the name of a directory, a part of a
+/// branch's name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct BeadId(String);
+
+impl BeadId {
+    /// Says why `id` cannot be one, or nothing when it can. What `git` refuses in the name of a
+    /// branch is refused here.
+    pub fn fault(id: &str) -> Option<&'static str> {
+        if id.is_empty() {
+            return Some("it is empty");
+        }
+        if id.len() > NAME_MAX {
+            return Some("it is longer than 128 characters");
+        }
+        if !id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')) {
+            return Some("only letters, digits, `.`, `_` and `-` may be in it");
+        }
+        if id.contains("..") {
+            return Some("it contains `..`");
+        }
+        if id.starts_with(['-', '.']) {
+            return Some("it must not begin with `-` or `.`");
+        }
+        if id.ends_with('.') || id.ends_with(".lock") {
+            return Some("it must not end in `.` or `.lock`");
+        }
+        None
+    }
+
+    pub fn parse(text: &str) -> Result<BeadId, String> {
+        match BeadId::fault(text) {
+            None => Ok(BeadId(text.to_owned())),
+            Some(fault) => Err(format!("`{text}` cannot be an id: {fault}")),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<BeadId> for String {
+    fn from(id: BeadId) -> String {
+        id.0
+    }
+}
+
+impl TryFrom<String> for BeadId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<BeadId, String> {
+        BeadId::parse(&text)
+    }
+}
+
+impl fmt::Display for BeadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// A run's identity: when it began, to the second, and six random characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -163,6 +226,17 @@ impl fmt::Display for StepPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_id_of_a_bead_can_name_a_directory_and_a_branch() {
+        for good in ["bd-12", "a", "_x", "1.2.3", "Fix_login-now", "lock"] {
+            assert_eq!(BeadId::fault(good), None, "{good}");
+        }
+        let long = "a".repeat(129);
+        for bad in ["", ".", "..", ".a", "-a", "a..b", "a/b", "a b", "a.lock", "a.", "ä", &long] {
+            assert!(BeadId::fault(bad).is_some(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_run_id_has_one_form() {

@@ -7,6 +7,7 @@
 
 pub mod digest;
 pub mod ids;
+pub mod process;
 pub mod random;
 pub mod time;
 
@@ -15,15 +16,19 @@ pub mod template;
 
 pub mod workflow;
 
+pub mod bead;
+
 pub mod engine;
 
 pub mod prompt;
 
 pub mod disk;
 pub mod exec;
+pub mod git;
 pub mod queue;
 pub mod store;
 pub mod workspace;
+pub mod worktree;
 
 pub mod offline;
 

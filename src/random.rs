@@ -22,6 +22,12 @@ pub fn word(mut bits: u64) -> String {
     (0..10).map(|_| draw()).collect()
 }
 
+/// A number that the system's own source of chance is behind.
+pub fn chance() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
 /// A seed's row, drawn one after the other.
 #[derive(Clone, Debug)]
 pub struct Random {

@@ -95,6 +95,9 @@ pub struct Record {
     /// What asking a provider cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Box<Spent>>,
+    /// What earlier attempts cost, those of earlier visits included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spent_before: Option<Box<Usage>>,
     /// The task that the attempt went out as, in a fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskRef>,
@@ -204,6 +207,15 @@ impl Record {
             error: Some(Fault { message: message.into(), exit_code, context, ..Fault::default() }),
             ..Record::default()
         }
+    }
+
+    /// What all attempts so far have cost, or nothing if none asked a provider.
+    pub fn spent(&self) -> Option<Usage> {
+        let mut sum = self.spent_before.as_deref().cloned();
+        if let Some(spent) = &self.usage {
+            sum.get_or_insert_default().add(&spent.usage);
+        }
+        sum
     }
 
     pub fn skipped(at: Time, cause: Option<SkipCause>, warning: Option<String>) -> Self {

@@ -292,6 +292,23 @@ impl Run {
         }
     }
 
+    /// Every slot with its address, loops before what is in them.
+    pub fn slots(&self) -> Vec<(Address, &Slot)> {
+        fn walk<'a>(body: &'a Body, loops: &[(usize, usize)], into: &mut Vec<(Address, &'a Slot)>) {
+            for (step, slot) in body.slots.iter().enumerate() {
+                into.push((Address { loops: loops.to_vec(), step }, slot));
+                let items = slot.each.iter().flat_map(|each| each.iterations.iter().enumerate());
+                for (item, iteration) in items {
+                    let inner = [loops, &[(step, item)]].concat();
+                    walk(&iteration.body, &inner, into);
+                }
+            }
+        }
+        let mut found = Vec::new();
+        walk(&self.body, &[], &mut found);
+        found
+    }
+
     /// The innermost step at a cursor, from a step of the workflow on.
     pub fn inner_position(&self, step: usize) -> Address {
         let mut at = Address { loops: Vec::new(), step };

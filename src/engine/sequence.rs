@@ -62,6 +62,7 @@ pub fn launch(
     slot.tries += 1;
     slot.keep = false;
     let asked_again = slot.record.as_ref().map_or(0, |record| asked_again(record));
+    let spent_before = slot.record.as_ref().and_then(|record| record.spent()).map(Box::new);
     // What a person said of a merge stays with it.
     let merges = matches!(here.step_of(plan).action, Action::Merge { .. });
     let gate = slot.record.take().filter(|_| merges).and_then(|record| record.gate);
@@ -72,6 +73,7 @@ pub fn launch(
         task: task.clone(),
         asked_again,
         gate,
+        spent_before,
         ..Record::default()
     }));
     graph::note_inputs(plan, run, here);
@@ -105,13 +107,16 @@ pub fn end(
         slot.tries += 1;
         slot.each = None;
     }
-    let launched = slot.record.take().filter(|_| ran).unwrap_or_default();
+    let last = slot.record.take().unwrap_or_default();
+    let before = Record { spent_before: last.spent().map(Box::new), ..Record::default() };
+    let launched = if ran { last } else { Box::new(before) };
     let started = launched.started_at.unwrap_or(at);
     let mut record = record.clone();
     record.task = launched.task;
     record.asked_again = launched.asked_again;
     record.inputs = launched.inputs;
     record.gate = launched.gate;
+    record.spent_before = launched.spent_before;
     record.attempt = attempt;
     record.started_at = Some(started);
     record.completed_at = Some(at);

@@ -24,6 +24,7 @@ mod stop;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod tool;
 mod whole;
 
 use std::ffi::OsString;
@@ -38,6 +39,7 @@ pub use mask::{Mask, Masker};
 pub use run::run;
 pub use start::{STRING_BYTES, StartError, locate};
 pub use stop::Stop;
+pub use tool::{Said, call};
 pub use whole::{WHOLE_BYTES, WholeText};
 
 /// The environment variable by which every descendant of a child is found.
@@ -61,6 +63,24 @@ pub struct Order<'a> {
     /// Unique to this attempt; the value of [`MARK`].
     pub mark: &'a str,
     pub sweep: Sweep,
+}
+
+impl<'a> Order<'a> {
+    /// A child with no input, no limit and nothing of its own in its environment.
+    pub fn new(argv: &'a [String], cwd: &'a Path, mark: &'a str) -> Order<'a> {
+        Order {
+            argv,
+            cwd,
+            env: &[],
+            env_remove: &[],
+            stdin: None,
+            timeout: None,
+            idle: None,
+            grace: Duration::from_secs(5),
+            mark,
+            sweep: Sweep::OnStop,
+        }
+    }
 }
 
 /// When processes that outlive the child are ended.

@@ -76,8 +76,13 @@ impl StartError {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is where children are started")]
 pub(super) fn start(order: &Order) -> Result<Child, StartError> {
+    start_on(order, if order.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
+}
+
+/// The same, with something of the caller's as its input.
+#[expect(clippy::disallowed_methods, reason = "this is where children are started")]
+pub(super) fn start_on(order: &Order, stdin: Stdio) -> Result<Child, StartError> {
     check(order)?;
     let program = &order.argv[0];
     let mut command = if program.contains('/') {
@@ -90,7 +95,7 @@ pub(super) fn start(order: &Order) -> Result<Child, StartError> {
     order.env_remove.iter().for_each(|name| _ = command.env_remove(name));
     command.envs(order.env.iter().map(|(name, value)| (name, value)));
     command.env(MARK, full_mark(order.mark));
-    command.stdin(if order.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+    command.stdin(stdin);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     children::spawn(&mut command).map_err(|error| explain(order, error))
 }

@@ -2,7 +2,9 @@
 //! of its own, the beginning still in memory, when it is not.
 //!
 //! **Invariant:** a file that is there is never written to: it may be that of somebody who does the
-//! same, and was given up too early or wakes up too late. **Invariant:** however the stream is cut into pieces, the text is what all of it at once would
+//! same, and was given up too early or wakes up too late.
+//!
+//! **Invariant:** however the stream is cut into pieces, the text is what all of it at once would
 //! have been: a character or a newline at the end of a piece waits for what comes after it.
 
 use std::fs::{self, File};

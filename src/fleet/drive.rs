@@ -138,6 +138,21 @@ impl Drive {
         found
     }
 
+    /// Tasks that were out when a node ended the run; somebody may still be at them.
+    pub fn tasks_cut_off(&self) -> Vec<(StepPath, Attempt, TaskRef)> {
+        let mut found = Vec::new();
+        for (here, slot) in self.run.slots() {
+            let Some(record) = slot.record.as_deref() else { continue };
+            // Whoever executes a task to its end leaves numbers.
+            if record.metrics.is_none()
+                && let Some(task) = record.task.clone()
+            {
+                found.push((here.path(&self.plan), slot.attempts, task));
+            }
+        }
+        found
+    }
+
     /// The attempts that whoever drove the run before was executing itself.
     pub fn cut_off(&self) -> Vec<(StepPath, Attempt)> {
         let mut found = Vec::new();

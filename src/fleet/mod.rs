@@ -24,6 +24,7 @@ pub mod perform;
 mod pool;
 pub mod post;
 pub mod prepare;
+pub mod providers;
 pub mod retain;
 pub mod run_task;
 pub mod say;

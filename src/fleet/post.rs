@@ -153,6 +153,10 @@ pub fn status(claim: &Claim, record: &Record, began: Time, ended: Time) -> Map<S
             status.insert(key.into(), value.clone());
         }
     }
+    if let Some(spent) = &record.usage {
+        status.insert("usage".into(), json!(spent));
+        status.insert("session".into(), json!(spent.session));
+    }
     if let Some(error) = error {
         let reason = if record.exit_code == Some(124) { "timeout" } else { "failed" };
         let message = &error.message;

@@ -96,7 +96,7 @@ impl Verdict {
     pub(super) fn of_status(status: u64, reason: &str) -> Option<Verdict> {
         let reason = reason.to_owned();
         match status {
-            401 | 402 | 403 => Some(Verdict::NeedsPerson { reason }),
+            401..=403 => Some(Verdict::NeedsPerson { reason }),
             408 | 429 | 500..=599 => Some(Verdict::BackOff { reason }),
             400..=499 => Some(Verdict::Fail { reason }),
             _ => None,

@@ -8,6 +8,7 @@
 
 mod members;
 mod runs;
+mod spent;
 mod tasks;
 mod why;
 
@@ -31,8 +32,9 @@ use crate::workspace::Workspace;
 
 pub use members::{Life, Members, WorkerView};
 pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView};
+pub use spent::{RunSpent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
-pub use why::{remark, why_run, why_step, why_task};
+pub use why::{remark, skipped, why_run, why_step, why_task};
 
 /// How often a task that moves while it is looked for is looked for again.
 const LOOKS: usize = 2;

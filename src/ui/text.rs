@@ -80,11 +80,26 @@ impl TextReport {
         let place = format!("{}[{}/{total}]", "  ".repeat(address.loops.len()), address.step + 1);
         let agent = address.step_of(plan).agent.as_ref().map(|agent| format!(" ({agent})"));
         let agent = agent.unwrap_or_default();
+        // A check that says no is an answer, and no failure.
+        if is_check(plan, &address) && record.exit_code.is_some() && record.metrics.is_some() {
+            let done = record.status == StepStatus::Completed;
+            let word = if done { "done" } else { "not done yet" };
+            let time = seconds(record.duration_ms.unwrap_or(0));
+            return self.say(&format!("{place} {step}: {word} ({time})"));
+        }
         let line = format!("{place} {step}{agent}: {}", self.outcome(record, run, &address));
         self.say(&line);
         if record.status == StepStatus::Failed {
             self.explain(record);
         }
+    }
+
+    /// Tells that something about a node came to pass without an execution.
+    fn node(&mut self, plan: &Plan, step: &str, what: &str) {
+        let Some(address) = Address::parse(plan, step) else { return };
+        let index = address.loops.first().map_or(address.step, |(node, _)| *node);
+        let steps = &plan.root.steps;
+        self.say(&format!("[{}/{}] {}: {what}", index + 1, steps.len(), steps[index].name));
     }
 
     /// Tells of the loops that ended with this event: those around its step, inside out.
@@ -185,7 +200,8 @@ impl TextReport {
             }
             StepStatus::Skipped => {
                 let why = match (&record.warning, record.skip_cause) {
-                    (Some(warning), _) => format!(" ({warning})"),
+                    // The warning itself was told when it arose.
+                    (Some(_), _) => " (its condition cannot be read)".into(),
                     (None, Some(SkipCause::UpstreamFailed)) => " (what it needs failed)".into(),
                     (None, Some(SkipCause::UpstreamSkipped)) => {
                         " (what it needs was skipped)".into()
@@ -207,6 +223,13 @@ impl TextReport {
             self.say(&format!("      | {}", excerpt(line)));
         }
     }
+}
+
+/// Whether a step is the check of a loop of rounds.
+fn is_check(plan: &Plan, address: &Address) -> bool {
+    let around = address.parent().map(|around| &around.step_of(plan).action);
+    matches!(around, Some(Action::Rounds(_)))
+        && matches!(address.step_of(plan).action, Action::Shell { .. })
 }
 
 /// Whether a step has failed for good.
@@ -252,8 +275,9 @@ impl Report for TextReport {
             _ if self.telling == Telling::Quiet => {}
             Event::Skipped { step, .. } => self.ended(plan, run, step),
             Event::Kept { step } => {
-                self.say(&format!("{step}: completed before, and nothing changed"));
+                self.node(plan, step, "kept (it would be given the same)");
             }
+            Event::Gated { step, .. } => self.node(plan, step, "asks a person"),
             Event::Moved { step, index, error: Some(error) } => {
                 self.say(&format!("warning: item {index} of `{step}` was not moved: {error}"));
             }
@@ -365,21 +389,22 @@ pub fn terminal_width() -> usize {
 
 /// What the log of a run says of an event.
 pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
+    let unit = plan.unit();
     Some(match event {
         Event::Started { .. } => format!("run {} started", run.id),
         Event::Resumed { .. } => format!("run {} resumed", run.id),
         Event::Launched { step, attempt, task: None } => {
-            format!("step `{step}` started, attempt {attempt}")
+            format!("{unit} `{step}` started, attempt {attempt}")
         }
         Event::Launched { step, attempt, task: Some(task) } => {
             let (agent, id) = (&task.agent, &task.id);
-            format!("step `{step}` put out to `{agent}`, attempt {attempt}, task {id}")
+            format!("{unit} `{step}` put out to `{agent}`, attempt {attempt}, task {id}")
         }
         Event::Ended { step, attempt, record } => {
             let code = record.exit_code.unwrap_or(0);
             let error = record.error.as_ref().map(|e| format!(": {}", e.message));
             let error = error.unwrap_or_default();
-            format!("step `{step}` ended with {code}, attempt {attempt}{error}")
+            format!("{unit} `{step}` ended with {code}, attempt {attempt}{error}")
         }
         Event::Skipped { step, cause, warning } => {
             let why = match (cause, warning) {
@@ -388,14 +413,14 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
                 (Some(SkipCause::UpstreamSkipped), _) => ": what it depends on was skipped".into(),
                 _ => String::new(),
             };
-            format!("step `{step}` skipped{why}")
+            format!("{unit} `{step}` skipped{why}")
         }
-        Event::Kept { step } => format!("step `{step}` completed before, and nothing changed"),
-        Event::Gated { step, .. } => format!("step `{step}` waits for a person"),
+        Event::Kept { step } => format!("{unit} `{step}` kept: it would be given the same"),
+        Event::Gated { step, .. } => format!("node `{}` asks a person", node_of(step)),
         Event::Answered { step, answer, .. } => {
             let word = if answer.approve { "approved" } else { "rejected" };
             let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-            format!("step `{step}` was {word}{by}")
+            format!("node `{}` was {word}{by}", node_of(step))
         }
         Event::Opened { step } => return opened_line(plan, run, step),
         Event::Moving { from, to, .. } => format!("moving `{from}` to `{to}`"),
@@ -409,13 +434,22 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
             format!("the task of `{step}`, attempt {attempt}, is nowhere: it is made anew")
         }
         Event::Rewound { step } => format!("run {} goes on from `{step}`", run.id),
-        Event::Decided { step, choice } => format!("step `{step}`: {choice:?} was chosen"),
+        Event::Decided { step, choice } => format!("{unit} `{step}`: {choice:?} was chosen"),
         Event::Moved { error: None, .. } | Event::Woke => return None,
     })
 }
 
+/// The node that a step of its rounds belongs to.
+pub fn node_of(step: &str) -> &str {
+    step.split('.').next().unwrap_or(step)
+}
+
 fn opened_line(plan: &Plan, run: &Run, step: &str) -> Option<String> {
-    let slot = Address::parse(plan, step).and_then(|at| run.slot(&at))?;
+    let at = Address::parse(plan, step)?;
+    if matches!(at.step_of(plan).action, Action::Rounds(_)) {
+        return Some(format!("node `{step}` began"));
+    }
+    let slot = run.slot(&at)?;
     let error = slot.record.as_ref().and_then(|record| record.error.as_ref());
     match (&slot.each, error) {
         (Some(each), _) => Some(format!("loop `{step}` entered with {} items", each.items.len())),

@@ -2,7 +2,8 @@
 //!
 //! What a reference stands for comes to the script in a variable, and an expansion of that variable
 //! stands where the reference stood: as one quoted word where the shell reads words, and as the
-//! author's own quotes need it elsewhere.
+//! author's own quotes need it elsewhere. In a comment nothing is put in, and nothing needs to
+//! be there: it is what people read.
 //!
 //! The reading of the shell here is a rough one: quotes, substitutions, comments and
 //! here-documents. Where it is wrong, a value may be split into words; it is never read as script.
@@ -13,24 +14,23 @@ use crate::template::nodes::{NodeRef, NodeText, Piece};
 use crate::template::spell;
 
 /// Where a reference is no word of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spot {
     Double,
     Single,
     HereDocument,
-    /// A here-document in which nothing is expanded.
-    HereText,
+    /// A here-document in which nothing is expanded, up to this line.
+    HereText(String),
     Comment,
 }
 
 impl Spot {
-    /// Where that is, if it is doubtful.
-    fn name(self) -> Option<&'static str> {
+    pub fn name(&self) -> &'static str {
         match self {
-            Spot::Double => Some("in double quotes"),
-            Spot::Single => Some("in single quotes"),
-            Spot::HereDocument | Spot::HereText => Some("in a here-document"),
-            Spot::Comment => None,
+            Spot::Double => "in double quotes",
+            Spot::Single => "in single quotes",
+            Spot::HereDocument | Spot::HereText(_) => "in a here-document",
+            Spot::Comment => "in a comment",
         }
     }
 }
@@ -46,10 +46,15 @@ enum Inside {
 /// Stands for a reference in what is scanned.
 const MARK: u8 = 0;
 
-/// The references of a script that are no words of their own, each with where it stands.
-pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, &'static str)> {
+/// The references of a script that are no words of their own.
+pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
     let spots = spots(script);
-    script.refs().zip(spots).filter_map(|(it, spot)| Some((it, spot?.name()?))).collect()
+    script.refs().zip(spots).filter_map(|(reference, spot)| Some((reference, spot?))).collect()
+}
+
+/// Where each reference of a script stands; nothing, where it is a word of its own.
+pub fn spots(script: &NodeText) -> Vec<Option<Spot>> {
+    Scanner::new(&sketch(script)).scan()
 }
 
 /// A script whose comments refer to nothing.
@@ -58,12 +63,8 @@ pub fn without_comments(script: NodeText) -> NodeText {
     script.with_plain(|index| spots.get(index) == Some(&Some(Spot::Comment)))
 }
 
-/// Where each reference of a script stands; nothing, where it is a word of its own.
-pub fn spots(script: &NodeText) -> Vec<Option<Spot>> {
-    Scanner::new(&sketch(script)).scan()
-}
-
-/// The same for the values of a script that is a spell, rendered.
+/// Where the values of a script stand that is a spell, rendered; nothing, where one is a word of
+/// its own.
 pub fn spots_of_values(pieces: &[spell::Piece]) -> Vec<Option<Spot>> {
     let mut sketch = Vec::new();
     for piece in pieces {
@@ -160,7 +161,7 @@ impl<'a> Scanner<'a> {
         while let Some(byte) = self.text.get(self.at).copied() {
             self.at += 1;
             match byte {
-                MARK => self.spots.push(Some(spot)),
+                MARK => self.spots.push(Some(spot.clone())),
                 byte if byte == end => return,
                 _ => {}
             }
@@ -219,13 +220,16 @@ impl<'a> Scanner<'a> {
     /// At the beginning of a line: goes behind the here-documents that begin here.
     fn here_documents(&mut self) {
         for (word, quoted) in std::mem::take(&mut self.pending) {
-            let spot = if quoted { Spot::HereText } else { Spot::HereDocument };
+            let spot = match quoted {
+                true => Spot::HereText(String::from_utf8_lossy(word).into_owned()),
+                false => Spot::HereDocument,
+            };
             while self.at < self.text.len() {
                 let rest = &self.text[self.at..];
                 let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
                 let line = &rest[..end];
                 let marks = line.iter().filter(|byte| **byte == MARK);
-                self.spots.extend(marks.map(|_| Some(spot)));
+                self.spots.extend(marks.map(|_| Some(spot.clone())));
                 self.at = (self.at + end + 1).min(self.text.len());
                 if bare(line) == word {
                     break;
@@ -240,6 +244,11 @@ fn bare(line: &[u8]) -> &[u8] {
     &line[line.iter().position(|byte| *byte != b'\t').unwrap_or(line.len())..]
 }
 
+/// How many lines of a script are this one, tabs before it left out.
+pub fn lines_like(script: &str, line: &str) -> usize {
+    script.lines().filter(|other| other.trim_start_matches('\t') == line).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,15 +257,16 @@ mod tests {
     /// The references that are misplaced, each with the first letter of its spot.
     fn misplaced_in(script: &str) -> String {
         let text = NodeText::parse(script);
-        let found = text.refs().zip(spots(&text)).filter_map(|(reference, spot)| {
-            let spot = match spot? {
+        let found = misplaced(&text).into_iter();
+        let found = found.map(|(reference, spot)| {
+            let spot = match spot {
                 Spot::Double => 'D',
                 Spot::Single => 'S',
                 Spot::HereDocument => 'H',
-                Spot::HereText => 'T',
+                Spot::HereText(_) => 'T',
                 Spot::Comment => 'C',
             };
-            Some(format!("{}{spot}", reference.node))
+            format!("{}{spot}", reference.node)
         });
         found.collect::<Vec<_>>().join(" ")
     }
@@ -311,9 +321,6 @@ mod tests {
         let refs: Vec<_> = text.refs().map(|reference| reference.node.as_str()).collect();
         assert_eq!(refs, ["b", "d"]);
         assert_eq!(text.source(), script);
-        let told: Vec<_> =
-            misplaced(&text).into_iter().map(|(it, at)| format!("{it} {at}")).collect();
-        assert_eq!(told, ["$d.output in double quotes"]);
     }
 
     #[test]

@@ -157,7 +157,7 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
         if !seen.insert(reference.to_string()) {
             continue;
         }
-        let message = format!("`{reference}` stands {spot} in {what}");
+        let message = format!("`{reference}` stands {} in {what}", spot.name());
         let hint = format!(
             "it is one quoted word by itself, and other programs that read this language may run \
              what is in it: write `value={reference}` and then \"$value\""

@@ -68,6 +68,11 @@ pub enum Mentioned {
 }
 
 impl Plan {
+    /// What its author calls a step.
+    pub fn unit(&self) -> &'static str {
+        if self.root.edges.is_some() { "node" } else { "step" }
+    }
+
     /// The plan to execute one of its steps alone: nothing follows it, whatever comes of it.
     pub fn only(mut self, name: &str) -> Option<Plan> {
         let (index, _) = self.root.find(name)?;
@@ -190,6 +195,16 @@ impl JoinRule {
 }
 
 impl Plan {
+    /// How the output of a step is read.
+    pub fn adapter(&self, step: &Step) -> Kind {
+        let provider = match &step.action {
+            Action::Ask { provider, .. } => provider,
+            Action::Prompt(prompt) => &prompt.provider,
+            _ => return Kind::Plain,
+        };
+        self.providers.get(provider).map_or(Kind::Plain, |provider| provider.adapter)
+    }
+
     /// Who the steps that execute something are for, each with whether it asks a provider.
     pub fn agents(&self) -> Vec<(Option<String>, bool)> {
         let mut found = Vec::new();

@@ -14,8 +14,11 @@ use serde_json::{Value, json};
 use crate::examples::{copy, has, workflows};
 use crate::world::{World, trial};
 
-/// Every example, how often it is run, and what is so after each time.
-const EXAMPLES: [(&str, usize, fn(&World, usize)); 7] = [
+/// What is so after an example was run for the n-th time, from 0.
+type Check = fn(&World, usize);
+
+/// Every example, how often it is run, and what is so then.
+const EXAMPLES: [(&str, usize, Check); 7] = [
     ("issue_triage", 2, triage),
     ("plan_implement_review", 1, implement),
     ("requirements_interview", 1, interview),
@@ -50,7 +53,7 @@ fn calls(text: &str) -> Vec<Vec<Call>> {
     groups
 }
 
-fn runs(name: &str, times: usize, check: fn(&World, usize)) {
+fn runs(name: &str, times: usize, check: Check) {
     let file = format!("nodes/{name}.yaml");
     let text = fs::read_to_string(workflows().join(&file)).expect("the example");
     let groups = calls(&text);

@@ -88,6 +88,8 @@ pub enum Left {
     Ended(RunStatus),
     /// It goes on elsewhere or later.
     GivenBack,
+    /// It waits for a person, and whoever drives it then finds the answer.
+    Paused,
     /// Another coordinator has it.
     Lost,
 }
@@ -141,6 +143,11 @@ struct Out {
     task: TaskRef,
     /// This process made it, and nobody else puts it out.
     made_here: bool,
+}
+
+/// Whether a run waits for people alone.
+fn is_paused(held: &Held) -> bool {
+    held.here == 0 && !held.cancelling && held.drive.is_paused()
 }
 
 /// A coordinator at work.
@@ -320,7 +327,7 @@ impl Coordinator {
 
     fn may_leave(&self) -> bool {
         let idle = self.held.values().all(|held| held.here == 0);
-        let only_run_is_over = self.only.is_some() && self.held.is_empty();
+        let only_run_is_over = self.only.is_some() && self.held.values().all(is_paused);
         (self.closing && idle) || (only_run_is_over && self.put_off.is_empty())
     }
 
@@ -339,15 +346,17 @@ impl Coordinator {
             if let Err(error) = held.drive.rest(now) {
                 reports.note(&format!("run {}: {error}", held.drive.run.id));
             }
+            let paused = is_paused(&held) && !self.closing;
             // A run that was started here and stopped here is for its owner to resume.
             let left = match self.only {
-                Some(_) => self.end_claim(&held.claim, End::Failed, "stopped"),
-                None => self.setup.queue.release(&held.claim),
+                Some(_) if !paused => self.end_claim(&held.claim, End::Failed, "stopped"),
+                _ => self.setup.queue.release(&held.claim),
             };
             if let Err(error) = left {
                 reports.note(&format!("run {}: {error}", held.drive.run.id));
             }
-            reports.left(&held.drive.run, Left::GivenBack);
+            let how = if paused { Left::Paused } else { Left::GivenBack };
+            reports.left(&held.drive.run, how);
         }
         for (claim, _) in std::mem::take(&mut self.put_off) {
             self.setup.queue.release(&claim)?;

@@ -190,7 +190,9 @@ impl Coordinator {
                 return;
             }
         }
-        for (step, attempt, task) in held.drive.tasks_out() {
+        let over = held.drive.is_over();
+        let out = if over { held.drive.tasks_cut_off() } else { held.drive.tasks_out() };
+        for (step, attempt, task) in out {
             self.watch(&task.agent);
             let out = Out { run: run.clone(), step, attempt, task, made_here: false };
             self.out.insert(out.task.id.clone(), out);

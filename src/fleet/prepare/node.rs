@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::refs::{Found, Into, RUN_ROOT, Values};
-use super::shell::{Expansions, spill_path};
+use super::shell::{Expansions, spill_path, stays_inside};
 use super::{Prepared, Preparing, Refusal};
 use crate::digest::Parts;
 use crate::disk;
@@ -101,13 +101,16 @@ impl Preparing<'_> {
             values.expansions.spots = nodes_shell::spots(text).into();
         }
         let filled = text.render(&mut values);
-        let (warnings, Expansions { env, spilled, .. }) = (values.warnings, values.expansions);
+        let (warnings, Expansions { env, spilled, ends, .. }) =
+            (values.warnings, values.expansions);
         self.warn_all(warnings);
         self.leave_spilled(spilled)?;
-        filled.map(|text| (text, env)).map_err(|refusals| {
+        let filled = filled.map_err(|refusals| {
             let all: Vec<_> = refusals.into_iter().map(|refusal| refusal.message).collect();
             Refusal::new(all.join("; "))
-        })
+        })?;
+        stays_inside(&filled, &text.source(), &ends)?;
+        Ok((filled, env))
     }
 
     /// Leaves texts in files that are too long for a script.
@@ -195,7 +198,7 @@ impl Preparing<'_> {
             if !fits && named {
                 let (name, bytes) = (var.name(), value.len());
                 return Err(Refusal::new(format!(
-                    "`${name}` has {bytes} bytes, but a script can be given {VARIABLE_BYTES} at most"
+                    "`${name}` has {bytes} bytes; a script can be given {VARIABLE_BYTES} at most"
                 )));
             }
             if fits {

@@ -218,7 +218,7 @@ impl Fill for Values<'_> {
             }
         };
         Ok(match self.into {
-            Into::Shell => self.expansions.put(&text, bare)?,
+            Into::Shell => self.expansions.put(&text, bare),
             _ => text,
         })
     }

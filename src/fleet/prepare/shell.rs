@@ -3,12 +3,12 @@
 //!
 //! **Invariant:** a value is never part of a script.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::Refusal;
 use super::refs::RUN_ROOT;
 use crate::template::nodes::shell_word;
-use crate::workflow::nodes_shell::Spot;
+use crate::workflow::nodes_shell::{self, Spot};
 
 /// Text of more characters goes into a script by way of a file.
 const SPILL_CHARS: usize = 32_768;
@@ -22,6 +22,8 @@ const ENV_BYTES: usize = 512 * 1024;
 pub struct Expansions {
     /// Where those stand that were not put in yet.
     pub spots: VecDeque<Option<Spot>>,
+    /// The lines that end those texts of a script in which values stand as they are.
+    pub ends: BTreeSet<String>,
     /// The variables that they come in.
     pub env: Vec<(String, String)>,
     /// Texts that go by way of files: their digest, and what is in them.
@@ -30,19 +32,17 @@ pub struct Expansions {
 
 impl Expansions {
     /// What stands for a value in the script. What is `bare` can be a word by itself.
-    pub fn put(&mut self, text: &str, bare: bool) -> Result<String, Refusal> {
+    pub fn put(&mut self, text: &str, bare: bool) -> String {
         let spot = self.spots.pop_front().flatten();
         let safe = text.replace('\0', "");
-        match spot {
-            // Nothing is expanded here, and a value could end the document it is in.
-            Some(Spot::HereText) => {
-                return Err(Refusal::new(
-                    "a value stands in a here-document whose end is quoted, where no variable is \
-                     read; write the end without quotes: `<<EOF`",
-                ));
+        match &spot {
+            // Nothing is expanded here, and nothing here is script.
+            Some(Spot::HereText(end)) => {
+                self.ends.insert(end.clone());
+                return safe;
             }
-            Some(Spot::Comment) => return Ok(String::new()),
-            None if bare => return Ok(safe),
+            Some(Spot::Comment) => return String::new(),
+            None if bare => return safe,
             _ => {}
         }
         let fits = safe.chars().count() <= SPILL_CHARS && self.env_bytes() < ENV_BYTES;
@@ -54,11 +54,11 @@ impl Expansions {
         } else {
             self.spill(safe)
         };
-        Ok(match spot {
+        match spot {
             Some(Spot::Double | Spot::HereDocument) => value,
             Some(Spot::Single) => format!("'\"{value}\"'"),
             _ => format!("\"{value}\""),
-        })
+        }
     }
 
     fn env_bytes(&self) -> usize {
@@ -71,6 +71,18 @@ impl Expansions {
         self.spilled.push((digest, text));
         format!("$(cat {word})")
     }
+}
+
+/// Refuses a script in which a value ends the text that it stands in: what follows would be script.
+pub fn stays_inside(filled: &str, source: &str, ends: &BTreeSet<String>) -> Result<(), Refusal> {
+    for end in ends {
+        if nodes_shell::lines_like(filled, end) != nodes_shell::lines_like(source, end) {
+            return Err(Refusal::new(format!(
+                "an output in the here-document has the line `{end}`, which would end it"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Where a long text lies, in the run's directory.

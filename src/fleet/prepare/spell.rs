@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::results::Results;
-use super::shell::Expansions;
+use super::shell::{Expansions, stays_inside};
 use super::{Prepared, Preparing, Refusal};
 use crate::digest::sha256;
 use crate::fleet::spellbook;
@@ -65,13 +65,20 @@ impl Preparing<'_> {
         let pieces = spell::with_includes(&read, |includes| script.pieces(&data, includes))?;
         let spots = nodes_shell::spots_of_values(&pieces).into();
         let mut expansions = Expansions { spots, ..Expansions::default() };
-        let mut text = String::new();
+        let (mut text, mut source) = (String::new(), String::new());
         for piece in &pieces {
             match piece {
-                Piece::Text(written) => text.push_str(written),
-                Piece::Value(value) => text.push_str(&expansions.put(value, false)?),
+                Piece::Text(written) => {
+                    text.push_str(written);
+                    source.push_str(written);
+                }
+                Piece::Value(value) => {
+                    text.push_str(&expansions.put(value, false));
+                    source.push_str("{{}}");
+                }
             }
         }
+        stays_inside(&text, &source, &expansions.ends)?;
         self.leave_spilled(expansions.spilled)?;
         let argv = self.shell_argv("sh", text)?;
         let mut env = self.step.env.clone();

@@ -31,6 +31,7 @@ use super::intake::{self, FreeTasks, Intake};
 use super::member::Member;
 use super::site::Environment;
 use crate::exec::{Mask, Stop};
+use crate::provider::Kind;
 use crate::queue::{Finish, FsQueue};
 use crate::workspace::Workspace;
 
@@ -86,6 +87,8 @@ pub struct Doing {
     pub since: Instant,
     /// Where its output goes as it comes.
     pub logs: [PathBuf; 2],
+    /// How that output is read.
+    pub adapter: Kind,
 }
 
 /// Why a task that is being executed is to be stopped.

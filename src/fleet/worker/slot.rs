@@ -20,6 +20,7 @@ use crate::fleet::hint::Patience;
 use crate::fleet::member::{self};
 use crate::fleet::perform::{self, Performed};
 use crate::fleet::post::{self};
+use crate::provider::Kind;
 use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
 use crate::time::{Clock, SystemClock, Time};
 
@@ -62,7 +63,8 @@ impl Shop {
     pub(super) fn execute(&self, claim: Claim) {
         let began = SystemClock.now();
         let ready = self.prepare(&claim);
-        let doing = doing(&claim, ready.as_ref().map(Ready::logs).unwrap_or_default());
+        let mut doing = doing(&claim, ready.as_ref().map(Ready::logs).unwrap_or_default());
+        doing.adapter = ready.as_ref().map(|ready| ready.work.adapter).unwrap_or_default();
         let Ready { site, work, free } = match ready {
             Ok(ready) => ready,
             Err(reason) => {
@@ -233,6 +235,7 @@ pub(super) fn doing(claim: &Claim, logs: [PathBuf; 2]) -> Doing {
         attempt: claim.name.task.attempt,
         since: Instant::now(),
         logs,
+        adapter: Kind::Plain,
     }
 }
 

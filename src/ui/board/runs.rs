@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
 use super::{Board, Life, one_line};
 use crate::disk;
+use crate::engine::record::Spent;
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
-use crate::engine::{Record, Run, RunScope, RunStatus, StepStatus};
+use crate::engine::{Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
 use crate::fleet::{open, run_task};
 use crate::ids::{RunId, StepPath};
 use crate::queue::Place;
@@ -112,6 +114,9 @@ pub struct RunView {
     pub failed_steps: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// What its author calls a step.
+    #[serde(skip)]
+    pub unit: &'static str,
 }
 
 /// A run with its steps and what happened to it last.
@@ -119,6 +124,9 @@ pub struct RunView {
 pub struct RunDetail {
     #[serde(flatten)]
     pub run: RunView,
+    /// What asking providers has cost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<RunSpent>,
     pub steps: Vec<StepView>,
     pub events: Vec<EventView>,
 }
@@ -205,6 +213,22 @@ pub struct StepView {
     pub error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<Items>,
+    /// What asking a provider has cost, over all attempts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Spent>,
+    /// How many rounds were begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<usize>,
+    /// What a person is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asks: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skip_cause: Option<SkipCause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+    /// The nodes before it that have not settled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskView>,
 }
@@ -248,7 +272,7 @@ impl Board {
         let root = self.run_root(id);
         let bytes = std::fs::read(root.join(store::STATE)).unwrap_or_default();
         if let Ok(head) = serde_json::from_slice::<Head>(&bytes)
-            && head.status != RunStatus::Running
+            && !matches!(head.status, RunStatus::Running | RunStatus::Paused)
         {
             return RunView {
                 state: standing(head.status, &NOBODY),
@@ -286,6 +310,7 @@ impl Board {
             step: None,
             failed_steps: Vec::new(),
             error: None,
+            unit: "step",
         }
     }
 
@@ -297,7 +322,7 @@ impl Board {
         let here = run.positions();
         let going = here.iter().filter(|_| run.status == RunStatus::Running);
         let going = going.filter(|here| run.slot(here).is_some()).map(|here| here.path(plan));
-        let going: Vec<String> = going.take(4).map(|path| path.to_string()).collect();
+        let going: Vec<String> = going.take(4).map(|path| shown_path(plan, &path)).collect();
         RunView {
             state: standing(run.shown_status(), &owner),
             recorded: Some(run.status),
@@ -312,6 +337,7 @@ impl Board {
             }),
             failed_steps: run.failed_steps.iter().map(StepPath::to_string).collect(),
             error: run.error.as_deref().map(one_line),
+            unit: plan.unit(),
             ..self.unread(&run.id, root)
         }
     }
@@ -363,7 +389,7 @@ impl Board {
         });
         let mut events: Vec<EventView> = events.collect();
         events.reverse();
-        Ok(RunDetail { run: view, steps, events })
+        Ok(RunDetail { run: view, usage: spent::of_run(&run.body), steps, events })
     }
 
     /// The run itself and its plan, for those who show more than the board.
@@ -431,6 +457,10 @@ impl Walk<'_> {
         into: &mut Vec<StepView>,
     ) {
         for (index, (step, slot)) in block.steps.iter().zip(&body.slots).enumerate() {
+            // What a gate asks is told with its node.
+            if matches!(step.action, Action::Gate(_)) {
+                continue;
+            }
             let at = Address { loops: loops.to_vec(), step: index };
             into.push(self.step(&at, slot));
             let (Some(inner), Some(run)) = (step.inner(), &slot.each) else { continue };
@@ -450,10 +480,16 @@ impl Walk<'_> {
         let task = if out { self.board.where_is(&self.run.id, &record) } else { None };
         let sent = record.task.as_ref();
         let over = slot.state == StepState::Settled || slot.state == StepState::Asking;
+        let rounds = matches!(step.action, Action::Rounds(_));
+        let asks = self.asks(at, slot);
         StepView {
             step: at.path(self.plan).to_string(),
-            state: self.shown(slot, sent.is_some(), task.as_ref()),
-            current: self.here.contains(at) && self.run.status == RunStatus::Running,
+            state: match asks {
+                Some(_) => StepShown::Asking,
+                None => self.shown(slot, sent.is_some(), task.as_ref()),
+            },
+            current: (asks.is_some() || self.here.contains(at))
+                && self.run.status == RunStatus::Running,
             agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
             attempt: slot.attempts,
             exit_code: record.exit_code.filter(|_| over),
@@ -464,10 +500,38 @@ impl Walk<'_> {
                 _ => None,
             },
             waits_for: self.waits_for(at).filter(|_| out),
+            usage: spent::of_step(&record),
             error: record.error.map(|error| one_line(&error.message)),
-            items: slot.each.as_deref().map(items),
+            items: slot.each.as_deref().filter(|_| !rounds).map(items),
+            rounds: slot.each.as_deref().filter(|_| rounds).map(|each| each.iterations.len()),
+            asks,
+            skip_cause: record.skip_cause.filter(|_| slot.status() == StepStatus::Skipped),
+            warning: record.warning.as_deref().map(one_line),
+            needs: self.needs(at, slot),
             task,
         }
+    }
+
+    /// What a person is asked at a node.
+    fn asks(&self, at: &Address, slot: &Slot) -> Option<String> {
+        let open = slot.state == StepState::Running && slot.each.is_some();
+        if !open || !at.loops.is_empty() || self.run.body.front.is_none() {
+            return None;
+        }
+        let inner = self.run.slot(&self.run.inner_position(at.step))?;
+        let gate = inner.record.as_ref()?.gate.as_ref()?;
+        (inner.state == StepState::Waiting).then(|| one_line(&gate.message))
+    }
+
+    /// The nodes that a node still waits for.
+    fn needs(&self, at: &Address, slot: &Slot) -> Vec<String> {
+        let edges = self.plan.root.edges.as_ref().filter(|_| at.loops.is_empty());
+        let Some(edges) = edges.filter(|_| slot.state == StepState::Pending) else {
+            return Vec::new();
+        };
+        let before = edges.before[at.step].iter();
+        let open = before.filter(|node| self.run.body.slots[**node].state != StepState::Settled);
+        open.map(|node| self.plan.root.steps[*node].name.clone()).collect()
     }
 
     fn shown(&self, slot: &Slot, sent: bool, task: Option<&TaskView>) -> StepShown {
@@ -501,6 +565,14 @@ impl Walk<'_> {
         let glob = wait.glob.render(&scope);
         Some(one_line(&glob.unwrap_or_else(|_| wait.glob.with_holes_as("…"))))
     }
+}
+
+/// A place in a run as people are told of it: a gate by its node.
+fn shown_path(plan: &Plan, path: &StepPath) -> String {
+    let gate = Address::of(plan, path)
+        .is_some_and(|at| matches!(at.step_of(plan).action, Action::Gate(_)));
+    let node = path.loops.first().filter(|_| gate).map(|(node, _)| node.clone());
+    node.unwrap_or_else(|| path.to_string())
 }
 
 fn items(each: &EachRun) -> Items {

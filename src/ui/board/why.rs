@@ -2,6 +2,7 @@
 
 use super::tasks::{PlaceView, TaskView};
 use super::{Life, Owner, RunDetail, RunView, Standing, StepShown, StepView};
+use crate::engine::SkipCause;
 use crate::time::Time;
 
 /// Why a run is where it is.
@@ -11,7 +12,10 @@ pub fn why_run(detail: &RunDetail) -> String {
     let at = run.updated_at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
     match run.state {
         Standing::Completed => format!("run {id} completed{at}"),
-        Standing::Cancelled => format!("run {id} was cancelled{at}"),
+        Standing::Cancelled => {
+            let reason = run.error.as_deref().map(because).unwrap_or_default();
+            format!("run {id} was cancelled{at}{reason}")
+        }
         Standing::Failed => why_failed(run, steps),
         Standing::Blocked => {
             let why = why_failed(run, steps);
@@ -29,17 +33,34 @@ pub fn why_run(detail: &RunDetail) -> String {
 
 /// Why a step of a run is where it is.
 pub fn why_step(detail: &RunDetail, step: &StepView) -> String {
-    let name = &step.step;
+    let (name, unit) = (&step.step, detail.run.unit);
     let blocked = !step.current && matches!(step.state, StepShown::Pending);
     if !blocked {
         return sentence(&detail.run, step);
     }
-    match detail.steps.iter().find(|step| step.current) {
-        Some(current) if detail.run.state == Standing::Running => {
-            let why = sentence(&detail.run, current);
-            format!("step `{name}` is blocked by step `{}`: {why}", current.step)
+    // In a graph it is those before it that it waits for; in a list, where control is.
+    let before = match step.needs.first() {
+        Some(need) => detail.steps.iter().find(|other| other.step == *need),
+        None => detail.steps.iter().find(|step| step.current),
+    };
+    match before {
+        Some(before) if detail.run.state == Standing::Running => {
+            let why = match before.needs.is_empty() {
+                true => sentence(&detail.run, before),
+                false => why_step(detail, before),
+            };
+            format!("{unit} `{name}` is blocked by {unit} `{}`: {why}", before.step)
         }
-        _ => format!("step `{name}` has not been reached: {}", why_run(detail)),
+        _ => format!("{unit} `{name}` has not been reached: {}", why_run(detail)),
+    }
+}
+
+/// Why a node was skipped, in a few words.
+pub fn skipped(cause: SkipCause) -> &'static str {
+    match cause {
+        SkipCause::Condition => "its condition did not hold",
+        SkipCause::UpstreamFailed => "what it needs failed",
+        SkipCause::UpstreamSkipped => "what it needs was skipped",
     }
 }
 
@@ -58,13 +79,13 @@ fn why_failed(run: &RunView, steps: &[StepView]) -> String {
     let Some(failed) = run.failed_steps.last() else { return format!("run {id} {word}") };
     let error = steps.iter().find(|step| step.step == *failed).and_then(|s| s.error.as_deref());
     let because = error.map(|error| format!(", because: {error}")).unwrap_or_default();
-    format!("run {id} {word} at step `{failed}`{because}")
+    format!("run {id} {word} at {} `{failed}`{because}", run.unit)
 }
 
 fn why_paused(run: &RunView, steps: &[StepView]) -> String {
     let id = &run.run_id;
-    let open: Vec<_> = steps.iter().filter(|step| step.state == StepShown::Asking).collect();
-    let names: Vec<_> = open.iter().map(|step| format!("`{}`", step.step)).collect();
+    let open = steps.iter().filter(|step| step.asks.is_some());
+    let names: Vec<_> = open.map(|step| format!("`{}`", step.step)).collect();
     let names = names.join(", ");
     format!("run {id} waits for a person at {names}; `orchestrate pending` says what to decide")
 }
@@ -95,7 +116,8 @@ fn why_queued(run: &RunView) -> String {
 
 fn why_stopped(run: &RunView) -> String {
     let id = &run.run_id;
-    let step = run.step.as_ref().map(|step| format!(", which stands at step `{step}`"));
+    let at = |step| format!(", which stands at {} `{step}`", run.unit);
+    let step = run.step.as_ref().map(at);
     let dead = match &run.owner {
         Owner::Coordinator { worker, host, .. } => {
             format!(": its coordinator {} is dead", on(worker, host.as_deref()))
@@ -158,43 +180,58 @@ fn why_doubtful(run: &RunView) -> String {
 }
 
 fn why_current(run: &RunView, steps: &[StepView]) -> String {
-    match steps.iter().find(|step| step.current) {
-        Some(step) => sentence(run, step),
-        None => format!("run {} is between two steps", run.run_id),
+    const SHOWN: usize = 3;
+    let current: Vec<_> = steps.iter().filter(|step| step.current).collect();
+    if current.is_empty() {
+        return format!("run {} is between two {}s", run.run_id, run.unit);
+    }
+    let shown: Vec<_> = current.iter().take(SHOWN).map(|step| sentence(run, step)).collect();
+    match current.len().saturating_sub(SHOWN) {
+        0 => shown.join("; "),
+        more => format!("{}; and {more} more", shown.join("; ")),
     }
 }
 
 /// Why a step is in the state it is in.
 fn sentence(run: &RunView, step: &StepView) -> String {
-    let name = &step.step;
+    let (name, unit) = (&step.step, run.unit);
     if let Some(task) = &step.task {
-        return format!("step `{name}` {}", placed(task));
+        return format!("{unit} `{name}` {}", placed(task));
     }
     let since = since(step.started_at);
     match step.state {
         StepShown::Running if step.waits_for.is_some() => {
             let glob = step.waits_for.as_deref().unwrap_or_default();
-            format!("step `{name}` waits for files `{glob}`{since}")
+            format!("{unit} `{name}` waits for files `{glob}`{since}")
         }
-        StepShown::Running => format!("step `{name}` is being executed by {}{since}", who(run)),
+        StepShown::Running => format!("{unit} `{name}` is being executed by {}{since}", who(run)),
         StepShown::Resting => {
             let until = step.until.map(Time::to_second).unwrap_or_default();
             let error = step.error.as_deref().map(because).unwrap_or_default();
-            format!("step `{name}` rests until {until} after a failure{error}")
+            format!("{unit} `{name}` rests until {until} after a failure{error}")
+        }
+        StepShown::Asking if step.asks.is_some() => {
+            let asks = step.asks.as_deref().unwrap_or_default();
+            format!("{unit} `{name}` asks a person{since}: {asks}")
+        }
+        StepShown::Skipped if step.skip_cause.is_some() => {
+            let cause = step.skip_cause.map_or("", skipped);
+            let why = step.warning.as_deref().unwrap_or(cause);
+            format!("{unit} `{name}` was skipped: {why}")
         }
         StepShown::Asking => {
-            format!("step `{name}` failed, and a person is asked what follows by {}", who(run))
+            format!("{unit} `{name}` failed, and a person is asked what follows by {}", who(run))
         }
         StepShown::Failed => {
             let error = step.error.as_deref().map(because).unwrap_or_default();
-            format!("step `{name}` failed{error}")
+            format!("{unit} `{name}` failed{error}")
         }
         StepShown::Lost => format!(
-            "step `{name}` is on record as put out, but its task is nowhere; it is put out again \
+            "{unit} `{name}` is on record as put out, but its task is nowhere; it is put out again \
              when somebody drives the run"
         ),
-        StepShown::Ready => format!("step `{name}` is about to be executed by {}", who(run)),
-        other => format!("step `{name}` is {}", other.word()),
+        StepShown::Ready => format!("{unit} `{name}` is about to be executed by {}", who(run)),
+        other => format!("{unit} `{name}` is {}", other.word()),
     }
 }
 
@@ -346,8 +383,14 @@ mod tests {
             duration_ms: None,
             until: None,
             waits_for: None,
+            usage: None,
             error: None,
             items: None,
+            rounds: None,
+            asks: None,
+            skip_cause: None,
+            warning: None,
+            needs: Vec::new(),
             task,
         }
     }
@@ -366,8 +409,9 @@ mod tests {
             step: Some("Build".into()),
             failed_steps: Vec::new(),
             error: None,
+            unit: "step",
         };
-        RunDetail { run, steps, events: Vec::new() }
+        RunDetail { run, usage: None, steps, events: Vec::new() }
     }
 
     #[track_caller]

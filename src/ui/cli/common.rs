@@ -645,9 +645,10 @@ pub fn tell_end(
     tell_outcome(around, plan, run, code);
     let failed: Vec<_> = run.failed_steps.iter().map(|step| format!("`{step}`")).collect();
     if !failed.is_empty() {
-        around.say(format!("failed steps: {}", failed.join(", ")));
+        around.say(format!("failed {}s: {}", plan.unit(), failed.join(", ")));
     }
-    if let Some(error) = &run.error {
+    let reason = run.error.as_ref().filter(|_| run.status == RunStatus::Cancelled);
+    if let Some(error) = run.error.as_ref().filter(|_| reason.is_none()) {
         eprintln!("error: {error}");
     }
     if code == 0 {
@@ -660,7 +661,10 @@ pub fn tell_end(
         return code;
     }
     // What is wrong is told to those who asked for quiet too.
-    eprintln!("run {} {word} in {took}", run.id);
+    match reason {
+        Some(reason) => eprintln!("run {} was cancelled after {took}: {reason}", run.id),
+        None => eprintln!("run {} {word} in {took}", run.id),
+    }
     eprintln!("  state: {}/state.json", run.origin.run_root);
     // After the last step there is nothing to go on with.
     if plan.root.edges.is_some() || run.slot(&run.position()).is_some() {

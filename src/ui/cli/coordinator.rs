@@ -164,6 +164,7 @@ pub fn drive(
     let finish = match left {
         Left::Ended(status) => Finish::Ended(status),
         Left::GivenBack => Finish::Stopped,
+        Left::Paused => Finish::Paused,
         Left::Lost => {
             let message = format!("another coordinator has taken run {} over", run.id);
             return Err(Failure::new(5, message).hint(format!("orchestrate status {}", run.id)));
@@ -338,6 +339,7 @@ impl Reports for Daemon {
         let how = match how {
             Left::Ended(status) => format!("{status:?}").to_lowercase(),
             Left::GivenBack => "given back".to_owned(),
+            Left::Paused => "waits for a person".to_owned(),
             Left::Lost => "taken over by another coordinator".to_owned(),
         };
         self.teller.say(&format!("run {}: {how}", run.id));

@@ -2,6 +2,7 @@
 //! a file that is dropped into the run's directory; if nobody drives the run, it goes on here.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -14,8 +15,12 @@ use crate::engine::{Run, RunStatus};
 use crate::fleet::gates::{self, AnswerFile};
 use crate::fleet::open;
 use crate::ids::RunId;
-use crate::store::lock;
+use crate::ui::board::{Life, Owner};
 use crate::workflow::Plan;
+use crate::workspace::Workspace;
+
+/// How long whoever drives a run may take to find an answer before that is remarked on.
+const TAKEN_IN: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ApproveArgs {
@@ -98,7 +103,7 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
             .hint(format!("`orchestrate status {id}` shows what came of it")));
     }
     around.say(format!("`{}` of run {id} {word}", gate.node));
-    if decision.no_resume || is_driven(&around, &run, &root) {
+    if decision.no_resume || is_taken_in(&around, &workspace, &id, &root, &gate)? {
         if around.common.json {
             let (node, approve) = (&gate.node, decision.approve);
             put_json("answer/v1", json!({ "run_id": id, "node": node, "approve": approve }))?;
@@ -113,24 +118,49 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     resume::main(&resume, common)
 }
 
-/// Whether somebody drives the run, and so finds the answer.
-fn is_driven(around: &Surroundings, run: &Run, root: &Path) -> bool {
-    if run.origin.fleet {
-        match show::queue_if_any(around) {
-            Ok(Some(queue)) => {
-                let out = crate::fleet::run_task::out(&queue).unwrap_or_default();
-                if out.contains_key(run.id.as_str()) {
-                    let board = show::board(around, Some(queue));
-                    if board.is_ok_and(|board| board.coordinators() == 0) {
-                        around.say("warning: no coordinator is alive: `orchestrate coordinator`");
-                    }
-                    return true;
-                }
-            }
-            _ => return true,
+/// Whether whoever drives the run takes the answer in. One who was about to leave it may not have
+/// seen the answer any more; then the run goes on here.
+fn is_taken_in(
+    around: &Surroundings,
+    workspace: &Workspace,
+    id: &RunId,
+    root: &Path,
+    gate: &Gate,
+) -> Result<bool, Failure> {
+    let began = Instant::now();
+    loop {
+        let queue = show::queue_if_any(around)?;
+        let owner = show::board_at_once(around, queue)?.run(id).owner;
+        let driven = match owner {
+            Owner::Process { .. } | Owner::Locked { .. } => true,
+            Owner::Coordinator { life, .. } => life != Life::Dead,
+            Owner::Queue { coordinators, paused, .. } => coordinators > 0 || paused.is_some(),
+            Owner::Nobody { .. } => false,
+        };
+        if !driven {
+            // It may be over by now, and its driver gone because of that.
+            return Ok(!still_asks(workspace, root, gate));
         }
+        if !still_asks(workspace, root, gate) {
+            return Ok(true);
+        }
+        if began.elapsed() > TAKEN_IN {
+            around.say("nobody has taken the answer in yet; it counts when somebody does");
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    lock::held_by(root).is_some()
+}
+
+/// Whether a run still asks what was answered.
+fn still_asks(workspace: &Workspace, root: &Path, gate: &Gate) -> bool {
+    let same = |open: &Gate| open.step == gate.step && open.attempt == gate.attempt;
+    match open::look(workspace, root) {
+        Ok((plan, run)) => {
+            run.status == RunStatus::Running && gates_of(&plan, &run).iter().any(same)
+        }
+        Err(_) => true,
+    }
 }
 
 /// The gate that is meant.

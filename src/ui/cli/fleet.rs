@@ -250,7 +250,7 @@ impl Audience for Teller {
         let width = crate::ui::text::terminal_width();
         for doing in doing {
             let since = seconds(doing.since.elapsed().as_millis() as u64);
-            let last = doing.logs.iter().find_map(|log| last_line(log)).unwrap_or_default();
+            let last = last_said(doing).unwrap_or_default();
             let line = format!("  {} {since}  {last}", doing.label);
             let line: String = line.chars().filter(|c| !c.is_control()).take(width).collect();
             text.push_str(&line);
@@ -264,12 +264,27 @@ impl Audience for Teller {
 
 /// The last line of a log that is being written.
 fn last_line(path: &Path) -> Option<String> {
+    let text = end_of(path, 512)?;
+    text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+}
+
+fn end_of(path: &Path, bytes: u64) -> Option<String> {
     use std::io::{Read, Seek, SeekFrom};
     let mut file = std::fs::File::open(path).ok()?;
     let len = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(512))).ok()?;
-    let mut bytes = Vec::new();
-    file.take(512).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+    file.seek(SeekFrom::Start(len.saturating_sub(bytes))).ok()?;
+    let mut end = Vec::new();
+    file.take(bytes).read_to_end(&mut end).ok()?;
+    Some(String::from_utf8_lossy(&end).into_owned())
+}
+
+/// What a task printed last; of an agent, what it said or did last.
+fn last_said(doing: &Doing) -> Option<String> {
+    if !doing.adapter.is_stream() {
+        return doing.logs.iter().find_map(|log| last_line(log));
+    }
+    let mut adapter = doing.adapter.adapter();
+    let end = end_of(&doing.logs[0], 256 << 10)?;
+    let turn = end.lines().flat_map(|line| adapter.line(line)).last()?.to_string();
+    turn.lines().next_back().map(str::to_owned)
 }

@@ -17,12 +17,14 @@ use super::show::{self, Target, put_json};
 use super::{Common, Failure, signals};
 use crate::engine::run::{Address, Body, Slot, StepState};
 use crate::engine::{Record, Run, RunStatus};
+use crate::fleet::free::FreeTask;
 use crate::fleet::hint::{Bell, Hints, Patience};
 use crate::ids::{RunId, StepPath};
+use crate::provider::{self, Kind};
 use crate::queue::{FsQueue, Queue};
 use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView, remark};
-use crate::workflow::Plan;
-use crate::workflow::plan::Block;
+use crate::workflow::plan::{Action, Block, Step};
+use crate::workflow::{Configured, Plan};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct LogsArgs {
@@ -41,6 +43,9 @@ pub struct LogsArgs {
     /// Only what was printed to standard error
     #[arg(long)]
     pub stderr: bool,
+    /// The events that an agent printed, not what they say
+    #[arg(long)]
+    pub raw: bool,
 }
 
 pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
@@ -63,7 +68,8 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
         (_, true) => vec!["stderr"],
         _ => vec!["stdout", "stderr"],
     };
-    let mut reader = Reader { around: &around, queue, source, streams, open: Vec::new() };
+    let (raw, open) = (args.raw, Vec::new());
+    let mut reader = Reader { around: &around, queue, source, streams, raw, open };
     match (around.common.json, args.follow) {
         (true, _) => reader.write_json(&board),
         (false, false) => reader.print_once(&board),
@@ -74,7 +80,7 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
 /// Whose output is shown.
 enum Source {
     Run { id: RunId, step: Option<String> },
-    Free { id: String, dir: PathBuf },
+    Free { id: String, dir: PathBuf, adapter: Kind },
 }
 
 /// A step's task is shown as the step is: what it printed is kept with the run.
@@ -85,9 +91,15 @@ fn of_task(around: &Surroundings, board: &Board, found: &Found) -> Result<Source
     }
     let queue = show::need_queue(around)?;
     let task = queue.read(&found.place, &found.batch);
-    let batch = task.map_err(|error| show::unreadable(&error))?.map(|task| task.batch);
+    let task = task.map_err(|error| show::unreadable(&error))?;
+    let adapter = task.as_ref().and_then(|task| {
+        let free = FreeTask::from_document(&task.document).ok()?;
+        let provider = free.provider(&around.config, &task.agent).ok()?;
+        Some(around.config.providers().get(&provider)?.adapter)
+    });
+    let batch = task.map(|task| task.batch);
     let dir = queue.layout.results().join(batch.unwrap_or_else(|| found.batch.clone()));
-    Ok(Source::Free { id: view.task, dir })
+    Ok(Source::Free { id: view.task, dir, adapter: adapter.unwrap_or_default() })
 }
 
 /// One execution whose output can be shown.
@@ -99,6 +111,8 @@ struct Execution {
     kept: Option<String>,
     attempt: u32,
     over: bool,
+    /// How what it prints is read.
+    adapter: Kind,
 }
 
 /// A stream that is being shown.
@@ -112,6 +126,8 @@ struct Stream {
     shown: u64,
     /// The beginning of a line whose end has not come yet.
     rest: Vec<u8>,
+    /// Makes readable what an agent prints.
+    agent: Option<provider::Stream>,
 }
 
 struct Reader<'a> {
@@ -119,6 +135,7 @@ struct Reader<'a> {
     queue: Option<Arc<FsQueue>>,
     source: Source,
     streams: Vec<&'static str>,
+    raw: bool,
     open: Vec<Stream>,
 }
 
@@ -127,13 +144,14 @@ impl Reader<'_> {
     fn executions(&self, board: &Board) -> Result<(Vec<Execution>, bool), Failure> {
         match &self.source {
             Source::Run { id, step } => self.of_run(board, id, step.as_deref()),
-            Source::Free { id, dir } => {
+            Source::Free { id, dir, adapter } => {
                 let found = show::task(board, id)?;
                 let view = board.task(&found).map_err(|error| show::unreadable(&error))?;
                 let over =
                     !matches!(view.place, PlaceView::Waiting { .. } | PlaceView::Claimed { .. });
                 let (name, dir, attempt) = (id.clone(), dir.clone(), view.attempt);
-                Ok((vec![Execution { name, dir, kept: None, attempt, over }], !over))
+                let (adapter, kept) = (*adapter, None);
+                Ok((vec![Execution { name, dir, kept, attempt, over, adapter }], !over))
             }
         }
     }
@@ -150,13 +168,18 @@ impl Reader<'_> {
         let (plan, run) = board.open(id).map_err(|error| {
             Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
         })?;
-        let walk = Walk { run_root: board.run_root(id), run: &run };
+        let walk = Walk { run_root: board.run_root(id), plan: &plan, run: &run };
         let mut all = Vec::new();
         walk.block(&plan.root, &run.body, "", &mut all);
         let Some(wanted) = wanted else { return Ok((all, goes_on)) };
         check_step(&plan, &run, wanted)?;
-        all.retain(|execution| execution.name == wanted);
-        let over = all.first().is_some_and(|execution| execution.over);
+        // Of a node that goes in rounds, all of them are meant.
+        let rounds = format!("{wanted}.");
+        let inside = |name: &str| plan.root.edges.is_some() && name.starts_with(&rounds);
+        all.retain(|execution| execution.name == wanted || inside(&execution.name));
+        let settled = Address::parse(&plan, wanted).and_then(|at| Some(run.slot(&at)?.state));
+        let over = settled == Some(StepState::Settled)
+            || all.first().is_some_and(|execution| execution.over && execution.name == wanted);
         Ok((all, goes_on && !over))
     }
 
@@ -247,7 +270,11 @@ impl Reader<'_> {
 
     /// Prints what is new; with `all`, lines without an end too. False if nobody reads.
     fn print(&mut self, executions: &[Execution], all: bool) -> Result<bool, Failure> {
-        let labelled = matches!(&self.source, Source::Run { step: None, .. });
+        let labelled = match &self.source {
+            Source::Run { step: Some(step), .. } => executions.iter().any(|one| one.name != *step),
+            Source::Run { step: None, .. } => true,
+            Source::Free { .. } => false,
+        };
         let mut out = std::io::stdout().lock();
         for execution in executions {
             for kind in self.streams.clone() {
@@ -260,7 +287,7 @@ impl Reader<'_> {
                     }
                 };
                 let stream = &mut self.open[at];
-                let mut bytes = stream.read(execution);
+                let mut bytes = stream.read(execution, self.raw);
                 if labelled {
                     bytes = stream.label(bytes, all || execution.over);
                 }
@@ -289,17 +316,24 @@ fn log(execution: &Execution, kind: &str) -> PathBuf {
 
 impl Stream {
     fn new(name: &str, kind: &'static str) -> Stream {
-        Stream { name: name.to_owned(), kind, file: None, told: 0, shown: 0, rest: Vec::new() }
+        let (name, rest) = (name.to_owned(), Vec::new());
+        Stream { name, kind, file: None, told: 0, shown: 0, rest, agent: None }
     }
 
     /// What has come since it was read last. A log that was put aside, because the step is tried
     /// again, is read to its end first: we hold it open.
-    fn read(&mut self, execution: &Execution) -> Vec<u8> {
+    fn read(&mut self, execution: &Execution, raw: bool) -> Vec<u8> {
         let path = log(execution, self.kind);
+        let listens = !raw && self.kind == "stdout" && execution.adapter.is_stream();
         let mut bytes = self.read_on();
         if self.is_another(&path) {
             self.file = File::open(&path).ok();
-            bytes.extend(self.read_on());
+            bytes = self.readable(bytes);
+            self.agent = listens.then(|| provider::Stream::new(execution.adapter));
+            let more = self.read_on();
+            bytes.extend(self.readable(more));
+        } else {
+            bytes = self.readable(bytes);
         }
         let kept = execution.kept.as_ref().filter(|_| self.kind == "stdout" && execution.over);
         if let Some(kept) = kept
@@ -313,6 +347,13 @@ impl Stream {
         }
         self.shown += bytes.len() as u64;
         bytes
+    }
+
+    /// What an agent said and did; of others, what they printed.
+    fn readable(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        let Some(agent) = &mut self.agent else { return bytes };
+        let turns = agent.push(&bytes).into_iter().map(|turn| format!("{turn}\n"));
+        turns.collect::<String>().into_bytes()
     }
 
     fn read_on(&mut self) -> Vec<u8> {
@@ -354,12 +395,17 @@ impl Stream {
 /// A walk over everything that a run has executed, items of loops in order.
 struct Walk<'a> {
     run_root: PathBuf,
+    plan: &'a Plan,
     run: &'a Run,
 }
 
 impl Walk<'_> {
     fn block(&self, block: &Block, body: &Body, prefix: &str, into: &mut Vec<Execution>) {
         for (step, slot) in block.steps.iter().zip(&body.slots) {
+            // A person's answer is not printed by anybody.
+            if matches!(step.action, Action::Gate(_)) {
+                continue;
+            }
             let name = format!("{prefix}{}", StepPath::top(&step.name));
             match (step.inner(), &slot.each) {
                 (Some(inner), Some(items)) => {
@@ -368,21 +414,30 @@ impl Walk<'_> {
                         self.block(inner, &item.body, &prefix, into);
                     }
                 }
-                _ => into.extend(self.execution(name, slot)),
+                _ => into.extend(self.execution(name, step, slot)),
             }
         }
     }
 
-    fn execution(&self, name: String, slot: &Slot) -> Option<Execution> {
+    fn execution(&self, name: String, step: &Step, slot: &Slot) -> Option<Execution> {
         let record = slot.record.as_deref()?;
         let ended = self.run.status != RunStatus::Running;
         Some(Execution {
             name,
             dir: self.run_root.join("logs"),
-            kept: kept(record),
+            kept: self.whole(record).or_else(|| kept(record)),
             attempt: slot.attempts,
             over: ended || slot.state == StepState::Settled,
+            adapter: self.plan.adapter(step),
         })
+    }
+}
+
+impl Walk<'_> {
+    /// An output that is kept in a file of its own.
+    fn whole(&self, record: &Record) -> Option<String> {
+        let bytes = std::fs::read(self.run_root.join(&record.whole.as_ref()?.path)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
@@ -403,13 +458,14 @@ fn check_step(plan: &Plan, run: &Run, name: &str) -> Result<(), Failure> {
     let address = Address::parse(plan, name);
     match address.map(|address| address.step_of(plan).inner().is_some()) {
         Some(false) => Ok(()),
+        Some(true) if plan.root.edges.is_some() => Ok(()),
         Some(true) => {
             let message = format!("`{name}` is a loop: it is its steps that print");
             Err(Failure::new(2, message).hint(format!("such as `{name}.0.STEP`")))
         }
         None => {
             let names: Vec<_> = plan.root.steps.iter().map(|s| format!("`{}`", s.name)).collect();
-            Err(Failure::new(2, format!("run {} has no step `{name}`", run.id))
+            Err(Failure::new(2, format!("run {} has no {} `{name}`", run.id, plan.unit()))
                 .hint(format!("there are {}", names.join(", "))))
         }
     }

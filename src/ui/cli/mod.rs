@@ -21,6 +21,7 @@ mod logs;
 mod offline;
 mod pending;
 mod processed;
+mod provider;
 mod ps;
 mod queue;
 mod request;
@@ -40,6 +41,7 @@ mod watch;
 mod why;
 mod worker;
 mod workers;
+mod worktree;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -118,6 +120,12 @@ enum Verb {
     /// Render a spell, or read what an agent's answer says about itself
     #[command(subcommand)]
     Spell(spell::SpellVerb),
+    /// Show providers, or say whether one can be used
+    #[command(subcommand)]
+    Provider(provider::ProviderVerb),
+    /// Worktrees of beads: make, look, merge, remove, and get back what was saved
+    #[command(subcommand)]
+    Worktree(worktree::WorktreeVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
     /// Find out whether this workspace and its volume are fit for a fleet
@@ -246,6 +254,8 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
+        Verb::Provider(verb) => provider::main(verb, &cli.common),
+        Verb::Worktree(verb) => worktree::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
         Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::common::{self, Surroundings};
 use super::show::{put, put_json};
 use super::{Common, Failure};
-use crate::engine::run::StepState;
+use crate::engine::run::{Address, StepState};
 use crate::engine::{GateRecord, Run, RunStatus};
 use crate::fleet::{gates, open};
 use crate::ids::{Attempt, RunId, StepPath};
@@ -16,6 +16,7 @@ use crate::store::{STATE, snapshot};
 use crate::time::{Clock, SystemClock, Time};
 use crate::ui::text::seconds;
 use crate::workflow::Plan;
+use crate::workflow::plan::Action;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct PendingArgs {
@@ -32,6 +33,9 @@ pub struct Gate {
     pub step: StepPath,
     pub attempt: Attempt,
     pub message: String,
+    /// What an agent said last, which the person answers to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
     pub shown: String,
     pub since: Option<Time>,
     pub expires_at: Option<Time>,
@@ -57,6 +61,7 @@ pub fn gates_of(plan: &Plan, run: &Run) -> Vec<Gate> {
             node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
             attempt: slot.attempts,
             message: message.clone(),
+            said: said_before(plan, run, &here),
             shown: shown.clone(),
             since: record.started_at,
             expires_at: *expires_at,
@@ -65,6 +70,14 @@ pub fn gates_of(plan: &Plan, run: &Run) -> Vec<Gate> {
         });
     }
     found
+}
+
+/// What the agent said in the round that a person is asked in.
+fn said_before(plan: &Plan, run: &Run, here: &Address) -> Option<String> {
+    let steps = &here.block(plan).steps;
+    let asked = steps[..here.step].iter().rposition(|s| matches!(s.action, Action::Prompt(_)))?;
+    let slot = run.slot(&Address { step: asked, ..here.clone() })?;
+    slot.record.as_ref()?.output.clone()
 }
 
 pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
@@ -121,11 +134,24 @@ fn show(gate: &Gate) -> String {
     let until = gate.expires_at.map(|at| format!(", until {}", at.to_second()));
     let until = until.unwrap_or_default();
     let asked: String = message.lines().map(|line| format!("    {line}\n")).collect();
+    let said = gate.said.as_deref().map(|said| excerpt(said, run_id, node)).unwrap_or_default();
     format!(
-        "run {run_id} waits at `{node}`{since}{until}:\n{asked}  \
+        "run {run_id} waits at `{node}`{since}{until}:\n{said}{asked}  \
          orchestrate approve {run_id} --step {node} [--comment TEXT]\n  \
          orchestrate reject {run_id} --step {node} --reason TEXT\n"
     )
+}
+
+/// The first lines of what an agent said.
+fn excerpt(said: &str, run_id: &RunId, node: &str) -> String {
+    const LINES: usize = 20;
+    const WIDTH: usize = 200;
+    let line = |line: &str| format!("    | {}\n", line.chars().take(WIDTH).collect::<String>());
+    let mut text: String = said.lines().take(LINES).map(line).collect();
+    if said.lines().count() > LINES || said.lines().any(|line| line.chars().count() > WIDTH) {
+        text.push_str(&format!("    | … the whole: orchestrate logs {run_id} {node}\n"));
+    }
+    text
 }
 
 /// Tells what a run that just paused asks.

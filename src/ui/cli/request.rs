@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use super::Failure;
 use super::common::{Surroundings, read_bounded, workflow_path};
 use crate::engine::Request;
 use crate::fleet::parts::{self, Library};
+use crate::git::Git;
 use crate::template::nodes::{NodeText, Var};
 use crate::workflow::plan::{Action, Code, PartKind, Plan, ShellText, Step, Words};
 use crate::workflow::yaml;
@@ -185,28 +185,15 @@ impl Settings {
 
 /// The default branch of the repository that the workspace is in.
 fn default_branch(workspace: &Path) -> Option<String> {
-    let git = |args: &[&str]| {
-        let out = Command::new("git")
-            .args(args)
-            .current_dir(workspace)
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .output()
-            .ok()?;
-        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
-    };
-    let remote = git(&["symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD"]);
-    if let Some(branch) = remote.as_deref().and_then(|name| name.strip_prefix("origin/")) {
+    let git = Git::at(workspace);
+    let head = git.text(&["symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD"]);
+    if let Some(branch) = head.ok().as_deref().and_then(|name| name.trim().strip_prefix("origin/"))
+    {
         return Some(branch.to_owned());
     }
-    let known = |name: &str| git(&["rev-parse", "--verify", "--quiet", name]).is_some();
-    [
-        "refs/remotes/origin/main",
-        "refs/remotes/origin/master",
-        "refs/heads/main",
-        "refs/heads/master",
-    ]
-    .into_iter()
-    .find(|name| known(name))
-    .and_then(|name| name.rsplit('/').next().map(str::to_owned))
+    let places = ["refs/remotes/origin/", "refs/heads/"];
+    let mut names = places.iter().flat_map(|place| ["main", "master"].map(|name| (place, name)));
+    names
+        .find(|(place, name)| matches!(git.commit(&format!("{place}{name}")), Ok(Some(_))))
+        .map(|(_, name)| name.to_owned())
 }

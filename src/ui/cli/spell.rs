@@ -11,7 +11,9 @@ use super::run::ContextArgs;
 use super::{Common, Failure};
 use crate::prompt::contract::{self, Contract};
 use crate::prompt::spell::{self, Found, Lost};
+use crate::provider::{End, Kind, Stream, Verdict};
 use crate::template::spell::Fault;
+use crate::time::{Clock, SystemClock, utc_offset_s};
 use crate::workflow::Problem;
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -40,6 +42,31 @@ pub struct ParseArgs {
     /// The exit code that the agent ended with; 124 means that it timed out
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub exit_code: i32,
+    /// The file holds what this provider printed, of which the answer is a part
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub stream: Option<Form>,
+}
+
+/// What providers print.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Form {
+    ClaudeJson,
+    ClaudeStreamJson,
+    CodexJsonl,
+    GeminiJson,
+    GeminiStreamJson,
+    OpencodeJson,
+}
+
+impl Form {
+    fn kind(self) -> Kind {
+        match self {
+            Form::ClaudeJson | Form::ClaudeStreamJson => Kind::Claude,
+            Form::CodexJsonl => Kind::Codex,
+            Form::GeminiJson | Form::GeminiStreamJson => Kind::Gemini,
+            Form::OpencodeJson => Kind::OpenCode,
+        }
+    }
 }
 
 pub fn main(verb: &SpellVerb, common: &Common) -> Result<u8, Failure> {
@@ -101,7 +128,10 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
-    let answer = read_answer(&args.answer, around.config.input_bytes)?;
+    let mut answer = read_answer(&args.answer, around.config.input_bytes)?;
+    if let Some(form) = args.stream {
+        answer = hear(form, &answer, args.exit_code)?.into_bytes();
+    }
     let output = match contract::parse(&String::from_utf8_lossy(&answer)) {
         Contract::Found(output) => output,
         Contract::Missing => {
@@ -122,6 +152,23 @@ fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
         code => around.say(format!("the agent ended with exit code {code}, so the step fails")),
     }
     Ok(1)
+}
+
+/// The answer in what a provider printed.
+fn hear(form: Form, printed: &[u8], exit_code: i32) -> Result<String, Failure> {
+    let mut stream = Stream::new(form.kind());
+    stream.push(printed);
+    let now = SystemClock.now();
+    let utc_offset_s = utc_offset_s(now);
+    let (exit_code, timed_out) = (Some(exit_code), exit_code == 124);
+    let outcome = stream.finish(&End { exit_code, timed_out, now, utc_offset_s, ..End::default() });
+    match outcome.verdict {
+        Verdict::Answered => Ok(outcome.text),
+        verdict => {
+            let (word, reason) = (verdict.word(), verdict.reason());
+            Err(Failure::new(1, format!("the provider gave no answer ({word}): {reason}")))
+        }
+    }
 }
 
 fn read_answer(path: &Path, limit: u64) -> Result<Vec<u8>, Failure> {

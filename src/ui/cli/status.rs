@@ -10,8 +10,8 @@ use crate::fleet::post::COORDINATOR;
 use crate::ids::RunId;
 use crate::time::Time;
 use crate::ui::board::{
-    self, Board, InboxView, Life, Owner, PlaceView, RunDetail, RunView, Standing, StepView,
-    WorkerView,
+    self, Board, InboxView, Life, Owner, PlaceView, RunDetail, RunView, Standing, StepShown,
+    StepView, WorkerView,
 };
 use crate::ui::text::seconds;
 
@@ -168,7 +168,7 @@ fn damaged(
 }
 
 fn run_text(detail: &RunDetail, now: Time) -> String {
-    let RunDetail { run, steps, events } = detail;
+    let RunDetail { run, usage, steps, events } = detail;
     let mut text = format!("run {} of {}: {}\n", run.run_id, run.workflow_file, run.state.word());
     text.push_str(&format!("  {}\n", board::why_run(detail)));
     if let Some(owner) = owner_line(&run.owner) {
@@ -178,7 +178,10 @@ fn run_text(detail: &RunDetail, now: Time) -> String {
         let (started, updated) = (started.to_second(), updated.to_second());
         text.push_str(&format!("  began {started}, last event {updated}\n"));
     }
-    text.push_str("steps\n");
+    if let Some(usage) = usage {
+        text.push_str(&format!("  {}\n", usage.words()));
+    }
+    text.push_str(&format!("{}s\n", run.unit));
     text.push_str(&table(&steps.iter().map(|step| step_row(step, now)).collect::<Vec<_>>()));
     if !events.is_empty() {
         text.push_str("last events\n");
@@ -226,11 +229,30 @@ fn step_row(step: &StepView, now: Time) -> Vec<String> {
         };
         notes.push(format!("{} of {} items{failed}", items.current, items.total));
     }
+    notes.extend(step.rounds.filter(|rounds| *rounds > 1).map(|rounds| format!("round {rounds}")));
+    notes.extend(
+        step.warning.clone().or(step.skip_cause.map(|cause| board::skipped(cause).to_owned())),
+    );
+    notes.extend(step.asks.as_ref().map(|asks| format!("asks: {asks}")));
+    if !step.needs.is_empty() && step.state == StepShown::Pending {
+        notes.push(format!("waits for {}", listed(&step.needs)));
+    }
     notes.extend(step.until.map(|until| format!("until {}", until.to_second())));
     notes.extend(step.waits_for.as_ref().map(|glob| format!("for files `{glob}`")));
     notes.extend(step.task.as_ref().map(|task| place(&task.task, &task.agent, &task.place)));
+    notes.extend(step.usage.as_ref().map(|spent| board::words(&spent.usage)));
     notes.extend(step.error.clone());
     vec![name, step.state.word().to_owned(), agent, time, notes.join(", ")]
+}
+
+/// A few names, and how many more there are.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }
 
 /// Where a task is, in a few words.

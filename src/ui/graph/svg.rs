@@ -223,12 +223,11 @@ impl<'a> Drawing<'a> {
         let (width, height) = (self.box_width, self.box_height);
         let (right, bottom) = (x + width, y + height);
         let rect = |inset: usize, round: usize| {
+            let (x, y) = (x + inset, y + inset);
+            let (width, height) = (width - 2 * inset, height - 2 * inset);
             format!(
-                "<rect class=\"shape\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"{round}\"/>",
-                x + inset,
-                y + inset,
-                width - 2 * inset,
-                height - 2 * inset
+                "<rect class=\"shape\" x=\"{x}\" y=\"{y}\" width=\"{width}\" \
+                 height=\"{height}\" rx=\"{round}\"/>"
             )
         };
         let polygon = |points: &[(usize, usize)]| {

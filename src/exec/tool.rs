@@ -1,0 +1,188 @@
+//! A tool of ours run to its end for what it prints: all of its output, within a bound.
+//!
+//! [`super::run`] is for commands of other people, which may leave anything behind. A tool does
+//! its work and ends. It may be given a file to hold in place of its input: a lock on that file
+//! then lasts as long as the tool does, even if this process is killed while it works.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, killpg};
+
+use super::process::{Pid, Process};
+use super::stop::timeout;
+use super::{How, Order, StartError, children, start};
+
+/// What a tool said.
+#[derive(Clone, Debug)]
+pub struct Said {
+    pub how: How,
+    pub out: Vec<u8>,
+    pub err: Vec<u8>,
+    /// False if it printed more than was to be kept.
+    pub whole: bool,
+}
+
+/// Runs a tool. At most `limit` bytes of each of its streams are kept.
+pub fn call(order: &Order, hold: Option<&File>, limit: usize) -> Result<Said, StartError> {
+    let stdin = match hold {
+        Some(file) => Stdio::from(file.try_clone()?),
+        None => Stdio::null(),
+    };
+    let mut child = start::start_on(order, stdin)?;
+    let attended = attend(&mut child, order, limit);
+    if attended.is_err() {
+        let _ = child.kill();
+    }
+    let status = children::reap(&mut child)?;
+    let (cause, out, err) = attended?;
+    let how = cause.unwrap_or_else(|| match (status.code(), status.signal()) {
+        (Some(code), _) => How::Exited(code),
+        (None, signal) => How::Killed(signal.unwrap_or(0)),
+    });
+    let whole = out.whole && err.whole;
+    Ok(Said { how, out: out.bytes, err: err.bytes, whole })
+}
+
+/// Reads until the child has exited. Gives why it was ended from here, if it was.
+fn attend(
+    child: &mut Child,
+    order: &Order,
+    limit: usize,
+) -> io::Result<(Option<How>, Stream, Stream)> {
+    let pid = child.id() as Pid;
+    let handle = Process::open(pid)?;
+    let mut out = Stream::new(child.stdout.take().map(OwnedFd::from), limit);
+    let mut err = Stream::new(child.stderr.take().map(OwnedFd::from), limit);
+    let signal = |signal| _ = killpg(nix::unistd::Pid::from_raw(pid), signal);
+    let mut cause = None;
+    let mut due = order.timeout.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        wait([out.fd(), err.fd(), Some(handle.as_fd())], due)?;
+        // Looked at first: what was printed before the end is then sure to be in the pipes.
+        let gone = handle.is_gone();
+        out.take()?;
+        err.take()?;
+        if gone {
+            return Ok((cause, out, err));
+        }
+        if due.is_some_and(|due| Instant::now() >= due) {
+            // Asked once, killed after that.
+            let asked = cause.replace(How::TimedOut).is_some();
+            signal(if asked { Signal::SIGKILL } else { Signal::SIGTERM });
+            due = Instant::now().checked_add(order.grace);
+        }
+    }
+}
+
+fn wait(fds: [Option<BorrowedFd>; 3], due: Option<Instant>) -> io::Result<()> {
+    let watched = fds.iter().flatten().map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
+    let mut watched: Vec<PollFd> = watched.collect();
+    let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+    match poll(&mut watched, left.map_or(PollTimeout::NONE, timeout)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The reading end of a pipe, and what came out of it.
+struct Stream {
+    pipe: Option<File>,
+    bytes: Vec<u8>,
+    limit: usize,
+    whole: bool,
+}
+
+impl Stream {
+    fn new(pipe: Option<OwnedFd>, limit: usize) -> Stream {
+        // A survivor may hold the other end open: nobody waits for it.
+        let _ = pipe.as_ref().map(|pipe| fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)));
+        Stream { pipe: pipe.map(File::from), bytes: Vec::new(), limit, whole: true }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Takes all that is there.
+    fn take(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 16 << 10];
+        while let Some(pipe) = &mut self.pipe {
+            match pipe.read(&mut buffer) {
+                Ok(0) => self.pipe = None,
+                Ok(count) => {
+                    let kept = count.min(self.limit - self.bytes.len());
+                    self.whole &= kept == count;
+                    self.bytes.extend_from_slice(&buffer[..kept]);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn sh(script: &str) -> Vec<String> {
+        ["sh", "-c", script].map(str::to_owned).to_vec()
+    }
+
+    #[test]
+    fn both_streams_and_the_exit_code_are_told() {
+        let argv = sh("echo out; echo err >&2; exit 3");
+        let said = call(&Order::new(&argv, Path::new("/"), "tool"), None, 100).unwrap();
+        assert_eq!(said.how, How::Exited(3));
+        assert_eq!((said.out.as_slice(), said.err.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
+        assert!(said.whole);
+    }
+
+    #[test]
+    fn output_past_the_limit_is_read_and_dropped() {
+        let argv = sh("head -c 1000000 /dev/zero");
+        let said = call(&Order::new(&argv, Path::new("/"), "tool"), None, 1000).unwrap();
+        assert_eq!((said.how, said.out.len(), said.whole), (How::Exited(0), 1000, false));
+    }
+
+    #[test]
+    fn one_that_takes_too_long_is_ended_even_if_it_does_not_want_to() {
+        let argv = sh("trap '' TERM; echo in; while :; do sleep 1; done");
+        let (timeout, grace) = (Some(Duration::from_millis(200)), Duration::from_millis(50));
+        let order = Order { timeout, grace, ..Order::new(&argv, Path::new("/"), "tool") };
+        let said = call(&order, None, 100).unwrap();
+        assert_eq!((said.how, said.out.as_slice()), (How::TimedOut, &b"in\n"[..]));
+    }
+
+    #[test]
+    fn a_lock_lasts_as_long_as_the_tool_that_holds_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let file = File::create(&path).unwrap();
+        fs4::FileExt::try_lock(&file).unwrap();
+        // What it leaves behind holds the lock on, as an orphan does after a kill.
+        let wait = "(while [ ! -e end ]; do sleep 0.01; done) >/dev/null 2>&1 &";
+        let argv = sh(&format!("exec 3<&0; {wait} echo left"));
+        call(&Order::new(&argv, dir.path(), "tool"), Some(&file), 100).unwrap();
+        drop(file);
+        let again = File::open(&path).unwrap();
+        assert!(fs4::FileExt::try_lock(&again).is_err());
+        std::fs::write(dir.path().join("end"), "").unwrap();
+        while fs4::FileExt::try_lock(&again).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Looking at providers: is the program there, which version is it, and does it answer?
+//!
+//! A question is asked only of a server on this machine: elsewhere an answer costs money.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::ask::{self, AskError, Question};
+use super::config::Config;
+use super::perform;
+use super::site::{Environment, Site};
+use super::work::{Input, Work};
+use crate::engine::Record;
+use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
+use crate::ids::StepPath;
+use crate::provider::Kind;
+use crate::template::{Hole, Missing, Scope};
+use crate::workflow::plan::{InputMode, Provider};
+use crate::workspace::Workspace;
+
+/// How long a program may take to tell its version.
+const VERSION: Duration = Duration::from_secs(10);
+/// How long it may take to answer.
+const ANSWER: Duration = Duration::from_secs(120);
+/// Points any provider at a server, whatever its own variable is called.
+pub const BASE_URL: &str = "ORCHESTRATE_PROVIDER_BASE_URL";
+
+/// Where a provider's program lies.
+pub enum Program {
+    /// It is this one.
+    BuiltIn,
+    Found(PathBuf),
+    /// Why it cannot be run.
+    Missing(String),
+    /// It depends on the step that asks.
+    Unknown,
+}
+
+/// Finds a provider's program as a step would.
+pub fn find(provider: &Provider, environment: &Environment, cwd: &Path) -> Program {
+    let path = environment.get("PATH").map_or(OsStr::new(""), |path| path.as_os_str());
+    match provider.program() {
+        None => Program::Unknown,
+        Some("orchestrate") => Program::BuiltIn,
+        Some(program) => match exec::locate(program, path, cwd) {
+            Ok(file) => Program::Found(file),
+            Err(error) => Program::Missing(error.to_string()),
+        },
+    }
+}
+
+/// What a program says its version is. The error is why it did not.
+pub fn version(file: &Path, cwd: &Path, stop: &Stop) -> Result<String, String> {
+    let argv = [file.to_string_lossy().into_owned(), "--version".into()];
+    let order = Order {
+        argv: &argv,
+        cwd,
+        env: &[],
+        env_remove: &[],
+        stdin: None,
+        timeout: Some(VERSION),
+        idle: None,
+        grace: Duration::from_secs(1),
+        mark: &format!("provider-version-{}#{}", std::process::id(), file.display()),
+        sweep: Sweep::Always,
+    };
+    let [mut out, mut err] =
+        [Mode::Text, Mode::Tail].map(|mode| Capture::new(mode, Mask::default()));
+    let ended = exec::run(&order, &mut out, &mut err, stop).map_err(|error| error.to_string())?;
+    let said = out.finish().map_err(|error| error.to_string())?.text();
+    let said = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    match ended.how {
+        How::Exited(0) if !said.is_empty() => Ok(said.chars().take(80).collect()),
+        How::Exited(0) => Err("`--version` prints nothing".into()),
+        How::TimedOut => Err(format!("`--version` takes longer than {} s", VERSION.as_secs())),
+        how => Err(format!("`--version` ends with exit code {}", how.exit_code())),
+    }
+}
+
+/// Whether a version is the one whose output is known.
+pub fn is_tried(kind: Kind, version: &str) -> Option<bool> {
+    let tried = kind.tried()?;
+    let words = version.split(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-');
+    Some(words.map(|word| word.trim_start_matches('v')).any(|word| word == tried))
+}
+
+/// The variable that points a provider at a server.
+pub fn base_url_variable(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Claude => Some("ANTHROPIC_BASE_URL"),
+        Kind::Codex => Some("OPENAI_BASE_URL"),
+        Kind::Gemini => Some("GOOGLE_GEMINI_BASE_URL"),
+        Kind::OpenCode | Kind::Plain => None,
+    }
+}
+
+/// The server on this machine that a provider is pointed at, if it is.
+pub fn own_server(kind: Kind, environment: &Environment) -> Option<String> {
+    let names = [Some(BASE_URL), base_url_variable(kind)];
+    let mut urls = names.into_iter().flatten().filter_map(|name| environment.get(name));
+    let url = urls.next()?.to_string_lossy().into_owned();
+    is_loopback(&url).then_some(url)
+}
+
+fn is_loopback(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else { return false };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return false;
+    }
+    let host = match authority.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    let address = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    address || host == "localhost"
+}
+
+/// Asks a provider one small question in a directory of its own, which must exist.
+pub fn try_out(
+    name: &str,
+    config: &Config,
+    environment: &Environment,
+    server: &str,
+    dir: &Path,
+    stop: &Stop,
+) -> Result<Option<Record>, String> {
+    use crate::workflow::Configured as _;
+    let provider = config.providers().get(name).ok_or_else(|| format!("no provider `{name}`"))?;
+    let wants = |missing: Vec<Missing>| {
+        let holes: Vec<_> = missing.iter().map(|hole| format!("`${{{}}}`", hole.raw)).collect();
+        format!("it needs {}, which only a step gives", holes.join(", "))
+    };
+    let params = ask::merge(provider, &BTreeMap::new(), &Nothing).map_err(wants)?;
+    let prompt = "This is a test of the connection.\nAnswer with the one word: ready\n";
+    let question = Question {
+        name,
+        provider,
+        params: &params,
+        prompt: prompt.as_bytes(),
+        around: &Nothing,
+        conversation: "test".into(),
+    };
+    let mut work = match question.put(Work::new(StepPath::top("test"), 1, Vec::new())) {
+        Ok(work) => work,
+        Err(AskError::Missing(missing)) => return Err(wants(missing)),
+        Err(AskError::NotText { .. }) => return Err("the prompt is no text".into()),
+    };
+    work.stdin = (provider.input == InputMode::Stdin).then_some(Input::Text(prompt.to_owned()));
+    work.timeout_ms = Some(ANSWER.as_millis() as u64);
+    if let Some(variable) = base_url_variable(provider.adapter) {
+        work.env.push((variable.to_owned(), server.to_owned()));
+    }
+    let logs = dir.join("run/logs");
+    std::fs::create_dir_all(&logs).map_err(|error| error.to_string())?;
+    let site = Site {
+        workspace: Workspace::open(dir).map_err(|error| error.to_string())?,
+        logs,
+        about: Vec::new(),
+        environment: environment.clone(),
+        hidden: Vec::new(),
+        debug: false,
+        live: false,
+        grace: config.grace,
+        input_bytes: config.input_bytes,
+        mask: Mask::default(),
+        program: std::env::current_exe().unwrap_or_else(|_| "orchestrate".into()),
+    };
+    let mark = format!("provider-test-{}#1", std::process::id());
+    Ok(perform::run(&site, &work, &mark, stop).map(|performed| performed.record))
+}
+
+/// A test has no variables.
+struct Nothing;
+
+impl Scope for Nothing {
+    fn look_up(&self, hole: &Hole) -> Result<std::borrow::Cow<'_, Value>, Missing> {
+        Err(Missing { raw: hole.raw.clone(), reason: "a test has no variables".into() })
+    }
+}
+
+/// The directory for a test, beside those of others.
+pub fn scratch(environment: &Environment) -> PathBuf {
+    let tmp = environment.get("TMPDIR").cloned().unwrap_or_else(|| OsString::from("/tmp"));
+    PathBuf::from(tmp).join(format!("orchestrate-provider-{}", std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_asked() {
+        for (url, own) in [
+            ("http://127.0.0.1:8080/s/plain", true),
+            ("http://localhost:1", true),
+            ("https://[::1]:443/v1", true),
+            ("http://127.0.0.1.example.org/", false),
+            ("http://127.0.0.1@example.org/", false),
+            ("http://localhost.example.org", false),
+            ("https://api.example.org", false),
+            ("127.0.0.1:80", false),
+            ("", false),
+        ] {
+            assert_eq!(is_loopback(url), own, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_version_is_known_by_the_whole_of_it() {
+        assert_eq!(is_tried(Kind::Claude, "2.1.325 (Claude Code)"), Some(true));
+        assert_eq!(is_tried(Kind::Codex, "codex-cli 0.166.0"), Some(true));
+        assert_eq!(is_tried(Kind::Codex, "codex-cli 10.166.0"), Some(false));
+        assert_eq!(is_tried(Kind::Gemini, "0.61.0-nightly"), Some(false));
+        assert_eq!(is_tried(Kind::Plain, "1"), None);
+    }
+}

@@ -1,0 +1,311 @@
+//! One lock for each repository: for commands that touch its list of worktrees, which fail when
+//! two of them meet, and for everything of ours that must not happen twice.
+//!
+//! The lock is a baton: one file, which is `free.<word>` or `held.<word>`. To take it is to rename
+//! it, which one of many wins on any volume, also where locks of the kernel are local to a machine
+//! or missing. Who holds it is told by [`super::presence`], and one who is dead loses it by the
+//! same rename. The holder also has a lock of the kernel on a second file, and every `git` that it
+//! starts holds that one too: when the holder is killed while a command works, the next one waits
+//! until the command has ended. Where the volume has no such locks, that is not known.
+//!
+//! **Invariant:** every rename leads to a name that never was, so after an error a look for it
+//! tells whether it happened.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::Git;
+use super::presence::{self, Presence, Watch, new_word};
+use crate::disk::{self, faulty::has_locks};
+
+/// How long somebody else is waited for.
+pub const WAIT: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(10);
+const FREE: &str = "free.";
+const HELD: &str = "held.";
+
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("the repository is in use: {owner}; waited {} s", waited.as_secs())]
+    Busy { owner: String, waited: Duration },
+    #[error("the lock of the repository was lost: others thought that this process was dead")]
+    Lost,
+    #[error("cannot lock the repository in `{}`: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// The lock, held.
+#[derive(Debug)]
+pub struct Lock {
+    batons: PathBuf,
+    me: Presence,
+    held: Option<Arc<File>>,
+}
+
+/// What lies in the directory of the baton.
+enum Baton {
+    Free(String),
+    Held(String),
+}
+
+impl Lock {
+    /// Takes the lock of the repository with this common directory, or says who has it.
+    pub fn take(common: &Path, doing: &str, wait: Duration) -> Result<Lock, LockError> {
+        let home = common.join("coven");
+        Lock::take_in(&home, doing, wait).map_err(|error| match error {
+            Trouble::Busy { owner } => LockError::Busy { owner, waited: wait },
+            Trouble::Io(source) => LockError::Io { path: home, source },
+        })
+    }
+
+    fn take_in(home: &Path, doing: &str, wait: Duration) -> Result<Lock, Trouble> {
+        let (owners, batons) = (owners(home), home.join("lock"));
+        let me = Presence::enter(&owners, doing)?;
+        let target = batons.join(format!("{HELD}{}", me.word));
+        let mut watch = Watch::new();
+        let until = Instant::now() + wait;
+        loop {
+            let mut owner = String::from("somebody");
+            match baton(&batons)? {
+                None => lay(home, &batons)?,
+                Some(Baton::Free(name)) => {
+                    if moved(&batons.join(name), &target)? {
+                        break;
+                    }
+                }
+                Some(Baton::Held(word)) => {
+                    let sight = watch.look(&owners, &word);
+                    let name = format!("{HELD}{word}");
+                    if sight.dead && moved(&batons.join(name), &target)? {
+                        presence::sweep(&owners);
+                        break;
+                    }
+                    owner = sight.owner.map_or(owner, |owner| owner.to_string());
+                }
+            }
+            if Instant::now() >= until {
+                return Err(Trouble::Busy { owner });
+            }
+            std::thread::sleep(POLL);
+        }
+        // From here on the baton is given back whatever happens.
+        let mut lock = Lock { batons, me, held: None };
+        lock.held = kernel_lock(&home.join("lock.kernel"), until)?;
+        Ok(lock)
+    }
+
+    /// `git` in a directory, holding the lock as long as it works.
+    pub fn git(&self, dir: &Path) -> Result<Git, LockError> {
+        // A process that slept long enough has lost the lock and must not go on.
+        let mine = self.batons.join(format!("{HELD}{}", self.me.word));
+        match listed(&mine) {
+            Ok(true) => Ok(Git::at(dir).holding(self.held.clone())),
+            Ok(false) => Err(LockError::Lost),
+            Err(source) => Err(LockError::Io { path: mine, source }),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let mine = self.batons.join(format!("{HELD}{}", self.me.word));
+        let free = self.batons.join(format!("{FREE}{}", new_word()));
+        // Should it fail, the others see that this process is gone, sooner or later.
+        let _ = moved(&mine, &free);
+    }
+}
+
+enum Trouble {
+    Busy { owner: String },
+    Io(io::Error),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Trouble {
+        Trouble::Io(error)
+    }
+}
+
+/// Where those are seen who hold something of a repository.
+pub fn owners(home: &Path) -> PathBuf {
+    home.join("owners")
+}
+
+fn baton(batons: &Path) -> io::Result<Option<Baton>> {
+    let entries = match fs::read_dir(batons) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if let Some(word) = name.strip_prefix(HELD) {
+            return Ok(Some(Baton::Held(word.to_owned())));
+        }
+        if name.starts_with(FREE) {
+            return Ok(Some(Baton::Free(name)));
+        }
+    }
+    Ok(None)
+}
+
+/// Lays down the baton, in a directory that is renamed into its place as a whole: that fails if
+/// one with a baton is there already, so there is never a second.
+fn lay(home: &Path, batons: &Path) -> io::Result<()> {
+    let word = new_word();
+    let scratch = home.join(format!("lock.{word}"));
+    fs::create_dir(&scratch)?;
+    File::create(scratch.join(format!("{FREE}{word}")))?;
+    let laid = disk::rename(&scratch, batons);
+    if laid.is_err() {
+        let _ = fs::remove_dir_all(&scratch);
+    }
+    match laid {
+        Err(error) if !is_taken(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    let codes = [Errno::ENOTEMPTY as i32, Errno::EEXIST as i32];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+/// Renames; false if somebody else did before. Whatever the call says, it happened if the target
+/// is there.
+fn moved(from: &Path, to: &Path) -> io::Result<bool> {
+    match disk::rename(from, to) {
+        Ok(()) => Ok(true),
+        Err(error) if listed(to)? => {
+            tracing::debug!("a rename said that it failed, and happened: {error}");
+            Ok(true)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a directory lists a name; a look at the name alone may be out of date on a network.
+fn listed(path: &Path) -> io::Result<bool> {
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(false) };
+    for entry in fs::read_dir(dir)? {
+        if entry?.file_name() == name {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A lock of the kernel; nothing where the volume has none.
+fn kernel_lock(path: &Path, until: Instant) -> Result<Option<Arc<File>>, Trouble> {
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let file = open?;
+    if !has_locks() {
+        return Ok(None);
+    }
+    loop {
+        match fs4::FileExt::try_lock(&file) {
+            Ok(()) => return Ok(Some(Arc::new(file))),
+            Err(fs4::TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(POLL);
+            }
+            Err(fs4::TryLockError::WouldBlock) => {
+                let owner = "a `git` that a process left behind which is gone".to_owned();
+                return Err(Trouble::Busy { owner });
+            }
+            Err(fs4::TryLockError::Error(error)) => {
+                let none = [Errno::ENOLCK, Errno::ENOSYS, Errno::EOPNOTSUPP].map(|e| e as i32);
+                return match error.raw_os_error() {
+                    Some(code) if none.contains(&code) => Ok(None),
+                    _ => Err(error.into()),
+                };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::git::presence::Owner;
+    use crate::process::Process;
+    use crate::time::Time;
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    #[test]
+    fn one_holds_the_lock_and_others_are_told_who() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = Lock::take(dir.path(), "making `a`", WAIT).unwrap();
+        assert!(held.git(dir.path()).is_ok());
+        let busy = Lock::take(dir.path(), "making `b`", SOON).unwrap_err().to_string();
+        assert!(busy.contains("making `a`"), "{busy}");
+        assert!(busy.contains(&format!("process {}", std::process::id())), "{busy}");
+        drop(held);
+        drop(Lock::take(dir.path(), "making `b`", SOON).unwrap());
+        let left: Vec<_> = fs::read_dir(dir.path().join("coven/owners")).unwrap().collect();
+        assert!(left.is_empty());
+    }
+
+    /// Gives the baton to somebody.
+    fn give(home: &Path, process: Process) {
+        let owner = Owner { process, doing: "x".into(), since: Time(0) };
+        let owner = serde_json::to_string(&owner).unwrap();
+        fs::write(owners(home).join("ghost"), format!("000000000001\n{owner}\n")).unwrap();
+        let Ok(Some(Baton::Free(name))) = baton(&home.join("lock")) else { panic!("it is free") };
+        let lock = home.join("lock");
+        disk::rename(&lock.join(name), &lock.join("held.ghost")).unwrap();
+    }
+
+    #[test]
+    fn the_dead_of_this_machine_lose_it_and_the_unknown_keep_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("coven");
+        drop(Lock::take(dir.path(), "first", WAIT).unwrap());
+        let this = Process::this();
+        give(&home, Process { start_time: this.start_time + 1, ..this.clone() });
+        drop(Lock::take(dir.path(), "second", SOON).unwrap());
+        assert!(!owners(&home).join("ghost").exists());
+        give(&home, Process { boot_id: "far".into(), host: "elsewhere".into(), ..this });
+        let busy = Lock::take(dir.path(), "third", SOON).unwrap_err().to_string();
+        assert!(busy.contains("on elsewhere"), "{busy}");
+    }
+
+    #[test]
+    fn one_whose_baton_was_taken_goes_no_further() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = Lock::take(dir.path(), "sleeping", WAIT).unwrap();
+        let lock = dir.path().join("coven/lock");
+        let mine = lock.join(format!("held.{}", held.me.word));
+        disk::rename(&mine, &lock.join("held.other")).unwrap();
+        assert!(matches!(held.git(dir.path()), Err(LockError::Lost)));
+        drop(held);
+        assert!(lock.join("held.other").exists(), "what another holds is left alone");
+    }
+
+    #[test]
+    fn many_at_once_take_turns() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..5 {
+                        let lock = Lock::take(dir.path(), "racing", WAIT).unwrap();
+                        let order = std::sync::atomic::Ordering::SeqCst;
+                        assert_eq!(inside.fetch_add(1, order), 0);
+                        inside.fetch_sub(1, order);
+                        drop(lock);
+                    }
+                });
+            }
+        });
+        let names = fs::read_dir(dir.path().join("coven/lock")).unwrap().count();
+        assert_eq!(names, 1);
+    }
+}

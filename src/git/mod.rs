@@ -1,0 +1,322 @@
+//! The program `git`, called so that nothing of its surroundings surprises: no prompt, no hook of
+//! anybody's, no pager, no background work, messages in English, and a limit on its time.
+//!
+//! The user's own settings still count, except where they would make a commit of ours wait for a
+//! person (signatures) or fail for a reason of taste (`core.safecrlf`).
+//!
+//! **Invariant:** a call says everything it depends on. Variables such as `GIT_DIR`, which a hook
+//! has in its environment, do not reach it.
+
+pub mod lock;
+pub mod presence;
+pub mod repo;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::exec::{self, How, Order, Said, StartError};
+
+pub use lock::{Lock, LockError};
+pub use repo::{Entry, Repo};
+
+/// How long a command may take that does not use the network.
+const LIMIT: Duration = Duration::from_secs(600);
+/// How much a command may print: a diff of this size is nothing that anybody reads.
+const OUTPUT_BYTES: usize = 256 << 20;
+/// How many lines of what it said are in an error.
+const LINES: usize = 5;
+
+/// Settings for every call.
+const SETTINGS: [&str; 11] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.quotePath=false",
+    "core.safecrlf=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "commit.gpgSign=false",
+    "rerere.enabled=false",
+    "submodule.recurse=false",
+    "color.ui=false",
+    "advice.addEmbeddedRepo=false",
+];
+
+/// What would make `git` look at another repository, or in another way. The first part is what
+/// `git rev-parse --local-env-vars` lists.
+pub const NOT_INHERITED: [&str; 25] = [
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_CONFIG",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_CONFIG_COUNT",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_GRAFT_FILE",
+    "GIT_INDEX_FILE",
+    "GIT_NO_REPLACE_OBJECTS",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_PREFIX",
+    "GIT_SHALLOW_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_CEILING_DIRECTORIES",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_DIFF_OPTS",
+    "GIT_LITERAL_PATHSPECS",
+    "GIT_GLOB_PATHSPECS",
+    "GIT_NOGLOB_PATHSPECS",
+    "GIT_ICASE_PATHSPECS",
+    "GIT_DEFAULT_HASH",
+    "GIT_TRACE",
+];
+
+/// Why `git` did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    #[error("`git` was not found in PATH")]
+    NotThere,
+    #[error("cannot run `git`: {0}")]
+    Start(StartError),
+    #[error("`git {what}` did not end within {} s", limit.as_secs())]
+    TimedOut { what: String, limit: Duration },
+    #[error("`git {what}` failed with exit code {code}: {said}")]
+    Failed { what: String, code: i32, said: String },
+    #[error("`git {what}` printed {fault}")]
+    Odd { what: String, fault: &'static str },
+}
+
+impl GitError {
+    /// The exit code by the customs of shells.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            GitError::NotThere => 127,
+            GitError::Start(error) => error.exit_code(),
+            GitError::TimedOut { .. } => 124,
+            GitError::Failed { code, .. } => *code,
+            GitError::Odd { .. } => 1,
+        }
+    }
+}
+
+/// `git` in one directory.
+#[derive(Clone, Debug)]
+pub struct Git {
+    dir: PathBuf,
+    limit: Duration,
+    env: Vec<(String, OsString)>,
+    settings: Vec<String>,
+    /// Held by every command, so that a lock on it outlives this process if the command does.
+    hold: Option<Arc<File>>,
+}
+
+impl Git {
+    pub fn at(dir: &Path) -> Git {
+        let env = [("GIT_TERMINAL_PROMPT", "0"), ("GIT_OPTIONAL_LOCKS", "0"), ("LC_ALL", "C")];
+        let env = env.map(|(name, value)| (name.to_owned(), OsString::from(value)));
+        let (dir, env) = (dir.to_owned(), env.to_vec());
+        Git { dir, limit: LIMIT, env, settings: Vec::new(), hold: None }
+    }
+
+    pub fn within(self, limit: Duration) -> Git {
+        Git { limit, ..self }
+    }
+
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Git {
+        self.env.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Adds a setting for these calls: `user.name=A`.
+    pub fn setting(mut self, setting: impl Into<String>) -> Git {
+        self.settings.push(setting.into());
+        self
+    }
+
+    fn holding(self, hold: Option<Arc<File>>) -> Git {
+        Git { hold, ..self }
+    }
+
+    /// Runs a command, whatever its exit code.
+    pub fn said(&self, args: &[&str]) -> Result<Said, GitError> {
+        let mut argv = vec!["git".to_owned()];
+        let settings = SETTINGS.into_iter().chain(self.settings.iter().map(String::as_str));
+        argv.extend(settings.flat_map(|setting| ["-c".to_owned(), setting.to_owned()]));
+        argv.extend(args.iter().map(|arg| (*arg).to_owned()));
+        let order = Order {
+            env: &self.env,
+            env_remove: &NOT_INHERITED,
+            timeout: Some(self.limit),
+            ..Order::new(&argv, &self.dir, "git")
+        };
+        let said = exec::call(&order, self.hold.as_deref(), OUTPUT_BYTES);
+        let said = said.map_err(|error| match error {
+            StartError::NotFound { .. } => GitError::NotThere,
+            error => GitError::Start(error),
+        })?;
+        match said.how {
+            How::TimedOut => Err(GitError::TimedOut { what: what(args), limit: self.limit }),
+            _ if !said.whole => {
+                Err(GitError::Odd { what: what(args), fault: "more than can be kept" })
+            }
+            _ => Ok(said),
+        }
+    }
+
+    /// Runs a command that must succeed, and gives what it printed.
+    pub fn bytes(&self, args: &[&str]) -> Result<Vec<u8>, GitError> {
+        let said = self.said(args)?;
+        match said.how.exit_code() {
+            0 => Ok(said.out),
+            _ => Err(failed(args, &said)),
+        }
+    }
+
+    /// The same, for what is nothing but text; without the last line break.
+    pub fn text(&self, args: &[&str]) -> Result<String, GitError> {
+        let text = String::from_utf8(self.bytes(args)?);
+        let text =
+            text.map_err(|_| GitError::Odd { what: what(args), fault: "what is not UTF-8 text" })?;
+        Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
+    }
+
+    pub fn run(&self, args: &[&str]) -> Result<(), GitError> {
+        self.bytes(args).map(drop)
+    }
+
+    /// Names that end in NUL bytes. What is not UTF-8 is shown as well as it can be.
+    pub fn names(&self, args: &[&str]) -> Result<Vec<String>, GitError> {
+        let bytes = self.bytes(args)?;
+        let names = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+    }
+
+    /// A question: exit code 0 is yes, 1 is no.
+    pub fn is(&self, args: &[&str]) -> Result<bool, GitError> {
+        let said = self.said(args)?;
+        match said.how.exit_code() {
+            0 => Ok(true),
+            1 => Ok(false),
+            _ => Err(failed(args, &said)),
+        }
+    }
+
+    /// What a name means as a commit, if there is one of that name.
+    pub fn commit(&self, name: &str) -> Result<Option<String>, GitError> {
+        let name = format!("{name}^{{commit}}");
+        let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", &name];
+        let said = self.said(&args)?;
+        match said.how.exit_code() {
+            0 => Ok(Some(String::from_utf8_lossy(&said.out).trim().to_owned())),
+            1 => Ok(None),
+            _ => Err(failed(&args, &said)),
+        }
+    }
+
+    /// Whether everything in `old` is in `new` too.
+    pub fn contains(&self, new: &str, old: &str) -> Result<bool, GitError> {
+        self.is(&["merge-base", "--is-ancestor", old, new])
+    }
+
+    /// With an author for commits where nobody has set one.
+    pub fn with_author(self) -> Result<Git, GitError> {
+        let mut git = self;
+        for (key, stand_in) in
+            [("user.name", "orchestrate"), ("user.email", "orchestrate@localhost")]
+        {
+            if !git.is(&["config", "--get", key])? {
+                git = git.setting(format!("{key}={stand_in}"));
+            }
+        }
+        Ok(git)
+    }
+}
+
+/// An answer that is an error.
+pub fn failed(args: &[&str], said: &Said) -> GitError {
+    GitError::Failed { what: what(args), code: said.how.exit_code(), said: last_lines(said) }
+}
+
+/// A command as it is called in messages: without its many flags.
+fn what(args: &[&str]) -> String {
+    let words = args.iter().copied().filter(|arg| !arg.starts_with('-'));
+    words.take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// What a command said last, in one line.
+fn last_lines(said: &Said) -> String {
+    let told = if said.err.trim_ascii().is_empty() { &said.out } else { &said.err };
+    let text = String::from_utf8_lossy(told);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(LINES)..];
+    if last.is_empty() { "it said nothing".to_owned() } else { last.join("; ") }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// A repository with one commit on `main`, that no settings of the user reach.
+    pub fn repository() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap().join("repo");
+        std::fs::create_dir(&top).unwrap();
+        let git = Git::at(&top);
+        git.run(&["init", "--quiet", "--initial-branch=main"]).unwrap();
+        for (key, value) in [("user.name", "Tester"), ("user.email", "tester@example.org")] {
+            git.run(&["config", key, value]).unwrap();
+        }
+        commit(&top, "file", "one\n");
+        (dir, top)
+    }
+
+    /// Writes a file and commits it.
+    pub fn commit(top: &Path, name: &str, content: &str) -> String {
+        std::fs::write(top.join(name), content).unwrap();
+        let git = Git::at(top);
+        git.run(&["add", "-A"]).unwrap();
+        git.run(&["commit", "--quiet", "-m", name]).unwrap();
+        git.text(&["rev-parse", "HEAD"]).unwrap()
+    }
+
+    #[test]
+    fn answers_are_told_from_errors() {
+        let (_dir, top) = repository();
+        let git = Git::at(&top);
+        assert_eq!(git.text(&["symbolic-ref", "HEAD"]).unwrap(), "refs/heads/main");
+        assert_eq!(git.commit("refs/heads/none").unwrap(), None);
+        let head = git.commit("HEAD").unwrap().unwrap();
+        assert!(git.contains("HEAD", &head).unwrap());
+        let error = git.run(&["checkout", "--quiet", "none"]).unwrap_err();
+        assert!(error.to_string().starts_with("`git checkout none` failed with exit code 1: "));
+        assert!(Git::at(&top.join("none")).run(&["status"]).is_err());
+    }
+
+    #[test]
+    fn what_a_hook_has_in_its_environment_and_what_a_hook_does_are_nothing_to_us() {
+        let (_dir, top) = repository();
+        let hook = top.join(".git/hooks/pre-commit");
+        std::fs::create_dir_all(hook.parent().unwrap()).unwrap();
+        std::fs::write(&hook, "#!/bin/sh\nexit 1\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&hook, mode).unwrap();
+        commit(&top, "second", "2");
+    }
+
+    #[test]
+    fn a_missing_author_is_made_up_and_one_that_is_set_is_kept() {
+        let (_dir, top) = repository();
+        let none = |git: Git| git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("HOME", "/dev/null");
+        let ident = |git: &Git| git.text(&["var", "GIT_AUTHOR_IDENT"]).unwrap();
+        let git = none(Git::at(&top)).with_author().unwrap();
+        assert!(ident(&git).starts_with("Tester <tester@example.org>"));
+        for key in ["user.name", "user.email"] {
+            git.run(&["config", "--unset", key]).unwrap();
+        }
+        let git = none(Git::at(&top)).with_author().unwrap();
+        assert!(ident(&git).starts_with("orchestrate <orchestrate@localhost>"));
+    }
+}

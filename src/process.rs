@@ -1,0 +1,85 @@
+//! Processes of this and other machines, told from one another, and a clock that no one sets.
+
+use serde::{Deserialize, Serialize};
+
+/// A process, told from all others that ever were.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pub host: String,
+    /// Which start of the kernel: pids mean nothing on another.
+    pub boot_id: String,
+    /// Pids of another namespace mean nothing either.
+    pub pid_namespace: String,
+    pub pid: u32,
+    /// In ticks since the kernel started: a pid that is used again has another.
+    pub start_time: u64,
+}
+
+impl Process {
+    /// This process.
+    pub fn this() -> Process {
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let pid_namespace = std::fs::read_link("/proc/self/ns/pid");
+        let pid = std::process::id();
+        Process {
+            host: nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned(),
+            boot_id: boot_id.unwrap_or_default().trim().to_owned(),
+            pid_namespace: pid_namespace.unwrap_or_default().to_string_lossy().into_owned(),
+            pid,
+            start_time: start_time(pid).unwrap_or(0),
+        }
+    }
+
+    /// Whether both are processes of one kernel that see each other.
+    pub fn is_beside(&self, other: &Process) -> bool {
+        !self.boot_id.is_empty()
+            && self.boot_id == other.boot_id
+            && self.pid_namespace == other.pid_namespace
+    }
+
+    /// Whether it was stopped by a signal, or is being looked at by a debugger.
+    pub fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+        matches!(state, Some("T" | "t"))
+    }
+
+    /// Whether it runs, asked on its own machine.
+    pub fn lives_here(&self) -> bool {
+        start_time(self.pid) == Some(self.start_time)
+    }
+}
+
+/// When a process began; nothing, if there is none or it is only waiting to be buried.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything, so fields are counted from its end.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Milliseconds of a clock that nobody sets and that goes on while the machine sleeps.
+pub fn uptime_ms() -> u64 {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
+        .map(|time| time.tv_sec() as u64 * 1000 + time.tv_nsec() as u64 / 1_000_000)
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_knows_itself_and_others() {
+        let this = Process::this();
+        assert!(this.lives_here() && this.is_beside(&this));
+        let gone = Process { start_time: this.start_time + 1, ..this.clone() };
+        assert!(!gone.lives_here(), "a pid that was used again is another process");
+        let far = Process { boot_id: "another".into(), ..this.clone() };
+        assert!(!this.is_beside(&far));
+    }
+}

@@ -1,0 +1,105 @@
+//! What asking providers has cost: of a step over all its attempts, and of a run.
+
+use serde::Serialize;
+
+use crate::engine::Record;
+use crate::engine::record::Spent;
+use crate::engine::run::Body;
+use crate::provider::Usage;
+
+/// What a run has cost. What is absent is not known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RunSpent {
+    #[serde(flatten)]
+    pub usage: Usage,
+    /// How many steps have asked a provider, items of loops each by themselves.
+    pub answers: usize,
+    /// How many of them say nothing of money, or of tokens: the sums lack theirs.
+    pub cost_unknown: usize,
+    pub tokens_unknown: usize,
+}
+
+/// What a step has cost over all its attempts.
+pub fn of_step(record: &Record) -> Option<Spent> {
+    let usage = record.spent()?;
+    let last = record.usage.as_deref().cloned().unwrap_or_default();
+    Some(Spent { usage, ..last })
+}
+
+/// What the steps of a run have cost, or nothing if none has asked a provider.
+pub fn of_run(body: &Body) -> Option<RunSpent> {
+    let mut sum = RunSpent::default();
+    add(body, &mut sum);
+    (sum.answers > 0).then_some(sum)
+}
+
+fn add(body: &Body, sum: &mut RunSpent) {
+    for slot in &body.slots {
+        if let Some(usage) = slot.record.as_deref().and_then(Record::spent) {
+            sum.answers += 1;
+            sum.cost_unknown += usize::from(usage.cost_usd.is_none());
+            sum.tokens_unknown +=
+                usize::from(usage.input_tokens.is_none() || usage.output_tokens.is_none());
+            sum.usage.add(&usage);
+        }
+        let items = slot.each.iter().flat_map(|each| &each.iterations);
+        items.for_each(|item| add(&item.body, sum));
+    }
+}
+
+/// What is known, in a few words: `1.2k tokens in, 45 out, $0.0120`.
+pub fn words(usage: &Usage) -> String {
+    let mut words = match (usage.input_tokens, usage.output_tokens) {
+        (None, None) => "tokens unknown".to_owned(),
+        (read, written) => {
+            let of = |count: Option<u64>| count.map_or("unknown".to_owned(), thousands);
+            format!("{} tokens in, {} out", of(read), of(written))
+        }
+    };
+    match usage.cost_usd {
+        Some(cost) => words.push_str(&format!(", ${cost:.4}")),
+        None => words.push_str(", cost unknown"),
+    }
+    words
+}
+
+fn thousands(count: u64) -> String {
+    match count {
+        0..=9_999 => count.to_string(),
+        10_000..=9_999_999 => format!("{:.1}k", count as f64 / 1e3),
+        _ => format!("{:.1}M", count as f64 / 1e6),
+    }
+}
+
+impl RunSpent {
+    /// The same of a run, with what the sums lack.
+    pub fn words(&self) -> String {
+        let of = |unknown: usize, what: &str| {
+            (0 < unknown && unknown < self.answers).then(|| format!("{what} of {unknown} unknown"))
+        };
+        let lacks = [of(self.tokens_unknown, "tokens"), of(self.cost_unknown, "cost")];
+        let lacks: Vec<String> = lacks.into_iter().flatten().collect();
+        let lacks =
+            if lacks.is_empty() { String::new() } else { format!(" ({})", lacks.join(", ")) };
+        let steps = if self.answers == 1 { "step" } else { "steps" };
+        format!("{} {steps} asked a provider: {}{lacks}", self.answers, words(&self.usage))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_is_not_zero() {
+        let free = Usage { input_tokens: Some(12), output_tokens: Some(0), ..Usage::default() };
+        assert_eq!(words(&free), "12 tokens in, 0 out, cost unknown");
+        assert_eq!(words(&Usage::default()), "tokens unknown, cost unknown");
+        let paid = Usage { cost_usd: Some(0.0), input_tokens: Some(34_567), ..Usage::default() };
+        assert_eq!(words(&paid), "34.6k tokens in, unknown out, $0.0000");
+        let sum = RunSpent { usage: paid, answers: 3, cost_unknown: 1, tokens_unknown: 3 };
+        let told = "3 steps asked a provider: 34.6k tokens in, unknown out, $0.0000 \
+                    (cost of 1 unknown)";
+        assert_eq!(sum.words(), told);
+    }
+}

@@ -1,0 +1,236 @@
+//! `orchestrate provider`: which providers there are, and whether one can be used.
+
+use std::path::Path;
+use std::thread;
+
+use serde::Serialize;
+
+use super::common::Surroundings;
+use super::show::{put, put_json, table};
+use super::{Common, Failure, signals};
+use crate::engine::StepStatus;
+use crate::exec::{self, Stop};
+use crate::fleet::providers::{self, Program};
+use crate::provider::Kind;
+use crate::workflow::Configured;
+use crate::workflow::plan::Provider;
+use crate::workflow::problem::nearest;
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum ProviderVerb {
+    /// Show the providers of the settings: how they are read, their programs and versions
+    Ls,
+    /// Say whether a provider can be used; asks it something only on a server of this machine
+    #[command(after_help = "Exit codes: 0 nothing is wrong with what was checked, 1 something is.")]
+    Test(TestArgs),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct TestArgs {
+    /// The provider, as the settings call it
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// A provider, as it is shown.
+#[derive(Serialize)]
+struct ProviderView {
+    name: String,
+    adapter: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program: Option<String>,
+    /// Where it lies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// Whether it is the version whose output was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tried: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+}
+
+/// What a test found.
+#[derive(Serialize)]
+struct TestView {
+    #[serde(flatten)]
+    provider: ProviderView,
+    well: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<String>,
+    not_checked: Vec<String>,
+}
+
+pub fn main(verb: &ProviderVerb, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let signals = signals::listen()?;
+    exec::become_subreaper()
+        .map_err(|error| Failure::new(1, format!("cannot look after processes: {error}")))?;
+    match verb {
+        ProviderVerb::Ls => ls(&around, &signals.stop),
+        ProviderVerb::Test(args) => test(args, &around, &signals.stop),
+    }
+}
+
+fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> ProviderView {
+    let mut view = ProviderView {
+        name: name.to_owned(),
+        adapter: provider.adapter.name(),
+        program: provider.program().map(str::to_owned),
+        file: None,
+        version: None,
+        tried: None,
+        problem: None,
+    };
+    match providers::find(provider, &around.environment, &around.workspace) {
+        Program::BuiltIn => view.version = Some(env!("CARGO_PKG_VERSION").to_owned()),
+        Program::Unknown => {}
+        Program::Missing(problem) => view.problem = Some(problem),
+        Program::Found(file) => {
+            match providers::version(&file, &around.workspace, stop) {
+                Ok(version) => {
+                    view.tried = providers::is_tried(provider.adapter, &version);
+                    view.version = Some(version);
+                }
+                Err(problem) => view.problem = Some(problem),
+            }
+            view.file = Some(file.display().to_string());
+        }
+    }
+    view
+}
+
+fn ls(around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
+    // Some take seconds to tell their version.
+    let views: Vec<ProviderView> = thread::scope(|scope| {
+        let all = around.config.providers().iter();
+        let looking: Vec<_> = all
+            .map(|(name, provider)| scope.spawn(move || view(around, name, provider, stop)))
+            .collect();
+        looking.into_iter().filter_map(|look| look.join().ok()).collect()
+    });
+    if around.common.json {
+        put_json("providers/v1", serde_json::json!({ "providers": views }))?;
+        return Ok(0);
+    }
+    let rows: Vec<Vec<String>> = views.iter().map(row).collect();
+    put(&table(&rows))?;
+    Ok(0)
+}
+
+fn row(view: &ProviderView) -> Vec<String> {
+    let ProviderView { name, adapter, program, file, version, tried, problem } = view;
+    let place = match (file, program.as_deref()) {
+        (Some(file), _) => file.clone(),
+        (None, Some("orchestrate")) => "built in".to_owned(),
+        (None, program) => program.unwrap_or("depends on the step").to_owned(),
+    };
+    let version = match (version, tried) {
+        (Some(version), Some(false)) => format!("{version} (not tried)"),
+        (Some(version), _) => version.clone(),
+        (None, _) => String::new(),
+    };
+    vec![name.clone(), adapter.to_string(), place, version, problem.clone().unwrap_or_default()]
+}
+
+fn test(args: &TestArgs, around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
+    let all = around.config.providers();
+    let Some(provider) = all.get(&args.name) else {
+        let failure = Failure::new(2, format!("there is no provider `{}`", args.name));
+        let near = nearest(&args.name, all.keys().map(String::as_str));
+        return Err(failure.hint(match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "`orchestrate provider ls` shows those there are".to_owned(),
+        }));
+    };
+    let mut found = TestView {
+        provider: view(around, &args.name, provider, stop),
+        well: true,
+        answer: None,
+        not_checked: Vec::new(),
+    };
+    found.well = found.provider.problem.is_none();
+    if found.well {
+        try_out(around, &args.name, provider, &mut found, stop);
+    }
+    match around.common.json {
+        true => put_json("provider-test/v1", &found)?,
+        false => put(&told(&found, provider.adapter))?,
+    }
+    Ok(u8::from(!found.well))
+}
+
+/// Asks it something, where that costs nothing.
+fn try_out(
+    around: &Surroundings,
+    name: &str,
+    provider: &Provider,
+    found: &mut TestView,
+    stop: &Stop,
+) {
+    let costs_nothing = provider.program() == Some("orchestrate");
+    let server = providers::own_server(provider.adapter, &around.environment);
+    let Some(server) = server.or_else(|| costs_nothing.then(String::new)) else {
+        found.not_checked.push("whether it is logged in, and what its limits are".to_owned());
+        found.not_checked.push(match providers::base_url_variable(provider.adapter) {
+            Some(variable) => format!(
+                "whether it answers, which may cost money: asked is only a server of this \
+                 machine, by `{variable}`"
+            ),
+            None => "whether it answers, which may cost money".to_owned(),
+        });
+        return;
+    };
+    let dir = providers::scratch(&around.environment);
+    let record = in_scratch(&dir, || {
+        providers::try_out(name, &around.config, &around.environment, &server, &dir, stop)
+    });
+    match record {
+        Ok(Some(record)) if record.status == StepStatus::Completed => {
+            let answer = record.output.unwrap_or_default();
+            found.answer = Some(answer.trim().chars().take(200).collect());
+        }
+        Ok(Some(record)) => {
+            found.well = false;
+            let error = record.error.unwrap_or_default();
+            found.provider.problem = Some(error.message);
+        }
+        Ok(None) => found.not_checked.push("whether it answers: it was stopped".to_owned()),
+        Err(problem) => {
+            found.not_checked.push(format!("whether it answers: {problem}"));
+        }
+    }
+}
+
+fn in_scratch<T>(dir: &Path, act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    std::fs::create_dir_all(dir).map_err(|error| format!("`{}`: {error}", dir.display()))?;
+    let done = act();
+    let _ = std::fs::remove_dir_all(dir);
+    done
+}
+
+fn told(found: &TestView, kind: Kind) -> String {
+    let TestView { provider, answer, not_checked, .. } = found;
+    let mut lines = Vec::new();
+    match (&provider.file, provider.program.as_deref()) {
+        (Some(file), _) => lines.push(format!("program: {file}")),
+        (None, Some("orchestrate")) => lines.push("program: built in".to_owned()),
+        (None, _) => {}
+    }
+    if let Some(version) = &provider.version {
+        let tried = match (provider.tried, kind.tried()) {
+            (Some(true), _) => ", which was tried".to_owned(),
+            (Some(false), Some(tried)) => {
+                format!(", which was not tried; {tried} was, and others may print other things")
+            }
+            _ => String::new(),
+        };
+        lines.push(format!("version: {version}{tried}"));
+    }
+    lines.push(format!("read as: {}", provider.adapter));
+    lines.extend(answer.as_ref().map(|answer| format!("answers: {answer}")));
+    lines.extend(provider.problem.as_ref().map(|problem| format!("problem: {problem}")));
+    lines.extend(not_checked.iter().map(|what| format!("not checked: {what}")));
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}

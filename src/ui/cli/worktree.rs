@@ -1,0 +1,455 @@
+//! `orchestrate worktree`: the worktrees of beads, for people.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::common::{self, Surroundings};
+use super::show::{put, put_json, table};
+use super::{Common, Failure, signals};
+use crate::bead::{Bead, BeadError};
+use crate::ids::BeadId;
+use crate::time::parse_duration;
+use crate::worktree::{
+    Block, Created, Merge, Merged, Saved, Scope, TreeError, Trees, View, Way, Why, lives,
+};
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum WorktreeVerb {
+    /// Show the worktrees of beads: where they stand, what is in them, who works there
+    Ls,
+    /// Make the worktree of a bead, or take up the one that is there
+    Add(AddArgs),
+    /// Commit what is in a worktree, on its branch
+    Checkpoint(CheckpointArgs),
+    /// Show everything that a merge would bring, and the digest that an approval is bound to
+    Diff(IdArg),
+    /// Merge a worktree's branch into its base, when its turn has come
+    Merge(MergeArgs),
+    /// Remove a worktree whose work is merged, or, after saving everything, any
+    Rm(RmArgs),
+    /// Show what was saved, or make a worktree of it again
+    Recover(RecoverArgs),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct IdArg {
+    /// The bead's id
+    #[arg(value_name = "ID")]
+    pub id: String,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct AddArgs {
+    /// The bead: its id, or its file
+    #[arg(value_name = "ID|FILE")]
+    pub bead: String,
+    /// The branch to begin at [default: the remote's default branch, else the current one]
+    #[arg(long, value_name = "BRANCH")]
+    pub base: Option<String>,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct CheckpointArgs {
+    #[command(flatten)]
+    pub id: IdArg,
+    /// What the commit's message calls the step
+    #[arg(long, value_name = "NAME", default_value = "by hand")]
+    pub step: String,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct MergeArgs {
+    #[command(flatten)]
+    pub id: IdArg,
+    /// Merge only if the review diff has this digest
+    #[arg(long, value_name = "SHA256")]
+    pub approval: Option<String>,
+    /// A command that must succeed in the merged tree, run by `sh -c`; may be given several times
+    #[arg(long = "check", value_name = "COMMAND")]
+    pub checks: Vec<String>,
+    /// How long each check may take
+    #[arg(long, value_name = "TIME", default_value = "30m")]
+    pub check_timeout: String,
+    /// How long to wait for other merges of the repository
+    #[arg(long, value_name = "TIME", default_value = "1h")]
+    pub wait: String,
+    /// What the bead is about, for the message of the merge
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct RmArgs {
+    #[command(flatten)]
+    pub id: IdArg,
+    /// Remove it although it has work that is nowhere else, after saving everything under a ref
+    #[arg(long)]
+    pub force: bool,
+    /// Save ignored files too
+    #[arg(long, requires = "force")]
+    pub ignored: bool,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct RecoverArgs {
+    /// The bead's id, for the latest that was saved of it, or ID/STAMP
+    #[arg(value_name = "ID")]
+    pub id: Option<String>,
+    /// The id of the new worktree [default: the same]
+    #[arg(long = "as", value_name = "ID", requires = "id")]
+    pub new: Option<String>,
+}
+
+pub fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let trees = Trees::open(&around.workspace).map_err(|error| refused(&error))?;
+    match verb {
+        WorktreeVerb::Ls => list(&trees, &around),
+        WorktreeVerb::Add(args) => add(args, &trees, &around),
+        WorktreeVerb::Checkpoint(args) => checkpoint(args, &trees, &around),
+        WorktreeVerb::Diff(args) => diff(args, &trees, &around),
+        WorktreeVerb::Merge(args) => merge(args, &trees, &around),
+        WorktreeVerb::Rm(args) => remove(args, &trees, &around),
+        WorktreeVerb::Recover(args) => recover(args, &trees, &around),
+    }
+}
+
+fn refused(error: &TreeError) -> Failure {
+    let failure = Failure::new(error.exit_code(), error);
+    match error.cure() {
+        Some(cure) => failure.hint(cure),
+        None => failure,
+    }
+}
+
+fn id(text: &str) -> Result<BeadId, Failure> {
+    BeadId::parse(text).map_err(|message| Failure::new(2, message))
+}
+
+fn warn(warnings: &[String]) {
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+}
+
+fn list(trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+    let views = trees.views().map_err(|error| refused(&error))?;
+    if around.common.json {
+        let views: Vec<Value> = views.iter().map(view_json).collect();
+        put_json("worktrees/v1", json!({ "worktrees": views }))?;
+        return Ok(0);
+    }
+    if views.is_empty() {
+        around.say("there are no worktrees of beads here");
+        return Ok(0);
+    }
+    let titles = ["ID", "BASE", "AHEAD", "BEHIND", "DIRTY", "STATE", "HOLDER", "SAVED"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    rows.extend(views.iter().map(row));
+    put(&table(&rows))?;
+    for view in &views {
+        if let Some((problem, cure)) = &view.problem {
+            around.say(format!("{}: {problem}\n  = hint: {cure}", view.id));
+        }
+    }
+    Ok(0)
+}
+
+fn row(view: &View) -> Vec<String> {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+    let count = |count: Option<u64>| or_dash(count.map(|count| count.to_string()));
+    let holder = view
+        .holder
+        .as_ref()
+        .map(|holder| format!("{}{}", holder.step, if view.holder_lives { "" } else { " (dead)" }));
+    vec![
+        view.id.to_string(),
+        or_dash(view.base_branch.clone()),
+        count(view.ahead),
+        count(view.behind),
+        view.dirty.len().to_string(),
+        state(view).to_owned(),
+        or_dash(holder),
+        view.saved.len().to_string(),
+    ]
+}
+
+/// One word on where a worktree stands.
+fn state(view: &View) -> &'static str {
+    match view {
+        View { problem: Some(_), .. } => "stuck",
+        View { merged: true, .. } => "merged",
+        View { is_there: false, .. } => "branch",
+        _ => "open",
+    }
+}
+
+fn view_json(view: &View) -> Value {
+    json!({
+        "id": view.id,
+        "path": view.path,
+        "branch": view.branch,
+        "base_branch": view.base_branch,
+        "base_commit": view.base_commit,
+        "head": view.head,
+        "there": view.is_there,
+        "state": state(view),
+        "ahead": view.ahead,
+        "behind": view.behind,
+        "dirty": view.dirty,
+        "merged": view.merged,
+        "holder": view.holder,
+        "holder_alive": view.holder.as_ref().map(|_| view.holder_lives),
+        "problem": view.problem.as_ref().map(|(problem, _)| problem),
+        "hint": view.problem.as_ref().map(|(_, cure)| cure),
+        "saved": view.saved.iter().map(|saved| &saved.name).collect::<Vec<_>>(),
+    })
+}
+
+/// The id that is meant: one, or that of a bead in a file.
+fn bead_id(name: &str, around: &Surroundings) -> Result<BeadId, Failure> {
+    if BeadId::fault(name).is_none() && !around.workspace.join(name).is_file() {
+        return id(name);
+    }
+    let workspace = common::open_workspace(around)?;
+    let limit = around.config.input_bytes;
+    match Bead::find(name, &|path: &str| workspace.read_text(path, limit)) {
+        Ok(bead) => Ok(bead.id),
+        Err(BeadError::Wrong { file, text, problems }) => {
+            Err(Failure::in_text(problems, &file, &text))
+        }
+        Err(error) => Err(Failure::new(2, error)),
+    }
+}
+
+fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+    let id = bead_id(&args.bead, around)?;
+    let created = trees.create(&id, args.base.as_deref()).map_err(|error| refused(&error))?;
+    let Created { tree, way, dirty, warnings } = created;
+    warn(&warnings);
+    if !dirty.is_empty() {
+        warn(&[format!("{} files in it are in no commit", dirty.len())]);
+    }
+    let way = match way {
+        Way::Made => "made",
+        Way::Reused => "reused",
+        Way::Remade => "remade",
+    };
+    if around.common.json {
+        let body = json!({
+            "id": tree.id, "way": way, "path": tree.path, "branch": tree.branch,
+            "base_branch": tree.base_branch, "base_commit": tree.base_commit,
+            "dirty": dirty, "warnings": warnings,
+        });
+        put_json("worktree-add/v1", body)?;
+        return Ok(0);
+    }
+    around.say(format!("{way} from `{}` at {}", tree.base_branch, short(&tree.base_commit)));
+    put(&format!("{}\n", tree.path.display()))?;
+    Ok(0)
+}
+
+/// A commit as people write it.
+fn short(commit: &str) -> &str {
+    commit.get(..12).unwrap_or(commit)
+}
+
+fn checkpoint(args: &CheckpointArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+    let id = id(&args.id.id)?;
+    let why = Why { run: None, step: &args.step, attempt: 1 };
+    let done = trees.checkpoint(&id, &why).map_err(|error| refused(&error))?;
+    warn_left_out(&done.left_out);
+    if around.common.json {
+        let (commit, files) = (&done.commit, &done.files);
+        put_json("checkpoint/v1", json!({ "id": id, "commit": commit, "files": files }))?;
+        return Ok(0);
+    }
+    match &done.commit {
+        Some(commit) => put(&format!("{commit}\n"))?,
+        None => around.say("nothing to commit"),
+    }
+    Ok(0)
+}
+
+fn warn_left_out(left_out: &[String]) {
+    for name in left_out {
+        eprintln!("warning: `{name}` is a repository of its own, and is left out");
+    }
+}
+
+fn diff(args: &IdArg, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+    let id = id(&args.id)?;
+    let review = trees.review(&id).map_err(|error| refused(&error))?;
+    warn_left_out(&review.left_out);
+    if around.common.json {
+        let body = json!({
+            "id": id, "sha256": review.hash, "merge_base": review.merge_base,
+            "dirty": review.dirty, "diff": String::from_utf8_lossy(&review.text),
+        });
+        put_json("review/v1", body)?;
+        return Ok(0);
+    }
+    // Not by `put`: a diff need not be text, and its digest is that of these very bytes.
+    let mut out = std::io::stdout().lock();
+    match out.write_all(&review.text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            let message = format!("cannot write to standard output: {error}");
+            return Err(Failure::new(1, message));
+        }
+        _ => {}
+    }
+    around.say(format!("sha256 {}", review.hash));
+    Ok(0)
+}
+
+fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
+    let ms = parse_duration(text).ok_or_else(|| {
+        Failure::new(2, format!("`{text}` is no length of time for `{flag}`"))
+            .hint("write a number and a unit: 90s, 30m, 2h")
+    })?;
+    Ok(Duration::from_millis(ms))
+}
+
+fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+    let id = id(&args.id.id)?;
+    let sh = |check: &String| ["sh", "-c", check.as_str()].map(str::to_owned).to_vec();
+    let checks: Vec<Vec<String>> = args.checks.iter().map(sh).collect();
+    let order = Merge {
+        id: &id,
+        title: args.title.as_deref(),
+        checks: &checks,
+        check_limit: Some(duration("--check-timeout", &args.check_timeout)?),
+        approval: args.approval.as_deref(),
+        wait: duration("--wait", &args.wait)?,
+    };
+    let signals = signals::listen()?;
+    let merged = match trees.merge(&order, None, &signals.stop, &lives) {
+        Err(TreeError::Stopped) => {
+            return Err(Failure::new(signals.code(), "stopped; nothing was merged"));
+        }
+        merged => merged.map_err(|error| refused(&error))?,
+    };
+    match &merged {
+        Merged::Blocked(block) => return Err(blocked(&id, block, around)?),
+        Merged::Already { base } => around.say(format!("everything in it is in `{base}` already")),
+        Merged::Done { base, moved, .. } => {
+            let copy = moved.as_ref().map(|path| format!(", also in `{}`", path.display()));
+            around.say(format!("merged into `{base}`{}", copy.unwrap_or_default()));
+        }
+    }
+    let (commit, base) = match &merged {
+        Merged::Done { commit, base, .. } => (Some(commit), base),
+        Merged::Already { base } => (None, base),
+        Merged::Blocked(_) => return Ok(1),
+    };
+    if around.common.json {
+        let body = json!({ "id": id, "outcome": "merged", "base": base, "commit": commit });
+        put_json("merge/v1", body)?;
+    } else if let Some(commit) = commit {
+        put(&format!("{commit}\n"))?;
+    }
+    Ok(0)
+}
+
+/// A merge that has to wait for a person.
+fn blocked(id: &BeadId, block: &Block, around: &Surroundings) -> Result<Failure, Failure> {
+    let failure = Failure::new(1, format!("cannot merge `{id}`: {block}")).hint(block.cure(id));
+    if !around.common.json {
+        return Ok(failure);
+    }
+    let files = match block {
+        Block::Conflicts { files, .. } => files.clone(),
+        _ => Vec::new(),
+    };
+    let (reason, hint) = (block.to_string(), block.cure(id));
+    let body = json!({
+        "id": id, "outcome": "blocked", "reason": reason, "hint": hint, "conflicts": files,
+    });
+    put_json("merge/v1", body)?;
+    Ok(failure.written())
+}
+
+fn remove(args: &RmArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+    let id = id(&args.id.id)?;
+    let scope = if args.ignored { Scope::All } else { Scope::Work };
+    let force = args.force.then_some(scope);
+    let removed = trees.remove(&id, force, &lives).map_err(|error| refused(&error))?;
+    if !removed.ignored.is_empty() {
+        let list = removed.ignored.join(", ");
+        around.say(format!("ignored files went with it: {list}"));
+    }
+    if around.common.json {
+        let body = json!({ "id": id, "saved": removed.saved, "ignored": removed.ignored });
+        put_json("worktree-rm/v1", body)?;
+        return Ok(0);
+    }
+    around.say(format!("removed worktree `{id}` and its branch"));
+    if let Some(saved) = &removed.saved {
+        around.say(format!("everything is saved; back again: orchestrate worktree recover {id}"));
+        put(&format!("{saved}\n"))?;
+    }
+    Ok(0)
+}
+
+fn recover(args: &RecoverArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
+    let saved = trees.saved().map_err(|error| refused(&error))?;
+    let Some(name) = &args.id else { return list_saved(&saved, around) };
+    let (wanted, stamp) = match name.split_once('/') {
+        Some((id, stamp)) => (id, Some(stamp)),
+        None => (name.as_str(), None),
+    };
+    let wanted = id(wanted)?;
+    let fits = |saved: &&Saved| saved.id == wanted && stamp.is_none_or(|s| saved.stamp == s);
+    let found = saved.iter().find(fits).ok_or_else(|| {
+        Failure::new(2, format!("nothing was saved of `{name}`"))
+            .hint("`orchestrate worktree recover` lists what was")
+    })?;
+    let new = match &args.new {
+        Some(new) => id(new)?,
+        None => wanted,
+    };
+    let tree = trees.restore(found, &new).map_err(|error| refused(&error))?;
+    if around.common.json {
+        let body = json!({
+            "id": tree.id, "path": tree.path, "branch": tree.branch, "from": found.name,
+        });
+        put_json("worktree-recover/v1", body)?;
+        return Ok(0);
+    }
+    around.say(format!("made from `{}`, which stays", found.name));
+    put(&format!("{}\n", tree.path.display()))?;
+    Ok(0)
+}
+
+fn list_saved(saved: &[Saved], around: &Surroundings) -> Result<u8, Failure> {
+    if around.common.json {
+        let saved: Vec<Value> = saved
+            .iter()
+            .map(|saved| {
+                json!({
+                    "id": saved.id, "stamp": saved.stamp, "ref": saved.name,
+                    "commit": saved.commit, "subject": saved.subject,
+                })
+            })
+            .collect();
+        put_json("saved/v1", json!({ "saved": saved }))?;
+        return Ok(0);
+    }
+    if saved.is_empty() {
+        around.say("nothing was saved");
+        return Ok(0);
+    }
+    let mut rows = vec![["ID", "STAMP", "COMMIT", "WHAT"].map(str::to_owned).to_vec()];
+    rows.extend(saved.iter().map(|saved| {
+        vec![
+            saved.id.to_string(),
+            saved.stamp.clone(),
+            short(&saved.commit).to_owned(),
+            saved.subject.clone(),
+        ]
+    }));
+    put(&table(&rows))?;
+    Ok(0)
+}

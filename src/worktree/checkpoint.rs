@@ -1,0 +1,83 @@
+//! After a step: what is in the worktree and in no commit becomes one, on the bead's branch.
+//!
+//! Killed before the commit, the files are as they were; killed after it, nothing is left to do.
+
+use super::{TreeError, Trees, Worktree};
+use crate::git::Git;
+use crate::ids::{Attempt, BeadId};
+
+/// Why a checkpoint is made: whose work it keeps.
+#[derive(Clone, Debug)]
+pub struct Why<'a> {
+    pub run: Option<&'a str>,
+    pub step: &'a str,
+    pub attempt: Attempt,
+}
+
+/// What a checkpoint did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The commit; nothing where there was nothing to keep.
+    pub commit: Option<String>,
+    pub files: Vec<String>,
+    /// Repositories in the worktree, whose files cannot be in a commit of this one.
+    pub left_out: Vec<String>,
+}
+
+impl Trees {
+    /// Commits what is in the worktree, what is ignored aside.
+    pub fn checkpoint(&self, id: &BeadId, why: &Why) -> Result<Checkpoint, TreeError> {
+        let tree = self.verify(id)?;
+        self.checkpoint_verified(&tree, why)
+    }
+
+    pub(super) fn checkpoint_verified(
+        &self,
+        tree: &Worktree,
+        why: &Why,
+    ) -> Result<Checkpoint, TreeError> {
+        let git = tree.git();
+        if self.dirty(&git)?.is_empty() {
+            return Ok(Checkpoint::default());
+        }
+        let left_out = self.add_all(&git, false)?;
+        if git.is(&["diff", "--cached", "--quiet"])? {
+            return Ok(Checkpoint { left_out, ..Checkpoint::default() });
+        }
+        let files = git.names(&["diff", "--cached", "--name-only", "--no-renames", "-z"])?;
+        let author = git.clone().with_author()?;
+        let flags = ["--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace"];
+        author.run(&[&["commit"], &flags[..], &["-m", &message(&tree.id, why)]].concat())?;
+        let commit = git.text(&["rev-parse", "HEAD"])?;
+        Ok(Checkpoint { commit: Some(commit), files, left_out })
+    }
+
+    /// Adds everything to the index that `git` is set to. Gives the repositories it left out.
+    pub(super) fn add_all(&self, git: &Git, ignored: bool) -> Result<Vec<String>, TreeError> {
+        let nested = match ignored {
+            false => self.nested(git)?,
+            true => {
+                let others = git.names(&["ls-files", "-z", "--others"])?;
+                let nested = others.into_iter().filter(|name| name.ends_with('/'));
+                nested.map(|name| name.trim_end_matches('/').to_owned()).collect()
+            }
+        };
+        let not: Vec<String> =
+            nested.iter().map(|name| format!(":(exclude,top,literal){name}")).collect();
+        let mut args = vec!["add", "--all"];
+        args.extend(ignored.then_some("--force"));
+        args.extend(["--", "."]);
+        args.extend(not.iter().map(String::as_str));
+        git.run(&args)?;
+        Ok(nested)
+    }
+}
+
+fn message(id: &BeadId, why: &Why) -> String {
+    let Why { run, step, attempt } = why;
+    let run = run.map(|run| format!("Run: {run}\n")).unwrap_or_default();
+    format!(
+        "checkpoint of {id}: {step}, attempt {attempt}\n\n\
+         Bead: {id}\n{run}Step: {step}\nAttempt: {attempt}\n"
+    )
+}

@@ -1,0 +1,291 @@
+//! Making a worktree, or taking up one that is there: after a crash the same call finds what the
+//! last one left, and goes on.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::look::Found;
+use super::record::SCHEMA;
+use super::save::stamp;
+use super::{Record, SAVED, TreeError, Trees, Worktree, arg, short_branch};
+use crate::git::Lock;
+use crate::git::repo::{self, REMOTE};
+use crate::ids::BeadId;
+use crate::time::{Clock, SystemClock};
+
+/// How long a remote may take to answer.
+const FETCH: Duration = Duration::from_secs(60);
+/// What git says of a worktree that it has not finished making.
+const INITIALIZING: &str = "initializing";
+
+/// How a worktree came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// New, from its base.
+    Made,
+    /// It was there, with whatever is in it.
+    Reused,
+    /// Its branch was there, its directory was not.
+    Remade,
+}
+
+/// A worktree to work in.
+#[derive(Clone, Debug)]
+pub struct Created {
+    pub tree: Worktree,
+    pub way: Way,
+    /// What is in it and in no commit: something was interrupted there.
+    pub dirty: Vec<String>,
+    pub warnings: Vec<String>,
+}
+
+/// Where a new branch begins.
+struct Start {
+    branch: String,
+    commit: String,
+    warnings: Vec<String>,
+}
+
+impl Trees {
+    /// Makes the worktree of a bead, or takes up the one that is there.
+    pub fn create(&self, id: &BeadId, base: Option<&str>) -> Result<Created, TreeError> {
+        let doing = format!("making worktree `{id}`");
+        let mut lock = self.repo.lock(&doing)?;
+        let mut found = self.look(&lock, id)?;
+        let mut start = None;
+        if found.is_nothing() {
+            // A remote may take its time, and others need not wait for it.
+            drop(lock);
+            start = Some(self.start(base)?);
+            lock = self.repo.lock(&doing)?;
+            found = self.look(&lock, id)?;
+        }
+        let (way, warnings) = match start {
+            Some(start) if found.is_nothing() => {
+                let warnings = start.warnings.clone();
+                self.make(&lock, id, start)?;
+                (Way::Made, warnings)
+            }
+            _ => self.take_up(&lock, id, base, &found)?,
+        };
+        let found = self.look(&lock, id)?;
+        let tree = self.verified(id, &found)?;
+        if let Some(record) = found.record.filter(|record| !record.ready) {
+            self.write_record(&Record { ready: true, ..record })?;
+        }
+        let dirty = self.dirty(&tree.git())?;
+        Ok(Created { tree, way, dirty, warnings })
+    }
+
+    fn make(&self, lock: &Lock, id: &BeadId, start: Start) -> Result<(), TreeError> {
+        self.make_dir()?;
+        let (path, name) = (self.path(id), short_branch(id));
+        self.write_record(&Record {
+            schema: SCHEMA.to_owned(),
+            id: id.clone(),
+            path: path.clone(),
+            base_branch: start.branch,
+            base_commit: start.commit.clone(),
+            created_at: SystemClock.now(),
+            ready: false,
+        })?;
+        let git = lock.git(&self.repo.workspace)?;
+        let commit = start.commit.as_str();
+        git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, commit])?;
+        Ok(())
+    }
+
+    /// Takes up what an earlier call left, whole or not.
+    fn take_up(
+        &self,
+        lock: &Lock,
+        id: &BeadId,
+        base: Option<&str>,
+        found: &Found,
+    ) -> Result<(Way, Vec<String>), TreeError> {
+        let mut warnings = Vec::new();
+        if let (Some(base), Some(record)) = (base, &found.record)
+            && base != record.base_branch
+        {
+            let began = &record.base_branch;
+            warnings.push(format!("worktree `{id}` began at `{began}`, not at `{base}`"));
+        }
+        if found.is_there {
+            self.finish_making(lock, id, found)?;
+            return Ok((Way::Reused, warnings));
+        }
+        let name = short_branch(id);
+        if let Some(path) = &found.elsewhere {
+            return Err(TreeError::found(
+                format!("`{name}` is checked out in `{}`", path.display()),
+                "it is no worktree of this workspace: switch it to another branch, or remove it",
+            ));
+        }
+        let Some(tip) = &found.tip else {
+            let path = self.path(id);
+            return Err(TreeError::found(
+                format!("worktree `{id}` is registered, but its branch `{name}` is gone"),
+                format!("`git worktree remove {}` forgets it", path.display()),
+            ));
+        };
+        self.remake(lock, id, base, found, tip)?;
+        Ok((Way::Remade, warnings))
+    }
+
+    /// Makes the directory again. What was committed is on the branch.
+    fn remake(
+        &self,
+        lock: &Lock,
+        id: &BeadId,
+        base: Option<&str>,
+        found: &Found,
+        tip: &str,
+    ) -> Result<(), TreeError> {
+        self.make_dir()?;
+        let git = lock.git(&self.repo.workspace)?;
+        let path = self.path(id);
+        if let Some(entry) = &found.entry {
+            if entry.locked.as_deref().is_some_and(|reason| reason != INITIALIZING) {
+                // It tells that it is locked, and by whom.
+                return self.verified(id, found).map(drop);
+            }
+            // Commits that were made on no branch would be known to nobody.
+            if let Some(head) = &entry.head
+                && !git.contains(tip, head)?
+            {
+                let saved = format!("{SAVED}{id}/{}", stamp());
+                git.run(&["update-ref", &saved, head, ""])?;
+            }
+            let locked = entry.locked.is_some();
+            let force: &[&str] = if locked { &["--force", "--force"] } else { &[] };
+            git.run(&[&["worktree", "remove"], force, &[arg(&path)?]].concat())?;
+        }
+        if found.record.is_none() {
+            let base_branch = match base {
+                Some(base) => base.to_owned(),
+                None => self.base_of(id, found)?.0,
+            };
+            let base_commit = self.merge_base(&base_branch, tip)?.ok_or_else(|| {
+                let name = short_branch(id);
+                TreeError::found(
+                    format!("`{name}` and `{base_branch}` have no commit in common"),
+                    "name the branch that it began at, with `--base`",
+                )
+            })?;
+            self.write_record(&Record {
+                schema: SCHEMA.to_owned(),
+                id: id.clone(),
+                path: path.clone(),
+                base_branch,
+                base_commit,
+                created_at: SystemClock.now(),
+                ready: false,
+            })?;
+        }
+        git.run(&["worktree", "add", "--quiet", arg(&path)?, &short_branch(id)])?;
+        Ok(())
+    }
+
+    /// Finishes what git was interrupted at while it made the worktree. Only where our record
+    /// says that nobody was ever let in, so that there is no work in the files it writes over.
+    fn finish_making(&self, lock: &Lock, id: &BeadId, found: &Found) -> Result<(), TreeError> {
+        let new = found.record.as_ref().is_some_and(|record| !record.ready);
+        let entry = found.entry.as_ref();
+        let interrupted = entry.is_some_and(|entry| entry.locked.as_deref() == Some(INITIALIZING));
+        if !new || !interrupted {
+            return Ok(());
+        }
+        let path = self.path(id);
+        let inside = lock.git(&path)?;
+        let stale = repo::git_dir(&inside)?.join("index.lock");
+        if stale.exists() {
+            fs::remove_file(&stale).map_err(|error| TreeError::io("remove", &stale, error))?;
+        }
+        inside.run(&["reset", "--hard", "--quiet"])?;
+        lock.git(&self.repo.workspace)?.run(&["worktree", "unlock", arg(&path)?])?;
+        Ok(())
+    }
+
+    /// The directory of all worktrees, which the working copy around it is to ignore.
+    pub(super) fn make_dir(&self) -> Result<(), TreeError> {
+        let dir = self.dir();
+        let make = |path: &Path| {
+            fs::create_dir_all(path).map_err(|error| TreeError::io("make", path, error))
+        };
+        make(&dir)?;
+        let real = dir.canonicalize().map_err(|error| TreeError::io("open", &dir, error))?;
+        if real != dir {
+            return Err(TreeError::found(
+                format!("`{}` leads to `{}`", dir.display(), real.display()),
+                "worktrees lie in the workspace itself: take the link away",
+            ));
+        }
+        let ignore = dir.join(".gitignore");
+        if !ignore.exists() {
+            fs::write(&ignore, "*\n").map_err(|error| TreeError::io("write", &ignore, error))?;
+        }
+        Ok(())
+    }
+
+    /// Where a new branch begins: at the base as the remote has it, else as it is here.
+    fn start(&self, base: Option<&str>) -> Result<Start, TreeError> {
+        let git = self.git();
+        let name = match base {
+            Some(base) => base.to_owned(),
+            None => self.repo.default_base()?.ok_or_else(|| {
+                TreeError::found(
+                    "no branch is checked out, and there is neither `main` nor `master`",
+                    "name the branch to begin at: `--base BRANCH`",
+                )
+            })?,
+        };
+        if !git.is(&["check-ref-format", "--branch", &name]).unwrap_or(false) {
+            let what = format!("`{name}` cannot be the name of a branch");
+            return Err(TreeError::found(what, "name a branch of the repository"));
+        }
+        let mut warnings = Vec::new();
+        let local = git.commit(&repo::branch(&name))?;
+        if self.repo.has_remote()? {
+            let fetched = self.fetch(&name);
+            if let Err(error) = &fetched {
+                warnings.push(format!("cannot fetch `{name}` from `{REMOTE}`: {error}"));
+            }
+            if let Some(commit) = git.commit(&repo::of_remote(&name))? {
+                if fetched.is_err() {
+                    warnings.push(format!("`{REMOTE}/{name}` is as old as the last fetch"));
+                }
+                if let Some(local) = &local
+                    && !git.contains(&commit, local)?
+                {
+                    warnings.push(format!(
+                        "`{name}` has commits that `{REMOTE}/{name}` does not; the worktree \
+                         begins without them"
+                    ));
+                }
+                return Ok(Start { branch: name, commit, warnings });
+            }
+        }
+        match local {
+            Some(commit) => {
+                warnings.push(format!("the worktree begins at the local `{name}`"));
+                Ok(Start { branch: name, commit, warnings })
+            }
+            None if git.commit("HEAD")?.is_none() && base.is_none() => Err(TreeError::found(
+                "the repository has no commits yet",
+                "make a first commit; work has to begin somewhere",
+            )),
+            None => Err(TreeError::found(
+                format!("there is no branch `{name}` to begin at"),
+                "`git branch --all` lists those there are",
+            )),
+        }
+    }
+
+    fn fetch(&self, name: &str) -> Result<(), crate::git::GitError> {
+        let what = format!("+{}:{}", repo::branch(name), repo::of_remote(name));
+        let flags = ["--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"];
+        let args = [&["fetch"], &flags[..], &[REMOTE, &what]].concat();
+        self.git().within(FETCH).run(&args)
+    }
+}

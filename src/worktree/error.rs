@@ -1,0 +1,84 @@
+//! Why something was not done to a worktree: what was found, and how to go on.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::git::repo::RepoError;
+use crate::git::{GitError, LockError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    #[error(transparent)]
+    Git(#[from] GitError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("{what}")]
+    NoRepo { what: String },
+    #[error("cannot {doing} `{}`: {source}", path.display())]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    /// Something does not fit. Nothing was changed.
+    #[error("{what}")]
+    Found { what: String, cure: String },
+    /// Somebody works there.
+    #[error("worktree `{id}` is in use by {holder}")]
+    Held { id: String, holder: String },
+    /// What was approved is not what is there.
+    #[error(
+        "the approval is void: the review diff of `{id}` is `{found}` now, but `{approved}` was \
+         approved"
+    )]
+    Void { id: String, approved: String, found: String },
+    #[error("stopped while waiting")]
+    Stopped,
+}
+
+impl TreeError {
+    pub fn found(what: impl Into<String>, cure: impl Into<String>) -> TreeError {
+        TreeError::Found { what: what.into(), cure: cure.into() }
+    }
+
+    pub(super) fn io(doing: &'static str, path: &Path, source: io::Error) -> TreeError {
+        TreeError::Io { doing, path: path.to_owned(), source }
+    }
+
+    /// How to go on.
+    pub fn cure(&self) -> Option<String> {
+        match self {
+            TreeError::Git(GitError::NotThere) => {
+                Some("worktrees need git 2.36 or newer; install it".into())
+            }
+            TreeError::NoRepo { .. } => {
+                Some("run this in a checkout, or make one: `git init`, then a first commit".into())
+            }
+            TreeError::Found { cure, .. } => Some(cure.clone()),
+            TreeError::Held { .. } => {
+                Some("`orchestrate worktree ls` shows who works where".into())
+            }
+            TreeError::Void { id, .. } => Some(format!(
+                "look at `orchestrate worktree diff {id}` again, and approve what it shows"
+            )),
+            _ => None,
+        }
+    }
+
+    /// The exit code of a program that can do no more.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            TreeError::Git(GitError::NotThere) => 127,
+            TreeError::NoRepo { .. } => 2,
+            TreeError::Lock(LockError::Busy { .. }) | TreeError::Held { .. } => 5,
+            TreeError::Stopped => 143,
+            _ => 1,
+        }
+    }
+}
+
+impl From<RepoError> for TreeError {
+    fn from(error: RepoError) -> TreeError {
+        match error {
+            RepoError::Git(error) => TreeError::Git(error),
+            RepoError::Io { path, source } => TreeError::Io { doing: "open", path, source },
+            none @ RepoError::None { .. } => TreeError::NoRepo { what: none.to_string() },
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Who works in a worktree: one at a time.
+//!
+//! A hold has no lease. Whether its holder lives is for the caller to say, who knows what a run
+//! is; [`lives`] answers by the process alone, and takes one of another machine for alive.
+//!
+//! **Invariant:** the file is read and replaced under the repository's lock only.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{TreeError, Trees};
+use crate::disk::{self, RealDisk};
+use crate::git::Lock;
+use crate::git::presence::new_word;
+use crate::ids::{Attempt, BeadId};
+use crate::process::Process;
+use crate::time::{Clock, SystemClock, Time};
+
+/// What somebody wants a worktree for.
+#[derive(Clone, Debug)]
+pub struct Wants<'a> {
+    pub run: Option<&'a str>,
+    pub step: &'a str,
+    pub attempt: Attempt,
+}
+
+/// Who has a worktree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Tells this hold from all others.
+    pub word: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    pub step: String,
+    pub attempt: Attempt,
+    #[serde(flatten)]
+    pub process: Process,
+    pub since: Time,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Holder { run, step, attempt, process, .. } = self;
+        write!(f, "step `{step}`, attempt {attempt}")?;
+        if let Some(run) = run {
+            write!(f, ", of run {run}")?;
+        }
+        write!(f, " (process {} on {})", process.pid, process.host)
+    }
+}
+
+/// Whether a holder's process runs; one that cannot be seen from here does.
+pub fn lives(holder: &Holder) -> bool {
+    !holder.process.is_beside(&Process::this()) || holder.process.lives_here()
+}
+
+/// A hold on a worktree, let go when dropped.
+#[derive(Debug)]
+pub struct Hold {
+    trees: Trees,
+    pub id: BeadId,
+    pub holder: Holder,
+}
+
+impl Trees {
+    fn holder_path(&self, id: &BeadId) -> PathBuf {
+        self.home(id).join("holder.json")
+    }
+
+    /// Takes a worktree for oneself, also from a holder that is not alive.
+    pub fn hold(
+        &self,
+        id: &BeadId,
+        wants: &Wants,
+        is_alive: &dyn Fn(&Holder) -> bool,
+    ) -> Result<Hold, TreeError> {
+        let lock = self.repo.lock(&format!("taking worktree `{id}`"))?;
+        self.hold_under(&lock, id, wants, is_alive)
+    }
+
+    pub(super) fn hold_under(
+        &self,
+        _lock: &Lock,
+        id: &BeadId,
+        wants: &Wants,
+        is_alive: &dyn Fn(&Holder) -> bool,
+    ) -> Result<Hold, TreeError> {
+        if let Some(holder) = self.holder(id)?.filter(is_alive) {
+            let (id, holder) = (id.to_string(), holder.to_string());
+            return Err(TreeError::Held { id, holder });
+        }
+        let holder = Holder {
+            word: new_word(),
+            run: wants.run.map(str::to_owned),
+            step: wants.step.to_owned(),
+            attempt: wants.attempt,
+            process: Process::this(),
+            since: SystemClock.now(),
+        };
+        let path = self.holder_path(id);
+        let bytes = serde_json::to_vec_pretty(&holder).unwrap_or_default();
+        fs::create_dir_all(self.home(id))
+            .and_then(|()| disk::replace(&RealDisk::default(), &path, &bytes))
+            .map_err(|error| TreeError::io("write", &path, error))?;
+        Ok(Hold { trees: self.clone(), id: id.clone(), holder })
+    }
+
+    /// Who has a worktree, dead or alive.
+    pub fn holder(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
+        let path = self.holder_path(id);
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                let what = format!("`{}` is damaged: {error}", path.display());
+                TreeError::found(what, "remove it, once you know that nobody works there")
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(TreeError::io("read", &path, error)),
+        }
+    }
+}
+
+impl Hold {
+    fn let_go(&self) -> Result<(), TreeError> {
+        let Hold { trees, id, holder } = self;
+        let _lock = trees.repo.lock(&format!("leaving worktree `{id}`"))?;
+        // Another may have it by now, if this process was thought dead.
+        if trees.holder(id)?.is_some_and(|there| there.word == holder.word) {
+            let path = trees.holder_path(id);
+            fs::remove_file(&path).map_err(|error| TreeError::io("remove", &path, error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Err(error) = self.let_go() {
+            tracing::warn!("worktree `{}` stays taken: {error}", self.id);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What is there of a worktree, and whether somebody may be let into it.
+
+use std::path::PathBuf;
+
+use super::{Record, TreeError, Trees, branch, short_branch};
+use crate::git::repo::{self, Entry, git_dir, top_level};
+use crate::git::{Git, Lock};
+use crate::ids::BeadId;
+
+/// A worktree that was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worktree {
+    pub id: BeadId,
+    pub path: PathBuf,
+    /// What stands for the workspace in it: the same, unless the workspace is a directory of the
+    /// repository.
+    pub workspace: PathBuf,
+    /// What git keeps of it.
+    pub git_dir: PathBuf,
+    /// As people write it, `coven/<id>`.
+    pub branch: String,
+    pub base_branch: String,
+    pub base_commit: String,
+}
+
+impl Worktree {
+    pub fn git(&self) -> Git {
+        Git::at(&self.path)
+    }
+}
+
+/// What was found under the name of a bead.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub entry: Option<Entry>,
+    /// Whether something lies at its path, whatever it is.
+    pub is_there: bool,
+    /// The commit that its branch is at.
+    pub tip: Option<String>,
+    /// Another worktree that has its branch checked out.
+    pub elsewhere: Option<PathBuf>,
+    pub record: Option<Record>,
+}
+
+impl Found {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.entry.is_none() && !self.is_there && self.tip.is_none()
+    }
+}
+
+/// What git leaves in a worktree's directory while it is at something, and what that is called.
+const UNDER_WAY: [(&str, &str); 7] = [
+    ("MERGE_HEAD", "a merge"),
+    ("rebase-merge", "a rebase"),
+    ("rebase-apply", "a rebase"),
+    ("CHERRY_PICK_HEAD", "a cherry-pick"),
+    ("REVERT_HEAD", "a revert"),
+    ("BISECT_LOG", "a bisection"),
+    ("sequencer", "a cherry-pick or a revert of several commits"),
+];
+
+/// What git is at in a worktree.
+pub(super) fn under_way(git_dir: &std::path::Path) -> Option<&'static str> {
+    let there = |name: &str| git_dir.join(name).symlink_metadata().is_ok();
+    UNDER_WAY.iter().find(|(name, _)| there(name)).map(|(_, what)| *what)
+}
+
+impl Trees {
+    pub(super) fn look(&self, lock: &Lock, id: &BeadId) -> Result<Found, TreeError> {
+        let git = lock.git(&self.repo.workspace)?;
+        let (path, branch) = (self.path(id), branch(id));
+        let mut found = Found {
+            entry: None,
+            is_there: path.symlink_metadata().is_ok(),
+            tip: git.commit(&branch)?,
+            elsewhere: None,
+            record: self.record(id)?,
+        };
+        for entry in self.repo.worktrees(&git)? {
+            if entry.path == path {
+                found.entry = Some(entry);
+            } else if entry.branch.as_ref() == Some(&branch) {
+                found.elsewhere = Some(entry.path);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Proves that a worktree is what it must be before anybody is let into it: registered, whole,
+    /// on its branch, with nothing under way. Otherwise says what was found.
+    pub fn verify(&self, id: &BeadId) -> Result<Worktree, TreeError> {
+        let lock = self.repo.lock(&format!("verifying worktree `{id}`"))?;
+        let found = self.look(&lock, id)?;
+        self.verified(id, &found)
+    }
+
+    pub(super) fn verified(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
+        let path = self.path(id);
+        let shown = path.display();
+        let stop = |what: String, cure: String| Err(TreeError::Found { what, cure });
+        let Some(entry) = &found.entry else {
+            return match found.is_there {
+                false => stop(
+                    format!("there is no worktree `{id}`"),
+                    format!("`orchestrate worktree add {id}` makes it"),
+                ),
+                true => stop(
+                    format!("`{shown}` is there, but git does not know it as a worktree"),
+                    "look what it is and move it away; or `git worktree repair` it, if it was \
+                     moved here"
+                        .into(),
+                ),
+            };
+        };
+        if let Some(reason) = &entry.locked {
+            let reason = if reason.is_empty() { "no reason is given" } else { reason };
+            return stop(
+                format!("worktree `{id}` is locked: {reason}"),
+                format!("`git worktree unlock {shown}`, once you know that nobody needs the lock"),
+            );
+        }
+        if !path.is_dir() {
+            return stop(
+                format!("the directory of worktree `{id}` is gone: `{shown}`"),
+                format!("`orchestrate worktree add {id}` makes it again from its branch"),
+            );
+        }
+        let git = Git::at(&path);
+        let top = top_level(&git)?;
+        if top.canonicalize().ok().as_ref() != path.canonicalize().ok().as_ref() {
+            return stop(
+                format!("`{shown}` is no worktree any more: git takes it for `{}`", top.display()),
+                "its file `.git` is missing or wrong: `git worktree repair` may help".into(),
+            );
+        }
+        let wanted = short_branch(id);
+        if entry.branch.as_deref() != Some(branch(id).as_str()) {
+            let at = match (&entry.branch, &entry.head) {
+                (Some(branch), _) => format!("on `{}`", branch.trim_start_matches("refs/heads/")),
+                (None, Some(head)) => format!("at commit {head} and on no branch"),
+                (None, None) => "on no branch".into(),
+            };
+            return stop(
+                format!("worktree `{id}` is {at}, but must be on `{wanted}`"),
+                format!("`git -C {shown} switch {wanted}`, after a look at what is there"),
+            );
+        }
+        if found.tip.is_none() {
+            return stop(
+                format!("the branch `{wanted}` of worktree `{id}` is gone"),
+                format!("`git -C {shown} reflog` shows where it was"),
+            );
+        }
+        let git_dir = git_dir(&git)?;
+        if let Some(what) = under_way(&git_dir) {
+            return stop(
+                format!("{what} is under way in worktree `{id}`"),
+                format!("finish or abort it in `{shown}`; `git -C {shown} status` tells how"),
+            );
+        }
+        if git_dir.join("index.lock").exists() {
+            return stop(
+                format!("a git command is at work in worktree `{id}`, or was killed there"),
+                format!("if none is, remove `{}`", git_dir.join("index.lock").display()),
+            );
+        }
+        let (base_branch, base_commit) = self.base_of(id, found)?;
+        let workspace = path.join(&self.repo.prefix);
+        Ok(Worktree {
+            id: id.clone(),
+            path,
+            workspace,
+            git_dir,
+            branch: wanted,
+            base_branch,
+            base_commit,
+        })
+    }
+
+    /// The base of a worktree: as it was recorded, else as it can be told from its branch.
+    pub(super) fn base_of(
+        &self,
+        id: &BeadId,
+        found: &Found,
+    ) -> Result<(String, String), TreeError> {
+        if let Some(record) = &found.record {
+            return Ok((record.base_branch.clone(), record.base_commit.clone()));
+        }
+        let unknown = || {
+            TreeError::found(
+                format!("nobody knows what the worktree `{id}` began at"),
+                "name the branch: `orchestrate worktree add ID --base BRANCH`",
+            )
+        };
+        let base = self.repo.default_base()?.ok_or_else(unknown)?;
+        let tip = found.tip.as_deref().unwrap_or("HEAD");
+        let commit = self.merge_base(&base, tip)?.ok_or_else(unknown)?;
+        Ok((base, commit))
+    }
+
+    /// The last commit that a branch and its base have in common: with the base here or with that
+    /// of the remote, whichever is later.
+    pub(super) fn merge_base(&self, base: &str, tip: &str) -> Result<Option<String>, TreeError> {
+        let git = self.git();
+        let mut best: Option<String> = None;
+        for name in [repo::branch(base), repo::of_remote(base)] {
+            if git.commit(&name)?.is_none() || !git.is(&["merge-base", &name, tip])? {
+                continue;
+            }
+            let common = git.text(&["merge-base", &name, tip])?;
+            match &best {
+                Some(known) if !git.contains(&common, known)? => {}
+                _ => best = Some(common),
+            }
+        }
+        Ok(best)
+    }
+
+    /// Files in a worktree that its last commit does not have as they are, ignored ones aside.
+    pub(super) fn dirty(&self, git: &Git) -> Result<Vec<String>, TreeError> {
+        let args = ["status", "--porcelain", "-z", "--untracked-files=all", "--no-renames"];
+        let lines = git.names(&args)?;
+        Ok(lines.into_iter().filter_map(|line| line.get(3..).map(str::to_owned)).collect())
+    }
+
+    /// Directories in a worktree that are repositories of their own, which git adds no files of.
+    pub(super) fn nested(&self, git: &Git) -> Result<Vec<String>, TreeError> {
+        let others = git.names(&["ls-files", "-z", "--others", "--exclude-standard"])?;
+        let nested = others.into_iter().filter(|name| name.ends_with('/'));
+        Ok(nested.map(|name| name.trim_end_matches('/').to_owned()).collect())
+    }
+}

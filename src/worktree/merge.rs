@@ -1,0 +1,439 @@
+//! Merging a bead's branch into its base: in a worktree of its own, checked there, and then moved
+//! to with one compare-and-swap.
+//!
+//! Nothing is checked out in a copy that a person works in. Where the base is checked out
+//! somewhere, moving the branch alone would make that copy look changed, so it is moved forward
+//! there by git itself, if it is clean; else the merge is blocked.
+//!
+//! **Invariant:** the base moves from the very commit that was merged and checked, or not at all.
+//! What is merged is what was reviewed. Whatever happens, no worktree of a merge is left: the next
+//! merge takes away what one that was killed left behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::checkpoint::Why;
+use super::lane::Ticket;
+use super::look::under_way;
+use super::remove::some;
+use super::save::tree_of;
+use super::{Hold, Holder, TreeError, Trees, Wants, arg, branch, short_branch};
+use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
+use crate::git::repo::{self, Entry, git_dir};
+use crate::git::{Git, Lock, NOT_INHERITED, failed};
+use crate::ids::BeadId;
+
+/// How often a merge is done anew because the base has moved meanwhile.
+const ROUNDS: u32 = 5;
+/// What the names of worktrees for merges begin with. No id does.
+const PREFIX: &str = ".merge-";
+
+/// What is to be merged, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Merge<'a> {
+    pub id: &'a BeadId,
+    /// What the bead is about, for the message.
+    pub title: Option<&'a str>,
+    /// Commands that must succeed in the merged tree, in order.
+    pub checks: &'a [Vec<String>],
+    /// How long each of them may take.
+    pub check_limit: Option<Duration>,
+    /// The digest of the review diff that somebody approved; nothing where nobody has to.
+    pub approval: Option<&'a str>,
+    /// How long to wait for other merges.
+    pub wait: Duration,
+}
+
+/// How a merge went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Merged {
+    /// The base is at this commit now.
+    Done {
+        commit: String,
+        base: String,
+        /// The copy that was moved forward with it.
+        moved: Option<PathBuf>,
+        rounds: u32,
+    },
+    /// Everything in the branch is in the base already.
+    Already {
+        base: String,
+    },
+    Blocked(Block),
+}
+
+/// What keeps a branch from being merged. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Block {
+    #[error("it conflicts with `{base}` in {}", some(files))]
+    Conflicts { base: String, files: Vec<String> },
+    #[error("the check `{command}` failed with exit code {code}: {said}")]
+    Check { command: String, code: i32, said: String },
+    #[error("`{base}` is checked out in `{}`: {why}", path.display())]
+    Copy { base: String, path: PathBuf, why: String },
+    #[error("`{base}` moved {times} times while it was being merged")]
+    Moving { base: String, times: u32 },
+}
+
+impl Block {
+    /// How to go on.
+    pub fn cure(&self, id: &BeadId) -> String {
+        match self {
+            Block::Conflicts { base, .. } => {
+                format!("merge `{base}` into `{}` in its worktree, and try again", short_branch(id))
+            }
+            Block::Check { .. } => "make it succeed in the worktree, and try again".into(),
+            Block::Copy { .. } => "see to that copy, and try again".into(),
+            Block::Moving { .. } => "try again".into(),
+        }
+    }
+}
+
+/// Where the base is, if it may be moved.
+enum Landing {
+    /// It is checked out nowhere.
+    Nowhere,
+    /// A clean copy.
+    Copy(PathBuf),
+}
+
+/// One try.
+struct Round<'a> {
+    trees: &'a Trees,
+    order: &'a Merge<'a>,
+    ticket: &'a Ticket,
+    stop: &'a Stop,
+    base: &'a str,
+    tip: &'a str,
+}
+
+impl Trees {
+    /// Merges a branch into its base, when its turn has come. Who holds the worktree already
+    /// gives its hold.
+    pub fn merge(
+        &self,
+        order: &Merge,
+        hold: Option<&Hold>,
+        stop: &Stop,
+        is_alive: &dyn Fn(&Holder) -> bool,
+    ) -> Result<Merged, TreeError> {
+        let id = order.id;
+        let ticket = self.draw(&format!("merging `{id}`"))?;
+        self.wait_turn(&ticket, order.wait, stop)?;
+        let lock = self.repo.lock(&format!("beginning to merge `{id}`"))?;
+        self.sweep_merges(&lock)?;
+        let wants = Wants { run: None, step: "merge", attempt: 1 };
+        let _held = match hold {
+            Some(hold) if hold.id == *id => None,
+            _ => Some(self.hold_under(&lock, id, &wants, is_alive)?),
+        };
+        let found = self.look(&lock, id)?;
+        drop(lock);
+        let (base, _) = self.base_of(id, &found)?;
+        let tip = self.reviewed(order, &found)?;
+        for round in 1..=ROUNDS {
+            let one = Round { trees: self, order, ticket: &ticket, stop, base: &base, tip: &tip };
+            if let Some(merged) = one.go(round)? {
+                return Ok(merged);
+            }
+        }
+        Ok(Merged::Blocked(Block::Moving { base, times: ROUNDS }))
+    }
+
+    /// The commit to be merged: the branch with everything in its worktree, as it was reviewed.
+    fn reviewed(&self, order: &Merge, found: &super::look::Found) -> Result<String, TreeError> {
+        let id = order.id;
+        let review = self.review_found(id, found)?;
+        let void = |approved: &str, found: String| {
+            let (id, approved) = (id.to_string(), approved.to_owned());
+            Err(TreeError::Void { id, approved, found })
+        };
+        if let Some(approved) = order.approval
+            && approved != review.hash
+        {
+            return void(approved, review.hash);
+        }
+        if !review.dirty.is_empty() {
+            let tree = self.verified(id, found)?;
+            self.checkpoint_verified(&tree, &Why { run: None, step: "merge", attempt: 1 })?;
+        }
+        let git = self.git();
+        let tip = git.commit(&branch(id))?.ok_or_else(|| {
+            TreeError::found(format!("the branch `{}` is gone", short_branch(id)), "try again")
+        })?;
+        if tree_of(&git, &tip)? != review.tree {
+            return match order.approval {
+                Some(approved) => void(approved, self.review(id)?.hash),
+                None => Err(TreeError::found(
+                    format!("somebody is writing in worktree `{id}`"),
+                    "find out who, and try again",
+                )),
+            };
+        }
+        Ok(tip)
+    }
+
+    /// Takes away what merges left that were killed. Whoever has its turn is alone in the lane, so
+    /// whatever lies there is of nobody.
+    fn sweep_merges(&self, lock: &Lock) -> Result<(), TreeError> {
+        let git = lock.git(&self.repo.workspace)?;
+        let registered = self.repo.worktrees(&git)?.into_iter().map(|entry| entry.path);
+        let lying = fs::read_dir(self.dir()).into_iter().flatten().flatten();
+        for path in registered.chain(lying.map(|entry| entry.path())) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let ours = path.parent().is_some_and(|parent| parent.ends_with(super::DIR));
+            let Some(word) = name.strip_prefix(PREFIX).filter(|_| ours) else { continue };
+            // Its checks may still be at work.
+            exec::sweep(&mark(word));
+            discard(&git, &path)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the base may be moved, and what has to move with it.
+    fn landing(&self, git: &Git, base: &str) -> Result<Result<Landing, Block>, TreeError> {
+        let name = repo::branch(base);
+        let mut landing = Landing::Nowhere;
+        for entry in self.repo.worktrees(git)? {
+            let blocked = |why: String| {
+                let (base, path) = (base.to_owned(), entry.path.clone());
+                Ok(Err(Block::Copy { base, path, why }))
+            };
+            let here = entry.branch.as_ref() == Some(&name);
+            if !here {
+                if rebases(&entry, &name) {
+                    return blocked("it is being rebased there".into());
+                }
+                continue;
+            }
+            if !entry.path.is_dir() {
+                return blocked("that directory is gone; `git worktree prune` forgets it".into());
+            }
+            if matches!(landing, Landing::Copy(_)) {
+                return blocked("and in another copy too".into());
+            }
+            let inside = Git::at(&entry.path);
+            if let Some(what) = under_way(&git_dir(&inside)?) {
+                return blocked(format!("{what} is under way there"));
+            }
+            let args = ["status", "--porcelain", "-z", "--untracked-files=no", "--no-renames"];
+            let dirty = inside.names(&args)?;
+            if !dirty.is_empty() {
+                let files: Vec<String> =
+                    dirty.iter().filter_map(|line| line.get(3..).map(str::to_owned)).collect();
+                return blocked(format!("it has changes not committed there ({})", some(&files)));
+            }
+            landing = Landing::Copy(entry.path);
+        }
+        Ok(Ok(landing))
+    }
+}
+
+impl Round<'_> {
+    /// Nothing, if the base has moved meanwhile.
+    fn go(&self, round: u32) -> Result<Option<Merged>, TreeError> {
+        let Round { trees, base, tip, .. } = self;
+        let git = trees.git();
+        let old = git.commit(&repo::branch(base))?;
+        let from = match &old {
+            Some(old) => Some(old.clone()),
+            None => git.commit(&repo::of_remote(base))?,
+        };
+        let Some(from) = from else {
+            return Err(TreeError::found(
+                format!("there is no branch `{base}` to merge into"),
+                "`git branch --all` lists those there are",
+            ));
+        };
+        if git.contains(&from, tip)? {
+            return Ok(Some(Merged::Already { base: (*base).to_owned() }));
+        }
+        let lock = trees.repo.lock(&format!("merging `{}`", self.order.id))?;
+        if let Err(block) = trees.landing(&lock.git(&trees.repo.workspace)?, base)? {
+            // Known before the checks are run, which may take long.
+            return Ok(Some(Merged::Blocked(block)));
+        }
+        let place = Place::make(trees, lock, &self.ticket.me.word, round, &from)?;
+        let new = match self.merge_in(&place)? {
+            Ok(new) => new,
+            Err(block) => return Ok(Some(Merged::Blocked(block))),
+        };
+        if let Some(block) = self.check_in(&place)? {
+            return Ok(Some(Merged::Blocked(block)));
+        }
+        self.land(old.as_deref(), &new, round)
+    }
+
+    /// Merges in a place of its own. Gives the merge commit, or the files in conflict.
+    fn merge_in(&self, place: &Place) -> Result<Result<String, Block>, TreeError> {
+        let git = Git::at(&place.path).with_author()?;
+        let (id, tip) = (self.order.id, self.tip);
+        let title = self.order.title.map(|title| format!(": {title}")).unwrap_or_default();
+        let message = format!("merge {}{title}\n\nBead: {id}\n", short_branch(id));
+        let flags = ["--no-ff", "--no-edit", "--no-verify", "--no-gpg-sign", "--no-stat"];
+        let args = [&["merge", "--quiet", "--no-autostash"], &flags[..], &["-m", &message, tip]];
+        let args = args.concat();
+        let said = git.said(&args)?;
+        if said.how.exit_code() == 0 {
+            return Ok(Ok(git.text(&["rev-parse", "HEAD"])?));
+        }
+        let files = git.names(&["diff", "--name-only", "--diff-filter=U", "-z"])?;
+        match files.is_empty() {
+            true => Err(failed(&args, &said).into()),
+            false => Ok(Err(Block::Conflicts { base: self.base.to_owned(), files })),
+        }
+    }
+
+    fn check_in(&self, place: &Place) -> Result<Option<Block>, TreeError> {
+        let cwd = place.path.join(&self.trees.repo.prefix);
+        for argv in self.order.checks {
+            let mark = mark(&place.word);
+            let order = Order {
+                env_remove: &NOT_INHERITED,
+                timeout: self.order.check_limit,
+                sweep: Sweep::Always,
+                ..Order::new(argv, &cwd, &mark)
+            };
+            let capture = || Capture::new(Mode::Tail, Mask::default());
+            let (mut out, mut err) = (capture(), capture());
+            let command = argv.join(" ");
+            let ended = match exec::run(&order, &mut out, &mut err, self.stop) {
+                Ok(ended) => ended,
+                Err(error) => {
+                    let (code, said) = (error.exit_code(), error.to_string());
+                    return Ok(Some(Block::Check { command, code, said }));
+                }
+            };
+            if ended.how == How::Stopped {
+                return Err(TreeError::Stopped);
+            }
+            let code = ended.how.exit_code();
+            if code != 0 {
+                let tail = |capture: Capture| capture.finish().map(|c| c.tail).unwrap_or_default();
+                let (out, err) = (tail(out), tail(err));
+                let said = if err.is_empty() { out } else { err };
+                let said = said[said.len().saturating_sub(3)..].join("; ");
+                let said = if said.is_empty() { "it printed nothing".into() } else { said };
+                return Ok(Some(Block::Check { command, code, said }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Moves the base, if it is where it was.
+    fn land(&self, old: Option<&str>, new: &str, round: u32) -> Result<Option<Merged>, TreeError> {
+        let Round { trees, base, order, .. } = self;
+        let lock = trees.repo.lock(&format!("landing `{}`", order.id))?;
+        trees.has_turn(self.ticket)?;
+        let git = lock.git(&trees.repo.workspace)?;
+        let name = repo::branch(base);
+        let landing = match trees.landing(&git, base)? {
+            Ok(landing) => landing,
+            Err(block) => return Ok(Some(Merged::Blocked(block))),
+        };
+        let has_moved = || Ok::<_, TreeError>(git.commit(&name)?.as_deref() != old);
+        if has_moved()? {
+            return Ok(None);
+        }
+        let moved = match landing {
+            Landing::Nowhere => {
+                let why = format!("merge {}", short_branch(order.id));
+                let args = ["update-ref", "-m", &why, &name, new, old.unwrap_or_default()];
+                let said = git.said(&args)?;
+                if said.how.exit_code() != 0 {
+                    return if has_moved()? { Ok(None) } else { Err(failed(&args, &said).into()) };
+                }
+                None
+            }
+            Landing::Copy(path) => {
+                let inside = lock.git(&path)?;
+                let args = ["merge", "--ff-only", "--quiet", "--no-stat", "--no-autostash", new];
+                let said = inside.said(&args)?;
+                if said.how.exit_code() != 0 {
+                    if has_moved()? {
+                        return Ok(None);
+                    }
+                    let why = format!("it cannot be moved forward: {}", failed(&args, &said));
+                    let base = (*base).to_owned();
+                    return Ok(Some(Merged::Blocked(Block::Copy { base, path, why })));
+                }
+                Some(path)
+            }
+        };
+        let (commit, base) = (new.to_owned(), (*base).to_owned());
+        Ok(Some(Merged::Done { commit, base, moved, rounds: round }))
+    }
+}
+
+/// A worktree for one merge, gone when dropped.
+struct Place<'a> {
+    trees: &'a Trees,
+    path: PathBuf,
+    word: String,
+}
+
+impl<'a> Place<'a> {
+    /// Makes it under the lock, and gives the lock back.
+    fn make(
+        trees: &'a Trees,
+        lock: Lock,
+        word: &str,
+        round: u32,
+        from: &str,
+    ) -> Result<Place<'a>, TreeError> {
+        trees.make_dir()?;
+        let word = format!("{word}-{round}");
+        let path = trees.dir().join(format!("{PREFIX}{word}"));
+        let git = lock.git(&trees.repo.workspace)?;
+        let made = git.run(&["worktree", "add", "--quiet", "--detach", arg(&path)?, from]);
+        drop(lock);
+        // From here on it is taken away whatever happens.
+        let place = Place { trees, path, word };
+        made?;
+        Ok(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let lock = self.trees.repo.lock("tidying up after a merge").map_err(TreeError::from);
+        let gone = lock.and_then(|lock| {
+            let git = lock.git(&self.trees.repo.workspace)?;
+            discard(&git, &self.path)
+        });
+        if let Err(error) = gone {
+            tracing::warn!("`{}` stays until the next merge: {error}", self.path.display());
+        }
+    }
+}
+
+fn mark(word: &str) -> String {
+    format!("merge-{word}")
+}
+
+/// Removes the worktree of a merge, whole or not. Nothing in it is anybody's work.
+fn discard(git: &Git, path: &Path) -> Result<(), TreeError> {
+    let remove = ["worktree", "remove", "--force", "--force", arg(path)?];
+    if git.run(&remove).is_ok() {
+        return Ok(());
+    }
+    if path.exists() {
+        fs::remove_dir_all(path).map_err(|error| TreeError::io("remove", path, error))?;
+    }
+    // It may not be registered at all.
+    let _ = git.run(&remove);
+    Ok(())
+}
+
+/// Whether a branch is being rebased in a worktree, which then is on no branch.
+fn rebases(entry: &Entry, name: &str) -> bool {
+    if entry.branch.is_some() || !entry.path.is_dir() {
+        return false;
+    }
+    let Ok(git_dir) = git_dir(&Git::at(&entry.path)) else { return false };
+    ["rebase-merge", "rebase-apply"].iter().any(|kind| {
+        let head = fs::read_to_string(git_dir.join(kind).join("head-name"));
+        head.is_ok_and(|head| head.trim() == name)
+    })
+}

@@ -1,0 +1,101 @@
+//! A git worktree for each bead: made, verified, kept, saved, merged and removed, so that no work
+//! in it is ever lost.
+//!
+//! A bead `<id>` has the directory `.coven/worktrees/<id>` of the workspace and the branch
+//! `coven/<id>`. What we know of it (its base, who works in it) is in the repository's common
+//! directory, `coven/worktrees/<id>/`, never in the checkout, where an agent could change it.
+//!
+//! **Invariant:** what is in a worktree is removed only if it is in the base, or if everything in
+//! it is under a ref first. Whatever is found that does not fit is left as it is, and told.
+//!
+//! **Invariant:** the list of worktrees is read and changed under the repository's lock only, and
+//! so are the records here.
+
+mod checkpoint;
+mod create;
+mod error;
+mod holder;
+mod lane;
+mod look;
+mod merge;
+mod record;
+mod remove;
+mod review;
+mod save;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::path::{Path, PathBuf};
+
+use crate::git::{Git, Repo};
+use crate::ids::BeadId;
+
+pub use checkpoint::{Checkpoint, Why};
+pub use create::{Created, Way};
+pub use error::TreeError;
+pub use holder::{Hold, Holder, Wants, lives};
+pub use look::Worktree;
+pub use merge::{Block, Merge, Merged};
+pub use record::Record;
+pub use remove::{Loss, Removed};
+pub use review::Review;
+pub use save::{Saved, Scope};
+pub use view::View;
+
+/// Where worktrees lie in a workspace.
+pub const DIR: &str = ".coven/worktrees";
+/// What the names of their branches begin with.
+pub const BRANCHES: &str = "refs/heads/coven/";
+/// Where work is saved before a worktree goes.
+pub const SAVED: &str = "refs/coven/saved/";
+
+/// The worktrees of a workspace.
+#[derive(Clone, Debug)]
+pub struct Trees {
+    pub repo: Repo,
+}
+
+impl Trees {
+    pub fn open(workspace: &Path) -> Result<Trees, TreeError> {
+        Ok(Trees { repo: Repo::open(workspace)? })
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.repo.workspace.join(DIR)
+    }
+
+    /// Where the worktree of a bead lies, or would lie.
+    pub fn path(&self, id: &BeadId) -> PathBuf {
+        self.dir().join(id.as_str())
+    }
+
+    /// What we keep of a bead's worktree.
+    fn home(&self, id: &BeadId) -> PathBuf {
+        self.repo.home().join("worktrees").join(id.as_str())
+    }
+
+    fn git(&self) -> Git {
+        self.repo.git()
+    }
+}
+
+/// The branch of a bead, as people write it.
+pub fn short_branch(id: &BeadId) -> String {
+    format!("coven/{id}")
+}
+
+/// The branch of a bead, whole.
+pub fn branch(id: &BeadId) -> String {
+    format!("{BRANCHES}{id}")
+}
+
+/// A path as an argument. Only one that is not UTF-8 has none.
+fn arg(path: &Path) -> Result<&str, TreeError> {
+    path.to_str().ok_or_else(|| {
+        TreeError::found(
+            format!("the path `{}` is not UTF-8 text", path.display()),
+            "worktrees need a workspace whose path is",
+        )
+    })
+}

@@ -1,0 +1,67 @@
+//! What is known of a worktree from its beginning: the base that it was made from.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{TreeError, Trees};
+use crate::disk::{self, RealDisk};
+use crate::ids::BeadId;
+use crate::time::Time;
+
+/// A worktree's record. It outlives the worktree's directory, and goes when its branch goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub schema: String,
+    pub id: BeadId,
+    pub path: PathBuf,
+    /// The branch that the work begins at and is merged into.
+    pub base_branch: String,
+    pub base_commit: String,
+    pub created_at: Time,
+    /// False until it was whole once: before that, nobody was told of it.
+    pub ready: bool,
+}
+
+pub const SCHEMA: &str = "worktree/v1";
+
+impl Trees {
+    fn record_path(&self, id: &BeadId) -> PathBuf {
+        self.home(id).join("record.json")
+    }
+
+    /// The record of a worktree. One that is damaged is told, not taken for none.
+    pub(super) fn record(&self, id: &BeadId) -> Result<Option<Record>, TreeError> {
+        let path = self.record_path(id);
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                let what = format!("the record `{}` is damaged: {error}", path.display());
+                TreeError::found(what, "remove it; the base is then found anew")
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(TreeError::io("read", &path, error)),
+        }
+    }
+
+    pub(super) fn write_record(&self, record: &Record) -> Result<(), TreeError> {
+        let path = self.record_path(&record.id);
+        let home = self.home(&record.id);
+        let bytes = serde_json::to_vec_pretty(record).unwrap_or_default();
+        fs::create_dir_all(&home)
+            .and_then(|()| disk::replace(&RealDisk::default(), &path, &bytes))
+            .map_err(|error| TreeError::io("write", &path, error))
+    }
+
+    /// Forgets a worktree whose branch is gone.
+    pub(super) fn forget(&self, id: &BeadId) -> Result<(), TreeError> {
+        let home = self.home(id);
+        match fs::remove_dir_all(&home) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(TreeError::io("remove", &home, error))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Removing a worktree: only what is in the base, or nothing, or what was saved before.
+//!
+//! The order is: save under a ref, remove the directory, remove the branch, forget the record.
+//! Killed anywhere in between, the next call finds what is left and goes on.
+
+use std::path::Path;
+
+use super::look::{Found, under_way};
+use super::save::Scope;
+use super::{Holder, TreeError, Trees, arg, branch};
+use crate::git::repo::{self, git_dir, top_level};
+use crate::git::{Git, Lock};
+use crate::ids::BeadId;
+
+/// What would be lost with a worktree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Files that no commit has as they are.
+    pub dirty: Vec<String>,
+    /// How many commits its branch or its HEAD has and the base does not.
+    pub commits: usize,
+    pub base: String,
+    /// What git is at there.
+    pub under_way: Option<&'static str>,
+    /// Repositories in it, whose contents cannot be saved.
+    pub nested: Vec<String>,
+    /// Ignored files and directories.
+    pub ignored: Vec<String>,
+}
+
+impl Loss {
+    /// Whether there is any work in it.
+    pub fn is_none(&self) -> bool {
+        self.dirty.is_empty() && self.commits == 0 && self.under_way.is_none()
+    }
+
+    /// What it is, in words.
+    pub fn tell(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.dirty.is_empty() {
+            let count = self.dirty.len();
+            let files = if count == 1 { "file" } else { "files" };
+            parts.push(format!("{count} {files} not committed ({})", some(&self.dirty)));
+        }
+        if self.commits > 0 {
+            let commits = if self.commits == 1 { "commit" } else { "commits" };
+            parts.push(format!("{} {commits} not in `{}`", self.commits, self.base));
+        }
+        parts.extend(self.under_way.map(|what| format!("{what} under way")));
+        parts.join(", ")
+    }
+}
+
+/// The first few names of a list.
+pub(super) fn some(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<_> = names.iter().take(SHOWN).map(String::as_str).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", shown.join(", "))
+}
+
+/// A worktree that is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// Where everything is that was in it.
+    pub saved: Option<String>,
+    /// What was ignored in it, and is gone.
+    pub ignored: Vec<String>,
+}
+
+impl Trees {
+    /// Removes a worktree and its branch. Where something would be lost it is refused, or, by
+    /// `force`, saved before.
+    pub fn remove(
+        &self,
+        id: &BeadId,
+        force: Option<Scope>,
+        is_alive: &dyn Fn(&Holder) -> bool,
+    ) -> Result<Removed, TreeError> {
+        let lock = self.repo.lock(&format!("removing worktree `{id}`"))?;
+        let found = self.look(&lock, id)?;
+        if found.is_nothing() {
+            // What a call left that was killed at its end.
+            let was = found.record.is_some();
+            self.forget(id)?;
+            return match was {
+                true => Ok(Removed { saved: None, ignored: Vec::new() }),
+                false => Err(TreeError::found(
+                    format!("there is no worktree `{id}`"),
+                    "`orchestrate worktree ls` shows those there are",
+                )),
+            };
+        }
+        // Nobody can take it from here on: that needs the lock too.
+        if let Some(holder) = self.holder(id)?.filter(is_alive) {
+            let (id, holder) = (id.to_string(), holder.to_string());
+            return Err(TreeError::Held { id, holder });
+        }
+        self.remove_found(&lock, id, &found, force)
+    }
+
+    fn remove_found(
+        &self,
+        lock: &Lock,
+        id: &BeadId,
+        found: &Found,
+        force: Option<Scope>,
+    ) -> Result<Removed, TreeError> {
+        let git_dir = self.removable(id, found)?;
+        let loss = self.loss_of(id, found, git_dir.as_deref())?;
+        if !loss.nested.is_empty() {
+            return Err(TreeError::found(
+                format!(
+                    "worktree `{id}` has repositories of its own in it: {}",
+                    some(&loss.nested)
+                ),
+                "what is in them cannot be saved here: move them away first",
+            ));
+        }
+        let mut removed = Removed { saved: None, ignored: loss.ignored.clone() };
+        let saves_ignored = force == Some(Scope::All) && !loss.ignored.is_empty();
+        match force {
+            None if !loss.is_none() => {
+                return Err(TreeError::found(
+                    format!("worktree `{id}` has work that is nowhere else: {}", loss.tell()),
+                    format!(
+                        "`orchestrate worktree merge {id}` brings it into `{}`; \
+                         `orchestrate worktree rm {id} --force` saves it under a ref first",
+                        loss.base
+                    ),
+                ));
+            }
+            Some(scope) if !loss.is_none() || saves_ignored => {
+                removed.saved = Some(self.save_all(id, found, git_dir.as_deref(), scope)?);
+                if scope == Scope::All {
+                    removed.ignored.clear();
+                }
+            }
+            _ => {}
+        }
+        let git = lock.git(&self.repo.workspace)?;
+        if found.entry.is_some() {
+            let path = self.path(id);
+            let force: &[&str] = if removed.saved.is_some() { &["--force"] } else { &[] };
+            git.run(&[&["worktree", "remove"], force, &[arg(&path)?]].concat())?;
+        }
+        if let Some(tip) = &found.tip {
+            git.run(&["update-ref", "-d", &branch(id), tip])?;
+        }
+        self.forget(id)?;
+        Ok(removed)
+    }
+
+    /// Refuses what cannot be what we made. Gives what git keeps of the worktree; nothing where
+    /// its directory is gone.
+    fn removable(
+        &self,
+        id: &BeadId,
+        found: &Found,
+    ) -> Result<Option<std::path::PathBuf>, TreeError> {
+        let path = self.path(id);
+        let Some(entry) = &found.entry else {
+            return match found.is_there {
+                true => self.verified(id, found).map(|_| None),
+                false => Ok(None),
+            };
+        };
+        if entry.locked.is_some() {
+            return self.verified(id, found).map(|_| None);
+        }
+        if !found.is_there {
+            return Ok(None);
+        }
+        let git = Git::at(&path);
+        if top_level(&git)?.canonicalize().ok() != path.canonicalize().ok() {
+            return self.verified(id, found).map(|_| None);
+        }
+        Ok(Some(git_dir(&git)?))
+    }
+
+    /// Saves everything of a worktree, or its branch where its directory is gone.
+    fn save_all(
+        &self,
+        id: &BeadId,
+        found: &Found,
+        git_dir: Option<&Path>,
+        scope: Scope,
+    ) -> Result<String, TreeError> {
+        let base = self.base_of(id, found).unwrap_or_default();
+        if let Some(git_dir) = git_dir {
+            let (name, tree) = self.save(id, git_dir, scope, &base)?;
+            // Once more: somebody may have written while it was saved.
+            let path = self.path(id);
+            if self.whole_tree(&path, git_dir, scope)?.0 != tree {
+                return Err(TreeError::found(
+                    format!("somebody is writing in worktree `{id}`"),
+                    format!("find out who; what was there before is under `{name}`"),
+                ));
+            }
+            return Ok(name);
+        }
+        let head = found.entry.as_ref().and_then(|entry| entry.head.clone());
+        let git = self.git();
+        let mut saved: Option<(String, String)> = None;
+        for commit in [head, found.tip.clone()].into_iter().flatten() {
+            let known = match &saved {
+                Some((_, known)) => git.contains(known, &commit)?,
+                None => false,
+            };
+            if !known {
+                saved = Some((self.keep(id, &commit)?, commit));
+            }
+        }
+        saved.map(|(name, _)| name).ok_or_else(|| {
+            let what = format!("worktree `{id}` has nothing that could be saved");
+            TreeError::found(what, "`git worktree list` shows what git knows of it")
+        })
+    }
+
+    pub(super) fn loss_of(
+        &self,
+        id: &BeadId,
+        found: &Found,
+        git_dir: Option<&Path>,
+    ) -> Result<Loss, TreeError> {
+        let (base, base_commit) = self.base_of(id, found).unwrap_or_default();
+        let mut loss = Loss { base: base.clone(), ..Loss::default() };
+        let git = self.git();
+        let head = found.entry.as_ref().and_then(|entry| entry.head.clone());
+        let tips: Vec<String> = [found.tip.clone(), head].into_iter().flatten().collect();
+        if !tips.is_empty() {
+            let mut args = vec!["rev-list".to_owned(), "--count".to_owned()];
+            args.extend(tips);
+            args.push("--not".to_owned());
+            for name in [repo::branch(&base), repo::of_remote(&base), base_commit] {
+                args.extend(if name.is_empty() { None } else { git.commit(&name)? });
+            }
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            loss.commits = git.text(&args)?.parse().unwrap_or(usize::MAX);
+        }
+        if let Some(git_dir) = git_dir {
+            let inside = Git::at(&self.path(id));
+            loss.dirty = self.dirty(&inside)?;
+            loss.under_way = under_way(git_dir);
+            loss.nested = self.nested(&inside)?;
+            loss.nested.extend(submodules(git_dir));
+            let flags = ["--others", "--ignored", "--exclude-standard", "--directory", "-z"];
+            loss.ignored = inside.names(&[&["ls-files"], &flags[..]].concat())?;
+        }
+        Ok(loss)
+    }
+}
+
+/// Submodules whose commits are kept with this worktree alone, and would go with it.
+fn submodules(git_dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(git_dir.join("modules")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}

@@ -1,0 +1,101 @@
+//! What a person is shown before a merge: everything that the branch would bring, with what is in
+//! no commit yet, as one diff. Its digest binds an approval to it.
+//!
+//! The diff is between two trees, so a checkpoint that commits what was dirty does not change it.
+//! Every option that settings could change is spelled out, so that two machines agree on it.
+
+use super::look::Found;
+use super::save::{Scope, tree_of};
+use super::{TreeError, Trees, short_branch};
+use crate::digest::sha256;
+use crate::git::Git;
+use crate::git::repo::git_dir;
+use crate::ids::BeadId;
+
+/// A diff to be reviewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Review {
+    pub text: Vec<u8>,
+    /// SHA-256 of the text, in hexadecimal.
+    pub hash: String,
+    /// Where the branch parted from its base.
+    pub merge_base: String,
+    /// What would be merged.
+    pub tree: String,
+    pub dirty: Vec<String>,
+    /// Repositories in the worktree, which are no part of it.
+    pub left_out: Vec<String>,
+}
+
+const DIFF: [&str; 18] = [
+    "diff-tree",
+    "-r",
+    "-p",
+    "--no-commit-id",
+    "--full-index",
+    "--binary",
+    "--no-renames",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--no-relative",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--diff-algorithm=myers",
+    "--no-indent-heuristic",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--submodule=short",
+];
+
+impl Trees {
+    /// The diff of a worktree as it is now.
+    pub fn review(&self, id: &BeadId) -> Result<Review, TreeError> {
+        let lock = self.repo.lock(&format!("reviewing worktree `{id}`"))?;
+        let found = self.look(&lock, id)?;
+        drop(lock);
+        self.review_found(id, &found)
+    }
+
+    pub(super) fn review_found(&self, id: &BeadId, found: &Found) -> Result<Review, TreeError> {
+        let there = found.entry.is_some() || found.is_there;
+        if there {
+            self.verified(id, found)?;
+        }
+        let name = short_branch(id);
+        let tip = found.tip.as_deref().ok_or_else(|| {
+            TreeError::found(
+                format!("there is no branch `{name}`"),
+                "`orchestrate worktree ls` shows what there is",
+            )
+        })?;
+        let (base, _) = self.base_of(id, found)?;
+        let merge_base = self.merge_base(&base, tip)?.ok_or_else(|| {
+            TreeError::found(
+                format!("`{name}` and `{base}` have no commit in common"),
+                format!("is `{base}` still the branch that it began at?"),
+            )
+        })?;
+        let mut review = Review {
+            text: Vec::new(),
+            hash: String::new(),
+            merge_base,
+            tree: tree_of(&self.git(), tip)?,
+            dirty: Vec::new(),
+            left_out: Vec::new(),
+        };
+        if there {
+            let path = self.path(id);
+            let git = Git::at(&path);
+            review.dirty = self.dirty(&git)?;
+            if !review.dirty.is_empty() {
+                (review.tree, review.left_out) =
+                    self.whole_tree(&path, &git_dir(&git)?, Scope::Work)?;
+            }
+        }
+        let args = [&DIFF[..], &[&review.merge_base, &review.tree, "--"]].concat();
+        review.text = self.git().bytes(&args)?;
+        review.hash = sha256(&review.text);
+        Ok(review)
+    }
+}

@@ -1,0 +1,238 @@
+//! Everything that is in a worktree, kept under a ref: what is committed, changed, staged and
+//! untracked; and back again.
+//!
+//! The worktree's own index is not touched: files are added to a copy of it. A saved commit has
+//! the commit that was checked out as its first parent, and after it what would be lost otherwise:
+//! what was staged, and the branch's tip if something else was checked out.
+
+use std::fs;
+use std::path::Path;
+
+use super::record::SCHEMA;
+use super::{Record, SAVED, TreeError, Trees, Worktree, arg, branch, short_branch};
+use crate::git::presence::new_word;
+use crate::git::{Git, Lock};
+use crate::ids::BeadId;
+use crate::time::{Clock, SystemClock};
+
+/// Whether files that are ignored are saved too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    Work,
+    All,
+}
+
+/// What lies under a ref.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saved {
+    pub id: BeadId,
+    /// What tells it from others of the same id; the time is in it.
+    pub stamp: String,
+    pub name: String,
+    pub commit: String,
+    pub subject: String,
+}
+
+/// A time for a name, and a word, because two may be saved in one second.
+pub(super) fn stamp() -> String {
+    format!("{}-{}", SystemClock.now().to_stamp(), &new_word()[..4])
+}
+
+impl Trees {
+    /// A tree of everything that is in a worktree.
+    pub(super) fn whole_tree(
+        &self,
+        path: &Path,
+        git_dir: &Path,
+        scope: Scope,
+    ) -> Result<(String, Vec<String>), TreeError> {
+        let copy = Copy::of_index(git_dir)?;
+        let git = Git::at(path).env("GIT_INDEX_FILE", copy.0.as_os_str());
+        if !copy.0.exists() {
+            git.run(&["read-tree", "HEAD"])?;
+        }
+        let left_out = self.add_all(&git, scope == Scope::All)?;
+        Ok((git.text(&["write-tree"])?, left_out))
+    }
+
+    /// What is staged, as a tree; nothing where files are in conflict.
+    fn staged_tree(&self, path: &Path, git_dir: &Path) -> Result<Option<String>, TreeError> {
+        let copy = Copy::of_index(git_dir)?;
+        if !copy.0.exists() {
+            return Ok(None);
+        }
+        let git = Git::at(path).env("GIT_INDEX_FILE", copy.0.as_os_str());
+        let said = git.said(&["write-tree"])?;
+        let whole = said.how.exit_code() == 0;
+        Ok(whole.then(|| String::from_utf8_lossy(&said.out).trim().to_owned()))
+    }
+
+    /// Saves everything in a worktree, and gives the ref and the tree that is under it.
+    pub(super) fn save(
+        &self,
+        id: &BeadId,
+        git_dir: &Path,
+        scope: Scope,
+        base: &(String, String),
+    ) -> Result<(String, String), TreeError> {
+        let path = self.path(id);
+        let git = Git::at(&path);
+        let (tree, _) = self.whole_tree(&path, git_dir, scope)?;
+        let head = git.commit("HEAD")?;
+        let mut parents: Vec<String> = head.iter().cloned().collect();
+        if let Some(staged) = self.staged_tree(&path, git_dir)?
+            && staged != tree
+            && Some(&staged) != head.as_ref().map(|head| tree_of(&git, head)).transpose()?.as_ref()
+        {
+            parents.push(commit_tree(&git, &staged, &parents, &format!("staged in {id}"))?);
+        }
+        let tip = git.commit(&branch(id))?;
+        if let (Some(tip), Some(head)) = (tip, &head)
+            && !git.contains(head, &tip)?
+        {
+            parents.push(tip);
+        }
+        let (base_branch, base_commit) = base;
+        let message = format!(
+            "saved: worktree {id}\n\nEverything that was in it before it was removed.\n\n\
+             Coven-Id: {id}\nCoven-Base: {base_branch}\nCoven-Base-Commit: {base_commit}\n"
+        );
+        let commit = commit_tree(&git, &tree, &parents, &message)?;
+        Ok((self.keep(id, &commit)?, tree))
+    }
+
+    /// Puts a commit under a new ref.
+    pub(super) fn keep(&self, id: &BeadId, commit: &str) -> Result<String, TreeError> {
+        let name = format!("{SAVED}{id}/{}", stamp());
+        self.git().run(&["update-ref", "-m", "saved", &name, commit, ""])?;
+        Ok(name)
+    }
+
+    /// All that was saved, the latest first.
+    pub fn saved(&self) -> Result<Vec<Saved>, TreeError> {
+        let format = "--format=%(refname) %(objectname) %(subject)";
+        let list = self.git().bytes(&["for-each-ref", "--sort=-refname", format, SAVED])?;
+        let list = String::from_utf8_lossy(&list).into_owned();
+        let saved = list.lines().filter_map(|line| {
+            let mut parts = line.splitn(3, ' ');
+            let (name, commit) = (parts.next()?, parts.next()?);
+            let (id, stamp) = name.strip_prefix(SAVED)?.split_once('/')?;
+            Some(Saved {
+                id: BeadId::parse(id).ok()?,
+                stamp: stamp.to_owned(),
+                name: name.to_owned(),
+                commit: commit.to_owned(),
+                subject: parts.next().unwrap_or_default().to_owned(),
+            })
+        });
+        Ok(saved.collect())
+    }
+
+    /// Makes a worktree of what was saved. The ref stays.
+    pub fn restore(&self, saved: &Saved, id: &BeadId) -> Result<Worktree, TreeError> {
+        let lock = self.repo.lock(&format!("recovering worktree `{id}`"))?;
+        let found = self.look(&lock, id)?;
+        if !found.is_nothing() {
+            let there = if found.is_there { "its directory" } else { "its branch" };
+            return Err(TreeError::found(
+                format!("worktree `{id}` exists: {there} is there"),
+                format!("recover it under another id: `--as {id}-2`"),
+            ));
+        }
+        self.restore_under(&lock, saved, id)
+    }
+
+    fn restore_under(
+        &self,
+        lock: &Lock,
+        saved: &Saved,
+        id: &BeadId,
+    ) -> Result<Worktree, TreeError> {
+        self.make_dir()?;
+        let git = lock.git(&self.repo.workspace)?;
+        let trailer = |key: &str| {
+            let format = format!("--format=%(trailers:key={key},valueonly,separator=)");
+            git.text(&["log", "-1", &format, &saved.commit]).map(|text| text.trim().to_owned())
+        };
+        let start = match trailer("Coven-Id")?.is_empty() {
+            true => saved.commit.clone(),
+            false => unwrapped(&git, saved)?,
+        };
+        let base_branch = match trailer("Coven-Base")? {
+            none if none.is_empty() => self.repo.default_base()?.unwrap_or_else(|| "main".into()),
+            base => base,
+        };
+        let base_commit = match trailer("Coven-Base-Commit")? {
+            none if none.is_empty() => {
+                self.merge_base(&base_branch, &start)?.unwrap_or_else(|| start.clone())
+            }
+            commit => commit,
+        };
+        let path = self.path(id);
+        self.write_record(&Record {
+            schema: SCHEMA.to_owned(),
+            id: id.clone(),
+            path: path.clone(),
+            base_branch,
+            base_commit,
+            created_at: SystemClock.now(),
+            ready: true,
+        })?;
+        let name = short_branch(id);
+        git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, &start])?;
+        self.verified(id, &self.look(lock, id)?)
+    }
+}
+
+/// The commit to go on from: the one that was checked out, and after it one with what was in no
+/// commit, if there was something.
+fn unwrapped(git: &Git, saved: &Saved) -> Result<String, TreeError> {
+    let Some(head) = git.commit(&format!("{}^1", saved.commit))? else {
+        return Ok(saved.commit.clone());
+    };
+    let tree = tree_of(git, &saved.commit)?;
+    if tree_of(git, &head)? == tree {
+        return Ok(head);
+    }
+    let Saved { id, stamp, .. } = saved;
+    commit_tree(git, &tree, &[head], &format!("recovered: worktree {id} of {stamp}\n"))
+}
+
+pub(super) fn tree_of(git: &Git, commit: &str) -> Result<String, TreeError> {
+    Ok(git.text(&["rev-parse", "--verify", &format!("{commit}^{{tree}}")])?)
+}
+
+fn commit_tree(
+    git: &Git,
+    tree: &str,
+    parents: &[String],
+    message: &str,
+) -> Result<String, TreeError> {
+    let git = git.clone().with_author()?;
+    let mut args = vec!["commit-tree", "-m", message];
+    args.extend(parents.iter().flat_map(|parent| ["-p", parent.as_str()]));
+    args.push(tree);
+    Ok(git.text(&args)?)
+}
+
+/// A copy of an index, gone when dropped.
+struct Copy(std::path::PathBuf);
+
+impl Copy {
+    /// Nothing is copied where there is no index.
+    fn of_index(git_dir: &Path) -> Result<Copy, TreeError> {
+        let copy = Copy(git_dir.join(format!("coven.{}.index", new_word())));
+        let index = git_dir.join("index");
+        if index.exists() {
+            fs::copy(&index, &copy.0).map_err(|error| TreeError::io("copy", &index, error))?;
+        }
+        Ok(copy)
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(self.0.with_extension("index.lock"));
+    }
+}

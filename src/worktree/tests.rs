@@ -1,0 +1,175 @@
+//! Worktrees in real repositories: what cannot be brought about from outside the program.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+use crate::exec::Stop;
+use crate::git::tests::{commit, repository};
+use crate::process::Process;
+
+fn id(text: &str) -> BeadId {
+    BeadId::parse(text).unwrap()
+}
+
+fn trees() -> (tempfile::TempDir, PathBuf, Trees) {
+    let (dir, top) = repository();
+    let trees = Trees::open(&top).unwrap();
+    (dir, top, trees)
+}
+
+const WANTS: Wants = Wants { run: Some("run-1"), step: "Build", attempt: 1 };
+
+#[test]
+fn one_works_in_a_worktree_at_a_time() {
+    let (_dir, _top, trees) = trees();
+    let a = id("a");
+    trees.create(&a, None).unwrap();
+    let held = trees.hold(&a, &WANTS, &lives).unwrap();
+    let error = trees.hold(&a, &Wants { step: "Test", ..WANTS }, &lives).unwrap_err();
+    assert_eq!(error.exit_code(), 5);
+    assert!(error.to_string().contains("step `Build`, attempt 1, of run run-1"), "{error}");
+    let error = trees.remove(&a, Some(Scope::Work), &lives).unwrap_err();
+    assert!(matches!(error, TreeError::Held { .. }), "{error}");
+    drop(held);
+    assert_eq!(trees.holder(&a).unwrap(), None);
+    trees.remove(&a, None, &lives).unwrap();
+}
+
+#[test]
+fn whether_a_holder_lives_is_for_the_caller_to_say() {
+    let (_dir, _top, trees) = trees();
+    let a = id("a");
+    trees.create(&a, None).unwrap();
+    let first = trees.hold(&a, &WANTS, &lives).unwrap();
+    let asked = Cell::new(0);
+    let dead = |holder: &Holder| {
+        asked.set(asked.get() + 1);
+        assert_eq!(holder.run.as_deref(), Some("run-1"));
+        false
+    };
+    let second = trees.hold(&a, &Wants { run: Some("run-2"), ..WANTS }, &dead).unwrap();
+    assert_eq!(asked.get(), 1);
+    // The first, which was thought dead, takes nothing from the second.
+    drop(first);
+    assert_eq!(trees.holder(&a).unwrap().unwrap().word, second.holder.word);
+}
+
+#[test]
+fn a_holder_of_another_machine_is_taken_for_alive() {
+    let this = Process::this();
+    let holder = |process: Process| Holder {
+        word: "w".into(),
+        run: None,
+        step: "s".into(),
+        attempt: 1,
+        process,
+        since: crate::time::Time(0),
+    };
+    assert!(lives(&holder(this.clone())));
+    assert!(lives(&holder(Process { boot_id: "far".into(), start_time: 1, ..this.clone() })));
+    assert!(!lives(&holder(Process { start_time: this.start_time + 1, ..this })));
+}
+
+#[test]
+fn a_worktree_that_git_was_interrupted_at_is_finished() {
+    let (_dir, top, trees) = trees();
+    let a = id("a");
+    let made = trees.create(&a, None).unwrap().tree;
+    // As a power cut leaves it: half of the files, no index, git's own lock.
+    let record = trees.record(&a).unwrap().unwrap();
+    trees.write_record(&Record { ready: false, ..record }).unwrap();
+    fs::write(made.git_dir.join("locked"), "initializing").unwrap();
+    fs::write(made.git_dir.join("index.lock"), "").unwrap();
+    fs::remove_file(made.git_dir.join("index")).unwrap();
+    fs::write(made.path.join("file"), "o").unwrap();
+    fs::write(made.path.join("untracked"), "kept").unwrap();
+    let again = trees.create(&a, None).unwrap();
+    assert_eq!(again.way, Way::Reused);
+    assert_eq!(again.dirty, ["untracked"]);
+    assert_eq!(fs::read_to_string(top.join(".coven/worktrees/a/file")).unwrap(), "one\n");
+    // One that was handed out is never touched like this.
+    fs::write(made.git_dir.join("locked"), "initializing").unwrap();
+    fs::write(made.path.join("file"), "work").unwrap();
+    assert!(trees.create(&a, None).unwrap_err().to_string().contains("is locked"));
+    assert_eq!(fs::read_to_string(made.path.join("file")).unwrap(), "work");
+}
+
+#[test]
+fn a_workspace_may_be_a_directory_of_the_repository() {
+    let (_dir, top) = repository();
+    fs::create_dir(top.join("part")).unwrap();
+    commit(&top, "part/inner", "x");
+    let trees = Trees::open(&top.join("part")).unwrap();
+    let tree = trees.create(&id("a"), None).unwrap().tree;
+    assert_eq!(tree.path, top.join("part/.coven/worktrees/a"));
+    assert_eq!(tree.workspace, tree.path.join("part"));
+    assert!(tree.workspace.join("inner").exists());
+}
+
+#[test]
+fn what_was_staged_and_then_changed_again_is_saved_too() {
+    let (_dir, _top, trees) = trees();
+    let a = id("a");
+    let tree = trees.create(&a, None).unwrap().tree;
+    fs::write(tree.path.join("file"), "staged").unwrap();
+    tree.git().run(&["add", "file"]).unwrap();
+    fs::write(tree.path.join("file"), "changed again").unwrap();
+    let index = fs::read(tree.git_dir.join("index")).unwrap();
+    let base = (tree.base_branch.clone(), tree.base_commit.clone());
+    let (name, _) = trees.save(&a, &tree.git_dir, Scope::Work, &base).unwrap();
+    assert_eq!(fs::read(tree.git_dir.join("index")).unwrap(), index, "it is not touched");
+    let show = |what: String| trees.git().text(&["show", &what]).unwrap();
+    assert_eq!(show(format!("{name}:file")), "changed again");
+    assert_eq!(show(format!("{name}^2:file")), "staged");
+    assert_eq!(show(format!("{name}^1:file")), "one");
+    let left = fs::read_dir(&tree.git_dir).unwrap().flatten();
+    let left = left.filter(|entry| entry.file_name().to_string_lossy().starts_with("coven."));
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_merge_by_the_holder_of_the_worktree_needs_no_second_hold() {
+    let (_dir, top, trees) = trees();
+    let a = id("a");
+    let tree = trees.create(&a, None).unwrap().tree;
+    let hold = trees.hold(&a, &WANTS, &lives).unwrap();
+    commit(&tree.path, "new", "x");
+    let stop = Stop::new().unwrap();
+    let order = Merge {
+        id: &a,
+        title: None,
+        checks: &[],
+        check_limit: None,
+        approval: None,
+        wait: Duration::from_secs(60),
+    };
+    let error = trees.merge(&order, None, &stop, &lives).unwrap_err();
+    assert!(matches!(error, TreeError::Held { .. }), "{error}");
+    let merged = trees.merge(&order, Some(&hold), &stop, &lives).unwrap();
+    assert!(matches!(merged, Merged::Done { moved: Some(_), rounds: 1, .. }), "{merged:?}");
+    assert!(top.join("new").exists());
+    let merged = trees.merge(&order, Some(&hold), &stop, &lives).unwrap();
+    assert!(matches!(merged, Merged::Already { .. }), "{merged:?}");
+}
+
+#[test]
+fn one_who_is_told_to_stop_waits_no_longer() {
+    let (_dir, _top, trees) = trees();
+    let first = trees.draw("first").unwrap();
+    let second = trees.draw("second").unwrap();
+    let stop = Stop::new().unwrap();
+    trees.wait_turn(&first, Duration::ZERO, &stop).unwrap();
+    let error = trees.wait_turn(&second, Duration::ZERO, &stop).unwrap_err();
+    assert!(error.to_string().contains("(first, since"), "{error}");
+    stop.request(1);
+    let stopped = trees.wait_turn(&second, Duration::from_secs(600), &stop);
+    assert!(matches!(stopped, Err(TreeError::Stopped)));
+    drop(first);
+    trees.wait_turn(&second, Duration::ZERO, &stop).unwrap();
+    let third = trees.draw("third").unwrap();
+    drop(second);
+    trees.has_turn(&third).unwrap();
+}

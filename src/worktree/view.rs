@@ -1,0 +1,126 @@
+//! What there is to see of the worktrees of a workspace.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use super::look::Found;
+use super::{BRANCHES, Holder, Saved, TreeError, Trees, lives, short_branch};
+use crate::git::repo::{self, git_dir};
+use crate::git::{Git, Lock};
+use crate::ids::BeadId;
+
+/// One bead's worktree, as far as it is there.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub id: BeadId,
+    pub path: PathBuf,
+    pub branch: String,
+    pub base_branch: Option<String>,
+    pub base_commit: Option<String>,
+    /// The commit that its branch is at.
+    pub head: Option<String>,
+    /// Whether its directory is there.
+    pub is_there: bool,
+    /// How many commits it has that the base has not, and the other way round.
+    pub ahead: Option<u64>,
+    pub behind: Option<u64>,
+    pub dirty: Vec<String>,
+    /// Everything in it is in the base.
+    pub merged: bool,
+    pub holder: Option<Holder>,
+    pub holder_lives: bool,
+    /// Why nobody may be let in, and how to go on.
+    pub problem: Option<(String, String)>,
+    /// Refs of what was saved under its id.
+    pub saved: Vec<Saved>,
+}
+
+impl Trees {
+    /// All worktrees, and all branches of beads, by their ids.
+    pub fn views(&self) -> Result<Vec<View>, TreeError> {
+        let lock = self.repo.lock("listing worktrees")?;
+        let saved = self.saved()?;
+        let ids = self.ids(&lock)?;
+        ids.iter().map(|id| self.view(&lock, id, &saved)).collect()
+    }
+
+    fn ids(&self, lock: &Lock) -> Result<BTreeSet<BeadId>, TreeError> {
+        let git = lock.git(&self.repo.workspace)?;
+        let dir = self.dir();
+        let mut names: Vec<String> = Vec::new();
+        for entry in self.repo.worktrees(&git)? {
+            let ours = entry.path.parent() == Some(dir.as_path());
+            let name = entry.path.file_name().filter(|_| ours);
+            names.extend(name.map(|name| name.to_string_lossy().into_owned()));
+        }
+        let branches = git.text(&["for-each-ref", "--format=%(refname)", BRANCHES])?;
+        names.extend(
+            branches.lines().filter_map(|name| name.strip_prefix(BRANCHES).map(str::to_owned)),
+        );
+        let lying = fs::read_dir(&dir).into_iter().flatten().flatten();
+        let lying = lying.filter(|entry| entry.path().is_dir());
+        names.extend(lying.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+        Ok(names.iter().filter_map(|name| BeadId::parse(name).ok()).collect())
+    }
+
+    fn view(&self, lock: &Lock, id: &BeadId, saved: &[Saved]) -> Result<View, TreeError> {
+        let found = self.look(lock, id)?;
+        let base = self.base_of(id, &found).ok();
+        let problem = match self.verified(id, &found) {
+            Ok(_) => None,
+            // A branch alone is no problem: the directory is made again when it is needed.
+            Err(_) if found.entry.is_none() && !found.is_there => None,
+            Err(error) => Some((error.to_string(), error.cure().unwrap_or_default())),
+        };
+        let holder = self.holder(id)?;
+        let mut view = View {
+            id: id.clone(),
+            path: self.path(id),
+            branch: short_branch(id),
+            base_branch: base.as_ref().map(|(branch, _)| branch.clone()),
+            base_commit: base.map(|(_, commit)| commit),
+            head: found.tip.clone(),
+            is_there: found.is_there,
+            ahead: None,
+            behind: None,
+            dirty: Vec::new(),
+            merged: false,
+            holder_lives: holder.as_ref().is_some_and(lives),
+            holder,
+            problem,
+            saved: saved.iter().filter(|saved| saved.id == *id).cloned().collect(),
+        };
+        self.count(&mut view, &found)?;
+        Ok(view)
+    }
+
+    /// How far a branch and its base are apart, and what is in no commit.
+    fn count(&self, view: &mut View, found: &Found) -> Result<(), TreeError> {
+        let git = self.git();
+        if let (Some(base), Some(tip)) = (&view.base_branch, &found.tip) {
+            let here = git.commit(&repo::branch(base))?;
+            let base = match here {
+                Some(commit) => Some(commit),
+                None => git.commit(&repo::of_remote(base))?,
+            };
+            if let Some(base) = base {
+                let range = format!("{base}...{tip}");
+                let counts = git.text(&["rev-list", "--left-right", "--count", &range])?;
+                let mut counts = counts.split_whitespace().map(|count| count.parse().ok());
+                view.behind = counts.next().flatten();
+                view.ahead = counts.next().flatten();
+            }
+        }
+        let inside = Git::at(&view.path);
+        let whole = found.entry.is_some() && found.is_there;
+        let git_dir = if whole { git_dir(&inside).ok() } else { None };
+        let loss = self.loss_of(&view.id, found, git_dir.as_deref());
+        // What cannot be looked into has a problem, which is told.
+        if let Ok(loss) = loss {
+            view.merged = loss.is_none();
+            view.dirty = loss.dirty;
+        }
+        Ok(())
+    }
+}
