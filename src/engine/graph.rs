@@ -15,7 +15,7 @@ use crate::ids::StepPath;
 use crate::template::nodes::{NodeRef, NodeText};
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Code, Edges, JoinRule, Step, When, Words};
+use crate::workflow::plan::{Action, Code, Edges, JoinRule, ShellText, Step, When, Words};
 
 /// Finds the front of a graph anew: at the beginning, and whenever slots were changed by hand.
 pub fn survey(edges: &Edges, body: &mut Body) {
@@ -208,9 +208,9 @@ pub fn references(step: &Step) -> Vec<NodeRef> {
     match &step.action {
         Action::Prompt(prompt) => match &prompt.words {
             Words::Inline(text) => add(text),
-            Words::Command(_) => {}
+            Words::Command(_) | Words::Spell(_) => {}
         },
-        Action::Shell { script } => add(script),
+        Action::Shell { script: ShellText::Node(script) } => add(script),
         Action::Script(script) => match &script.code {
             Code::Inline(text) => add(text),
             Code::Named(_) => {}
@@ -220,7 +220,12 @@ pub fn references(step: &Step) -> Vec<NodeRef> {
         Action::Rounds(rounds) => {
             found.extend(rounds.block.steps.iter().flat_map(references));
         }
-        Action::Exec { .. } | Action::Ask { .. } | Action::Wait(_) | Action::Each(_) => {}
+        Action::Shell { script: ShellText::Spell(_) }
+        | Action::Exec { .. }
+        | Action::Ask { .. }
+        | Action::Wait(_)
+        | Action::Each(_)
+        | Action::Merge { .. } => {}
     }
     if let Some(When::Outputs(condition)) = &step.when {
         found.extend(condition.refs().cloned());

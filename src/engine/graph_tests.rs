@@ -6,7 +6,8 @@ use crate::ids::RunId;
 use crate::prompt::limits::FaultClass;
 use crate::template::nodes::NodeText;
 use crate::workflow::plan::{
-    Action, Block, Edges, Gate, JoinRule, Prompt, Retries, Rounds, RoundsKind, Step, Which, Words,
+    Action, Block, Edges, Gate, JoinRule, Prompt, Retries, Rounds, RoundsKind, ShellText, Step,
+    Which, Words,
 };
 use crate::workflow::{Plan, compile};
 
@@ -24,7 +25,7 @@ fn plan(text: &str) -> Plan {
             "*" => rounds(RoundsKind::Loop),
             "?" => rounds(RoundsKind::Approval),
             "^" => Action::Cancel { reason: NodeText::parse("enough") },
-            _ => Action::Shell { script: NodeText::parse("true") },
+            _ => Action::Shell { script: ShellText::Node(NodeText::parse("true")) },
         };
         let mut rule = JoinRule::default();
         let mut upstreams = Vec::new();
@@ -63,7 +64,8 @@ fn rounds(kind: RoundsKind) -> Action {
     let gate = Step::new("gate", Action::Gate(Gate { message: text(), capture: true }));
     let steps = match kind {
         RoundsKind::Loop => {
-            vec![prompt("prompt"), Step::new("until_bash", Action::Shell { script: text() })]
+            let script = ShellText::Node(text());
+            vec![prompt("prompt"), Step::new("until_bash", Action::Shell { script })]
         }
         RoundsKind::Approval => vec![gate, prompt("on_reject")],
     };

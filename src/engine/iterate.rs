@@ -165,6 +165,9 @@ pub fn mark_failed(run: &mut Run, here: &Address) {
 pub fn finish_item(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], exit: Exit, at: Time) {
     let Some(((step, index), outer)) = loops.split_last() else { return };
     let here = Address { loops: outer.to_vec(), step: *step };
+    if rounds::rounds_of(here.step_of(plan)).is_some() {
+        return rounds::round_over(plan, run, &here, at);
+    }
     let Some(each) = run.each_mut(&here) else { return };
     let Some(item) = each.iterations.get_mut(*index) else { return };
     let success = exit == Exit::Next && !item.failed;

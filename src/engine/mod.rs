@@ -13,6 +13,7 @@ mod graph;
 #[cfg(test)]
 mod graph_tests;
 mod iterate;
+pub mod limits;
 pub mod record;
 mod rounds;
 pub mod run;
@@ -149,10 +150,11 @@ pub fn whereabouts(plan: &Plan, run: &Run) -> Vec<(usize, usize, String)> {
         let total = at.block(plan).steps.len();
         found.push((at.step + 1, total, at.step_of(plan).name.clone()));
         let items = run.slot(&at).and_then(|slot| Some(&slot.each.as_ref()?.items));
+        let most = rounds::rounds_of(at.step_of(plan)).map_or(0, |rounds| rounds.most as usize);
         let shown = items
             .and_then(|items| items.get(item))
             .map(|item| crate::template::display(item).into_owned());
-        found.push((item + 1, items.map_or(0, Vec::len), shown.unwrap_or_default()));
+        found.push((item + 1, items.map_or(0, Vec::len).max(most), shown.unwrap_or_default()));
     }
     let block = here.block(plan);
     if let Some(step) = block.steps.get(here.step) {

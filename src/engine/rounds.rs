@@ -1,14 +1,14 @@
 //! Rounds: a loop that asks an agent until it is done, and an approval that asks a person until
 //! they agree. Each round is a sequence of its own.
 
-use super::graph;
 use super::record::{Answer, Fault, GateRecord, Record, StepStatus};
 use super::run::{Address, Body, EachRun, Iteration, Run, RunStatus, Slot, StepState};
-use super::sequence::enter;
+use super::sequence::{enter, note_failure, settle};
+use super::{graph, limits};
 use crate::ids::Attempt;
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block, Rounds, RoundsKind, Step};
+use crate::workflow::plan::{Action, Block, OnMost, Rounds, RoundsKind, Step};
 
 /// Begins with the first round.
 pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
@@ -37,7 +37,7 @@ fn begin(plan: &Plan, run: &mut Run, here: &Address, index: usize, at: Time) {
     each.iterations.push(Iteration { body, failed: false, result: None, lifecycle: None });
     let mut loops = here.loops.clone();
     loops.push((here.step, index));
-    enter(plan, run, &loops, 0, at);
+    limits::go_on(plan, run, &loops, 0, at);
 }
 
 pub fn rounds_of(step: &Step) -> Option<&Rounds> {
@@ -87,6 +87,9 @@ pub fn answered(
     if let Some(gate) = &mut record.gate {
         gate.answer = Some(answer.clone());
     }
+    if let Action::Merge { .. } = here.step_of(plan).action {
+        return reviewed(plan, run, here, answer, at);
+    }
     record.status = StepStatus::Completed;
     record.exit_code = Some(0);
     record.output = Some(answer.comment.clone());
@@ -94,6 +97,90 @@ pub fn answered(
     record.duration_ms = Some(at.ms_since(record.started_at.unwrap_or(at)));
     slot.state = StepState::Settled;
     settled(plan, run, here, true, at);
+}
+
+/// A person has looked at what is to be merged. What was approved is merged; the time that they
+/// took is nobody's.
+fn reviewed(plan: &Plan, run: &mut Run, here: &Address, answer: &Answer, at: Time) {
+    if limits::any(plan) {
+        run.taken_up_at = Some(at);
+    }
+    let Some(slot) = run.slot_mut(here) else { return };
+    if answer.approve {
+        slot.state = StepState::Ready;
+        return;
+    }
+    let message = match answer.comment.as_str() {
+        "" => "the merge was rejected".to_owned(),
+        reason => format!("the merge was rejected: {reason}"),
+    };
+    let record = slot.record.get_or_insert_default();
+    record.status = StepStatus::Failed;
+    record.exit_code = Some(1);
+    record.completed_at = Some(at);
+    record.duration_ms = Some(at.ms_since(record.started_at.unwrap_or(at)));
+    record.error = Some(Fault { message, exit_code: 1, ..Fault::default() });
+    settle(plan, run, here, false, at);
+}
+
+/// A round of repeated steps is over, and none of them has ended the loop.
+pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
+    let Some(rounds) = rounds_of(around.step_of(plan)) else { return };
+    let RoundsKind::Steps { on_most } = rounds.kind else { return };
+    let Some(each) = run.each_mut(around) else { return };
+    let done = each.index + 1;
+    if done < rounds.most as usize {
+        return begin(plan, run, around, done, at);
+    }
+    let message = format!("not done after {} rounds (`max_iterations`)", rounds.most);
+    match on_most {
+        OnMost::Continue => {
+            end_loop(run, around, StepStatus::Completed, at, |record| {
+                record.exit_code = Some(0);
+                record.warning = Some(message);
+            });
+            settle(plan, run, around, true, at);
+        }
+        OnMost::Block => limits::fail(plan, run, around, 1, message, at),
+        OnMost::Fail => {
+            let error = Fault { message, exit_code: 1, ..Fault::default() };
+            end_loop(run, around, StepStatus::Failed, at, |record| {
+                record.exit_code = Some(1);
+                record.error = Some(error);
+            });
+            if let Some(slot) = run.slot_mut(around) {
+                slot.state = StepState::Settled;
+            }
+            note_failure(plan, run, around);
+            run.status = RunStatus::Failed;
+        }
+    }
+}
+
+/// A step has ended the loop around it.
+pub fn exited(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
+    let Some(around) = here.parent() else { return };
+    end_loop(run, &around, StepStatus::Completed, at, |record| record.exit_code = Some(0));
+    settle(plan, run, &around, true, at);
+}
+
+/// Closes a loop of steps. No round of it is the current one any more.
+pub fn end_loop(
+    run: &mut Run,
+    around: &Address,
+    status: StepStatus,
+    at: Time,
+    set: impl FnOnce(&mut Record),
+) {
+    let Some(slot) = run.slot_mut(around) else { return };
+    if let Some(each) = slot.each.as_deref_mut() {
+        each.index = each.iterations.len();
+    }
+    let record = slot.record.get_or_insert_default();
+    record.status = status;
+    record.completed_at = Some(at);
+    record.duration_ms = Some(at.ms_since(record.started_at.unwrap_or(at)));
+    set(record);
 }
 
 /// What follows a step of a round.
@@ -198,7 +285,7 @@ impl Round<'_> {
 
     fn rejected(&self, run: &mut Run, loops: &[(usize, usize)], answer: &Answer) {
         let rework = match self.rounds.kind {
-            RoundsKind::Loop => None,
+            RoundsKind::Loop | RoundsKind::Steps { .. } => None,
             RoundsKind::Approval => {
                 position(&self.rounds.block, |a| matches!(a, Action::Prompt(_)))
             }

@@ -18,6 +18,8 @@ pub enum RunStatus {
     Completed,
     Failed,
     Cancelled,
+    /// A step failed that says what is to be done about it: look, mend, and take the run up there.
+    Blocked,
     /// It waits for people alone. Documents say so; to the engine such a run is running.
     Paused,
 }
@@ -111,6 +113,8 @@ pub struct Run {
     pub failed_steps: Vec<StepPath>,
     /// Why the run failed, where no step's record says it.
     pub error: Option<String>,
+    /// When it was last taken up, where its steps have limits that count from there.
+    pub taken_up_at: Option<Time>,
     pub body: Body,
 }
 
@@ -242,6 +246,7 @@ impl Run {
             status: RunStatus::Running,
             failed_steps: Vec::new(),
             error: None,
+            taken_up_at: None,
             body: Body::new(&plan.root, 0),
         }
     }
@@ -329,22 +334,23 @@ impl Run {
         }
     }
 
+    /// Whether a person is asked at this place.
+    fn asks_at(&self, at: &Address) -> bool {
+        self.slot(at).is_some_and(|slot| slot.state == StepState::Waiting)
+    }
+
     /// Whether a person is asked something.
     pub fn has_gate(&self) -> bool {
-        let Some(front) = &self.body.front else { return false };
-        front.open.iter().any(|step| {
-            let slot = self.slot(&self.inner_position(*step));
-            slot.is_some_and(|slot| slot.state == StepState::Waiting)
-        })
+        match &self.body.front {
+            Some(front) => front.open.iter().any(|step| self.asks_at(&self.inner_position(*step))),
+            None => self.asks_at(&self.position()),
+        }
     }
 
     /// Whether it waits for people alone.
     pub fn is_paused(&self) -> bool {
-        let Some(front) = &self.body.front else { return false };
-        let waits = |step: &usize| {
-            let slot = self.slot(&self.inner_position(*step));
-            slot.is_some_and(|slot| slot.state == StepState::Waiting)
-        };
+        let Some(front) = &self.body.front else { return self.asks_at(&self.position()) };
+        let waits = |step: &usize| self.asks_at(&self.inner_position(*step));
         front.ready.is_empty() && !front.open.is_empty() && front.open.iter().all(waits)
     }
 }

@@ -3,12 +3,12 @@
 use super::event::Choice;
 use super::record::{Record, SkipCause, StepStatus, TaskRef};
 use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, Slot, StepState, block_of};
-use super::{graph, iterate, rounds};
+use super::{graph, iterate, limits, rounds};
 use crate::ids::Attempt;
 use crate::prompt::limits::FaultClass;
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Retries, Step, Target, Which};
+use crate::workflow::plan::{Action, OnFail, Retries, Step, Target, Which, Words};
 
 /// Moves the cursor of the block inside `loops` to a step, or past its last one.
 pub fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
@@ -63,12 +63,16 @@ pub fn launch(
     slot.keep = false;
     let asked_again = slot.record.as_ref().map_or(0, |record| asked_again(record));
     let spent_before = slot.record.as_ref().and_then(|record| record.spent()).map(Box::new);
+    // What a person said of a merge stays with it.
+    let merges = matches!(here.step_of(plan).action, Action::Merge { .. });
+    let gate = slot.record.take().filter(|_| merges).and_then(|record| record.gate);
     slot.record = Some(Box::new(Record {
         status: StepStatus::Running,
         started_at: Some(at),
         attempt,
         task: task.clone(),
         asked_again,
+        gate,
         spent_before,
         ..Record::default()
     }));
@@ -142,7 +146,13 @@ pub fn end(
 }
 
 /// How often an agent is asked again for an answer in the right form.
-const ASKED_AGAIN: u32 = 3;
+fn may_ask_again(step: &Step) -> u32 {
+    match &step.action {
+        // It does all of its work again, so it is asked once.
+        Action::Prompt(prompt) if matches!(prompt.words, Words::Spell(_)) => 1,
+        _ => 3,
+    }
+}
 
 /// How often a step that has no retries of its own waits for the time that its provider told.
 const WAITS: u32 = 3;
@@ -154,7 +164,7 @@ fn retry_delay(plan: &Plan, run: &Run, here: &Address, at: Time) -> Option<u64> 
     let slot = run.slot(here)?;
     let record = slot.record.as_deref()?;
     let error = record.error.as_ref();
-    if error.is_some_and(|error| error.ask_again) && record.asked_again < ASKED_AGAIN {
+    if error.is_some_and(|error| error.ask_again) && record.asked_again < may_ask_again(step) {
         return Some(0);
     }
     let retries = match (&step.action, step.retries) {
@@ -170,9 +180,12 @@ fn retry_delay(plan: &Plan, run: &Run, here: &Address, at: Time) -> Option<u64> 
     let class = error.and_then(|error| error.class);
     let worth = match retries.which {
         // A provider's exit 1 (an API error) and 124 (a timeout) are worth another try; so are
-        // those of a command whose author asked for it. Anything else would fail again.
+        // those of a command whose author asked for it, and an answer that does not say how it
+        // went. Anything else would fail again.
         Which::ByCode => {
-            matches!(record.exit_code, Some(1 | 124)) && class != Some(FaultClass::Fatal)
+            let unsaid = error.is_some_and(|error| error.context.contains_key("agent_output"));
+            let passes = matches!(record.exit_code, Some(1 | 124)) || unsaid;
+            passes && class != Some(FaultClass::Fatal)
         }
         Which::Transient => class == Some(FaultClass::Transient),
         Which::All => class != Some(FaultClass::Fatal) && record.exit_code != Some(0),
@@ -222,7 +235,7 @@ pub fn skip(
     if plan.root.edges.is_some() && here.loops.is_empty() {
         return graph::settled(plan, run, here.step);
     }
-    enter(plan, run, &here.loops, here.step + 1, at);
+    limits::go_on(plan, run, &here.loops, here.step + 1, at);
 }
 
 /// Gives a visit its outcome and moves on.
@@ -238,11 +251,14 @@ pub fn settle(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Tim
     if success {
         forget_failure(plan, run, here);
     }
-    let on = here.step_of(plan).on;
-    let target = on.always.or(if success { on.success } else { on.failure });
+    let step = here.step_of(plan);
+    let target = step.on.always.or(if success { step.on.success } else { step.on.failure });
     match target {
         Some(target) => jump(plan, run, &here.loops, target, at),
-        None if success => enter(plan, run, &here.loops, here.step + 1, at),
+        None if success && step.exit_loop => rounds::exited(plan, run, here, at),
+        None if success || step.on_fail == Some(OnFail::Continue) => {
+            limits::go_on(plan, run, &here.loops, here.step + 1, at);
+        }
         None => unhandled(plan, run, here, at),
     }
 }
@@ -256,7 +272,8 @@ fn jump(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], target: Target, at
 }
 
 fn unhandled(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
-    if run.slot(here).is_some_and(|slot| slot.each.is_some()) {
+    let is_each = matches!(here.step_of(plan).action, Action::Each(_));
+    if is_each && run.slot(here).is_some_and(|slot| slot.each.is_some()) {
         // A loop fails by its items, and about those it is decided already.
         return enter(plan, run, &here.loops, here.step + 1, at);
     }
@@ -279,7 +296,7 @@ fn pass_over(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     enter(plan, run, &here.loops, here.step + 1, at);
 }
 
-fn note_failure(plan: &Plan, run: &mut Run, here: &Address) {
+pub fn note_failure(plan: &Plan, run: &mut Run, here: &Address) {
     let path = here.path(plan);
     if !run.failed_steps.contains(&path) {
         run.failed_steps.push(path);
@@ -302,7 +319,10 @@ fn halt(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
         return iterate::finish_item(plan, run, &here.loops, Exit::Jump(target), at);
     }
     note_failure(plan, run, here);
-    if here.loops.is_empty() {
+    if here.step_of(plan).on_fail == Some(OnFail::Block) {
+        // All stays as it is, so that the run can be taken up right here.
+        run.status = RunStatus::Blocked;
+    } else if here.loops.is_empty() {
         run.status = RunStatus::Failed;
     } else {
         iterate::finish_item(plan, run, &here.loops, Exit::Halt, at);
@@ -401,12 +421,15 @@ pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
 pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, at: Time) {
     let halted = match run.status {
         RunStatus::Completed => return,
-        RunStatus::Failed | RunStatus::Cancelled => true,
+        RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked => true,
         RunStatus::Running | RunStatus::Paused => false,
     };
     run.origin.policy = policy.clone();
     run.status = RunStatus::Running;
     run.error = None;
+    if limits::any(plan) {
+        run.taken_up_at = Some(at);
+    }
     if plan.root.edges.is_some() {
         return graph::resume(plan, run, halted, None, at);
     }

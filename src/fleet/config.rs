@@ -158,6 +158,8 @@ pub struct Config {
     pub command_agent: Option<String>,
     /// The provider of prompts that name none.
     pub default_provider: String,
+    /// Whether an agent is asked once more that does not say how its work went.
+    pub contract_repair: bool,
     /// Variables that providers inherit beside the usual ones.
     pub env_pass: Vec<String>,
     pub queue: QueueSettings,
@@ -188,6 +190,7 @@ impl Config {
             default_agent: "engineer".into(),
             command_agent: None,
             default_provider: "claude".into(),
+            contract_repair: false,
             env_pass: Vec::new(),
             queue: QueueSettings::default(),
             durable: true,
@@ -241,6 +244,7 @@ impl Config {
         let ConfigLayer { default_agent, command_agent, default_provider, durable, .. } = layer;
         self.default_agent = default_agent.unwrap_or_else(|| self.default_agent.clone());
         self.command_agent = command_agent.or_else(|| self.command_agent.take());
+        self.contract_repair = layer.contract_repair.unwrap_or(self.contract_repair);
         self.default_provider = default_provider.unwrap_or_else(|| self.default_provider.clone());
         self.env_pass.extend(layer.env_pass.unwrap_or_default());
         self.durable = durable.unwrap_or(self.durable);
@@ -296,6 +300,10 @@ impl Configured for Config {
 
     fn default_provider(&self) -> &str {
         &self.default_provider
+    }
+
+    fn contract_repair(&self) -> bool {
+        self.contract_repair
     }
 }
 

@@ -3,6 +3,7 @@
 //! **Invariant:** whoever carries it out needs no engine and no plan, and it holds no secret's
 //! value and no path of the machine it was prepared on.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,9 @@ pub struct Work {
     pub agent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Whose limit that is, where it is not the step's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
     #[serde(default)]
     pub capture: CaptureMode,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -69,6 +73,9 @@ pub struct Work {
     pub env_pass: Vec<String>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub debug: Map<String, Value>,
+    /// Digests of all that a prompt was made of, by what they are of.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, String>,
     /// It was told where the run is kept, so it may read the state, which must then be fresh.
     #[serde(default, skip)]
     pub reads_state: bool,
@@ -87,6 +94,7 @@ impl Work {
             item: None,
             agent: None,
             timeout_ms: None,
+            limit: None,
             capture: CaptureMode::Text,
             allow_parse_error: false,
             output_file: None,
@@ -101,6 +109,7 @@ impl Work {
             session: None,
             env_pass: Vec::new(),
             debug: Map::new(),
+            inputs: BTreeMap::new(),
             reads_state: false,
         }
     }
@@ -148,6 +157,17 @@ pub struct AnswerRules {
     /// Its JSON Schema.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Value>,
+    /// It must end by saying how it went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contract: Option<ContractRule>,
+}
+
+/// How an answer that does not say how it went is dealt with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContractRule {
+    /// The agent is asked once more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repair: bool,
 }
 
 /// A script of a language that has a runtime of its own.

@@ -20,12 +20,17 @@ pub const SYSTEM_PROMPT: &str = ".coven/system-prompt.md";
 /// The variable of a system prompt that holds the rendered spell.
 pub const SLOT: &str = "spell_content";
 
-const BUILT_IN: [(&str, &str); 3] = [
+const BUILT_IN: [(&str, &str); 8] = [
+    ("analyse-spec", include_str!("../../workflows/spells/analyse-spec.md")),
+    ("apply-fixes", include_str!("../../workflows/spells/apply-fixes.md")),
     ("fix", include_str!("../../workflows/spells/fix.md")),
+    ("fix-tests", include_str!("../../workflows/spells/fix-tests.md")),
     ("implement", include_str!("../../workflows/spells/implement.md")),
     ("review", include_str!("../../workflows/spells/review.md")),
+    ("split-into-beads", include_str!("../../workflows/spells/split-into-beads.md")),
+    ("triage-findings", include_str!("../../workflows/spells/triage-findings.md")),
 ];
-const BUILT_IN_SYSTEM_PROMPT: &str = include_str!("../../config/system-prompt.md");
+pub const BUILT_IN_SYSTEM_PROMPT: &str = include_str!("../../config/system-prompt.md");
 
 /// Reads a file of the workspace by its path: nothing where there is none, or why it cannot be
 /// read.
@@ -98,10 +103,10 @@ pub fn render(found: &Found, data: &Value, read: Read) -> Result<String, Fault> 
 }
 
 /// Gives `work` a way to includes, and makes a fault tell why one could not be found.
-fn with_includes(
+pub fn with_includes<T>(
     read: Read,
-    work: impl FnOnce(&dyn Fn(&str) -> Option<(String, String)>) -> Result<String, Fault>,
-) -> Result<String, Fault> {
+    work: impl FnOnce(&dyn Fn(&str) -> Option<(String, String)>) -> Result<T, Fault>,
+) -> Result<T, Fault> {
     let lost = RefCell::new(None);
     let includes = |name: &str| match lookup(name, read) {
         Ok(Found { file, text }) => Some((file, text)),
@@ -147,6 +152,10 @@ impl SystemPrompt {
             }
         };
         Ok(SystemPrompt::parse(&found)?)
+    }
+
+    pub fn spell(&self) -> &Spell {
+        &self.0
     }
 
     /// The whole prompt: the system prompt with the rendered spell in its place.
@@ -200,7 +209,7 @@ mod tests {
     fn what_is_no_spell_is_said() {
         for (name, part) in [
             ("nobody", "neither `.coven/spells/nobody.md` nor `workflows/spells/nobody.md`"),
-            ("nobody", "`fix`, `implement`, `review`"),
+            ("nobody", "`fix`, `fix-tests`, `implement`, `review`"),
             ("", "it is empty"),
             ("../both", "must begin with"),
             ("a/b", "only letters"),

@@ -75,6 +75,9 @@ impl Serialize for Document<'_> {
         if let Some(request) = &run.origin.request {
             map.serialize_entry("request", request)?;
         }
+        if let Some(at) = &run.taken_up_at {
+            map.serialize_entry("taken_up_at", at)?;
+        }
         map.serialize_entry("journal_seq", journal_seq)?;
         if *journal_term > 1 {
             map.serialize_entry("journal_term", journal_term)?;
@@ -156,11 +159,15 @@ impl<'a> RoundsDoc<'a> {
             of: Some(round),
         };
         let last = run.iterations.get(run.index);
-        let waits = last.and_then(|round| round.body.current());
-        let waits = waits.is_some_and(|slot| slot.state == StepState::Waiting);
+        let current = last.and_then(|round| round.body.current());
         let mut slot = SlotDoc::of(slot);
-        if waits && slot.record.status == StepStatus::Running {
-            slot.record.to_mut().status = StepStatus::Paused;
+        if let Some(current) = current.filter(|_| slot.record.status == StepStatus::Running) {
+            if current.state == StepState::Waiting {
+                slot.record.to_mut().status = StepStatus::Paused;
+            } else if is_halted(current) {
+                // The run ended inside it: nothing of it runs.
+                slot.record.to_mut().status = StepStatus::Failed;
+            }
         }
         RoundsDoc {
             slot,
@@ -168,6 +175,16 @@ impl<'a> RoundsDoc<'a> {
             attempts_before: run.attempts_before,
             rounds: run.iterations.iter().map(steps).collect(),
         }
+    }
+}
+
+/// Whether a run can have ended at this step or inside of it. While a run goes on, the step at a
+/// cursor has not settled.
+fn is_halted(slot: &Slot) -> bool {
+    let each = slot.each.as_ref().filter(|_| slot.state == StepState::Running);
+    match each.and_then(|each| each.iterations.get(each.index)?.body.current()) {
+        Some(current) => is_halted(current),
+        None => slot.state == StepState::Settled && slot.status() == StepStatus::Failed,
     }
 }
 
@@ -383,6 +400,8 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         fleet: bool,
         #[serde(default)]
         request: Option<Box<Request>>,
+        #[serde(default)]
+        taken_up_at: Option<Time>,
         journal_seq: u64,
         #[serde(default = "first_term")]
         journal_term: u32,
@@ -413,6 +432,7 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     };
     let mut run = Run::new(plan, id, origin, head.started_at);
     run.updated_at = head.updated_at;
+    run.taken_up_at = head.taken_up_at;
     run.status = match head.status {
         RunStatus::Paused => RunStatus::Running,
         status => status,
@@ -431,7 +451,9 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
             }
             survey(edges, &mut run.body);
         }
-        (RunStatus::Failed | RunStatus::Cancelled, None) => reopen_halted(&mut run.body),
+        (RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked, None) => {
+            reopen_halted(&mut run.body);
+        }
         (RunStatus::Completed, None) => {}
         (RunStatus::Running | RunStatus::Paused, None) => make_ready(&mut run.body),
     }
@@ -531,7 +553,9 @@ impl Reader<'_> {
         if slot.state == StepState::Waiting {
             slot.state = StepState::Running;
         }
-        let index = list.len().saturating_sub(1);
+        // A loop of steps that is over has no current round.
+        let over = doc.cursor.is_none();
+        let index = if over { list.len() } else { list.len().saturating_sub(1) };
         let mut iterations = Vec::with_capacity(list.len());
         for (number, steps) in list.iter().enumerate() {
             let cursor = doc.cursor.as_deref().filter(|_| number == index);

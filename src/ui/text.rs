@@ -127,7 +127,8 @@ impl TextReport {
             if let Action::Rounds(rounds) = &at.step_of(plan).action {
                 let line = self.rounds_ended(plan, run, &at, rounds.kind);
                 self.say(&line);
-                return;
+                here = at.parent();
+                continue;
             }
             let left = each.index < each.items.len();
             let with = |wanted| each.iterations.iter().filter(|i| i.result == Some(wanted)).count();
@@ -161,20 +162,22 @@ impl TextReport {
         let total = at.block(plan).steps.len();
         let slot = run.slot(at);
         let record = slot.and_then(|slot| slot.record.as_deref()).cloned().unwrap_or_default();
-        let rounds = slot.and_then(|slot| slot.each.as_ref()).map_or(0, |each| each.index + 1);
+        let rounds =
+            slot.and_then(|slot| slot.each.as_ref()).map_or(0, |each| each.iterations.len());
         let word = match (record.status, kind) {
             (StepStatus::Completed, RoundsKind::Approval) => "approved",
-            (StepStatus::Completed, RoundsKind::Loop) => "completed",
+            (StepStatus::Completed, _) => "completed",
             _ => "failed",
         };
         let rounds = match (kind, rounds) {
             (RoundsKind::Approval, _) => String::new(),
-            (RoundsKind::Loop, 1) => "1 round, ".into(),
-            (RoundsKind::Loop, rounds) => format!("{rounds} rounds, "),
+            (_, 1) => "1 round, ".into(),
+            (_, rounds) => format!("{rounds} rounds, "),
         };
         let why = record.error.as_ref().map(|error| format!(": {}", error.message));
         format!(
-            "[{}/{total}] {}: {} ({rounds}{}){}",
+            "{}[{}/{total}] {}: {} ({rounds}{}){}",
+            "  ".repeat(at.loops.len()),
             at.step + 1,
             at.path(plan),
             self.paint(record.status, word),

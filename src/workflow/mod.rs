@@ -8,6 +8,8 @@ mod check;
 pub mod condition;
 mod fields;
 pub mod front;
+pub mod grimoire;
+mod grimoire_names;
 mod nodes;
 mod nodes_graph;
 mod nodes_keys;
@@ -19,6 +21,7 @@ mod nodes_texts;
 pub mod plan;
 pub mod problem;
 pub mod settings;
+mod spells;
 mod steps;
 mod steps_parts;
 pub mod yaml;
@@ -48,6 +51,11 @@ pub trait Configured {
 
     /// The provider of prompts that name none.
     fn default_provider(&self) -> &str;
+
+    /// Whether an agent is asked once more that does not say how its work went.
+    fn contract_repair(&self) -> bool {
+        false
+    }
 }
 
 /// Nothing is configured.
@@ -71,13 +79,21 @@ pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<
     };
     let key = |name: &str| pairs.iter().map(|(key, _)| key).find(|key| key.text() == Some(name));
     let place_of = |name: &str| key(name).map(|key| key.place);
-    match (place_of("nodes"), place_of("steps")) {
+    let compiled = match (place_of("nodes"), place_of("steps")) {
         (Some(nodes), Some(steps)) => Err(vec![
             Problem::error("the workflow has both `steps` and `nodes`, which exclude each other")
                 .at(nodes.max(steps))
                 .hint("they are two languages: `steps` run one after another, `nodes` as a graph"),
         ]),
         (Some(_), None) => nodes::compile(&document, configured),
+        (None, _) if grimoire::is(&document) => grimoire::compile(&document, configured),
         (None, _) => steps::compile(&document, configured),
+    };
+    let locate = |problems: Vec<Problem>| -> Vec<Problem> {
+        problems.into_iter().map(|problem| problem.located(text)).collect()
+    };
+    match compiled {
+        Ok(compiled) => Ok(Compiled { warnings: locate(compiled.warnings), ..compiled }),
+        Err(problems) => Err(locate(problems)),
     }
 }

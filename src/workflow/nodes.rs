@@ -15,11 +15,11 @@ use super::nodes_keys::{self as keys, Level, Mode};
 use super::nodes_modes as modes;
 use super::nodes_texts::{self as texts, Mention};
 use super::plan::{
-    Block, Dirs, Edges, JoinRule, Part, PartKind, Plan, Provider, Step, Version, When,
+    self, Block, Dirs, Edges, JoinRule, Part, PartKind, Plan, Provider, Step, Version, When,
 };
 use super::problem::Problem;
 use super::yaml::{Node, Value};
-use super::{Compiled, Configured};
+use super::{Compiled, Configured, spells};
 
 /// What reading one workflow needs everywhere.
 pub(super) struct Reading<'a> {
@@ -33,6 +33,7 @@ pub(super) struct Reading<'a> {
     /// The providers that it turned out to use.
     providers: RefCell<BTreeMap<String, Provider>>,
     pub parts: RefCell<Vec<Part>>,
+    pub spells: RefCell<Vec<plan::Mention>>,
     pub mentions: RefCell<Vec<Mention>>,
 }
 
@@ -61,6 +62,7 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         default_sought: Cell::default(),
         providers: RefCell::default(),
         parts: RefCell::default(),
+        spells: RefCell::default(),
         mentions: RefCell::default(),
     };
     if let Some(provider) = &reading.provider {
@@ -82,10 +84,12 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         },
         root,
         parts: each_once(reading.parts.into_inner()),
+        spells: reading.spells.into_inner(),
         exclusive: !matches!(
             top.get("mutates_checkout").map(|node| &node.value),
             Some(Value::Bool(false))
         ),
+        timeout: None,
     })
 }
 
@@ -164,6 +168,11 @@ impl Reading<'_> {
         }
         let inherited = || self.model.clone().filter(|_| provider == of_all);
         (provider.to_owned(), model(fields).or_else(inherited))
+    }
+
+    /// Whether an agent is asked once more that does not say how its work went.
+    pub fn repairs(&self) -> bool {
+        self.configured.contract_repair()
     }
 
     /// A text of a node; what it refers to is noted.
@@ -258,7 +267,8 @@ fn read_node(reading: &Reading, node: &Node, index: usize, ids: &Ids) -> Option<
     check_modes(&fields, &given);
     let step = mode.and_then(|mode| modes::read(reading, &fields, mode, index));
     let name = id.unwrap_or_default().to_owned();
-    let step = step.map(|step| Step { name, when, output_type, always_run, ..step });
+    let alias = spells::alias(&fields);
+    let step = step.map(|step| Step { name, when, output_type, always_run, alias, ..step });
     Some((step, depends, rule))
 }
 

@@ -18,10 +18,11 @@ pub enum Mode {
     Loop,
     Approval,
     Cancel,
+    Spell,
 }
 
 impl Mode {
-    pub const ALL: [(&'static str, Mode); 7] = [
+    pub const ALL: [(&'static str, Mode); 8] = [
         ("command", Mode::Command),
         ("prompt", Mode::Prompt),
         ("bash", Mode::Bash),
@@ -29,6 +30,7 @@ impl Mode {
         ("loop", Mode::Loop),
         ("approval", Mode::Approval),
         ("cancel", Mode::Cancel),
+        ("spell", Mode::Spell),
     ];
 
     pub fn name(self) -> &'static str {
@@ -89,7 +91,7 @@ const TOP_IDLE: [&str; 15] = [
     "persist_sessions",
 ];
 
-const NODE: [&str; 24] = [
+const NODE: [&str; 29] = [
     "id",
     "description",
     "depends_on",
@@ -114,6 +116,11 @@ const NODE: [&str; 24] = [
     "loop",
     "approval",
     "cancel",
+    "spell",
+    "input",
+    "output",
+    "contract",
+    "system_prompt",
 ];
 
 /// Keys of a node that mean something to another engine.
@@ -276,7 +283,7 @@ fn idle_on(mode: Mode, asks: bool) -> impl Fn(&str) -> bool {
         let executed = ["agent", "env", "secrets"];
         NODE_IDLE.contains(&key)
             || match mode {
-                Mode::Command | Mode::Prompt => false,
+                Mode::Command | Mode::Prompt | Mode::Spell => false,
                 Mode::Loop => key == "context",
                 Mode::Bash | Mode::Script => {
                     agent.contains(&key) || ["context", "output_format"].contains(&key)

@@ -11,12 +11,12 @@ use super::nodes_keys::{self as keys, Level, Mode};
 use super::nodes_texts::{Use, optional, required};
 use super::plan::{
     Action, Block, CaptureMode, Code, Gate, Output, Param, Part, PartKind, Prompt, Retries, Rounds,
-    RoundsKind, Runtime, Script, Step, Until, Which, Words,
+    RoundsKind, Runtime, Script, ShellText, Step, Until, Which, Words,
 };
 use super::problem::Problem;
-use super::steps;
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
+use super::{spells, steps};
 use crate::template::nodes::NodeText;
 
 /// How long a script may take that says nothing itself.
@@ -44,13 +44,16 @@ struct Around<'r, 'a> {
 /// Reads what a node does. The step has no name yet.
 pub fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Option<Step> {
     let asks = match mode {
-        Mode::Command | Mode::Prompt | Mode::Loop => true,
+        Mode::Command | Mode::Prompt | Mode::Loop | Mode::Spell => true,
         Mode::Approval => fields.get("approval").is_some_and(|a| a.get("on_reject").is_some()),
         Mode::Bash | Mode::Script | Mode::Cancel => false,
     };
     keys::tell_idle_of_node(fields, mode, asks);
     steps::check_agent(fields);
-    let answers = matches!(mode, Mode::Command | Mode::Prompt | Mode::Loop);
+    let answers = matches!(mode, Mode::Command | Mode::Prompt | Mode::Loop | Mode::Spell);
+    if mode != Mode::Spell {
+        spells::tell_idle(fields);
+    }
     let format = format(fields, answers);
     let fresh = fields.choice("context", &[("fresh", true), ("shared", false)]).unwrap_or(false);
     let around = Around {
@@ -69,6 +72,7 @@ pub fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Opt
     match mode {
         Mode::Command => around.command(),
         Mode::Prompt => around.prompt(),
+        Mode::Spell => around.spell(),
         Mode::Bash => around.bash(),
         Mode::Script => around.script(),
         Mode::Loop => around.rounds(),
@@ -190,6 +194,21 @@ impl<'a> Around<'_, 'a> {
         }
     }
 
+    fn spell(&self) -> Option<Step> {
+        let repair = self.reading.repairs();
+        // An answer has one form: what `output_format` says, or what spells usually want.
+        let contract = self.format.is_none();
+        let used = spells::read(self.fields, &self.reading.spells, contract, repair)?;
+        if used.contract && !contract {
+            let place = self.fields.place_of_key("contract");
+            let what = &self.fields.what;
+            let message = format!("{what} has `contract: agent` and `output_format`");
+            let hint = "an answer has one form: drop one of them";
+            self.fields.findings.add(Problem::error(message).at(place).hint(hint));
+        }
+        Some(self.asked("", Words::Spell(Box::new(used)), None, self.fresh))
+    }
+
     fn part(&self, kind: PartKind, name: &str) {
         self.reading.parts.borrow_mut().push(Part { kind, name: name.to_owned() });
     }
@@ -208,6 +227,7 @@ impl<'a> Around<'_, 'a> {
     fn bash(&self) -> Option<Step> {
         let script = self.text(self.fields, "bash", Use::Bash)?;
         let timeout = self.timeout.unwrap_or(SCRIPT_TIMEOUT);
+        let script = ShellText::Node(script);
         let step = self.executed("", Action::Shell { script }, Some(timeout));
         Some(Step { retries: self.retries, ..step })
     }
@@ -280,6 +300,7 @@ impl<'a> Around<'_, 'a> {
         let until = Until { signal: signal?, strict };
         let mut steps = vec![self.asked("prompt", Words::Inline(prompt?), Some(until), fresh)];
         steps.extend(check.map(|script| {
+            let script = ShellText::Node(script);
             self.executed("until_bash", Action::Shell { script }, Some(SCRIPT_TIMEOUT))
         }));
         if interactive {

@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 
 use crate::template::nodes::{NodeRef, NodeText, Piece};
+use crate::template::spell;
 
 /// Where a reference is no word of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,14 +63,29 @@ pub fn without_comments(script: NodeText) -> NodeText {
     script.with_plain(|index| spots.get(index) == Some(&Some(Spot::Comment)))
 }
 
+/// Where the values of a script stand that is a spell, rendered; nothing, where one is a word of
+/// its own.
+pub fn spots_of_values(pieces: &[spell::Piece]) -> Vec<Option<Spot>> {
+    let mut sketch = Vec::new();
+    for piece in pieces {
+        match piece {
+            spell::Piece::Text(text) => sketch.extend(text.bytes().map(unmarked)),
+            spell::Piece::Value(_) => sketch.push(MARK),
+        }
+    }
+    Scanner::new(&sketch).scan()
+}
+
+fn unmarked(byte: u8) -> u8 {
+    if byte == MARK { b' ' } else { byte }
+}
+
 /// A script with a mark for each reference.
 fn sketch(script: &NodeText) -> Vec<u8> {
     let mut sketch = Vec::new();
     for piece in script.pieces() {
         match piece {
-            Piece::Text(text) => {
-                sketch.extend(text.bytes().map(|b| if b == MARK { b' ' } else { b }))
-            }
+            Piece::Text(text) => sketch.extend(text.bytes().map(unmarked)),
             Piece::Var(var) => sketch.extend(var.to_string().bytes()),
             Piece::Ref(_) => sketch.push(MARK),
         }

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::condition::Condition;
+use super::problem::Place;
 use crate::provider::Kind;
 use crate::template::nodes::NodeText;
+use crate::template::spell::{Fault, Includes, Spell};
 use crate::template::{Missing, Scope, Template};
 
 /// A workflow that may run.
@@ -28,8 +30,12 @@ pub struct Plan {
     pub root: Block,
     /// Files beside the workflow that it is made of; a run keeps its own copies.
     pub parts: Vec<Part>,
+    /// Spells that it names; a run keeps copies of those too.
+    pub spells: Vec<Mention>,
     /// It changes the checkout, so no other such run may go on in it.
     pub exclusive: bool,
+    /// How long all of it may take, from its beginning or from where it was taken up.
+    pub timeout: Option<Duration>,
 }
 
 /// A file that a workflow names, found where such files are looked for.
@@ -45,6 +51,20 @@ pub enum PartKind {
     Command,
     /// A script in a file of its own.
     Script,
+}
+
+/// A spell that is named somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mention {
+    pub what: Mentioned,
+    pub place: Place,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mentioned {
+    Spell(String),
+    /// What is put around spells: the usual one, or a file.
+    SystemPrompt(Option<String>),
 }
 
 impl Plan {
@@ -72,14 +92,16 @@ pub enum Version {
     V1_1_1,
     V1_2,
     V1_3,
+    V1_4,
 }
 
 impl Version {
-    pub const ALL: [(&'static str, Version); 4] = [
+    pub const ALL: [(&'static str, Version); 5] = [
         ("1.1", Version::V1_1),
         ("1.1.1", Version::V1_1_1),
         ("1.2", Version::V1_2),
         ("1.3", Version::V1_3),
+        ("1.4", Version::V1_4),
     ];
 
     pub fn name(self) -> &'static str {
@@ -195,6 +217,7 @@ impl Plan {
             | Action::Each(_)
             | Action::Rounds(_)
             | Action::Gate(_)
+            | Action::Merge { .. }
             | Action::Cancel { .. } => {}
         });
         found
@@ -222,6 +245,21 @@ pub struct Step {
     pub output_type: Option<String>,
     /// It is executed again when a run is resumed, whatever it came to before.
     pub always_run: bool,
+    /// What follows a failure, where the step itself says it.
+    pub on_fail: Option<OnFail>,
+    /// Its success ends the loop around it.
+    pub exit_loop: bool,
+    /// A second name that spells know its result by.
+    pub alias: Option<String>,
+}
+
+/// What follows a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFail {
+    /// The next step.
+    Continue,
+    /// The run is blocked, and goes on with this step when it is taken up.
+    Block,
 }
 
 impl Step {
@@ -243,6 +281,9 @@ impl Step {
             idle_timeout: None,
             output_type: None,
             always_run: false,
+            on_fail: None,
+            exit_loop: false,
+            alias: None,
         }
     }
 
@@ -280,7 +321,7 @@ pub enum Action {
     /// Says something to an agent.
     Prompt(Prompt),
     /// Runs a shell script.
-    Shell { script: NodeText },
+    Shell { script: ShellText },
     /// Runs a script of another language.
     Script(Script),
     /// Runs a block until it is done.
@@ -289,6 +330,17 @@ pub enum Action {
     Gate(Gate),
     /// Ends the run.
     Cancel { reason: NodeText },
+    /// Merges what was done for a work item, perhaps after a person has looked at it.
+    Merge { review: bool },
+}
+
+/// A shell script, in either language that has them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ShellText {
+    /// For `bash`.
+    Node(NodeText),
+    /// For `sh`.
+    Spell(Spell),
 }
 
 /// What is said to an agent, and what its answer must be.
@@ -310,6 +362,72 @@ pub enum Words {
     Inline(NodeText),
     /// The name of a command file.
     Command(String),
+    Spell(Box<SpellUse>),
+}
+
+/// A spell, and how it is used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SpellUse {
+    pub source: SpellSource,
+    /// Variables of its own, which win over all others.
+    pub input: Vec<(String, SpellValue)>,
+    pub system_prompt: SystemPromptUse,
+    /// The answer must end by saying how it went.
+    pub contract: bool,
+    /// An agent whose answer does not is asked once more.
+    pub repair: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpellSource {
+    /// A name, as spells are found by.
+    Named(String),
+    Inline(Spell),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SystemPromptUse {
+    Default,
+    None,
+    File(String),
+}
+
+/// A value whose texts, at any depth, are spells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpellValue {
+    Text(Spell),
+    List(Vec<SpellValue>),
+    Map(Vec<(String, SpellValue)>),
+    Fixed(Value),
+}
+
+impl SpellValue {
+    /// What it comes to.
+    pub fn render(&self, data: &Value, includes: Includes) -> Result<Value, Fault> {
+        Ok(match self {
+            SpellValue::Fixed(value) => value.clone(),
+            SpellValue::Text(spell) => spell.value(data, includes)?,
+            SpellValue::List(items) => {
+                items.iter().map(|item| item.render(data, includes)).collect::<Result<_, _>>()?
+            }
+            SpellValue::Map(pairs) => {
+                let pair = |(key, value): &(String, SpellValue)| {
+                    Ok((key.clone(), value.render(data, includes)?))
+                };
+                pairs.iter().map(pair).collect::<Result<Map<_, _>, Fault>>()?.into()
+            }
+        })
+    }
+
+    /// Calls `see` with every spell in it.
+    pub fn spells<'s>(&'s self, see: &mut dyn FnMut(&'s Spell)) {
+        match self {
+            SpellValue::Fixed(_) => {}
+            SpellValue::Text(spell) => see(spell),
+            SpellValue::List(items) => items.iter().for_each(|item| item.spells(see)),
+            SpellValue::Map(pairs) => pairs.iter().for_each(|(_, value)| value.spells(see)),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -343,7 +461,8 @@ pub enum Runtime {
 
 /// A block that is run round after round. Its steps, by what they do, are
 /// for a loop: what is said to the agent, perhaps a check whether it is done, perhaps a person to
-/// ask; for an approval: a person to ask, perhaps what is said to the agent after a rejection.
+/// ask; for an approval: a person to ask, perhaps what is said to the agent after a rejection; for
+/// repeated steps: any, one after the other.
 #[derive(Clone, Debug)]
 pub struct Rounds {
     pub block: Block,
@@ -356,6 +475,21 @@ pub struct Rounds {
 pub enum RoundsKind {
     Loop,
     Approval,
+    /// Steps that are repeated until one of them ends it, and what follows if none has.
+    Steps {
+        on_most: OnMost,
+    },
+}
+
+/// What follows when there were as many rounds as there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnMost {
+    /// The run is blocked.
+    Block,
+    /// The next step.
+    Continue,
+    /// The run fails.
+    Fail,
 }
 
 /// What a person is asked.
@@ -406,6 +540,8 @@ pub enum When {
     Test(Test),
     /// What nodes before it have given.
     Outputs(Condition),
+    /// What a spell renders to.
+    Spell(Spell),
 }
 
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,7 @@
 //! What is wrong with a workflow, as data, and how it is shown in place.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use crate::template::spell::Fault;
 
@@ -25,11 +26,24 @@ pub struct Problem {
     pub message: String,
     pub place: Option<Place>,
     pub hint: Option<String>,
+    /// The file it is in, and its text, where that is not the file that was read.
+    pub elsewhere: Option<(Arc<str>, Arc<str>)>,
+    /// Its place within a text that is a value of the file.
+    pub inside: Option<Inside>,
+}
+
+/// A place in a text that is written inside of another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inside {
+    pub place: Place,
+    /// The line that it is in.
+    pub line: String,
 }
 
 impl Problem {
     pub fn error(message: impl Into<String>) -> Self {
-        Problem { severity: Severity::Error, message: message.into(), place: None, hint: None }
+        let (severity, message) = (Severity::Error, message.into());
+        Problem { severity, message, place: None, hint: None, elsewhere: None, inside: None }
     }
 
     pub fn warning(message: impl Into<String>) -> Self {
@@ -50,6 +64,10 @@ impl Problem {
 
     /// Draws the problem with the line it is about.
     pub fn show(&self, file: &str, text: &str) -> String {
+        let (file, text) = match &self.elsewhere {
+            Some((file, text)) => (&**file, &**text),
+            None => (file, text),
+        };
         let label = match self.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -78,7 +96,38 @@ impl From<&Fault> for Problem {
     fn from(fault: &Fault) -> Problem {
         let place = Place { line: fault.line, column: fault.column, len: fault.len };
         let hint = fault.hint.clone();
-        Problem { hint, ..Problem::error(fault.message.clone()).at(place) }
+        let elsewhere = Some((fault.file.clone(), fault.text.clone()));
+        Problem { hint, elsewhere, ..Problem::error(fault.message.clone()).at(place) }
+    }
+}
+
+impl Problem {
+    /// What is wrong with a text that is a value of the file that is read, which begins at `value`.
+    pub fn in_value(fault: &Fault, value: Place) -> Problem {
+        let place = Place { line: fault.line, column: fault.column, len: fault.len };
+        let line = fault.text.lines().nth(fault.line - 1).unwrap_or_default().to_owned();
+        let inside = Some(Inside { place, line });
+        Problem { inside, elsewhere: None, place: Some(value), ..Problem::from(fault) }
+    }
+
+    /// Finds the place in the whole text of what is inside of a value: the line that reads the
+    /// same, where the value can have it. What was folded or escaped stays at its beginning.
+    pub fn located(mut self, text: &str) -> Problem {
+        let (Some(inside), Some(value)) = (self.inside.take(), self.place) else { return self };
+        let wanted = inside.line.trim_end();
+        for below in [inside.place.line, inside.place.line - 1] {
+            let number = value.line + below;
+            let Some(line) = text.lines().nth(number - 1) else { continue };
+            let from = if below == 0 { value.column - 1 } else { 0 };
+            let from = line.char_indices().nth(from).map_or(line.len(), |(at, _)| at);
+            let Some(at) = line[from..].find(wanted).filter(|_| !wanted.is_empty()) else {
+                continue;
+            };
+            let column = line[..from + at].chars().count() + inside.place.column;
+            self.place = Some(Place { line: number, column, len: inside.place.len });
+            break;
+        }
+        self
     }
 }
 

@@ -15,7 +15,7 @@ use crate::ids::name_fault;
 /// The inbox of whoever drives runs; no agent can be called so.
 pub const COORDINATOR: &str = "coordinator";
 
-const TOP: [Key; 9] = since_1_1([
+const TOP: [Key; 10] = since_1_1([
     "providers",
     "agents",
     "default_agent",
@@ -25,6 +25,7 @@ const TOP: [Key; 9] = since_1_1([
     "queue",
     "durability",
     "limits",
+    "contract_repair",
 ]);
 
 const AGENT: [Key; 8] = since_1_1([
@@ -65,6 +66,8 @@ pub struct ConfigLayer {
     pub default_agent: Option<String>,
     pub command_agent: Option<String>,
     pub default_provider: Option<String>,
+    /// Whether an agent is asked once more that does not say how its work went.
+    pub contract_repair: Option<bool>,
     /// Variables that providers inherit beside the usual ones.
     pub env_pass: Option<Vec<String>>,
     pub queue: QueueLayer,
@@ -131,6 +134,7 @@ fn read_top(top: &Fields) -> ConfigLayer {
         default_agent: agent_name(top, "default_agent"),
         command_agent: agent_name(top, "command_agent"),
         default_provider: top.text("default_provider").map(str::to_owned),
+        contract_repair: top.boolean("contract_repair"),
         env_pass: variables(top, "env_pass"),
         durable: top.choice("durability", &[("power", true), ("process", false)]),
         ..ConfigLayer::default()

@@ -1,4 +1,4 @@
-//! The `steps:` dialect, versions 1.1 to 1.3: from YAML to a plan.
+//! The `steps:` dialect, versions 1.1 to 1.4: from YAML to a plan.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use serde_json::{Map, Value as Json};
 use super::check::{self, Names};
 use super::fields::{Fields, Findings, Key, parse_template, since_1_1, suggest};
 use super::plan::{
-    Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Provider, Step, Target,
-    Version,
+    Action, Block, Dirs, Each, Handlers, InputMode, Items, Mention, Param, Plan, Prompt, Provider,
+    Step, Target, Version, Words,
 };
 use super::problem::{Place, Problem, nearest};
 use super::settings;
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
-use super::{Compiled, Configured};
+use super::{Compiled, Configured, spells};
 use crate::ids::name_fault;
 use crate::provider::Kind;
 use crate::template::Hole;
@@ -32,7 +32,7 @@ const TOP: [Key; 10] = since_1_1([
     "steps",
 ]);
 
-const STEP: [Key; 20] = [
+const STEP: [Key; 25] = [
     ("name", Version::V1_1),
     ("agent", Version::V1_1),
     ("provider", Version::V1_1),
@@ -53,6 +53,11 @@ const STEP: [Key; 20] = [
     ("when", Version::V1_1),
     ("on", Version::V1_1),
     ("for_each", Version::V1_1),
+    ("spell", Version::V1_4),
+    ("input", Version::V1_4),
+    ("output", Version::V1_4),
+    ("contract", Version::V1_4),
+    ("system_prompt", Version::V1_4),
 ];
 
 const EACH: [Key; 5] = [
@@ -71,6 +76,7 @@ pub(super) struct Reading<'a> {
     pub providers: std::cell::RefCell<BTreeMap<String, Provider>>,
     pub configured: &'a dyn Configured,
     pub paths: std::cell::RefCell<Vec<(String, Place)>>,
+    pub spells: std::cell::RefCell<Vec<Mention>>,
 }
 
 impl Reading<'_> {
@@ -109,7 +115,7 @@ pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled,
 /// The declared version; where it is missing or wrong, the newest, so that the rest of the file
 /// is still checked without complaints about gates.
 fn read_version(findings: &Findings, document: &Node) -> Version {
-    const NEWEST: Version = Version::V1_3;
+    const NEWEST: Version = Version::V1_4;
     if !matches!(document.value, Value::Map(_)) {
         return NEWEST;
     }
@@ -152,6 +158,7 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
         providers: own.unwrap_or_default().into(),
         configured,
         paths: Default::default(),
+        spells: Default::default(),
     };
     let context = match top.get("context").map(|node| (node, node.to_json())) {
         Some((_, Json::Object(map))) => map,
@@ -181,7 +188,9 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
         dirs,
         root,
         parts: Vec::new(),
+        spells: reading.spells.into_inner(),
         exclusive: false,
+        timeout: None,
     };
     Some((plan, reading.paths.into_inner()))
 }
@@ -315,6 +324,7 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
         timeout: fields.seconds("timeout_sec", false),
         retries: parts::retries(reading, &fields),
         on: read_handlers(reading, &fields, visible),
+        alias: spells::alias(&fields),
         depends,
         ..Step::new(name, action?)
     };
@@ -340,6 +350,16 @@ pub(super) fn check_agent(fields: &Fields) {
 fn check_idle_fields(fields: &Fields, step: &Step) {
     let (kind, idle): (&str, &[&str]) = match step.action {
         Action::Exec { .. } => ("command", &["input_file", "provider_params"]),
+        Action::Prompt(_) => (
+            "spell",
+            &[
+                "input_file",
+                "output_capture",
+                "allow_parse_error",
+                "output_schema",
+                "output_require",
+            ],
+        ),
         Action::Wait(_) | Action::Each(_) => (
             if matches!(step.action, Action::Wait(_)) { "wait_for" } else { "for_each" },
             &[
@@ -364,16 +384,21 @@ fn check_idle_fields(fields: &Fields, step: &Step) {
     }
     if step.depends.inject.is_some() {
         let place = fields.place_of_key("depends_on");
-        let message =
-            format!("`inject` of {} has no effect: only a provider has a prompt", fields.what);
+        let message = format!("`inject` of {} has no effect: only `provider` has it", fields.what);
         fields.findings.warn(place, message);
     }
 }
 
 fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Action> {
-    const FORMS: [&str; 4] = ["command", "provider", "wait_for", "for_each"];
+    const FORMS: [&str; 5] = ["command", "provider", "wait_for", "for_each", "spell"];
     let findings = reading.findings;
-    let given: Vec<_> = FORMS.iter().filter(|key| fields.get(key).is_some()).collect();
+    let mut given: Vec<_> = FORMS.iter().filter(|key| fields.get(key).is_some()).collect();
+    if fields.get("spell").is_some() {
+        // A spell is said to a provider, which may be named.
+        given.retain(|key| **key != "provider");
+    } else {
+        spells::tell_idle(fields);
+    }
     match given.as_slice() {
         [] if misspelt(fields, &FORMS) => return None,
         [] => {
@@ -401,6 +426,7 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
     match *given[0] {
         "command" => read_command(fields),
         "provider" => read_ask(reading, fields),
+        "spell" => read_spell(reading, fields),
         "wait_for" => parts::wait_for(reading, fields).map(Action::Wait),
         _ => read_each(reading, fields, visible).map(Action::Each),
     }
@@ -432,10 +458,31 @@ fn read_command(fields: &Fields) -> Option<Action> {
 }
 
 fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
+    let provider = read_provider_of(reading, fields, fields.text("provider")?)?;
+    Some(Action::Ask { provider, params: params(fields, "provider_params") })
+}
+
+/// Asks a provider by a spell: the one that is named, or that of the settings.
+fn read_spell(reading: &Reading, fields: &Fields) -> Option<Action> {
+    let repair = reading.configured.contract_repair();
+    let spell = spells::read(fields, &reading.spells, true, repair);
+    let provider = match fields.get("provider") {
+        Some(_) => fields.text("provider")?,
+        None => reading.configured.default_provider(),
+    };
+    let provider = read_provider_of(reading, fields, provider)?;
+    let params = params(fields, "provider_params");
+    let (format, until) = (None, None);
+    let words = Words::Spell(Box::new(spell?));
+    Some(Action::Prompt(Prompt { words, provider, params, format, until, fresh: true }))
+}
+
+/// A provider that there is.
+fn read_provider_of(reading: &Reading, fields: &Fields, provider: &str) -> Option<String> {
     let findings = reading.findings;
-    let provider = fields.text("provider")?.to_owned();
+    let provider = provider.to_owned();
     if !reading.knows_provider(&provider) {
-        let place = fields.get("provider")?.place;
+        let place = fields.get("provider").map_or(fields.node.place, |node| node.place);
         let problem = Problem::error(format!(
             "{} asks the provider `{provider}`, but there is none of that name",
             fields.what
@@ -450,7 +497,7 @@ fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
             problem
         });
     }
-    Some(Action::Ask { provider, params: params(fields, "provider_params") })
+    Some(provider)
 }
 
 /// Parameters of a provider: a map whose strings, at any depth, are templates.

@@ -253,6 +253,7 @@ impl Coordinator {
         let (end, message) = match status {
             RunStatus::Completed => (End::Processed, "completed"),
             RunStatus::Cancelled => (End::Cancelled, "cancelled"),
+            RunStatus::Blocked => (End::Failed, "the run is blocked"),
             _ => (End::Failed, "the run failed"),
         };
         let left = match self.end_claim(&held.claim, end, message) {

@@ -423,7 +423,9 @@ impl Outcome<'_> {
         match self.ended.how {
             How::TimedOut => {
                 let limit = self.work.timeout().unwrap_or_default().as_secs_f64();
-                format!("Command timed out after {limit} s")
+                let whose = self.work.limit.as_ref();
+                let whose = whose.map(|whose| format!(", all that {whose} had left"));
+                format!("Command timed out after {limit} s{}", whose.unwrap_or_default())
             }
             How::Silent => {
                 let limit = self.work.idle_timeout().unwrap_or_default().as_secs_f64();
@@ -495,8 +497,8 @@ impl Outcome<'_> {
             match reply::read(rules, &out.whole)? {
                 Ok(read) => self.keep_answer(read, out)?,
                 Err(wrong) => {
-                    let code = if wrong.ask_again { 2 } else { 1 };
-                    self.fail(code, wrong.message, wrong.context);
+                    self.fail(wrong.code, wrong.message, wrong.context);
+                    self.record.json = wrong.said.map(|said| mask_json(self.site, said));
                     if let Some(error) = &mut self.record.error {
                         (error.class, error.ask_again) = (wrong.class, wrong.ask_again);
                     }
@@ -520,6 +522,9 @@ impl Outcome<'_> {
             Some(value) => Some(value.to_string()),
             None => read.text,
         };
+        if let Some(said) = read.said {
+            self.record.json = Some(mask_json(self.site, said));
+        }
         let Some(text) = text else { return Ok(()) };
         self.log_output(out);
         if let Some(file) = &out.whole.file {

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::json::faults;
 use crate::exec::WholeText;
-use crate::fleet::work::AnswerRules;
+use crate::fleet::work::{AnswerRules, ContractRule};
+use crate::prompt::contract::{self, Contract};
 use crate::prompt::limits::FaultClass;
 use crate::prompt::{answer, limits, signal};
 use crate::workflow::plan::Until;
@@ -24,13 +25,17 @@ pub struct Wrong {
     pub message: String,
     pub context: Map<String, Value>,
     pub class: Option<FaultClass>,
+    /// What the step exits with.
+    pub code: i32,
     /// The agent can be told.
     pub ask_again: bool,
+    /// What the answer says of itself all the same.
+    pub said: Option<Value>,
 }
 
 impl Wrong {
     fn new(message: impl Into<String>) -> Wrong {
-        Wrong { message: message.into(), ..Wrong::default() }
+        Wrong { message: message.into(), code: 1, ..Wrong::default() }
     }
 
     /// The answer does not have its form.
@@ -40,7 +45,9 @@ impl Wrong {
             message: format!("the answer does not fit `output_format`: {first}"),
             context: [("output_format".to_owned(), json!(problems))].into_iter().collect(),
             class: Some(FaultClass::Unknown),
+            code: 2,
             ask_again: true,
+            said: None,
         }
     }
 }
@@ -53,12 +60,19 @@ pub struct Reply {
     pub json: Option<Value>,
     /// The answer as others are to see it, where that is not as it came.
     pub text: Option<String>,
+    /// What it says of itself; the answer stays as it came.
+    pub said: Option<Value>,
     pub warning: Option<String>,
 }
 
 /// Reads an answer by its rules.
 pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, Wrong>> {
     let (text, is_all) = text(whole)?;
+    if let Some(rule) = rules.contract
+        && !limits::is_limit_notice(&text)
+    {
+        return Ok(by_contract(rule, &text));
+    }
     if is_all && text.trim().is_empty() {
         return Ok(Err(Wrong::new("the agent gave an empty answer")));
     }
@@ -96,6 +110,41 @@ pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, 
         read.text = (cleaned != text).then_some(cleaned);
     }
     Ok(Ok(read))
+}
+
+/// Reads an answer that must end by saying how it went.
+fn by_contract(rule: ContractRule, text: &str) -> Result<Reply, Wrong> {
+    let unsaid = |kind: &str, message: String| Wrong {
+        message,
+        context: [("agent_output".to_owned(), json!(kind))].into_iter().collect(),
+        class: Some(FaultClass::Unknown),
+        code: 2,
+        ask_again: rule.repair,
+        ..Wrong::default()
+    };
+    match contract::parse(text) {
+        Contract::Missing => {
+            let message = "the answer does not end with a JSON block that says how it went";
+            Err(unsaid("missing", message.into()))
+        }
+        Contract::Invalid(why) => {
+            let message = format!("the JSON block of the answer does not say how it went: {why}");
+            Err(unsaid("invalid", message))
+        }
+        Contract::Found(output) => {
+            let json = Some(output.to_json());
+            if output.success {
+                let warning = output.warnings.first().cloned();
+                return Ok(Reply { said: json, warning, ..Reply::default() });
+            }
+            let summary = Some(output.summary).filter(|summary| !summary.is_empty());
+            let message = match output.error.filter(|error| !error.is_empty()).or(summary) {
+                Some(reason) => format!("the agent says that it failed: {reason}"),
+                None => "the agent says that it failed, and not why".into(),
+            };
+            Err(Wrong { said: json, class: Some(FaultClass::Unknown), ..Wrong::new(message) })
+        }
+    }
 }
 
 fn is_met(until: &Until, text: &str) -> bool {

@@ -6,12 +6,16 @@
 
 mod node;
 pub mod refs;
+mod results;
+mod shell;
+mod spell;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use crate::digest::{Parts, uuid};
+use crate::engine::limits;
 use crate::engine::run::Address;
 use crate::engine::{GateRecord, Record, Run, RunScope};
 use crate::fleet::ask::{self, AskError, Question};
@@ -20,6 +24,7 @@ use crate::fleet::work::{Input, Waiting, Work};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
 use crate::template::{Hole, Missing, Scope, Template, display};
+use crate::time::{Clock, SystemClock};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, InjectMode, InputMode, Param, Step, WaitFor, When};
 use crate::workspace::PathError;
@@ -149,6 +154,11 @@ impl Preparing<'_> {
         {
             return Ok(barred);
         }
+        if let Some(When::Spell(condition)) = &self.step.when
+            && !self.spell_holds(condition)?
+        {
+            return Ok(Prepared::Skip);
+        }
         if !self.condition_holds()? {
             return Ok(Prepared::Skip);
         }
@@ -170,7 +180,24 @@ impl Preparing<'_> {
             | Action::Script(_)
             | Action::Gate(_)
             | Action::Cancel { .. } => self.node(),
+            Action::Merge { .. } => {
+                Err(Refusal::new("there is no work item to merge").with("merge", "no bead".into()))
+            }
         }
+    }
+
+    /// How long the step may take: as long as it says, and no longer than what is around it. With
+    /// whose limit it is, where it is not its own.
+    fn time_for(&self, own: Option<u64>) -> Result<(Option<u64>, Option<String>), Refusal> {
+        let now = SystemClock.now();
+        let Some(left) = limits::left(self.plan, self.scope.run, &self.here, now) else {
+            return Ok((own, None));
+        };
+        if own.is_some_and(|own| own <= left.ms) {
+            return Ok((own, None));
+        }
+        // What has no time left fails at once, as if it had been too slow.
+        Ok((Some(left.ms.max(1)), Some(left.whose)))
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {

@@ -1,8 +1,11 @@
 //! From a node that is owed to work that can be done, or to a person to be asked.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
-use super::refs::{Found, Into, RUN_ROOT, Values, spill_path};
+use super::refs::{Found, Into, RUN_ROOT, Values};
+use super::shell::{Expansions, spill_path, stays_inside};
 use super::{Prepared, Preparing, Refusal};
 use crate::digest::Parts;
 use crate::disk;
@@ -15,7 +18,9 @@ use crate::template::nodes::{NodeText, Var};
 use crate::time::{Clock, SystemClock};
 use crate::workflow::condition::{Condition, Unheld};
 use crate::workflow::nodes_shell;
-use crate::workflow::plan::{Action, CaptureMode, Code, Gate, InputMode, Prompt, Script, Words};
+use crate::workflow::plan::{
+    Action, CaptureMode, Code, Gate, InputMode, Prompt, Script, ShellText, Words,
+};
 
 /// Variables of the environment.
 type Env = Vec<(String, String)>;
@@ -71,7 +76,8 @@ impl Preparing<'_> {
 
     pub(super) fn node(&mut self) -> Result<Prepared, Refusal> {
         match &self.step.action {
-            Action::Shell { script } => self.shell(script),
+            Action::Shell { script: ShellText::Node(script) } => self.shell(script),
+            Action::Shell { script: ShellText::Spell(script) } => self.spell_script(script),
             Action::Script(script) => self.script(script),
             Action::Prompt(prompt) => self.prompt(prompt),
             Action::Gate(gate) => self.gate(gate),
@@ -97,28 +103,27 @@ impl Preparing<'_> {
     fn fill_with(&mut self, text: &NodeText, into: Into) -> Result<(String, Env), Refusal> {
         let mut values = self.values(into);
         if into == Into::Shell {
-            values.spots = nodes_shell::spots(text).into();
+            values.expansions.spots = nodes_shell::spots(text).into();
         }
         let filled = text.render(&mut values);
-        let Values { warnings, spilled, env, ends, .. } = values;
+        let (warnings, Expansions { env, spilled, ends, .. }) =
+            (values.warnings, values.expansions);
         self.warn_all(warnings);
-        for (digest, text) in spilled {
-            self.leave(&spill_path(&digest), &text)?;
-        }
+        self.leave_spilled(spilled)?;
         let filled = filled.map_err(|refusals| {
             let all: Vec<_> = refusals.into_iter().map(|refusal| refusal.message).collect();
             Refusal::new(all.join("; "))
         })?;
-        let source = text.source();
-        for end in ends {
-            // What follows such a line would be script.
-            if nodes_shell::lines_like(&filled, &end) != nodes_shell::lines_like(&source, &end) {
-                return Err(Refusal::new(format!(
-                    "an output in the here-document has the line `{end}`, which would end it"
-                )));
-            }
-        }
+        stays_inside(&filled, &text.source(), &ends)?;
         Ok((filled, env))
+    }
+
+    /// Leaves texts in files that are too long for a script.
+    pub(super) fn leave_spilled(&self, spilled: Vec<(String, String)>) -> Result<(), Refusal> {
+        for (digest, text) in spilled {
+            self.leave(&spill_path(&digest), &text)?;
+        }
+        Ok(())
     }
 
     /// Leaves a file in the run's directory for whoever does the work.
@@ -137,15 +142,19 @@ impl Preparing<'_> {
         let (text, outputs) = self.fill_with(script, Into::Shell)?;
         let mut env = self.request_variables(Some(script))?;
         env.extend(outputs);
-        let argv = if text.len() > SCRIPT_BYTES {
-            let path = format!("values/{}.{}.sh", self.path, self.attempt);
-            self.leave(&path, &text)?;
-            // A path of the run may hold a placeholder too, so the script is read by its name.
-            vec!["bash".into(), format!("{RUN_ROOT}/{path}")]
-        } else {
-            vec!["bash".into(), "-c".into(), text]
-        };
+        let argv = self.shell_argv("bash", text)?;
         self.node_work(Work { env, ..Work::new(self.path.clone(), self.attempt, argv) })
+    }
+
+    /// The command that runs a script.
+    pub(super) fn shell_argv(&self, shell: &str, text: String) -> Result<Vec<String>, Refusal> {
+        if text.len() <= SCRIPT_BYTES {
+            return Ok(vec![shell.into(), "-c".into(), text]);
+        }
+        let path = format!("values/{}.{}.sh", self.path, self.attempt);
+        self.leave(&path, &text)?;
+        // A path of the run may hold a placeholder too, so the script is read by its name.
+        Ok(vec![shell.into(), format!("{RUN_ROOT}/{path}")])
     }
 
     fn script(&mut self, script: &Script) -> Result<Prepared, Refusal> {
@@ -211,6 +220,7 @@ impl Preparing<'_> {
                 let text = parts::frozen_command(&self.site.root(), name).map_err(Refusal::new)?;
                 NodeText::parse(&text)
             }
+            Words::Spell(spell) => return self.cast(prompt, spell),
         };
         let mut said = self.fill(&text, Into::Prompt)?;
         let context = self.values(Into::Prompt).variable(Var::Context)?;
@@ -222,8 +232,9 @@ impl Preparing<'_> {
             said.push_str(&answer::instruct(format));
             said.push_str(&self.complaint());
         }
-        let rules = AnswerRules { until: prompt.until.clone(), format: prompt.format.clone() };
-        self.say(prompt, said.into_bytes(), rules)
+        let (until, format) = (prompt.until.clone(), prompt.format.clone());
+        let rules = AnswerRules { until, format, contract: None };
+        self.say(prompt, said.into_bytes(), rules, BTreeMap::new())
     }
 
     /// What was wrong with the last answer, where it had the wrong form.
@@ -246,11 +257,13 @@ impl Preparing<'_> {
         }
     }
 
-    fn say(
+    /// Work that says this to an agent; `inputs` are digests of what it was made of.
+    pub(super) fn say(
         &mut self,
         prompt: &Prompt,
         said: Vec<u8>,
         rules: AnswerRules,
+        inputs: BTreeMap<String, String>,
     ) -> Result<Prepared, Refusal> {
         let provider = &self.plan.providers[&prompt.provider];
         let merged = ask::merge(provider, &prompt.params, &self.scope)
@@ -268,21 +281,30 @@ impl Preparing<'_> {
         let work = question.put(work)?;
         self.keep_prompt(&said)?;
         let stdin = (provider.input == InputMode::Stdin).then(|| Input::of(said));
-        self.node_work(Work { stdin, answer: Some(rules), ..work })
+        self.node_work(Work { stdin, answer: Some(rules), inputs, ..work })
     }
 
-    fn node_work(&mut self, work: Work) -> Result<Prepared, Refusal> {
+    pub(super) fn node_work(&mut self, work: Work) -> Result<Prepared, Refusal> {
         if self.site.debug {
             let command: Vec<_> = work.argv.iter().map(|arg| self.site.mask.text(arg)).collect();
             self.notes.push(format!("command: {command:?}"));
         }
         let ms = |limit: std::time::Duration| limit.as_millis() as u64;
+        let (timeout_ms, limit) = self.time_for(self.step.timeout.map(ms))?;
+        let file = &self.step.output.file;
+        let output_file = file.as_ref().map(|template| self.render(template)).transpose()?;
+        if let Some(path) = &output_file {
+            self.site.workspace.check(path)?;
+        }
         Ok(Prepared::Run(Box::new(Work {
             agent: self.step.agent.clone(),
             secrets: self.step.secrets.clone(),
-            timeout_ms: self.step.timeout.map(ms),
+            item: self.item(),
+            timeout_ms,
+            limit,
             idle_timeout_ms: self.step.idle_timeout.map(ms),
             capture: CaptureMode::Whole,
+            output_file,
             debug: Map::new(),
             ..work
         })))

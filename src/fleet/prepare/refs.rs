@@ -1,18 +1,17 @@
 //! What references to nodes and the variables of a request stand for, at one node of one run.
 
-use std::collections::{BTreeSet, VecDeque};
-
 use serde_json::Value;
 
 use super::Refusal;
+use super::results::whole;
+use super::shell::Expansions;
 use crate::engine::run::Slot;
 use crate::engine::{Record, Run, StepStatus};
 use crate::fleet::site::Site;
 use crate::prompt::answer;
 use crate::template::display;
-use crate::template::nodes::{Fill, NodeRef, Var, shell_word};
+use crate::template::nodes::{Fill, NodeRef, Var};
 use crate::workflow::Plan;
-use crate::workflow::nodes_shell::Spot;
 use crate::workflow::plan::{Action, Gate, Rounds, Step};
 
 /// Stands for the run's directory in work that may be done on another machine, where the volume
@@ -20,12 +19,6 @@ use crate::workflow::plan::{Action, Gate, Rounds, Step};
 pub const RUN_ROOT: &str = "@orchestrate:run-root@";
 /// Where a run's artifacts are, in its directory.
 pub const ARTIFACTS: &str = "artifacts";
-/// Text of more characters goes into a script by way of a file.
-const SPILL_CHARS: usize = 32_768;
-
-/// All outputs together take at most so much of a script's environment; the others go by way of
-/// files.
-const ENV_BYTES: usize = 512 * 1024;
 
 /// Where text is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,14 +42,8 @@ pub struct Values<'a> {
     pub into: Into,
     /// What should be known about references that stand for nothing.
     pub warnings: Vec<String>,
-    /// Texts that go by way of files: their digest, and what is in them.
-    pub spilled: Vec<(String, String)>,
-    /// Where the references of a script stand that were not put in yet.
-    pub spots: VecDeque<Option<Spot>>,
-    /// The lines that end those texts of a script in which outputs stand as they are.
-    pub ends: BTreeSet<String>,
-    /// The variables that outputs come to a script in.
-    pub env: Vec<(String, String)>,
+    /// What goes into a shell script.
+    pub expansions: Expansions,
 }
 
 /// What a reference stands for.
@@ -80,10 +67,7 @@ impl<'a> Values<'a> {
             loops,
             into,
             warnings: Vec::new(),
-            spilled: Vec::new(),
-            spots: VecDeque::new(),
-            ends: BTreeSet::new(),
-            env: Vec::new(),
+            expansions: Expansions::default(),
         }
     }
 
@@ -128,14 +112,7 @@ impl<'a> Values<'a> {
 
     /// All that a record's step has given.
     pub fn whole(&self, record: &Record) -> Result<String, Refusal> {
-        let Some(whole) = &record.whole else {
-            return Ok(record.output.clone().unwrap_or_default());
-        };
-        let path = self.site.root().join(&whole.path);
-        let bytes = std::fs::read(&path).map_err(|error| {
-            Refusal::new(format!("cannot read the output in `{}`: {error}", path.display()))
-        })?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        whole(self.site, record)
     }
 
     /// What a reference stands for. The error says why there is no such field.
@@ -200,53 +177,6 @@ impl<'a> Values<'a> {
             (None, None) => refuse(format!("is not in what `{name}` has given")),
         }
     }
-
-    /// What stands for an output in a script: the expansion of a variable, quoted as the place
-    /// needs it, so that the output is never part of the script.
-    fn expansion(&mut self, text: String, bare: bool) -> String {
-        let spot = self.spots.pop_front().flatten();
-        let safe = text.replace('\0', "");
-        match &spot {
-            // Nothing is expanded here, and nothing here is script.
-            Some(Spot::HereText(end)) => {
-                self.ends.insert(end.clone());
-                return safe;
-            }
-            Some(Spot::Comment) => return String::new(),
-            None if bare => return safe,
-            _ => {}
-        }
-        let fits = safe.chars().count() <= SPILL_CHARS && self.env_bytes() < ENV_BYTES;
-        let value = if fits {
-            let name = format!("ORCHESTRATE_REF_{}", self.env.len() + 1);
-            let value = format!("${{{name}}}");
-            self.env.push((name, safe));
-            value
-        } else {
-            self.spill(safe)
-        };
-        match spot {
-            Some(Spot::Double | Spot::HereDocument) => value,
-            Some(Spot::Single) => format!("'\"{value}\"'"),
-            _ => format!("\"{value}\""),
-        }
-    }
-
-    fn env_bytes(&self) -> usize {
-        self.env.iter().map(|(_, value)| value.len()).sum()
-    }
-
-    fn spill(&mut self, text: String) -> String {
-        let digest = crate::digest::sha256(text.as_bytes());
-        let word = shell_word(&format!("{RUN_ROOT}/{}", spill_path(&digest)));
-        self.spilled.push((digest, text));
-        format!("$(cat {word})")
-    }
-}
-
-/// Where a long text lies, in the run's directory.
-pub fn spill_path(digest: &str) -> String {
-    format!("values/{}.txt", &digest[..32])
 }
 
 /// The schema that the answers of a node have.
@@ -290,7 +220,7 @@ impl Fill for Values<'_> {
             }
         };
         Ok(match self.into {
-            Into::Shell => self.expansion(text, bare),
+            Into::Shell => self.expansions.put(&text, bare),
             _ => text,
         })
     }

@@ -93,7 +93,7 @@ fn judge_run(run: &RunSeen, script: &Script, report: &Report, wrong: &mut Vec<St
     let wanted = match run.status {
         RunStatus::Completed => Some(End::Processed),
         RunStatus::Cancelled => Some(End::Cancelled),
-        RunStatus::Failed => Some(End::Failed),
+        RunStatus::Failed | RunStatus::Blocked => Some(End::Failed),
         RunStatus::Running | RunStatus::Paused => None,
     };
     if end != wanted {

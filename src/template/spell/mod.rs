@@ -98,9 +98,44 @@ impl Spell {
         render::render(self, data, includes)
     }
 
+    /// What the spell stands for: the value of its one action, where it is nothing else, and what
+    /// it renders to otherwise. So a list stays a list.
+    pub fn value(&self, data: &Value, includes: Includes) -> Result<Value, Fault> {
+        match render::value(self, data, includes)? {
+            Some(value) => Ok(value),
+            None => self.render(data, includes).map(Value::String),
+        }
+    }
+
+    /// The names that it includes as they are written, each with a fault at its place for whoever
+    /// cannot find it. Names that are made of values are known only when it is rendered.
+    pub fn included(&self) -> Vec<(String, Fault)> {
+        let found = parse::included(&self.nodes).into_iter();
+        found.map(|(name, at)| (name, self.source.fault(at, ""))).collect()
+    }
+
+    /// The variables that must be there for it to render, each once, with a fault at its first
+    /// place. What stands in a guard or behind one need not be.
+    pub fn needs(&self) -> Vec<(String, Fault)> {
+        let found = parse::needs(&self.nodes).into_iter();
+        found.map(|(name, at)| (name, self.source.fault(at, ""))).collect()
+    }
+
+    /// What it was read from.
+    pub fn text(&self) -> &str {
+        &self.source.text
+    }
+
     /// Says whether the spell writes the variable `.name` anywhere.
     pub fn writes(&self, name: &str) -> bool {
         parse::writes(&self.nodes, name)
+    }
+}
+
+/// Two spells are one if they were read from the same.
+impl PartialEq for Spell {
+    fn eq(&self, other: &Spell) -> bool {
+        self.source.file == other.source.file && self.source.text == other.source.text
     }
 }
 

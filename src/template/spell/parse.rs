@@ -494,3 +494,97 @@ fn uses(pipe: &Pipe, name: &str) -> bool {
         Does::Call(_, operands) => operands.iter().any(used),
     })
 }
+
+/// Calls `see` with every pipe, and whether it must have a value: a condition need not.
+fn pipes<'n>(nodes: &'n [Node], see: &mut dyn FnMut(&'n Pipe, bool)) {
+    for node in nodes {
+        match node {
+            Node::Text(..) => {}
+            Node::Write(pipe) => see(pipe, true),
+            Node::If { branches, otherwise } => {
+                for (condition, body) in branches {
+                    see(condition, false);
+                    pipes(body, see);
+                }
+                pipes(otherwise, see);
+            }
+            Node::With { pipe, body, otherwise } => {
+                see(pipe, false);
+                pipes(body, see);
+                pipes(otherwise, see);
+            }
+            Node::Range { pipe, body, otherwise } => {
+                see(pipe, true);
+                pipes(body, see);
+                pipes(otherwise, see);
+            }
+        }
+    }
+}
+
+/// The names that are included as they are written, with their places.
+pub fn included(nodes: &[Node]) -> Vec<(String, Span)> {
+    let mut found = Vec::new();
+    pipes(nodes, &mut |pipe, _| included_in(pipe, &mut found));
+    found
+}
+
+fn included_in(pipe: &Pipe, found: &mut Vec<(String, Span)>) {
+    for command in &pipe.commands {
+        let (function, operands) = match &command.does {
+            Does::Call(function, operands) => (Some(*function), operands.as_slice()),
+            Does::Value(operand) => (None, std::slice::from_ref(operand)),
+        };
+        if function == Some(Function::Include)
+            && let Some(Start::Literal(name)) = operands.first().map(|operand| &operand.start)
+            && let Some(name) = name.as_str()
+        {
+            found.push((name.to_owned(), command.at));
+        }
+        for operand in operands {
+            if let Start::Group(pipe) = &operand.start {
+                included_in(pipe, found);
+            }
+        }
+    }
+}
+
+/// The variables that must be there, each once, with their places. Only what is surely read
+/// counts: not what stands in or behind a condition, nor what flows into a `default`.
+pub fn needs(nodes: &[Node]) -> Vec<(String, Span)> {
+    let mut found: Vec<(String, Span)> = Vec::new();
+    for node in nodes {
+        let (Node::Write(pipe) | Node::Range { pipe, .. }) = node else { continue };
+        needed_by(pipe, &mut found);
+    }
+    found
+}
+
+fn needed_by(pipe: &Pipe, found: &mut Vec<(String, Span)>) {
+    let guards = |command: &Command| match &command.does {
+        Does::Call(function, _) => {
+            matches!(function, Function::Default | Function::And | Function::Or)
+        }
+        Does::Value(_) => false,
+    };
+    if pipe.commands.iter().any(guards) {
+        return;
+    }
+    for command in &pipe.commands {
+        let operands = match &command.does {
+            Does::Call(_, operands) => operands.as_slice(),
+            Does::Value(operand) => std::slice::from_ref(operand),
+        };
+        for operand in operands {
+            match (&operand.start, operand.fields.first()) {
+                (Start::Dot | Start::Root, Some(name)) => {
+                    if !found.iter().any(|(known, _)| known == name) {
+                        found.push((name.clone(), operand.at));
+                    }
+                }
+                (Start::Group(pipe), _) => needed_by(pipe, found),
+                _ => {}
+            }
+        }
+    }
+}

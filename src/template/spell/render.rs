@@ -18,6 +18,23 @@ pub fn render(spell: &Spell, data: &Value, includes: Includes) -> Result<Vec<Pie
     Frame::new(&mut shared, spell, Vec::new(), Vec::new()).run(&spell.nodes)
 }
 
+/// The value of a spell that is one action and nothing else.
+pub fn value(spell: &Spell, data: &Value, includes: Includes) -> Result<Option<Value>, Fault> {
+    let [Node::Write(pipe)] = spell.nodes.as_slice() else { return Ok(None) };
+    if pipe.sets != Sets::Nothing {
+        return Ok(None);
+    }
+    let mut shared = Shared { data, includes, known: HashMap::new(), rounds: 0 };
+    let mut frame = Frame::new(&mut shared, spell, Vec::new(), Vec::new());
+    let value = frame.pipe(pipe, &Val::Root, Missing::Fault)?;
+    let value = frame.owned(&value);
+    let bytes = print(&value).len();
+    if bytes > MAX_OUTPUT {
+        return frame.fault(pipe.at, format!("the value has more than {MAX_OUTPUT} bytes"));
+    }
+    Ok(Some(value))
+}
+
 /// A value while rendering. Copies are cheap.
 #[derive(Clone)]
 enum Val<'d> {

@@ -41,6 +41,8 @@ pub enum Standing {
     Completed,
     Failed,
     Cancelled,
+    /// A step of it failed, and it waits to be taken up there.
+    Blocked,
     /// Its files cannot be read.
     Damaged,
 }
@@ -56,13 +58,15 @@ impl Standing {
             Standing::Completed => "completed",
             Standing::Failed => "failed",
             Standing::Cancelled => "cancelled",
+            Standing::Blocked => "blocked",
             Standing::Damaged => "damaged",
         }
     }
 
     /// Nothing more will happen to the run unless somebody asks for it.
     pub fn is_over(self) -> bool {
-        matches!(self, Standing::Completed | Standing::Failed | Standing::Cancelled)
+        use Standing::{Blocked, Cancelled, Completed, Failed};
+        matches!(self, Completed | Failed | Cancelled | Blocked)
     }
 }
 
@@ -420,6 +424,7 @@ pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
         (RunStatus::Completed, _) => Standing::Completed,
         (RunStatus::Failed, _) => Standing::Failed,
         (RunStatus::Cancelled, _) => Standing::Cancelled,
+        (RunStatus::Blocked, _) => Standing::Blocked,
         (RunStatus::Paused, _) => Standing::Paused,
         (RunStatus::Running, Owner::Process { .. }) => Standing::Running,
         (RunStatus::Running, Owner::Locked { .. }) => Standing::Doubtful,

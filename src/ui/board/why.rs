@@ -17,6 +17,10 @@ pub fn why_run(detail: &RunDetail) -> String {
             format!("run {id} was cancelled{at}{reason}")
         }
         Standing::Failed => why_failed(run, steps),
+        Standing::Blocked => {
+            let why = why_failed(run, steps);
+            format!("{why}; `orchestrate resume {id}` goes on with that step")
+        }
         Standing::Damaged => why_damaged(run),
         Standing::Queued => why_queued(run),
         Standing::Stopped => why_stopped(run),
@@ -68,13 +72,14 @@ pub(super) fn why_damaged(run: &RunView) -> String {
 
 fn why_failed(run: &RunView, steps: &[StepView]) -> String {
     let id = &run.run_id;
+    let word = if run.state == Standing::Blocked { "is blocked" } else { "failed" };
     if let Some(error) = &run.error {
-        return format!("run {id} failed: {error}");
+        return format!("run {id} {word}: {error}");
     }
-    let Some(failed) = run.failed_steps.last() else { return format!("run {id} failed") };
+    let Some(failed) = run.failed_steps.last() else { return format!("run {id} {word}") };
     let error = steps.iter().find(|step| step.step == *failed).and_then(|s| s.error.as_deref());
     let because = error.map(|error| format!(", because: {error}")).unwrap_or_default();
-    format!("run {id} failed at {} `{failed}`{because}", run.unit)
+    format!("run {id} {word} at {} `{failed}`{because}", run.unit)
 }
 
 fn why_paused(run: &RunView, steps: &[StepView]) -> String {
@@ -146,7 +151,7 @@ pub fn remark(run: &RunView) -> String {
         }
         (Standing::Paused, _) => "waits for a person; orchestrate pending".to_owned(),
         (Standing::Stopped, _) => format!("nobody drives it; orchestrate resume {id}"),
-        (Standing::Failed, _) => match (&run.error, run.failed_steps.last()) {
+        (Standing::Failed | Standing::Blocked, _) => match (&run.error, run.failed_steps.last()) {
             (Some(error), _) => error.clone(),
             (None, Some(step)) => format!("at `{step}`"),
             (None, None) => String::new(),

@@ -141,6 +141,7 @@ fn word(status: RunStatus) -> &'static str {
         RunStatus::Completed => "completed",
         RunStatus::Cancelled => "been cancelled",
         RunStatus::Failed => "failed",
+        RunStatus::Blocked => "been blocked",
         RunStatus::Running | RunStatus::Paused => "not ended",
     }
 }

@@ -231,8 +231,10 @@ impl Old {
 /// cannot be read may be repaired: neither is over.
 fn look_at(path: &Path, id: &RunId, age_ms: u64) -> (bool, bool) {
     let (status, touched) = last_known(path, id);
-    let over =
-        matches!(status, Some(RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled));
+    let over = matches!(
+        status,
+        Some(RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked)
+    );
     (over, SystemClock.now().ms_since(touched) > age_ms)
 }
 

@@ -19,11 +19,13 @@ use crate::engine::{Event, OnError, Origin, Policy, Request, Run, RunStatus};
 use crate::digest::sha256;
 use crate::disk;
 use crate::fleet::config::ConfigError;
+use crate::fleet::grimoires;
 use crate::fleet::member::chance;
 use crate::fleet::open::compile_in;
 use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::{self, Environment};
+use crate::fleet::spellbook::{self, Page};
 use crate::fleet::{Config, Drive, Finish, Site, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
@@ -254,6 +256,8 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
     /// The files beside it that it is made of.
     pub parts: Vec<Kept>,
+    /// The spells that it is made of.
+    pub spells: Vec<Page>,
 }
 
 impl Loaded {
@@ -271,10 +275,26 @@ pub fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
     if file.exists() { file.to_owned() } else { around.workspace.join(file) }
 }
 
-/// Reads and compiles a workflow file; every problem of it is in the failure.
+/// Reads and compiles a workflow file, or a grimoire by its name; every problem of it is in the
+/// failure.
 pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
-    let text = read_workflow(around, file).map_err(|message| Failure::new(2, message))?;
-    load_text(around, &file.display().to_string(), &text)
+    let (file, text) = find_workflow(around, file).map_err(|message| Failure::new(2, message))?;
+    load_text(around, &file, &text)
+}
+
+/// A workflow file, or a grimoire by its name: what it is called, and its text.
+pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, String), String> {
+    let name = file.display().to_string();
+    if !workflow_path(around, file).exists() {
+        let found = grimoires::find(&name, &|path| {
+            let path = Path::new(path);
+            workflow_path(around, path).exists().then(|| read_workflow(around, path))
+        });
+        if let Some(found) = found {
+            return found;
+        }
+    }
+    read_workflow(around, file).map(|text| (name, text))
 }
 
 /// Compiles the text of a workflow that is called so.
@@ -283,7 +303,11 @@ pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded
     let (plan, warnings) = compile_in(&workspace, &around.config, text)
         .map_err(|problems| Failure::in_text(problems, name, text))?;
     let parts = request::gather(around, name, &plan)?;
-    Ok(Loaded { plan, file: name.to_owned(), text: text.to_owned(), warnings, parts })
+    let limit = around.config.input_bytes;
+    let read = |path: &str| workspace.read_text(path, limit);
+    let spells = spellbook::gather(&plan, &read)
+        .map_err(|problems| Failure::in_text(problems, name, text))?;
+    Ok(Loaded { plan, file: name.to_owned(), text: text.to_owned(), warnings, parts, spells })
 }
 
 /// Reads a workflow file as text. The error is a whole message.
@@ -432,8 +456,13 @@ fn fill(
     Ok(Owned { plan: new.plan, run, store, lock })
 }
 
-/// Copies the files that a workflow of nodes is made of, and makes the place for what it will make.
+/// Copies the files that a workflow is made of, and makes the place for what it will make.
 fn keep_parts(root: &Path, new: &NewRun) -> Result<(), StoreError> {
+    spellbook::keep(root, &new.loaded.spells).map_err(|(path, source)| StoreError {
+        doing: "write",
+        path,
+        source,
+    })?;
     if new.plan.root.edges.is_none() {
         return Ok(());
     }
@@ -607,6 +636,7 @@ pub fn tell_end(
     let (code, word) = match finish {
         Finish::Ended(RunStatus::Completed) => (0, "completed"),
         Finish::Ended(RunStatus::Cancelled) => (4, "cancelled"),
+        Finish::Ended(RunStatus::Blocked) => (1, "blocked"),
         Finish::Ended(_) => (1, "failed"),
         Finish::Stopped => (stopped, "stopped"),
         Finish::Paused => (3, "paused"),

@@ -87,6 +87,7 @@ impl Failure {
 
 /// A problem of a text, for programs.
 pub fn problem_json(file: &str, problem: &Problem) -> Value {
+    let file = problem.elsewhere.as_ref().map_or(file, |(file, _)| file);
     json!({
         "file": file,
         "line": problem.place.map(|place| place.line),

@@ -10,7 +10,7 @@ use crate::engine::Request;
 use crate::fleet::parts::{self, Library};
 use crate::git::Git;
 use crate::template::nodes::{NodeText, Var};
-use crate::workflow::plan::{Action, Code, PartKind, Plan, Step, Words};
+use crate::workflow::plan::{Action, Code, PartKind, Plan, ShellText, Step, Words};
 use crate::workflow::yaml;
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -133,9 +133,9 @@ fn named(plan: &Plan, kept: &[Kept]) -> BTreeSet<Var> {
         let text = match &step.action {
             Action::Prompt(prompt) => match &prompt.words {
                 Words::Inline(text) => Some(text),
-                Words::Command(_) => None,
+                Words::Command(_) | Words::Spell(_) => None,
             },
-            Action::Shell { script } => Some(script),
+            Action::Shell { script: ShellText::Node(script) } => Some(script),
             Action::Script(script) => match &script.code {
                 Code::Inline(text) => Some(text),
                 Code::Named(_) => None,

@@ -9,6 +9,7 @@ use super::{Common, Failure, cancel, coordinator, fleet, retry, show};
 use crate::disk;
 use crate::engine::{Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
+use crate::fleet::grimoires;
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
@@ -240,6 +241,9 @@ fn cannot_open(error: OpenError, id: &RunId) -> Failure {
 /// A workflow that was changed since is not the one the run is of.
 pub fn check_source(around: &Surroundings, run: &Run) -> Result<(), Failure> {
     let file = &run.origin.workflow_file;
+    if grimoires::is_built_in(file) {
+        return Ok(());
+    }
     match std::fs::read(common::workflow_path(around, Path::new(file))) {
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
             let message = format!("`{file}` was changed since run {} began", run.id);

@@ -8,7 +8,9 @@ use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::RequestArgs;
 use super::{Common, Failure, clean, coordinator, processed, signals, submit};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block, Rounds, RoundsKind, Words};
+use crate::workflow::plan::{
+    Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
+};
 use crate::workflow::yaml;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -188,21 +190,32 @@ fn dry_run(around: &Surroundings, loaded: &Loaded) -> Result<u8, Failure> {
 fn outline(block: &Block, depth: usize) {
     for (index, step) in block.steps.iter().enumerate() {
         println!("{}{}. {}: {}", "  ".repeat(depth), index + 1, step.name, kind(&step.action));
-        if let Action::Each(each) = &step.action {
-            outline(&each.block, depth + 1);
+        if let Some(inner) = repeated(step) {
+            outline(inner, depth + 1);
         }
     }
 }
 
 fn outline_json(block: &Block) -> Vec<Value> {
-    let step = |step: &crate::workflow::plan::Step| {
+    let step = |step: &Step| {
         let mut value = serde_json::json!({ "name": step.name, "does": kind(&step.action) });
-        if let Action::Each(each) = &step.action {
-            value["steps"] = outline_json(&each.block).into();
+        if let Some(inner) = repeated(step) {
+            value["steps"] = outline_json(inner).into();
         }
         value
     };
     block.steps.iter().map(step).collect()
+}
+
+/// The steps that an author put inside of this one.
+fn repeated(step: &Step) -> Option<&Block> {
+    match &step.action {
+        Action::Each(each) => Some(&each.block),
+        Action::Rounds(rounds) if matches!(rounds.kind, RoundsKind::Steps { .. }) => {
+            Some(&rounds.block)
+        }
+        _ => None,
+    }
 }
 
 fn kind(action: &Action) -> String {
@@ -217,12 +230,21 @@ fn kind(action: &Action) -> String {
         Action::Prompt(prompt) => match &prompt.words {
             Words::Inline(_) => format!("prompt for {}", prompt.provider),
             Words::Command(name) => format!("command file {name} for {}", prompt.provider),
+            Words::Spell(spell) => match &spell.source {
+                SpellSource::Named(name) => format!("spell {name} for {}", prompt.provider),
+                SpellSource::Inline(_) => format!("inline spell for {}", prompt.provider),
+            },
         },
-        Action::Shell { .. } => "bash".into(),
+        Action::Shell { script: ShellText::Node(_) } => "bash".into(),
+        Action::Shell { script: ShellText::Spell(_) } => "shell script".into(),
         Action::Script(_) => "script".into(),
-        Action::Rounds(Rounds { kind: RoundsKind::Loop, most, .. }) => {
+        Action::Rounds(Rounds {
+            kind: RoundsKind::Loop | RoundsKind::Steps { .. }, most, ..
+        }) => {
             format!("loop of at most {most} rounds")
         }
+        Action::Merge { review: true } => "merge after review".into(),
+        Action::Merge { review: false } => "merge".into(),
         Action::Rounds(_) | Action::Gate(_) => "approval".into(),
         Action::Cancel { .. } => "cancel".into(),
     }

@@ -8,6 +8,7 @@ use super::common::{self, Surroundings};
 use super::failure::problem_json;
 use super::{Common, Failure};
 use crate::fleet::open::compile_in;
+use crate::fleet::spellbook;
 use crate::workflow::Problem;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -27,8 +28,8 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
     let mut found = Vec::new();
     for path in &args.workflows {
         let file = path.display().to_string();
-        let text = match common::read_workflow(&around, path) {
-            Ok(text) => text,
+        let (file, text) = match common::find_workflow(&around, path) {
+            Ok(found) => found,
             Err(message) => {
                 tell(&around, &file, "", &[Problem::error(message)], &mut found);
                 code = 2;
@@ -36,7 +37,11 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
             }
         };
         let problems = match compile_in(&workspace, &around.config, &text) {
-            Ok((_, warnings)) => warnings,
+            Ok((plan, warnings)) => {
+                let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
+                let lost = spellbook::gather(&plan, &read).err().unwrap_or_default();
+                lost.into_iter().chain(warnings).collect()
+            }
             Err(problems) => problems,
         };
         let wrong = |problem: &Problem| args.strict || problem.is_error();

@@ -20,7 +20,8 @@ use crate::ids::StepPath;
 use crate::template::{Hole, Missing, Scope, Template};
 use crate::workflow::Plan;
 use crate::workflow::plan::{
-    Action, Block, Edges, Handlers, JoinRule, RoundsKind, Runtime, Step, Target, Test, When, Words,
+    Action, Block, Edges, Handlers, JoinRule, RoundsKind, Runtime, ShellText, SpellSource, Step,
+    Target, Test, When, Words,
 };
 
 /// How much of a condition is shown in a node.
@@ -76,6 +77,8 @@ pub enum Kind {
     Loop,
     Approval,
     Cancel,
+    Spell,
+    Merge,
     /// Where a `goto` ends the run.
     End,
 }
@@ -93,6 +96,8 @@ impl Kind {
             Kind::Loop => "loop",
             Kind::Approval => "approval",
             Kind::Cancel => "cancel",
+            Kind::Spell => "spell",
+            Kind::Merge => "merge",
             Kind::End => "end",
         }
     }
@@ -106,23 +111,26 @@ impl Kind {
             Action::Prompt(prompt) => match prompt.words {
                 Words::Inline(_) => Kind::Prompt,
                 Words::Command(_) => Kind::Command,
+                Words::Spell(_) => Kind::Spell,
             },
-            Action::Shell { .. } => Kind::Bash,
+            Action::Shell { script: ShellText::Node(_) } => Kind::Bash,
+            Action::Shell { script: ShellText::Spell(_) } => Kind::Script,
             Action::Script(_) => Kind::Script,
             Action::Rounds(rounds) => match rounds.kind {
-                RoundsKind::Loop => Kind::Loop,
+                RoundsKind::Loop | RoundsKind::Steps { .. } => Kind::Loop,
                 RoundsKind::Approval => Kind::Approval,
             },
             Action::Gate(_) => Kind::Approval,
             Action::Cancel { .. } => Kind::Cancel,
+            Action::Merge { .. } => Kind::Merge,
         }
     }
 
     /// How it is drawn.
     fn shape(self) -> Shape {
         match self {
-            Kind::Exec | Kind::Bash | Kind::Script => Shape::Box,
-            Kind::Command | Kind::Provider | Kind::Prompt => Shape::Round,
+            Kind::Exec | Kind::Bash | Kind::Script | Kind::Merge => Shape::Box,
+            Kind::Command | Kind::Provider | Kind::Prompt | Kind::Spell => Shape::Round,
             Kind::Loop | Kind::Each => Shape::Double,
             Kind::Approval => Shape::Hexagon,
             Kind::Wait => Shape::Slanted,
@@ -333,6 +341,17 @@ impl Progress {
     }
 }
 
+/// The steps that an author wrote inside of a step.
+fn written_inside(step: &Step) -> Option<&Block> {
+    match &step.action {
+        Action::Each(each) => Some(&each.block),
+        Action::Rounds(rounds) if matches!(rounds.kind, RoundsKind::Steps { .. }) => {
+            Some(&rounds.block)
+        }
+        _ => None,
+    }
+}
+
 /// The numbers of a block's nodes, and of those in its loops.
 struct Level {
     nodes: Vec<usize>,
@@ -361,19 +380,16 @@ impl Drawing<'_> {
             let number = self.graph.nodes.len();
             self.graph.nodes.push(node);
             level.nodes.push(number);
-            level.inner.push(match &step.action {
-                Action::Each(each) => {
-                    let (item, body) = newest(slot);
-                    loops.push((step.name.clone(), item));
-                    // Of an item that never began, all is yet to come.
-                    let none = Body::new(&each.block, 0);
-                    let body = body.or(self.seen.map(|_| &none));
-                    let inner = self.nodes(&each.block, body, Some(number), loops);
-                    loops.pop();
-                    Some(inner)
-                }
-                _ => None,
-            });
+            level.inner.push(written_inside(step).map(|block| {
+                let (item, body) = newest(slot);
+                loops.push((step.name.clone(), item));
+                // Of an item that never began, all is yet to come.
+                let none = Body::new(block, 0);
+                let body = body.or(self.seen.map(|_| &none));
+                let inner = self.nodes(block, body, Some(number), loops);
+                loops.pop();
+                inner
+            }));
         }
         level
     }
@@ -391,6 +407,10 @@ impl Drawing<'_> {
             Action::Ask { provider, .. } => Some(provider.clone()),
             Action::Prompt(prompt) => match &prompt.words {
                 Words::Command(name) => Some(name.clone()),
+                Words::Spell(spell) => match &spell.source {
+                    SpellSource::Named(name) => Some(name.clone()),
+                    SpellSource::Inline(_) => None,
+                },
                 Words::Inline(_) => None,
             },
             Action::Script(script) => Some(match script.runtime {
@@ -540,6 +560,7 @@ fn asks(slot: &Slot) -> bool {
 fn condition(when: &When) -> String {
     match when {
         When::Outputs(condition) => condition.text().to_owned(),
+        When::Spell(spell) => spell.text().to_owned(),
         When::Test(Test { equals, exists, not_exists }) => {
             let equals = equals.as_ref();
             let equals = equals.map(|(one, other)| format!("{} = {}", text(one), text(other)));

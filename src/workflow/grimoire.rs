@@ -1,0 +1,361 @@
+//! The dialect of grimoires: steps one after the other, written around spells.
+//!
+//! A grimoire is told by its steps: they carry a `type`, and the file has no `version`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use serde_json::{Map, Value as Json};
+
+use super::fields::{Fields, Findings, suggest};
+use super::plan::{
+    Action, Block, CaptureMode, Dirs, Mention, OnFail, OnMost, Output, Param, Plan, Prompt,
+    Provider, Rounds, RoundsKind, ShellText, Step, Version, When, Words,
+};
+use super::problem::Problem;
+use super::yaml::{Node, Value};
+use super::{Compiled, Configured, grimoire_names, spells, steps};
+use crate::template::spell::Spell;
+
+const AGENT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+const SCRIPT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+const ROUNDS: u64 = 10;
+
+const TOP: [&str; 4] = ["name", "description", "timeout", "steps"];
+
+/// What a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Agent,
+    Script,
+    Loop,
+    Merge,
+}
+
+impl Kind {
+    const ALL: [(&'static str, Kind); 4] = [
+        ("agent", Kind::Agent),
+        ("script", Kind::Script),
+        ("loop", Kind::Loop),
+        ("merge", Kind::Merge),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
+
+    /// The fields that such a step has, beside `name` and `type`.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Kind::Agent => &[
+                "spell",
+                "input",
+                "output",
+                "contract",
+                "system_prompt",
+                "when",
+                "on_fail",
+                "on_success",
+                "timeout",
+                "agent",
+                "provider",
+                "model",
+            ],
+            Kind::Script => &["command", "when", "on_fail", "on_success", "output", "timeout"],
+            Kind::Loop => &["steps", "max_iterations", "on_max_iterations", "timeout"],
+            Kind::Merge => &["require_review"],
+        }
+    }
+}
+
+/// Whether a document is a grimoire.
+pub fn is(document: &Node) -> bool {
+    let steps = match document.get("steps").map(|steps| &steps.value) {
+        Some(Value::List(steps)) if document.get("version").is_none() => steps,
+        _ => return false,
+    };
+    steps.iter().any(|step| step.get("type").is_some())
+}
+
+struct Reading<'a> {
+    findings: &'a Findings,
+    configured: &'a dyn Configured,
+    /// Whether the provider of the settings has been looked for.
+    default_sought: Cell<bool>,
+    providers: RefCell<BTreeMap<String, Provider>>,
+    spells: RefCell<Vec<Mention>>,
+}
+
+pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
+    let findings = Findings::default();
+    let plan = open(&findings, document, "the grimoire", &TOP, None)
+        .and_then(|top| read_top(&top, configured));
+    let problems = findings.into_problems();
+    let (errors, warnings): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_error);
+    match plan {
+        Some(plan) if errors.is_empty() => Ok(Compiled { plan, warnings, paths: Vec::new() }),
+        _ => Err(errors.into_iter().chain(warnings).collect()),
+    }
+}
+
+/// Opens a map and reports each key that does not belong in it: to which type of step it does,
+/// where there is one, else what it may have been meant to be.
+fn open<'a>(
+    findings: &'a Findings,
+    node: &'a Node,
+    what: impl Into<String>,
+    keys: &[&'static str],
+    kind: Option<Kind>,
+) -> Option<Fields<'a>> {
+    let what = what.into();
+    let Value::Map(pairs) = &node.value else {
+        findings.error(node.place, format!("{what} must be a map, not {}", node.kind()));
+        return None;
+    };
+    for (key, _) in pairs {
+        let Some(name) = key.text() else {
+            findings.error(key.place, format!("a key of {what} must be text, not {}", key.kind()));
+            continue;
+        };
+        if keys.contains(&name) {
+            continue;
+        }
+        let others = Kind::ALL.iter().filter(|(_, other)| other.keys().contains(&name));
+        let others: Vec<_> = others.map(|(word, _)| format!("`type: {word}`")).collect();
+        let problem = Problem::error(format!("{what} has no field `{name}`")).at(key.place);
+        findings.add(match kind {
+            Some(kind) if !others.is_empty() => {
+                let (others, kind) = (others.join(" and "), kind.name());
+                problem
+                    .hint(format!("it belongs to {others}, and this is a step of `type: {kind}`"))
+            }
+            _ => suggest(problem, name, keys.iter().copied()),
+        });
+    }
+    Some(Fields { findings, node, what })
+}
+
+fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
+    let name = required(top, "name").map(str::to_owned);
+    let reading = Reading {
+        findings: top.findings,
+        configured,
+        default_sought: Cell::default(),
+        providers: RefCell::default(),
+        spells: RefCell::default(),
+    };
+    let steps = top.get("steps")?;
+    grimoire_names::check(top.findings, steps);
+    let root = read_block(&reading, steps, "`steps`", 0)?;
+    Some(Plan {
+        version: Version::V1_4,
+        name,
+        description: top.text("description").map(str::to_owned),
+        strict_flow: true,
+        context: Map::new(),
+        providers: reading.providers.into_inner(),
+        dirs: Dirs {
+            inbox: "inbox".into(),
+            processed: "processed".into(),
+            failed: "failed".into(),
+            task_extension: ".task".into(),
+        },
+        root,
+        parts: Vec::new(),
+        spells: reading.spells.into_inner(),
+        exclusive: false,
+        timeout: top.duration("timeout", ""),
+    })
+}
+
+/// A text that must be there and not blank.
+fn required<'a>(fields: &Fields<'a>, key: &str) -> Option<&'a str> {
+    let Some(node) = fields.get(key) else {
+        fields.findings.error(fields.node.place, format!("{} has no `{key}`", fields.what));
+        return None;
+    };
+    let text = fields.text(key)?;
+    if text.trim().is_empty() {
+        fields.findings.error(node.place, format!("`{key}` of {} is empty", fields.what));
+        return None;
+    }
+    Some(text)
+}
+
+fn read_block(reading: &Reading, node: &Node, what: &str, depth: usize) -> Option<Block> {
+    let Value::List(nodes) = &node.value else {
+        let message = format!("{what} must be a list of steps, not {}", node.kind());
+        reading.findings.error(node.place, message);
+        return None;
+    };
+    if nodes.is_empty() {
+        reading.findings.error(node.place, format!("{what} has no step in it"));
+    }
+    let steps: Vec<_> = nodes.iter().filter_map(|node| read_step(reading, node, depth)).collect();
+    let names = steps.iter().enumerate().map(|(index, step)| (step.name.clone(), index));
+    let by_name: HashMap<_, _> = names.collect();
+    Some(Block { steps, by_name, edges: None })
+}
+
+fn read_step(reading: &Reading, node: &Node, depth: usize) -> Option<Step> {
+    let findings = reading.findings;
+    let name = node.get("name").and_then(Node::text).unwrap_or_default();
+    let what = match name {
+        "" => "this step".to_owned(),
+        name => format!("step `{name}`"),
+    };
+    let Value::Map(_) = &node.value else {
+        findings.error(node.place, format!("{what} must be a map, not {}", node.kind()));
+        return None;
+    };
+    let bare = Fields { findings, node, what: what.clone() };
+    if node.get("type").is_none() {
+        let problem = Problem::error(format!("{what} has no `type`")).at(node.place);
+        findings.add(problem.hint("it is one of `agent`, `script`, `loop` and `merge`"));
+        return None;
+    }
+    let kind = bare.choice("type", &Kind::ALL)?;
+    let keys: Vec<_> = ["name", "type"].iter().chain(kind.keys()).copied().collect();
+    let fields = open(findings, node, what, &keys, Some(kind))?;
+    fields.text("name");
+    let step = match kind {
+        Kind::Agent => agent(reading, &fields),
+        Kind::Script => script(&fields),
+        Kind::Loop => repeated(reading, &fields, depth),
+        Kind::Merge => {
+            let review = fields.boolean("require_review").unwrap_or(true);
+            Some(Step::new("", Action::Merge { review }))
+        }
+    }?;
+    let blocks = [("continue", OnFail::Continue), ("block", OnFail::Block)];
+    Some(Step {
+        name: name.to_owned(),
+        when: when(&fields),
+        on_fail: Some(fields.choice("on_fail", &blocks).unwrap_or(OnFail::Block)),
+        exit_loop: exits(&fields, depth),
+        alias: spells::alias(&fields),
+        ..step
+    })
+}
+
+/// Whether the success of a step ends the loop around it.
+fn exits(fields: &Fields, depth: usize) -> bool {
+    let exits = fields.choice("on_success", &[("exit_loop", true)]).unwrap_or(false);
+    if exits && depth == 0 {
+        let place = fields.get("on_success").map_or(fields.node.place, |node| node.place);
+        let message = format!("{} is in no loop that `exit_loop` could end", fields.what);
+        fields.findings.error(place, message);
+    }
+    exits
+}
+
+/// A step whose output is kept whole, however long it is.
+fn whole(action: Action, timeout: Option<Duration>) -> Step {
+    let output = Output { capture: CaptureMode::Whole, ..Output::default() };
+    Step { output, timeout, ..Step::new("", action) }
+}
+
+fn agent(reading: &Reading, fields: &Fields) -> Option<Step> {
+    if fields.get("spell").is_none() {
+        let problem = Problem::error(format!("{} has no `spell`", fields.what));
+        let hint = "name a spell, or write one: `spell: |`";
+        fields.findings.add(problem.at(fields.node.place).hint(hint));
+    }
+    let repair = reading.configured.contract_repair();
+    let spell = spells::read(fields, &reading.spells, true, repair);
+    let timeout = fields.duration("timeout", "").unwrap_or(AGENT_TIMEOUT);
+    steps::check_agent(fields);
+    let provider = reading.provider(fields);
+    let model = fields.text("model").map(|model| Param::Fixed(Json::from(model)));
+    let params = model.map(|model| ("model".to_owned(), model)).into_iter().collect();
+    let (format, until) = (None, None);
+    let words = Words::Spell(Box::new(spell?));
+    let prompt = Prompt { words, provider, params, format, until, fresh: true };
+    let agent = fields.text("agent").map(str::to_owned);
+    Some(Step { agent, ..whole(Action::Prompt(prompt), Some(timeout)) })
+}
+
+impl Reading<'_> {
+    /// The provider that a step asks.
+    fn provider(&self, fields: &Fields) -> String {
+        let own = fields.text("provider");
+        let name = own.unwrap_or_else(|| self.configured.default_provider());
+        let known = self.providers.borrow().contains_key(name);
+        if !known && (own.is_some() || !self.default_sought.replace(true)) {
+            self.know(fields, name);
+        }
+        name.to_owned()
+    }
+
+    fn know(&self, fields: &Fields, name: &str) {
+        let all = self.configured.providers();
+        if let Some(provider) = all.get(name) {
+            self.providers.borrow_mut().insert(name.to_owned(), provider.clone());
+            return;
+        }
+        let place = fields.get("provider").map_or(fields.node.place, |node| node.place);
+        let what = &fields.what;
+        let message = format!("{what} asks the provider `{name}`, but there is none of that name");
+        let problem = Problem::error(message).at(place);
+        let problem = suggest(problem, name, all.keys().map(String::as_str));
+        self.findings.add(match problem.hint {
+            Some(_) => problem,
+            None => problem.hint("define it under `providers:` in the settings"),
+        });
+    }
+}
+
+fn script(fields: &Fields) -> Option<Step> {
+    let timeout = fields.duration("timeout", "").unwrap_or(SCRIPT_TIMEOUT);
+    required(fields, "command")?;
+    let script = ShellText::Spell(spells::template(fields, "command")?);
+    Some(whole(Action::Shell { script }, Some(timeout)))
+}
+
+fn repeated(reading: &Reading, fields: &Fields, depth: usize) -> Option<Step> {
+    let most = match fields.get("max_iterations") {
+        None => Some(ROUNDS),
+        Some(_) => fields.integer("max_iterations", 1, 10_000),
+    };
+    let choices =
+        [("block", OnMost::Block), ("continue", OnMost::Continue), ("exit", OnMost::Fail)];
+    let on_most = fields.choice("on_max_iterations", &choices).unwrap_or(OnMost::Block);
+    let timeout = fields.duration("timeout", "");
+    let Some(steps) = fields.get("steps") else {
+        fields.findings.error(fields.node.place, format!("{} has no `steps`", fields.what));
+        return None;
+    };
+    let block = read_block(reading, steps, &format!("`steps` of {}", fields.what), depth + 1)?;
+    let rounds = Rounds { block, kind: RoundsKind::Steps { on_most }, most: most? as u32 };
+    Some(Step { timeout, ..Step::new("", Action::Rounds(rounds)) })
+}
+
+/// A condition, which must come to true, false or a number.
+fn when(fields: &Fields) -> Option<When> {
+    let node = fields.get("when")?;
+    let written = match &node.value {
+        Value::Bool(_) | Value::Number(_) => node.to_json().to_string(),
+        _ => fields.text("when")?.to_owned(),
+    };
+    if !written.contains("{{") && truth(&written).is_none() {
+        let message = format!("`when` of {} is never true or false", fields.what);
+        let hint = "write a template such as `{{.previous.failed}}`";
+        fields.findings.add(Problem::error(message).at(node.place).hint(hint));
+        return None;
+    }
+    let parsed = match &node.value {
+        Value::Text(_) => spells::template(fields, "when"),
+        _ => Spell::parse("when", &written).ok(),
+    };
+    parsed.map(When::Spell)
+}
+
+/// What a condition that rendered to this means; nothing for what is neither.
+pub fn truth(rendered: &str) -> Option<bool> {
+    match rendered.trim() {
+        "true" => Some(true),
+        "false" => Some(false),
+        number => number.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| n != 0.0),
+    }
+}

@@ -1,0 +1,86 @@
+//! The names of a grimoire's steps, and of their outputs: one name for one thing in all of it,
+//! because spells know results by it wherever they are.
+
+use std::collections::HashMap;
+
+use super::fields::Findings;
+use super::problem::{Place, Problem};
+use super::spells::RESERVED;
+use super::yaml::{Node, Value};
+use crate::ids::name_fault;
+
+/// Checks all names of a tree of steps.
+pub fn check(findings: &Findings, steps: &Node) {
+    let mut seen = Seen { findings, names: HashMap::new() };
+    seen.steps(steps);
+    seen.outputs(steps);
+}
+
+struct Seen<'a> {
+    findings: &'a Findings,
+    /// By how spells and files see them.
+    names: HashMap<String, String>,
+}
+
+impl Seen<'_> {
+    fn steps(&mut self, steps: &Node) {
+        let Value::List(steps) = &steps.value else { return };
+        for step in steps {
+            match step.get("name") {
+                Some(node) => self.name(node),
+                None if matches!(step.value, Value::Map(_)) => {
+                    self.findings.error(step.place, "this step has no `name`");
+                }
+                None => {}
+            }
+            if let Some(inner) = step.get("steps") {
+                self.steps(inner);
+            }
+        }
+    }
+
+    fn name(&mut self, node: &Node) {
+        let Some(name) = node.text() else { return };
+        let refuse = |why: &str| {
+            self.findings.error(node.place, format!("`{name}` cannot name a step: {why}"));
+        };
+        if let Some(fault) = name_fault(name) {
+            refuse(fault);
+        } else if RESERVED.contains(&folded(name).as_str()) {
+            refuse("spells know something else by it");
+        } else {
+            self.once(name, node.place, "two steps");
+        }
+    }
+
+    fn once(&mut self, name: &str, place: Place, what: &str) {
+        let Some(other) = self.names.insert(folded(name), name.to_owned()) else { return };
+        if other == name {
+            self.findings.error(place, format!("{what} are named `{name}`"));
+            return;
+        }
+        let problem = Problem::error(format!("`{name}` and `{other}` are one name")).at(place);
+        self.findings.add(problem.hint("`-` and `_` meet in spells, and letters in file names"));
+    }
+
+    fn outputs(&mut self, steps: &Node) {
+        let Value::List(steps) = &steps.value else { return };
+        for step in steps {
+            let name = step.get("name").and_then(Node::text);
+            if let Some(node) = step.get("output")
+                && let Some(output) = node.text()
+                && Some(output) != name
+            {
+                self.once(output, node.place, "two results");
+            }
+            if let Some(inner) = step.get("steps") {
+                self.outputs(inner);
+            }
+        }
+    }
+}
+
+/// How spells and files see a name.
+fn folded(name: &str) -> String {
+    name.to_lowercase().replace('-', "_")
+}

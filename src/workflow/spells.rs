@@ -1,0 +1,172 @@
+//! Fields that hold spells, which are the same in every dialect.
+
+use std::cell::RefCell;
+
+use super::check::path_fault;
+use super::fields::Fields;
+use super::plan::{Mention, Mentioned, SpellSource, SpellUse, SpellValue, SystemPromptUse};
+use super::problem::Problem;
+use super::yaml::{Node, Value};
+use crate::ids::name_fault;
+use crate::template::spell::Spell;
+
+/// What spells know by a name of its own, so that no step can have it.
+pub const RESERVED: [&str; 7] = ["attempt", "bead", "loop", "previous", "step", "task", "workflow"];
+
+/// The fields that go with `spell`.
+pub const BESIDE: [&str; 3] = ["input", "contract", "system_prompt"];
+
+/// Reads how a spell is used. What it names is noted in `mentions`.
+pub fn read(
+    fields: &Fields,
+    mentions: &RefCell<Vec<Mention>>,
+    contract: bool,
+    repair: bool,
+) -> Option<SpellUse> {
+    let source = source(fields, mentions);
+    let input = input(fields);
+    let system_prompt = system_prompt(fields, mentions);
+    let contract =
+        fields.choice("contract", &[("agent", true), ("none", false)]).unwrap_or(contract);
+    Some(SpellUse { source: source?, input, system_prompt, contract, repair })
+}
+
+fn source(fields: &Fields, mentions: &RefCell<Vec<Mention>>) -> Option<SpellSource> {
+    let node = fields.get("spell")?;
+    let text = fields.text("spell")?;
+    if text.trim().is_empty() {
+        fields.findings.error(node.place, format!("`spell` of {} is empty", fields.what));
+        return None;
+    }
+    if text.contains('\n') {
+        return template(fields, "spell").map(SpellSource::Inline);
+    }
+    let name = text.strip_suffix(".md").unwrap_or(text);
+    if let Some(fault) = name_fault(name) {
+        let message = format!("`spell` of {} is `{text}`, which names none: {fault}", fields.what);
+        let hint = "a spell is a name, or text with a line break in it (`spell: |`)";
+        fields.findings.add(Problem::error(message).at(node.place).hint(hint));
+        return None;
+    }
+    let what = Mentioned::Spell(name.to_owned());
+    mentions.borrow_mut().push(Mention { what, place: node.place });
+    Some(SpellSource::Named(name.to_owned()))
+}
+
+/// A text that is a spell by itself.
+pub fn template(fields: &Fields, key: &str) -> Option<Spell> {
+    let text = fields.text(key)?;
+    parse(fields, key, text, fields.get(key)?)
+}
+
+fn parse(fields: &Fields, key: &str, text: &str, node: &Node) -> Option<Spell> {
+    match Spell::parse(&format!("{key} of {}", fields.what.replace('`', "")), text) {
+        Ok(spell) => Some(spell),
+        Err(fault) => {
+            fields.findings.add(Problem::in_value(&fault, node.place));
+            None
+        }
+    }
+}
+
+fn input(fields: &Fields) -> Vec<(String, SpellValue)> {
+    let Some(node) = fields.get("input") else { return Vec::new() };
+    let Value::Map(pairs) = &node.value else {
+        if !matches!(node.value, Value::Null) {
+            let message = format!("`input` of {} must be a map, not {}", fields.what, node.kind());
+            fields.findings.error(node.place, message);
+        }
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for (key, value) in pairs {
+        let name = key.text().filter(|name| is_variable(name));
+        let Some(name) = name else {
+            let message = format!("a key of `input` of {} is no name of a variable", fields.what);
+            let hint = "letters, digits, `_` and `-`, beginning with a letter or `_`";
+            fields.findings.add(Problem::error(message).at(key.place).hint(hint));
+            continue;
+        };
+        found.push((name.to_owned(), input_value(fields, name, value)));
+    }
+    found
+}
+
+fn input_value(fields: &Fields, name: &str, node: &Node) -> SpellValue {
+    match &node.value {
+        Value::Text(text) => parse(fields, &format!("input {name}"), text, node)
+            .map_or(SpellValue::Fixed(serde_json::Value::Null), SpellValue::Text),
+        Value::List(items) => {
+            SpellValue::List(items.iter().map(|item| input_value(fields, name, item)).collect())
+        }
+        Value::Map(pairs) => {
+            let pair = |(key, value): &(Node, Node)| {
+                Some((key.text()?.to_owned(), input_value(fields, name, value)))
+            };
+            SpellValue::Map(pairs.iter().filter_map(pair).collect())
+        }
+        _ => SpellValue::Fixed(node.to_json()),
+    }
+}
+
+/// Whether a path in a spell can begin with it.
+fn is_variable(name: &str) -> bool {
+    let first = name.chars().next();
+    first.is_some_and(|c| c.is_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'))
+}
+
+fn system_prompt(fields: &Fields, mentions: &RefCell<Vec<Mention>>) -> SystemPromptUse {
+    let place = fields.get("system_prompt").or(fields.get("spell")).map(|node| node.place);
+    let place = place.unwrap_or(fields.node.place);
+    let mention = |name: Option<String>| {
+        let what = Mentioned::SystemPrompt(name);
+        mentions.borrow_mut().push(Mention { what, place });
+    };
+    match fields.text("system_prompt") {
+        None | Some("default") => {
+            mention(None);
+            SystemPromptUse::Default
+        }
+        Some("none") => SystemPromptUse::None,
+        Some(path) => {
+            if let Some(fault) = path_fault(path) {
+                let what = &fields.what;
+                let message =
+                    format!("`system_prompt` of {what} is `{path}`, which is refused: {fault}");
+                let hint = "write `default`, `none` or a file of the workspace";
+                fields.findings.add(Problem::error(message).at(place).hint(hint));
+            }
+            mention(Some(path.to_owned()));
+            SystemPromptUse::File(path.to_owned())
+        }
+    }
+}
+
+/// Reports fields that do nothing without `spell`.
+pub fn tell_idle(fields: &Fields) {
+    for key in BESIDE.iter().filter(|key| fields.get(key).is_some()) {
+        let message = format!("`{key}` of {} has no effect without `spell`", fields.what);
+        fields.findings.warn(fields.place_of_key(key), message);
+    }
+}
+
+/// The second name of a step's result.
+pub fn alias(fields: &Fields) -> Option<String> {
+    let text = fields.text("output")?;
+    let place = fields.get("output")?.place;
+    if !is_variable(text) {
+        let message =
+            format!("`output` of {} is `{text}`, which no spell can refer to", fields.what);
+        let hint = "letters, digits, `_` and `-`, beginning with a letter or `_`";
+        fields.findings.add(Problem::error(message).at(place).hint(hint));
+        return None;
+    }
+    if RESERVED.contains(&text) {
+        let what = &fields.what;
+        let message =
+            format!("`output` of {what} is `{text}`, by which spells know something else");
+        fields.findings.error(place, message);
+    }
+    Some(text.to_owned())
+}
