@@ -183,6 +183,11 @@ fn git_must_be_there() {
     let mut command = world.orchestrate(&["worktree", "ls"]);
     command.env("PATH", world.outside("home"));
     world.spawn(&mut command).wait().exits(127).says("`git` was not found in PATH");
+    // What a hook has in its environment leads us nowhere else.
+    let mut command = world.orchestrate(&["worktree", "add", "a"]);
+    command.env("GIT_DIR", "/nowhere").env("GIT_INDEX_FILE", "/nowhere").env("GIT_WORK_TREE", "/");
+    world.spawn(&mut command).wait().exits(0);
+    assert!(world.exists(&format!("{}/file", place("a"))));
 }
 
 /// What may be wrong with a worktree, how it is brought about, and what is said of it.
@@ -514,6 +519,13 @@ fn a_base_that_moves_is_merged_anew() {
     let blocked = worktree(&world, &["merge", "b", "--check", &go_on]).exits(1);
     blocked.says("`main` moved 5 times");
     nobody_is_there(&world);
+    // The same where it is checked out nowhere.
+    git(&world, "", &["checkout", "--quiet", "-b", "mine"]);
+    let go_on = "git update-ref refs/heads/main $(git commit-tree main^{tree} -p main -m on)";
+    let once = format!("test -e '{ws}/again' || ( touch '{ws}/again' && {go_on} )");
+    worktree(&world, &["merge", "b", "--check", &once]).exits(0);
+    let log = git(&world, "", &["log", "-2", "--first-parent", "--format=%s", "main"]);
+    assert_eq!(log, "merge coven/b\non");
 }
 
 fn an_approval_is_bound_to_what_was_reviewed() {
@@ -701,6 +713,9 @@ fn a_removal_goes_on_after_a_kill(kill: Kill) {
     });
 }
 
+/// What is being done when the kill comes, and the test of it.
+type Story = (&'static str, fn(Kill));
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("worktree/ids name directories and branches", ids_name_directories_and_branches),
@@ -727,7 +742,6 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(name, move || what_does_not_fit_is_told_and_left_alone(fault)));
     }
     for (kill, how) in [(Kill::Instead, "instead of"), (Kill::During, "during")] {
-        type Story = (&'static str, fn(Kill));
         let stories: [Story; 4] = [
             ("making", making_goes_on_after_a_kill),
             ("checkpoint", a_checkpoint_goes_on_after_a_kill),
