@@ -604,7 +604,7 @@ fn merges_go_one_after_the_other_in_the_order_they_came() {
 enum Kill {
     /// Kills it and does nothing.
     Instead,
-    /// Kills it, and goes on as an orphan.
+    /// Kills it, and goes on as an orphan that takes its time, so that the next one meets it.
     During,
 }
 
@@ -617,7 +617,7 @@ fn killed(world: &World, kill: Kill, at: usize, arguments: &[&str]) -> bool {
     let (real, count_path) = (real.trim(), count.display());
     let then = match kill {
         Kill::Instead => "exit 1",
-        Kill::During => ":",
+        Kill::During => "sleep 0.1",
     };
     let script = format!(
         "#!/bin/sh\necho >> '{count_path}'\n\
