@@ -713,9 +713,6 @@ fn a_removal_goes_on_after_a_kill(kill: Kill) {
     });
 }
 
-/// What is being done when the kill comes, and the test of it.
-type Story = (&'static str, fn(Kill));
-
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("worktree/ids name directories and branches", ids_name_directories_and_branches),
@@ -742,6 +739,7 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(name, move || what_does_not_fit_is_told_and_left_alone(fault)));
     }
     for (kill, how) in [(Kill::Instead, "instead of"), (Kill::During, "during")] {
+        type Story = (&'static str, fn(Kill));
         let stories: [Story; 4] = [
             ("making", making_goes_on_after_a_kill),
             ("checkpoint", a_checkpoint_goes_on_after_a_kill),
