@@ -604,7 +604,7 @@ fn merges_go_one_after_the_other_in_the_order_they_came() {
 enum Kill {
     /// Kills it and does nothing.
     Instead,
-    /// Kills it, and goes on as an orphan.
+    /// Kills it, and goes on as an orphan that takes its time, so that the next one meets it.
     During,
 }
 
@@ -617,7 +617,7 @@ fn killed(world: &World, kill: Kill, at: usize, arguments: &[&str]) -> bool {
     let (real, count_path) = (real.trim(), count.display());
     let then = match kill {
         Kill::Instead => "exit 1",
-        Kill::During => ":",
+        Kill::During => "sleep 0.1",
     };
     let script = format!(
         "#!/bin/sh\necho >> '{count_path}'\n\
@@ -713,9 +713,6 @@ fn a_removal_goes_on_after_a_kill(kill: Kill) {
     });
 }
 
-/// What is being done when the kill comes, and the test of it.
-type Story = (&'static str, fn(Kill));
-
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("worktree/ids name directories and branches", ids_name_directories_and_branches),
@@ -742,6 +739,7 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(name, move || what_does_not_fit_is_told_and_left_alone(fault)));
     }
     for (kill, how) in [(Kill::Instead, "instead of"), (Kill::During, "during")] {
+        type Story = (&'static str, fn(Kill));
         let stories: [Story; 4] = [
             ("making", making_goes_on_after_a_kill),
             ("checkpoint", a_checkpoint_goes_on_after_a_kill),
