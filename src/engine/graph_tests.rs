@@ -68,6 +68,7 @@ fn rounds(kind: RoundsKind) -> Action {
             vec![prompt("prompt"), Step::new("until_bash", Action::Shell { script })]
         }
         RoundsKind::Approval => vec![gate, prompt("on_reject")],
+        RoundsKind::Steps { .. } => unreachable!("nodes have no such rounds"),
     };
     let by_name = steps.iter().enumerate().map(|(i, step)| (step.name.clone(), i)).collect();
     Action::Rounds(Rounds { block: Block { steps, by_name, edges: None }, kind, most: 3 })
