@@ -67,7 +67,7 @@ fn rounds(kind: RoundsKind) -> Action {
             let script = ShellText::Node(text());
             vec![prompt("prompt"), Step::new("until_bash", Action::Shell { script })]
         }
-        RoundsKind::Approval => vec![gate, prompt("on_reject")],
+        _ => vec![gate, prompt("on_reject")],
     };
     let by_name = steps.iter().enumerate().map(|(i, step)| (step.name.clone(), i)).collect();
     Action::Rounds(Rounds { block: Block { steps, by_name, edges: None }, kind, most: 3 })

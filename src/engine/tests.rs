@@ -5,9 +5,9 @@ use crate::ids::{RunId, StepPath};
 use crate::workflow::compile;
 
 /// A run under test. `check` is the only code that knows the engine's interface.
-struct Script {
-    plan: Plan,
-    run: Run,
+pub(super) struct Script {
+    pub(super) plan: Plan,
+    pub(super) run: Run,
 }
 
 fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
@@ -33,7 +33,7 @@ fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
     script
 }
 
-fn check(workflow: &str, lines: &[&str]) -> Script {
+pub(super) fn check(workflow: &str, lines: &[&str]) -> Script {
     check_with(Policy::default(), workflow, lines)
 }
 

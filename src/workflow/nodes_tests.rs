@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::plan::{
     Action, CaptureMode, Code, Gate, JoinRule, Param, PartKind, Prompt, Provider, Retries, Rounds,
-    RoundsKind, Runtime, Script, Step, Until, When, Which, Words,
+    RoundsKind, Runtime, Script, ShellText, Step, Until, When, Which, Words,
 };
 use super::{Compiled, Configured, Plan, Severity, compile, read_config};
 use crate::template::nodes::NodeText;
@@ -220,9 +220,8 @@ fn a_script_is_inline_when_it_looks_like_one() {
 #[test]
 fn bash_is_a_shell_with_a_limit() {
     let step = only("bash: 'echo $WORKFLOW_ID'");
-    assert!(
-        matches!(&step.action, Action::Shell { script } if script.source() == "echo $WORKFLOW_ID")
-    );
+    assert!(matches!(&step.action, Action::Shell { script: ShellText::Node(script) }
+            if script.source() == "echo $WORKFLOW_ID"));
     assert_eq!((step.timeout, step.idle_timeout, step.retries), (MINUTES_2, None, None));
     assert_eq!(step.output.capture, CaptureMode::Whole);
     let step = only("bash: ls, retry: { max_attempts: 5 }, timeout: 0.5");

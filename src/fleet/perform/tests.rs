@@ -223,8 +223,10 @@ fn an_empty_answer_and_a_notice_are_failures_of_agents_only() {
 #[test]
 fn the_sign_that_ends_a_loop_is_seen_and_taken_out() {
     let trial = trial();
-    let rules =
-        |strict| AnswerRules { until: Some(Until { signal: "DONE".into(), strict }), format: None };
+    let rules = |strict| AnswerRules {
+        until: Some(Until { signal: "DONE".into(), strict }),
+        ..AnswerRules::default()
+    };
     for (answer, strict, met, output) in [
         ("All well.\n<promise>DONE</promise>", false, true, "All well."),
         ("not DONE yet", false, true, "not DONE yet"),
@@ -241,7 +243,7 @@ fn the_sign_that_ends_a_loop_is_seen_and_taken_out() {
 fn a_long_answer_is_cleaned_as_a_whole_and_its_file_with_it() {
     let trial = trial();
     let until = Some(Until { signal: "DONE".into(), strict: false });
-    let rules = AnswerRules { until, format: None };
+    let rules = AnswerRules { until, ..AnswerRules::default() };
     let long = "head -c 50000 /dev/zero | tr '\\0' x; echo '<promise>DONE</promise>'";
     let record = trial.run(&agent(long, rules.clone()));
     let whole = record.whole.unwrap();
@@ -270,7 +272,7 @@ fn an_answer_in_a_form_becomes_the_value_that_it_is() {
         "required": ["verdict"],
         "properties": { "verdict": { "enum": ["good", "bad"] }, "n": { "type": "integer" } },
     });
-    let rules = AnswerRules { until: None, format: Some(format) };
+    let rules = AnswerRules { format: Some(format), ..AnswerRules::default() };
     let good =
         "Here it is:\n```json\n{ \"verdict\": \"good\",\n  \"a\": \"s3cret\", \"n\": 1 }\n```";
     let record = trial.run(&says(good, rules.clone()));
@@ -294,7 +296,7 @@ fn an_answer_in_a_form_becomes_the_value_that_it_is() {
     assert!(message(&record).contains("the answer has no JSON object in it"));
     assert!(record.error.unwrap().ask_again);
 
-    let broken = AnswerRules { until: None, format: Some(json!({ "type": 7 })) };
+    let broken = AnswerRules { format: Some(json!({ "type": 7 })), ..AnswerRules::default() };
     let record = trial.run(&says("{\"a\": 1}", broken));
     assert_eq!(
         (record.status, record.output.unwrap()),
@@ -306,7 +308,7 @@ fn an_answer_in_a_form_becomes_the_value_that_it_is() {
 #[test]
 fn an_agent_that_fails_is_not_asked_about_its_answer() {
     let trial = trial();
-    let rules = AnswerRules { until: None, format: Some(json!({ "type": "object" })) };
+    let rules = AnswerRules { format: Some(json!({ "type": "object" })), ..AnswerRules::default() };
     let record = trial.run(&agent("echo '{}'; exit 4", rules));
     assert_eq!((record.exit_code, record.json.is_none()), (Some(4), true));
     assert!(!record.error.unwrap().ask_again);
@@ -510,7 +512,7 @@ fn modes_of_capture_see_the_answer_alone() {
     assert_eq!(record.json, Some(json!({ "answer": "42" })));
     let record = trial.run(&Work { capture: CaptureMode::Lines, ..work.clone() });
     assert_eq!(record.lines, Some(vec!["{\"answer\":\"42\"}".to_owned()]));
-    let rules = AnswerRules { format: Some(json!({ "type": "object" })), until: None };
+    let rules = AnswerRules { format: Some(json!({ "type": "object" })), ..AnswerRules::default() };
     let record =
         trial.run(&Work { capture: CaptureMode::Whole, answer: Some(rules), ..work.clone() });
     assert_eq!(record.json, Some(json!({ "answer": "42" })));
