@@ -26,19 +26,16 @@ pub fn survey(edges: &Edges, body: &mut Body) {
         front.waits.push(waits as u32);
     }
     for (index, slot) in body.slots.iter_mut().enumerate() {
-        if slot.state == StepState::Pending && front.waits[index] == 0 {
-            make_ready(slot);
+        match slot.state {
+            StepState::Pending if front.waits[index] == 0 => slot.state = StepState::Ready,
+            // What it waited for is to be done again.
+            StepState::Ready if front.waits[index] > 0 => slot.state = StepState::Pending,
+            _ => {}
         }
         front.left += usize::from(slot.state != StepState::Settled);
         file(&mut front, index, slot.state);
     }
     body.front = Some(Box::new(front));
-}
-
-fn make_ready(slot: &mut Slot) {
-    slot.state = StepState::Ready;
-    slot.visits += 1;
-    slot.tries = 0;
 }
 
 /// Puts a step where its state belongs.
@@ -73,7 +70,7 @@ pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
         front.waits[*next] = front.waits[*next].saturating_sub(1);
         let slot = &mut slots[*next];
         if front.waits[*next] == 0 && slot.state == StepState::Pending {
-            make_ready(slot);
+            slot.state = StepState::Ready;
             file(front, *next, StepState::Ready);
         }
     }
@@ -291,22 +288,18 @@ pub fn resume(plan: &Plan, run: &mut Run, halted: bool, from: Option<usize>, at:
             take_up(plan, run, index, at);
         }
     }
+    let behind = behind(edges, &again);
     for index in &again {
-        let reset = from == Some(*index);
+        // What is to be given something new begins anew.
+        let reset = from == Some(*index) || behind.contains(index);
         reopen(plan, run, *index, reset);
     }
-    let mut behind: Vec<usize> = again.iter().copied().collect();
-    let mut reached = again.clone();
-    while let Some(index) = behind.pop() {
-        for next in &edges.after[index] {
-            if reached.insert(*next) {
-                behind.push(*next);
-                look_again(&mut run.body.slots[*next]);
-            }
-        }
+    for index in behind.difference(&again) {
+        look_again(&mut run.body.slots[*index]);
     }
-    if let Some(from) = from {
-        forget_behind(edges, run, from);
+    // Nothing after the step that a person named stands, whatever it will be given.
+    for index in from.map(|from| self::behind(edges, &BTreeSet::from([from]))).unwrap_or_default() {
+        run.body.slots[index].keep = false;
     }
     run.failed_steps.retain(|path| {
         let found = plan.root.find(&path.step);
@@ -368,19 +361,18 @@ fn look_again(slot: &mut Slot) {
     if slot.state == StepState::Settled {
         slot.keep = slot.status() == StepStatus::Completed;
         slot.state = StepState::Pending;
+        slot.tries = 0;
     }
 }
 
-/// Nothing after this step stands, whatever it will be given.
-fn forget_behind(edges: &Edges, run: &mut Run, from: usize) {
-    let mut behind = vec![from];
+/// All that comes after these steps.
+fn behind(edges: &Edges, steps: &BTreeSet<usize>) -> BTreeSet<usize> {
+    let mut left: Vec<usize> = steps.iter().copied().collect();
     let mut seen = BTreeSet::new();
-    while let Some(index) = behind.pop() {
-        for next in edges.after[index].iter().filter(|next| seen.insert(**next)) {
-            run.body.slots[*next].keep = false;
-            behind.push(*next);
-        }
+    while let Some(index) = left.pop() {
+        left.extend(edges.after[index].iter().filter(|next| seen.insert(**next)));
     }
+    seen
 }
 
 /// What a step came to before still stands.

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::ids::{RunId, StepPath};
+use crate::prompt::limits::FaultClass;
+use crate::provider::Usage;
 use crate::workflow::compile;
 
 /// A run under test. `check` is the only code that knows the engine's interface.
@@ -99,6 +101,11 @@ impl Script {
                 vec![Event::Decided { step: (*step).into(), choice }]
             }
             [attempt, "exit", code] => vec![ended(attempt, code.parse().unwrap(), None)],
+            [attempt, "limit", until] => {
+                let until = Time(until.parse().unwrap());
+                vec![failed(attempt, FaultClass::Transient, Some(until))]
+            }
+            [attempt, "fatal"] => vec![failed(attempt, FaultClass::Fatal, None)],
             [attempt, "lines", lines @ ..] => {
                 let lines = lines.iter().map(|line| (*line).to_owned()).collect();
                 vec![ended(attempt, 0, Some(lines))]
@@ -117,6 +124,17 @@ fn ended(attempt: &str, code: i32, lines: Option<Vec<String>>) -> Event {
         attempt: attempt.parse().expect("an attempt is a number"),
         record: Box::new(record),
     }
+}
+
+/// An agent failed, and said what another try is worth.
+fn failed(attempt: &str, class: FaultClass, retry_at: Option<Time>) -> Event {
+    let Event::Ended { step, attempt, mut record } = ended(attempt, 1, None) else {
+        unreachable!()
+    };
+    record.error = Some(Fault { class: Some(class), retry_at, ..Fault::default() });
+    let usage = Usage { turns: Some(1), ..Usage::default() };
+    record.usage = Some(Box::new(record::Spent { usage, ..Default::default() }));
+    Event::Ended { step, attempt, record }
 }
 
 fn show(effect: &Effect) -> String {
@@ -141,6 +159,46 @@ steps:
   - { name: A, command: ['a'] }
   - { name: B, command: ['b'] }
 ";
+
+const AGENT: &str = "
+version: '1.1'
+providers: { p: { command: ['p'] } }
+steps:
+  - { name: A, provider: p }
+";
+
+#[test]
+fn the_time_that_a_provider_tells_is_waited_for() {
+    let script = check(
+        AGENT,
+        &[
+            "0   start         -> run A#1",
+            "5   A#1 limit 100 -> wake 100",
+            "50  resume        -> wake 100",
+            "99  wake          -> wake 100",
+            "100 wake          -> run A#2",
+            "110 A#2 limit 200 -> wake 200",
+            "200 wake          -> run A#3",
+            "210 A#3 limit 300 -> wake 300",
+            "300 wake          -> run A#4",
+            "310 A#4 limit 400 -> failed",
+        ],
+    );
+    let record = script.run.body.slots[0].record.as_deref().unwrap();
+    assert_eq!(record.spent().unwrap().turns, Some(4), "every attempt has cost something");
+    // A time that has passed is no reason to wait.
+    check(AGENT, &["0 start -> run A#1", "5 A#1 limit 3 -> run A#2"]);
+    check(AGENT, &["0 start -> run A#1", "5 A#1 exit 1 -> failed"]);
+    let never = AGENT.replace("provider: p", "provider: p, retries: { max: 0 }");
+    check(&never, &["0 start -> run A#1", "5 A#1 limit 100 -> failed"]);
+}
+
+#[test]
+fn what_needs_a_person_is_not_tried_again() {
+    let thrice = AGENT.replace("provider: p", "provider: p, retries: { max: 3 }");
+    check(&thrice, &["0 start -> run A#1", "5 A#1 fatal -> failed"]);
+    check(&thrice, &["0 start -> run A#1", "5 A#1 exit 1 -> run A#2"]);
+}
 
 #[test]
 fn steps_follow_each_other() {

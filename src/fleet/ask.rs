@@ -57,7 +57,9 @@ impl Question<'_> {
     /// prompt is not in it.
     pub fn put(&self, work: Work) -> Result<Work, AskError> {
         let provider = self.provider;
-        let names = |name: &str| self.has_hole(|hole| hole.root() == name);
+        // Elsewhere they are parameters like all others.
+        let converses = provider.adapter.is_stream();
+        let names = |name: &str| converses && self.has_hole(|hole| hole.root() == name);
         let session = (names(SESSION) || names(RESUME))
             .then(|| SessionWork { key: self.conversation.clone(), resume: Vec::new() });
         let slot = session.as_ref().map(SessionWork::slot);
@@ -99,7 +101,7 @@ impl Question<'_> {
             }
         };
         let mut params = Cow::Borrowed(self.params);
-        if self.has_hole(|hole| [SESSION, RESUME].contains(&hole.root())) {
+        if self.provider.adapter.is_stream() {
             let params = params.to_mut();
             params.retain(|key, _| ![SESSION, RESUME].contains(&key.as_str()));
             params.extend(session.map(|(key, slot)| (key.to_owned(), Value::from(slot))));
@@ -235,8 +237,10 @@ mod tests {
         let work = ask(&text.replace("claude", "codex"), json!({})).ok().unwrap();
         assert_eq!(work.argv, ["a"]);
         assert_eq!(work.session.unwrap().resume.len(), 3);
-        let work = ask("command: [a]", json!({ "session": "mine" })).ok().unwrap();
+        let text = "command: [a, '${session}']";
+        let work = ask(text, json!({ "session": "mine" })).ok().unwrap();
         assert_eq!((work.session, work.adapter), (None, Kind::Plain));
+        assert_eq!(work.argv, ["a", "mine"], "a name of somebody's own");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::free::made_at;
 use super::intake::files;
+use super::perform::SESSIONS;
 use super::run_task;
 use crate::disk;
 use crate::ids::RunId;
@@ -46,6 +47,8 @@ pub enum Kind {
     Evidence,
     /// Requests to cancel.
     Requests,
+    /// What is known of conversations with providers.
+    Conversations,
 }
 
 impl Kind {
@@ -56,6 +59,7 @@ impl Kind {
             Kind::Dropped => "dropped",
             Kind::Evidence => "evidence",
             Kind::Requests => "requests",
+            Kind::Conversations => "conversations",
         }
     }
 }
@@ -307,6 +311,26 @@ fn run_of(path: &Path) -> Option<String> {
 
 /// When a file was last written to, by the clock of its volume. Nothing is decided from this but
 /// whether it is worth keeping.
+/// What is known of conversations that nobody has taken part in for long. Whoever would go on with
+/// one begins a new one.
+pub fn old_conversations(workspace: &Path, before: Time) -> Option<Heap> {
+    let dir = workspace.join(SESSIONS);
+    let list = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+    let mut kept: Vec<PathBuf> = list.map(|entry| entry.path()).collect();
+    kept.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
+    kept.retain(|path| written(path).is_some_and(|at| at < before) && !is_held(path));
+    kept.sort();
+    let items: Vec<Vec<PathBuf>> =
+        kept.into_iter().map(|path| vec![path.clone(), path.with_extension("lock")]).collect();
+    (!items.is_empty()).then_some(Heap { kind: Kind::Conversations, dir, items, whole: false })
+}
+
+/// Whether somebody takes part in a conversation.
+fn is_held(kept: &Path) -> bool {
+    let lock = std::fs::File::open(kept.with_extension("lock"));
+    lock.is_ok_and(|lock| fs4::FileExt::try_lock(&lock).is_err())
+}
+
 fn written(path: &Path) -> Option<Time> {
     let at = path.symlink_metadata().ok()?.modified().ok()?;
     let since = at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -82,7 +82,7 @@ impl Lock {
                     let sight = watch.look(&owners, &word);
                     let name = format!("{HELD}{word}");
                     if sight.dead && moved(&batons.join(name), &target)? {
-                        presence::sweep(&owners);
+                        presence::forget(&owners, &word);
                         break;
                     }
                     owner = sight.owner.map_or(owner, |owner| owner.to_string());
@@ -201,6 +201,15 @@ fn listed(path: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
+/// Takes a lock of the kernel alone, for commands in one directory: it is held by every `git` that
+/// is given it, and so is not free before the last has ended.
+pub fn take_kernel(path: &Path, wait: Duration) -> Result<Option<Arc<File>>, LockError> {
+    kernel_lock(path, Instant::now() + wait).map_err(|error| match error {
+        Trouble::Busy { owner } => LockError::Busy { owner, waited: wait },
+        Trouble::Io(source) => LockError::Io { path: path.to_owned(), source },
+    })
+}
+
 /// A lock of the kernel; nothing where the volume has none.
 fn kernel_lock(path: &Path, until: Instant) -> Result<Option<Arc<File>>, Trouble> {
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
@@ -215,7 +224,7 @@ fn kernel_lock(path: &Path, until: Instant) -> Result<Option<Arc<File>>, Trouble
                 std::thread::sleep(POLL);
             }
             Err(fs4::TryLockError::WouldBlock) => {
-                let owner = "a `git` that a process left behind which is gone".to_owned();
+                let owner = "another `git`, maybe of a process that was killed".to_owned();
                 return Err(Trouble::Busy { owner });
             }
             Err(fs4::TryLockError::Error(error)) => {

@@ -136,7 +136,8 @@ impl Git {
         self
     }
 
-    fn holding(self, hold: Option<Arc<File>>) -> Git {
+    /// Lets every command hold a file that is locked.
+    pub fn holding(self, hold: Option<Arc<File>>) -> Git {
         Git { hold, ..self }
     }
 
@@ -250,7 +251,9 @@ fn what(args: &[&str]) -> String {
 fn last_lines(said: &Said) -> String {
     let told = if said.err.trim_ascii().is_empty() { &said.out } else { &said.err };
     let text = String::from_utf8_lossy(told);
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    // Advice on what to type next is for people at a prompt.
+    let says = |line: &&str| !line.is_empty() && !line.starts_with("hint:");
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(says).collect();
     let last = &lines[lines.len().saturating_sub(LINES)..];
     if last.is_empty() { "it said nothing".to_owned() } else { last.join("; ") }
 }
@@ -296,7 +299,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_a_hook_has_in_its_environment_and_what_a_hook_does_are_nothing_to_us() {
+    fn hooks_of_the_user_do_not_run() {
         let (_dir, top) = repository();
         let hook = top.join(".git/hooks/pre-commit");
         std::fs::create_dir_all(hook.parent().unwrap()).unwrap();

@@ -145,15 +145,21 @@ fn read_owner(bytes: &[u8]) -> Option<Owner> {
     serde_json::from_str(text.split_once('\n')?.1).ok()
 }
 
-/// Takes away what processes of this kernel left behind that are gone.
-pub fn sweep(dir: &Path) {
+/// Takes away the sign of somebody who is dead, once nothing carries the word any more: a word
+/// without a sign is of somebody unknown, who may live.
+pub fn forget(dir: &Path, word: &str) {
+    let _ = fs::remove_file(dir.join(word));
+}
+
+/// Takes away what processes of this kernel left behind that are gone, but for the words in use.
+pub fn sweep(dir: &Path, in_use: &dyn Fn(&str) -> bool) {
     let mut watch = Watch::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Some(word) = name.to_str() else { continue };
+        let Some(word) = name.to_str().filter(|word| !in_use(word)) else { continue };
         let sight = watch.look(dir, word);
         if sight.owner.is_some() && sight.dead {
-            let _ = fs::remove_file(entry.path());
+            forget(dir, word);
         }
     }
 }
@@ -192,7 +198,9 @@ mod tests {
         let mut watch = Watch::new();
         assert!(watch.look(dir.path(), "gone").dead);
         assert!(!watch.look(dir.path(), "far").dead && !watch.look(dir.path(), "none").dead);
-        sweep(dir.path());
+        sweep(dir.path(), &|word| word == "gone");
+        assert!(dir.path().join("gone").exists());
+        sweep(dir.path(), &|_| false);
         assert!(!dir.path().join("gone").exists() && dir.path().join("far").exists());
     }
 }

@@ -73,6 +73,19 @@ impl Kind {
         matches!(self, Kind::Claude | Kind::Gemini)
     }
 
+    /// Why it does not take a prompt of this length, or takes only the beginning of it.
+    pub fn refuses(self, prompt: &[u8]) -> Option<String> {
+        let letters = || String::from_utf8_lossy(prompt).chars().count();
+        let (length, most, unit) = match self {
+            Kind::Claude => (prompt.len(), 10_000_000, "bytes"),
+            Kind::Codex => (letters(), 1_048_576, "characters"),
+            Kind::Gemini => (prompt.len(), 8 << 20, "bytes"),
+            Kind::OpenCode | Kind::Plain => return None,
+        };
+        (length > most)
+            .then(|| format!("the prompt has {length} {unit}, but {} takes {most}", self.name()))
+    }
+
     /// How long it takes to end itself, where that is longer than usual.
     pub fn grace(self) -> Duration {
         Duration::from_secs(if self == Kind::Gemini { 15 } else { 0 })

@@ -179,6 +179,17 @@ fn a_long_answer_is_cut_and_a_line_past_all_limits_is_passed_over() {
 }
 
 #[test]
+fn a_prompt_that_would_be_cut_is_refused() {
+    let long = "ä".repeat(600_000).into_bytes();
+    assert_eq!(Kind::Codex.refuses(&long), None, "it counts characters");
+    let longer = vec![b'x'; (8 << 20) + 1];
+    assert_eq!(Kind::Claude.refuses(&longer), None);
+    let refusal = Kind::Gemini.refuses(&longer).unwrap();
+    assert_eq!(refusal, "the prompt has 8388609 bytes, but gemini takes 8388608");
+    assert!(Kind::Codex.refuses(&longer).is_some() && Kind::Plain.refuses(&longer).is_none());
+}
+
+#[test]
 fn counters_of_a_session_are_told_for_the_run_alone() {
     let usage = |input, cost, counting| Usage {
         input_tokens: Some(input),

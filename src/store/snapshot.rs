@@ -652,6 +652,7 @@ fn read_slot(value: &Value) -> Result<Slot, String> {
         _ => StepState::Settled,
     };
     let ran = state != StepState::Pending;
+    let tries = extra.tries.unwrap_or(usual_tries(record.status));
     if extra.completed_before {
         record.status = StepStatus::Completed;
     }
@@ -659,7 +660,7 @@ fn read_slot(value: &Value) -> Result<Slot, String> {
         state,
         attempts: record.attempt,
         visits: extra.visits.max(u32::from(ran)),
-        tries: extra.tries.unwrap_or(usual_tries(record.status)),
+        tries,
         keep: extra.completed_before,
         record: Some(Box::new(record)),
         each: None,

@@ -19,7 +19,11 @@ fn of_graph(plan: &Plan, run: &Run, front: &Front, now: Time) -> Vec<String> {
             StepState::Resting { .. } => "will be tried again",
             _ => "Running",
         };
-        lines.push(format!("  └─ {}: {word} ({since}s)...", here.path(plan)));
+        let name = match slot.state {
+            StepState::Waiting => plan.root.steps[*index].name.clone(),
+            _ => here.path(plan).to_string(),
+        };
+        lines.push(format!("  └─ {name}: {word} ({since}s)..."));
     }
     lines
 }

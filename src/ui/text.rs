@@ -73,6 +73,11 @@ impl TextReport {
     fn ended(&mut self, plan: &Plan, run: &Run, step: &str) {
         let address = Address::parse(plan, step);
         let Some(address) = address else { return };
+        // How a gate ended is told with its node.
+        if matches!(address.step_of(plan).action, Action::Gate(_)) && self.telling != Telling::Quiet
+        {
+            return;
+        }
         let Some(record) = run.slot(&address).and_then(|slot| slot.record.as_deref()) else {
             return;
         };

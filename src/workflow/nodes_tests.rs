@@ -220,8 +220,10 @@ fn a_script_is_inline_when_it_looks_like_one() {
 #[test]
 fn bash_is_a_shell_with_a_limit() {
     let step = only("bash: 'echo $WORKFLOW_ID'");
-    assert!(matches!(&step.action, Action::Shell { script: ShellText::Node(script) }
-            if script.source() == "echo $WORKFLOW_ID"));
+    let Action::Shell { script: ShellText::Node(script) } = &step.action else {
+        panic!("it is no shell script");
+    };
+    assert_eq!(script.source(), "echo $WORKFLOW_ID");
     assert_eq!((step.timeout, step.idle_timeout, step.retries), (MINUTES_2, None, None));
     assert_eq!(step.output.capture, CaptureMode::Whole);
     let step = only("bash: ls, retry: { max_attempts: 5 }, timeout: 0.5");

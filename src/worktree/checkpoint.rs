@@ -36,15 +36,16 @@ impl Trees {
         tree: &Worktree,
         why: &Why,
     ) -> Result<Checkpoint, TreeError> {
-        let git = tree.git();
+        let git = self.alone_in(&tree.id)?;
         if self.dirty(&git)?.is_empty() {
             return Ok(Checkpoint::default());
         }
         let left_out = self.add_all(&git, false)?;
-        if git.is(&["diff", "--cached", "--quiet"])? {
+        if git.is(&["diff-index", "--cached", "--quiet", "HEAD", "--"])? {
             return Ok(Checkpoint { left_out, ..Checkpoint::default() });
         }
-        let files = git.names(&["diff", "--cached", "--name-only", "--no-renames", "-z"])?;
+        let list = ["diff-index", "--cached", "--name-only", "--no-renames", "-z", "HEAD", "--"];
+        let files = git.names(&list)?;
         let author = git.clone().with_author()?;
         let flags = ["--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace"];
         author.run(&[&["commit"], &flags[..], &["-m", &message(&tree.id, why)]].concat())?;

@@ -1,8 +1,8 @@
 //! The merge lane of a repository: one merge at a time, first in, first out.
 //!
-//! Whoever wants to merge draws a ticket, a file whose name begins with a number, under the
+//! Whoever wants to merge draws a number, a file whose name begins with it, under the
 //! repository's lock: so numbers follow one another, and none that comes later is smaller. The
-//! smallest number whose owner lives has its turn. Tickets of the dead are taken away by anybody.
+//! smallest number whose owner lives has its turn. Numbers of the dead are taken away by anybody.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 use super::{TreeError, Trees};
 use crate::exec::Stop;
 use crate::git::lock::{LockError, owners};
-use crate::git::presence::{Presence, Watch};
+use crate::git::presence::{self, Presence, Watch};
 
 const POLL: Duration = Duration::from_millis(50);
 
 /// A place in the lane, left when dropped.
 #[derive(Debug)]
-pub(super) struct Ticket {
+pub(super) struct Turn {
     pub me: Presence,
     number: u64,
     path: PathBuf,
 }
 
-/// A ticket as it lies in the lane.
+/// A number that somebody has drawn.
 struct Drawn {
     number: u64,
     word: String,
@@ -35,7 +35,7 @@ impl Trees {
         self.repo.home().join("lane")
     }
 
-    fn tickets(&self) -> Result<Vec<Drawn>, TreeError> {
+    fn numbers(&self) -> Result<Vec<Drawn>, TreeError> {
         let lane = self.lane();
         let failed = |error| TreeError::io("list", &lane, error);
         fs::create_dir_all(&lane).map_err(failed)?;
@@ -47,31 +47,39 @@ impl Trees {
             let Ok(number) = number.parse() else { continue };
             found.push(Drawn { number, word: word.to_owned(), path: entry.path() });
         }
-        found.sort_by_key(|ticket| ticket.number);
+        found.sort_by_key(|drawn| drawn.number);
         Ok(found)
     }
 
-    pub(super) fn draw(&self, doing: &str) -> Result<Ticket, TreeError> {
+    /// Takes away the signs of dead processes that stand in the lane no more.
+    pub(super) fn sweep_owners(&self) -> Result<(), TreeError> {
+        let drawn = self.numbers()?;
+        let in_use = |word: &str| drawn.iter().any(|drawn| drawn.word == word);
+        presence::sweep(&owners(&self.repo.home()), &in_use);
+        Ok(())
+    }
+
+    pub(super) fn draw(&self, doing: &str) -> Result<Turn, TreeError> {
         let home = self.repo.home();
         let failed = |error| TreeError::io("write", &home, error);
         let me = Presence::enter(&owners(&home), doing).map_err(failed)?;
         let _lock = self.repo.lock(doing)?;
-        let number = self.tickets()?.last().map_or(1, |last| last.number + 1);
+        let number = self.numbers()?.last().map_or(1, |last| last.number + 1);
         let path = self.lane().join(format!("{number:010}-{}", me.word));
         fs::write(&path, "").map_err(|error| TreeError::io("write", &path, error))?;
-        Ok(Ticket { me, number, path })
+        Ok(Turn { me, number, path })
     }
 
-    /// Proves that nobody took the ticket away, thinking that this process was dead.
-    pub(super) fn has_turn(&self, ticket: &Ticket) -> Result<(), TreeError> {
-        let mine = |drawn: &Drawn| drawn.word == ticket.me.word;
-        if self.tickets()?.iter().any(mine) { Ok(()) } else { Err(LockError::Lost.into()) }
+    /// Proves that nobody took the number away, thinking that this process was dead.
+    pub(super) fn has_turn(&self, turn: &Turn) -> Result<(), TreeError> {
+        let mine = |drawn: &Drawn| drawn.word == turn.me.word;
+        if self.numbers()?.iter().any(mine) { Ok(()) } else { Err(LockError::Lost.into()) }
     }
 
-    /// Waits until it is the ticket's turn.
+    /// Waits until nobody who lives has a smaller number.
     pub(super) fn wait_turn(
         &self,
-        ticket: &Ticket,
+        turn: &Turn,
         wait: Duration,
         stop: &Stop,
     ) -> Result<(), TreeError> {
@@ -80,10 +88,12 @@ impl Trees {
         let began = Instant::now();
         loop {
             let mut first = None;
-            for other in self.tickets()?.into_iter().take_while(|t| t.number < ticket.number) {
+            for other in self.numbers()?.into_iter().take_while(|drawn| drawn.number < turn.number)
+            {
                 let sight = watch.look(&owners, &other.word);
                 if sight.dead {
                     let _ = fs::remove_file(&other.path);
+                    presence::forget(&owners, &other.word);
                 } else if first.is_none() {
                     let owner = sight.owner.map(|owner| owner.to_string());
                     first = Some(owner.unwrap_or_else(|| "somebody".into()));
@@ -100,7 +110,7 @@ impl Trees {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Turn {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }

@@ -1,6 +1,7 @@
 //! What is there of a worktree, and whether somebody may be let into it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::{Record, TreeError, Trees, branch, short_branch};
 use crate::git::repo::{self, Entry, git_dir, top_level};
@@ -60,10 +61,25 @@ const UNDER_WAY: [(&str, &str); 7] = [
 ];
 
 /// What git is at in a worktree.
-pub(super) fn under_way(git_dir: &std::path::Path) -> Option<&'static str> {
+pub(super) fn under_way(git_dir: &Path) -> Option<&'static str> {
     let there = |name: &str| git_dir.join(name).symlink_metadata().is_ok();
     UNDER_WAY.iter().find(|(name, _)| there(name)).map(|(_, what)| *what)
 }
+
+/// Whether a file is there and stays there: somebody who looks around with `git status` locks the
+/// index for moments.
+fn stays(path: &Path) -> bool {
+    let began = Instant::now();
+    while path.exists() {
+        if began.elapsed() >= MOMENTS {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+const MOMENTS: Duration = Duration::from_secs(2);
 
 impl Trees {
     pub(super) fn look(&self, lock: &Lock, id: &BeadId) -> Result<Found, TreeError> {
@@ -133,6 +149,14 @@ impl Trees {
                 "its file `.git` is missing or wrong: `git worktree repair` may help".into(),
             );
         }
+        let git_dir = git_dir(&git)?;
+        // Before the branch is looked at: a rebase leaves it for as long as it takes.
+        if let Some(what) = under_way(&git_dir) {
+            return stop(
+                format!("{what} is under way in worktree `{id}`"),
+                format!("finish or abort it in `{shown}`; `git -C {shown} status` tells how"),
+            );
+        }
         let wanted = short_branch(id);
         if entry.branch.as_deref() != Some(branch(id).as_str()) {
             let at = match (&entry.branch, &entry.head) {
@@ -151,14 +175,7 @@ impl Trees {
                 format!("`git -C {shown} reflog` shows where it was"),
             );
         }
-        let git_dir = git_dir(&git)?;
-        if let Some(what) = under_way(&git_dir) {
-            return stop(
-                format!("{what} is under way in worktree `{id}`"),
-                format!("finish or abort it in `{shown}`; `git -C {shown} status` tells how"),
-            );
-        }
-        if git_dir.join("index.lock").exists() {
+        if stays(&git_dir.join("index.lock")) {
             return stop(
                 format!("a git command is at work in worktree `{id}`, or was killed there"),
                 format!("if none is, remove `{}`", git_dir.join("index.lock").display()),

@@ -9,19 +9,20 @@
 //! What is merged is what was reviewed. Whatever happens, no worktree of a merge is left: the next
 //! merge takes away what one that was killed left behind.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoint::Why;
-use super::lane::Ticket;
+use super::lane::Turn;
 use super::look::under_way;
 use super::remove::some;
 use super::save::tree_of;
-use super::{Hold, Holder, TreeError, Trees, Wants, arg, branch, short_branch};
+use super::{Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
 use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
 use crate::git::repo::{self, Entry, git_dir};
-use crate::git::{Git, Lock, NOT_INHERITED, failed};
+use crate::git::{Git, Lock, NOT_INHERITED, failed, lock};
 use crate::ids::BeadId;
 
 /// How often a merge is done anew because the base has moved meanwhile.
@@ -102,7 +103,8 @@ enum Landing {
 struct Round<'a> {
     trees: &'a Trees,
     order: &'a Merge<'a>,
-    ticket: &'a Ticket,
+    turn: &'a Turn,
+    alone: Option<Arc<File>>,
     stop: &'a Stop,
     base: &'a str,
     tip: &'a str,
@@ -119,21 +121,31 @@ impl Trees {
         is_alive: &dyn Fn(&Holder) -> bool,
     ) -> Result<Merged, TreeError> {
         let id = order.id;
-        let ticket = self.draw(&format!("merging `{id}`"))?;
-        self.wait_turn(&ticket, order.wait, stop)?;
+        let turn = self.draw(&format!("merging `{id}`"))?;
+        self.wait_turn(&turn, order.wait, stop)?;
+        // One that was killed may have left a `git` at work in a stage of its own.
+        let alone = lock::take_kernel(&self.repo.home().join("lane.kernel"), order.wait)?;
         let lock = self.repo.lock(&format!("beginning to merge `{id}`"))?;
         self.sweep_merges(&lock)?;
+        let found = self.look(&lock, id)?;
+        if found.is_nothing() {
+            return Err(TreeError::found(
+                format!("there is no worktree `{id}`"),
+                "`orchestrate worktree ls` shows those there are",
+            ));
+        }
         let wants = Wants { run: None, step: "merge", attempt: 1 };
         let _held = match hold {
             Some(hold) if hold.id == *id => None,
             _ => Some(self.hold_under(&lock, id, &wants, is_alive)?),
         };
-        let found = self.look(&lock, id)?;
+        // At once: to let go of a hold needs the lock.
         drop(lock);
         let (base, _) = self.base_of(id, &found)?;
         let tip = self.reviewed(order, &found)?;
         for round in 1..=ROUNDS {
-            let one = Round { trees: self, order, ticket: &ticket, stop, base: &base, tip: &tip };
+            let (base, tip, alone) = (base.as_str(), tip.as_str(), alone.clone());
+            let one = Round { trees: self, order, turn: &turn, alone, stop, base, tip };
             if let Some(merged) = one.go(round)? {
                 return Ok(merged);
             }
@@ -177,6 +189,7 @@ impl Trees {
     /// Takes away what merges left that were killed. Whoever has its turn is alone in the lane, so
     /// whatever lies there is of nobody.
     fn sweep_merges(&self, lock: &Lock) -> Result<(), TreeError> {
+        self.sweep_owners()?;
         let git = lock.git(&self.repo.workspace)?;
         let registered = self.repo.worktrees(&git)?.into_iter().map(|entry| entry.path);
         let lying = fs::read_dir(self.dir()).into_iter().flatten().flatten();
@@ -189,6 +202,16 @@ impl Trees {
             discard(&git, &path)?;
         }
         Ok(())
+    }
+
+    /// Who works in a worktree of ours, if it is one: a bead's branch may be the base of another.
+    fn holder_at(&self, path: &Path) -> Result<Option<Holder>, TreeError> {
+        let name = path.file_name().filter(|_| path.parent() == Some(&self.dir()));
+        let id = name.and_then(|name| BeadId::parse(name.to_str()?).ok());
+        match id {
+            Some(id) => Ok(self.holder(&id)?.filter(lives)),
+            None => Ok(None),
+        }
     }
 
     /// Whether the base may be moved, and what has to move with it.
@@ -212,6 +235,9 @@ impl Trees {
             }
             if matches!(landing, Landing::Copy(_)) {
                 return blocked("and in another copy too".into());
+            }
+            if let Some(holder) = self.holder_at(&entry.path)? {
+                return blocked(format!("{holder} works there"));
             }
             let inside = Git::at(&entry.path);
             if let Some(what) = under_way(&git_dir(&inside)?) {
@@ -254,20 +280,20 @@ impl Round<'_> {
             // Known before the checks are run, which may take long.
             return Ok(Some(Merged::Blocked(block)));
         }
-        let place = Place::make(trees, lock, &self.ticket.me.word, round, &from)?;
-        let new = match self.merge_in(&place)? {
+        let stage = Stage::make(trees, lock, &self.turn.me.word, round, &from)?;
+        let new = match self.merge_in(&stage)? {
             Ok(new) => new,
             Err(block) => return Ok(Some(Merged::Blocked(block))),
         };
-        if let Some(block) = self.check_in(&place)? {
+        if let Some(block) = self.check_in(&stage)? {
             return Ok(Some(Merged::Blocked(block)));
         }
         self.land(old.as_deref(), &new, round)
     }
 
-    /// Merges in a place of its own. Gives the merge commit, or the files in conflict.
-    fn merge_in(&self, place: &Place) -> Result<Result<String, Block>, TreeError> {
-        let git = Git::at(&place.path).with_author()?;
+    /// Merges in a stage of its own. Gives the merge commit, or the files in conflict.
+    fn merge_in(&self, stage: &Stage) -> Result<Result<String, Block>, TreeError> {
+        let git = Git::at(&stage.path).holding(self.alone.clone()).with_author()?;
         let (id, tip) = (self.order.id, self.tip);
         let title = self.order.title.map(|title| format!(": {title}")).unwrap_or_default();
         let message = format!("merge {}{title}\n\nBead: {id}\n", short_branch(id));
@@ -285,10 +311,10 @@ impl Round<'_> {
         }
     }
 
-    fn check_in(&self, place: &Place) -> Result<Option<Block>, TreeError> {
-        let cwd = place.path.join(&self.trees.repo.prefix);
+    fn check_in(&self, stage: &Stage) -> Result<Option<Block>, TreeError> {
+        let cwd = stage.path.join(&self.trees.repo.prefix);
         for argv in self.order.checks {
-            let mark = mark(&place.word);
+            let mark = mark(&stage.word);
             let order = Order {
                 env_remove: &NOT_INHERITED,
                 timeout: self.order.check_limit,
@@ -325,7 +351,7 @@ impl Round<'_> {
     fn land(&self, old: Option<&str>, new: &str, round: u32) -> Result<Option<Merged>, TreeError> {
         let Round { trees, base, order, .. } = self;
         let lock = trees.repo.lock(&format!("landing `{}`", order.id))?;
-        trees.has_turn(self.ticket)?;
+        trees.has_turn(self.turn)?;
         let git = lock.git(&trees.repo.workspace)?;
         let name = repo::branch(base);
         let landing = match trees.landing(&git, base)? {
@@ -367,13 +393,13 @@ impl Round<'_> {
 }
 
 /// A worktree for one merge, gone when dropped.
-struct Place<'a> {
+struct Stage<'a> {
     trees: &'a Trees,
     path: PathBuf,
     word: String,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Stage<'a> {
     /// Makes it under the lock, and gives the lock back.
     fn make(
         trees: &'a Trees,
@@ -381,7 +407,7 @@ impl<'a> Place<'a> {
         word: &str,
         round: u32,
         from: &str,
-    ) -> Result<Place<'a>, TreeError> {
+    ) -> Result<Stage<'a>, TreeError> {
         trees.make_dir()?;
         let word = format!("{word}-{round}");
         let path = trees.dir().join(format!("{PREFIX}{word}"));
@@ -389,13 +415,13 @@ impl<'a> Place<'a> {
         let made = git.run(&["worktree", "add", "--quiet", "--detach", arg(&path)?, from]);
         drop(lock);
         // From here on it is taken away whatever happens.
-        let place = Place { trees, path, word };
+        let stage = Stage { trees, path, word };
         made?;
-        Ok(place)
+        Ok(stage)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Stage<'_> {
     fn drop(&mut self) {
         let lock = self.trees.repo.lock("tidying up after a merge").map_err(TreeError::from);
         let gone = lock.and_then(|lock| {

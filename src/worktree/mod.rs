@@ -28,7 +28,7 @@ mod view;
 
 use std::path::{Path, PathBuf};
 
-use crate::git::{Git, Repo};
+use crate::git::{Git, Repo, lock};
 use crate::ids::BeadId;
 
 pub use checkpoint::{Checkpoint, Why};
@@ -77,6 +77,15 @@ impl Trees {
 
     fn git(&self) -> Git {
         self.repo.git()
+    }
+
+    /// `git` in the worktree of a bead, with no other of ours at work there: one that a killed
+    /// process left behind is waited for.
+    fn alone_in(&self, id: &BeadId) -> Result<Git, TreeError> {
+        let home = self.home(id);
+        std::fs::create_dir_all(&home).map_err(|error| TreeError::io("make", &home, error))?;
+        let alone = lock::take_kernel(&home.join("lock.kernel"), lock::WAIT)?;
+        Ok(Git::at(&self.path(id)).holding(alone))
     }
 }
 

@@ -161,22 +161,28 @@ impl Trees {
     ) -> Result<Option<std::path::PathBuf>, TreeError> {
         let path = self.path(id);
         let Some(entry) = &found.entry else {
-            return match found.is_there {
-                true => self.verified(id, found).map(|_| None),
-                false => Ok(None),
-            };
+            return if found.is_there { Err(self.misfit(id, found)) } else { Ok(None) };
         };
         if entry.locked.is_some() {
-            return self.verified(id, found).map(|_| None);
+            return Err(self.misfit(id, found));
         }
         if !found.is_there {
             return Ok(None);
         }
         let git = Git::at(&path);
         if top_level(&git)?.canonicalize().ok() != path.canonicalize().ok() {
-            return self.verified(id, found).map(|_| None);
+            return Err(self.misfit(id, found));
         }
         Ok(Some(git_dir(&git)?))
+    }
+
+    /// What does not fit, in the words that everybody is told.
+    fn misfit(&self, id: &BeadId, found: &Found) -> TreeError {
+        match self.verified(id, found) {
+            Err(error) => error,
+            // It has changed since it was looked at.
+            Ok(_) => TreeError::found(format!("worktree `{id}` is changing"), "try again"),
+        }
     }
 
     /// Saves everything of a worktree, or its branch where its directory is gone.

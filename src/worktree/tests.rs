@@ -173,3 +173,29 @@ fn one_who_is_told_to_stop_waits_no_longer() {
     drop(second);
     trees.has_turn(&third).unwrap();
 }
+
+#[test]
+fn a_base_that_somebody_works_on_is_not_moved_under_them() {
+    let (_dir, _top, trees) = trees();
+    let (a, b) = (id("a"), id("b"));
+    trees.create(&a, None).unwrap();
+    let tree = trees.create(&b, Some("coven/a")).unwrap().tree;
+    commit(&tree.path, "new", "x");
+    let hold = trees.hold(&a, &WANTS, &lives).unwrap();
+    let stop = Stop::new().unwrap();
+    let order = Merge {
+        id: &b,
+        title: None,
+        checks: &[],
+        check_limit: None,
+        approval: None,
+        wait: Duration::from_secs(60),
+    };
+    let merged = trees.merge(&order, None, &stop, &lives).unwrap();
+    let Merged::Blocked(block) = merged else { panic!("{merged:?}") };
+    assert!(block.to_string().contains("step `Build`, attempt 1, of run run-1"), "{block}");
+    drop(hold);
+    let merged = trees.merge(&order, None, &stop, &lives).unwrap();
+    assert!(matches!(merged, Merged::Done { .. }), "{merged:?}");
+    assert!(trees.path(&a).join("new").exists());
+}

@@ -65,7 +65,15 @@ impl Trees {
     }
 
     fn view(&self, lock: &Lock, id: &BeadId, saved: &[Saved]) -> Result<View, TreeError> {
-        let found = self.look(lock, id)?;
+        let found = match self.look(lock, id) {
+            Ok(found) => found,
+            // What cannot be read of one is no reason to show none.
+            Err(error @ TreeError::Found { .. }) => {
+                let problem = (error.to_string(), error.cure().unwrap_or_default());
+                return Ok(View { problem: Some(problem), ..self.bare(id) });
+            }
+            Err(error) => return Err(error),
+        };
         let base = self.base_of(id, &found).ok();
         let problem = match self.verified(id, &found) {
             Ok(_) => None,
@@ -73,26 +81,42 @@ impl Trees {
             Err(_) if found.entry.is_none() && !found.is_there => None,
             Err(error) => Some((error.to_string(), error.cure().unwrap_or_default())),
         };
-        let holder = self.holder(id)?;
+        // One that is damaged is told whenever somebody wants to take the worktree.
+        let holder = self.holder(id).ok().flatten();
         let mut view = View {
-            id: id.clone(),
-            path: self.path(id),
-            branch: short_branch(id),
             base_branch: base.as_ref().map(|(branch, _)| branch.clone()),
             base_commit: base.map(|(_, commit)| commit),
             head: found.tip.clone(),
             is_there: found.is_there,
-            ahead: None,
-            behind: None,
-            dirty: Vec::new(),
-            merged: false,
             holder_lives: holder.as_ref().is_some_and(lives),
             holder,
             problem,
             saved: saved.iter().filter(|saved| saved.id == *id).cloned().collect(),
+            ..self.bare(id)
         };
         self.count(&mut view, &found)?;
         Ok(view)
+    }
+
+    /// Nothing but its name.
+    fn bare(&self, id: &BeadId) -> View {
+        View {
+            id: id.clone(),
+            path: self.path(id),
+            branch: short_branch(id),
+            base_branch: None,
+            base_commit: None,
+            head: None,
+            is_there: self.path(id).is_dir(),
+            ahead: None,
+            behind: None,
+            dirty: Vec::new(),
+            merged: false,
+            holder: None,
+            holder_lives: false,
+            problem: None,
+            saved: Vec::new(),
+        }
     }
 
     /// How far a branch and its base are apart, and what is in no commit.

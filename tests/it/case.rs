@@ -234,7 +234,8 @@ fn run_in_a_fleet(case: &Case, bin: &Path) -> Result<(), String> {
     let mut workers = Vec::new();
     for agent in agents {
         let mut worker = command(&program, &scene.root, bin);
-        worker.args(["--quiet", "worker", agent]).stdout(Stdio::null()).stderr(Stdio::null());
+        worker.args(["--quiet", "worker", agent, "--concurrency", "4"]);
+        worker.stdout(Stdio::null()).stderr(Stdio::null());
         workers.push(worker.spawn().map_err(|error| format!("starting a worker: {error}"))?);
     }
     let registered = scene.root.join("workspace/.orchestrate/workers");

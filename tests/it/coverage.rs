@@ -15,7 +15,7 @@ const LISTS: [List; 15] = [
     // The scenarios on references, on the structure of workflows, and the reference of variables.
     ("nodes", "scenario-000", "000-", 11, 2),
     ("nodes", "scenario-001", "001-", 17, 2),
-    ("nodes", "scenario-004", "004-", 22, 2),
+    ("nodes", "scenario-004", "004-", 27, 2),
     // What was decided where those leave something open.
     ("nodes", "row", "row-", 27, 2),
     // The tables behind that: join rules, conditions, references, retries, kinds of nodes, ends.

@@ -263,6 +263,8 @@ fn cancel_what_the_dead_hold() {
     let id = submit(&world);
     let pids = held(&world);
     let dead = name_of(&coordinator);
+    // Neither may live to see that the other is dead, or it would take its work from it.
+    worker.signal(SIGSTOP);
     coordinator.kill();
     worker.kill();
     let status = json(&world, &["status", &id]);

@@ -17,6 +17,8 @@ mod fleet;
 mod fleet_faults;
 mod hostile;
 mod kill;
+mod nodes;
+mod nodes_fleet;
 mod pattern;
 mod runtimes;
 mod signals;
@@ -26,6 +28,7 @@ mod torture;
 mod twice;
 mod units;
 mod watch;
+mod worktree;
 mod world;
 
 use std::path::Path;
@@ -58,6 +61,8 @@ fn coded() -> Vec<Trial> {
         doctor::trials(),
         hostile::trials(),
         kill::trials(),
+        nodes::trials(),
+        nodes_fleet::trials(),
         runtimes::trials(),
         signals::trials(),
         terminal::trials(),
@@ -66,6 +71,7 @@ fn coded() -> Vec<Trial> {
         twice::trials(),
         units::trials(),
         watch::trials(),
+        worktree::trials(),
     ];
     modules.into_iter().flatten().collect()
 }

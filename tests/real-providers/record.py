@@ -233,7 +233,7 @@ class Case:
     def clean(self, data):
         """Without what differs from machine to machine."""
         text = data.decode("utf-8", "replace")
-        text = text.replace(self.home, "/home/agent").replace(self.home[1:], "home/agent")
+        text = text.replace(self.home, "/agent").replace(self.home[1:], "agent")
         text = text.replace(os.path.dirname(os.path.dirname(self.program)), "/opt")
         return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8080", text)
 

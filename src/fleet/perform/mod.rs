@@ -27,6 +27,7 @@ pub use self::hear::ANSWER;
 use self::hear::Heard;
 use self::json::check_json;
 use self::script::Unready;
+pub use self::session::SESSIONS;
 use self::session::{Busy, Session};
 pub use self::wait::wait;
 use super::prepare::{Unusable, mask_json, mask_map, missing_secrets};
@@ -79,12 +80,12 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
         }
     };
     let env = environment(site, &work);
-    if site.debug {
-        note_environment(site, &work, &env);
-    }
     let mut hidden: Vec<&str> =
         OF_OUTER_RUN.into_iter().chain(site.hidden.iter().map(String::as_str)).collect();
     hidden.extend(inherit::kept_back(site, &work));
+    if site.debug {
+        note_environment(site, &work, &env, &hidden);
+    }
     let began = Instant::now();
     let entered = match work.worktree.as_ref().map(|tree| tree::enter(site, &work, tree)) {
         None => None,
@@ -187,6 +188,10 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
 fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>)> {
     let (site, first) = (child.site, work.argv.clone());
     let stop_here = |work: &Work, code, message| Err(Box::new(refused(site, work, code, message)));
+    let prompt = work.stdin.as_ref().map(Input::bytes);
+    if let Some(refusal) = prompt.and_then(|prompt| work.adapter.refuses(&prompt)) {
+        return stop_here(work, 2, refusal);
+    }
     // Found now, a file that cannot be written costs nothing.
     let file = work.output_file.as_ref().map(|path| site.workspace.create(path)).transpose();
     let file = match file {
@@ -326,8 +331,9 @@ fn keep_logs(site: &Site, step: &StepPath, number: &str) {
 }
 
 /// What a child finds in its environment: names only, but for the step's own.
-fn note_environment(site: &Site, work: &Work, env: &[(String, OsString)]) {
-    let inherited = site.environment.keys().map(|name| format!("environment: {name}"));
+fn note_environment(site: &Site, work: &Work, env: &[(String, OsString)], hidden: &[&str]) {
+    let inherited = site.environment.keys().filter(|name| !hidden.contains(&name.as_str()));
+    let inherited = inherited.map(|name| format!("environment: {name}"));
     let own =
         env.iter().map(|(name, value)| format!("environment: {name}={}", value.to_string_lossy()));
     site.keep_notes(&work.step, &inherited.chain(own).collect::<Vec<_>>());

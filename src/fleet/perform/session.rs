@@ -21,6 +21,9 @@ use crate::disk;
 use crate::exec::Stop;
 use crate::provider::{Kind, Outcome, Usage};
 
+/// Where what is known of conversations lies in a workspace.
+pub const SESSIONS: &str = ".orchestrate/sessions";
+
 /// Whoever had it last may be ending yet.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
@@ -69,7 +72,7 @@ impl fmt::Display for Busy {
 impl Session {
     /// Takes a conversation, waiting a little for whoever has it.
     pub fn take(site: &Site, work: &SessionWork, kind: Kind, stop: &Stop) -> Result<Session, Busy> {
-        let dir = site.workspace.root().join(".orchestrate/sessions");
+        let dir = site.workspace.root().join(SESSIONS);
         fs::create_dir_all(&dir).map_err(Busy::Error)?;
         let lock = File::create(dir.join(format!("{}.lock", work.key))).map_err(Busy::Error)?;
         let began = Instant::now();

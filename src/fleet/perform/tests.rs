@@ -225,6 +225,7 @@ fn the_sign_that_ends_a_loop_is_seen_and_taken_out() {
     let trial = trial();
     let rules = |strict| AnswerRules {
         until: Some(Until { signal: "DONE".into(), strict }),
+        format: None,
         ..AnswerRules::default()
     };
     for (answer, strict, met, output) in [
@@ -243,7 +244,7 @@ fn the_sign_that_ends_a_loop_is_seen_and_taken_out() {
 fn a_long_answer_is_cleaned_as_a_whole_and_its_file_with_it() {
     let trial = trial();
     let until = Some(Until { signal: "DONE".into(), strict: false });
-    let rules = AnswerRules { until, ..AnswerRules::default() };
+    let rules = AnswerRules { until, format: None, ..AnswerRules::default() };
     let long = "head -c 50000 /dev/zero | tr '\\0' x; echo '<promise>DONE</promise>'";
     let record = trial.run(&agent(long, rules.clone()));
     let whole = record.whole.unwrap();
@@ -272,7 +273,7 @@ fn an_answer_in_a_form_becomes_the_value_that_it_is() {
         "required": ["verdict"],
         "properties": { "verdict": { "enum": ["good", "bad"] }, "n": { "type": "integer" } },
     });
-    let rules = AnswerRules { format: Some(format), ..AnswerRules::default() };
+    let rules = AnswerRules { until: None, format: Some(format), ..AnswerRules::default() };
     let good =
         "Here it is:\n```json\n{ \"verdict\": \"good\",\n  \"a\": \"s3cret\", \"n\": 1 }\n```";
     let record = trial.run(&says(good, rules.clone()));
@@ -296,7 +297,8 @@ fn an_answer_in_a_form_becomes_the_value_that_it_is() {
     assert!(message(&record).contains("the answer has no JSON object in it"));
     assert!(record.error.unwrap().ask_again);
 
-    let broken = AnswerRules { format: Some(json!({ "type": 7 })), ..AnswerRules::default() };
+    let broken =
+        AnswerRules { until: None, format: Some(json!({ "type": 7 })), ..AnswerRules::default() };
     let record = trial.run(&says("{\"a\": 1}", broken));
     assert_eq!(
         (record.status, record.output.unwrap()),
@@ -308,7 +310,11 @@ fn an_answer_in_a_form_becomes_the_value_that_it_is() {
 #[test]
 fn an_agent_that_fails_is_not_asked_about_its_answer() {
     let trial = trial();
-    let rules = AnswerRules { format: Some(json!({ "type": "object" })), ..AnswerRules::default() };
+    let rules = AnswerRules {
+        until: None,
+        format: Some(json!({ "type": "object" })),
+        ..AnswerRules::default()
+    };
     let record = trial.run(&agent("echo '{}'; exit 4", rules));
     assert_eq!((record.exit_code, record.json.is_none()), (Some(4), true));
     assert!(!record.error.unwrap().ask_again);
@@ -512,7 +518,11 @@ fn modes_of_capture_see_the_answer_alone() {
     assert_eq!(record.json, Some(json!({ "answer": "42" })));
     let record = trial.run(&Work { capture: CaptureMode::Lines, ..work.clone() });
     assert_eq!(record.lines, Some(vec!["{\"answer\":\"42\"}".to_owned()]));
-    let rules = AnswerRules { format: Some(json!({ "type": "object" })), ..AnswerRules::default() };
+    let rules = AnswerRules {
+        format: Some(json!({ "type": "object" })),
+        until: None,
+        ..AnswerRules::default()
+    };
     let record =
         trial.run(&Work { capture: CaptureMode::Whole, answer: Some(rules), ..work.clone() });
     assert_eq!(record.json, Some(json!({ "answer": "42" })));
@@ -569,7 +579,7 @@ fn what_an_agent_says_is_masked_and_what_it_may_not_do_is_told() {
     let record = trial.run(&heard(Kind::Claude, script));
     assert!(record.output.as_ref().unwrap().ends_with("FAILED ***"), "{:?}", record.output);
     let warning = record.warning.unwrap();
-    assert!(warning.contains("Write: /home/agent/work/note.txt"), "{warning}");
+    assert!(warning.contains("Write: /agent/work/note.txt"), "{warning}");
     assert!(!trial.read("logs/node.stdout").contains("s3cret"));
 }
 

@@ -50,8 +50,8 @@ impl Preparing<'_> {
             Ok(false) => Ok(Some(Prepared::Bar(None))),
             Err(Unheld::Unparseable(why)) => {
                 let name = &self.step.name;
-                let warning = format!("`when` of `{name}` cannot be read, so it is skipped: {why}");
-                tracing::warn!("{warning}");
+                let warning = format!("its condition cannot be read: {why}");
+                tracing::warn!("node `{name}` is skipped: {warning}");
                 Ok(Some(Prepared::Bar(Some(warning))))
             }
             Err(Unheld::Unreadable(why)) => Err(Refusal::new(format!("`when`: {why}"))),
@@ -64,7 +64,12 @@ impl Preparing<'_> {
 
     fn warn_all(&mut self, warnings: Vec<String>) {
         for warning in warnings {
-            tracing::warn!("step `{}`: {warning}", self.path);
+            // A person is asked by the node, not by a step of its rounds.
+            let gate = matches!(self.step.action, Action::Gate(_));
+            match self.path.loops.first().filter(|_| gate) {
+                Some((node, _)) => tracing::warn!("node `{node}`: {warning}"),
+                None => tracing::warn!("node `{}`: {warning}", self.path),
+            }
             self.note(|| format!("warning: {warning}"));
         }
     }

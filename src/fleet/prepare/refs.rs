@@ -120,7 +120,9 @@ impl<'a> Values<'a> {
         let NodeRef { node, field } = reference;
         let about = Written(reference);
         let Some((index, step)) = self.plan.root.find(node) else {
-            return self.nothing(&about, "there is no such node");
+            let alone = self.run.origin.only_step.is_some();
+            let why = if alone { "no other node is executed" } else { "there is no such node" };
+            return self.nothing(&about, why);
         };
         let slot = &self.run.body.slots[index];
         let record = match (slot.status(), slot.record.as_deref()) {

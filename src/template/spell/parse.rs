@@ -577,10 +577,10 @@ fn needed_by(pipe: &Pipe, found: &mut Vec<(String, Span)>) {
         };
         for operand in operands {
             match (&operand.start, operand.fields.first()) {
-                (Start::Dot | Start::Root, Some(name)) => {
-                    if !found.iter().any(|(known, _)| known == name) {
-                        found.push((name.clone(), operand.at));
-                    }
+                (Start::Dot | Start::Root, Some(name))
+                    if !found.iter().any(|(known, _)| known == name) =>
+                {
+                    found.push((name.clone(), operand.at));
                 }
                 (Start::Group(pipe), _) => needed_by(pipe, found),
                 _ => {}

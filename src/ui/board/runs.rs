@@ -537,6 +537,7 @@ impl Walk<'_> {
     fn shown(&self, slot: &Slot, sent: bool, task: Option<&TaskView>) -> StepShown {
         match slot.state {
             StepState::Pending => StepShown::Pending,
+            StepState::Ready if self.run.status != RunStatus::Running => StepShown::Pending,
             StepState::Ready => StepShown::Ready,
             StepState::Resting { .. } => StepShown::Resting,
             StepState::Asking | StepState::Waiting => StepShown::Asking,

@@ -116,7 +116,7 @@ fn why_queued(run: &RunView) -> String {
 
 fn why_stopped(run: &RunView) -> String {
     let id = &run.run_id;
-    let at = |step| format!(", which stands at {} `{step}`", run.unit);
+    let at = |step: &String| format!(", which stands at {} {}", run.unit, each_quoted(step));
     let step = run.step.as_ref().map(at);
     let dead = match &run.owner {
         Owner::Coordinator { worker, host, .. } => {
@@ -134,7 +134,7 @@ pub fn remark(run: &RunView) -> String {
     let id = &run.run_id;
     match (&run.state, &run.owner) {
         (Standing::Running, _) => match &run.step {
-            Some(step) => format!("at `{step}`"),
+            Some(step) => format!("at {}", each_quoted(step)),
             None => String::new(),
         },
         (Standing::Queued, Owner::Queue { paused: Some(reason), .. }) => {
@@ -159,6 +159,16 @@ pub fn remark(run: &RunView) -> String {
         (Standing::Damaged, _) => format!("orchestrate resume {id} --repair"),
         (Standing::Completed | Standing::Cancelled, _) => String::new(),
     }
+}
+
+/// The places where a run is, `a, b and 3 more`, each in quotes of its own.
+fn each_quoted(places: &str) -> String {
+    let (named, more) = match places.split_once(" and ") {
+        Some((named, more)) => (named, format!(" and {more}")),
+        None => (places, String::new()),
+    };
+    let named: Vec<_> = named.split(", ").map(|name| format!("`{name}`")).collect();
+    format!("{}{more}", named.join(", "))
 }
 
 fn why_doubtful(run: &RunView) -> String {

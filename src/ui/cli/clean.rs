@@ -66,11 +66,12 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
         }
     }
     let mut heaps = Vec::new();
+    let before = Time(SystemClock.now().0.saturating_sub_unsigned(age));
     if let Some(queue) = &queue {
         let runs = old.without(gone.iter());
-        let before = Time(SystemClock.now().0.saturating_sub_unsigned(age));
         heaps = retain::old(queue, &runs, before).map_err(|error| unreadable(&error))?;
     }
+    heaps.extend(retain::old_conversations(&around.workspace, before));
     for heap in &heaps {
         let thrown = if args.dry_run { Ok(()) } else { throw_away(heap) };
         match thrown {
@@ -119,6 +120,7 @@ fn tell_heap(around: &Surroundings, dry_run: bool, heap: &Heap) -> Result<(), Fa
         Kind::Dropped => ("file that was dropped", "files that were dropped"),
         Kind::Evidence => ("status that did not count", "statuses that did not count"),
         Kind::Requests => ("request to cancel", "requests to cancel"),
+        Kind::Conversations => ("conversation", "conversations"),
     };
     let count = heap.count();
     let noun = if count == 1 { one } else { several };

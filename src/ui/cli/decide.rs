@@ -88,7 +88,7 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let workspace = common::open_workspace(&around)?;
     let (plan, run) = open::look(&workspace, &root)
         .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
-    let gate = choose(&plan, &run, decision.step)?;
+    let gate = choose(&around.workspace, &plan, &run, decision.step)?;
     let by = whoami(&around);
     let comment = decision.comment.clone();
     let answer = AnswerFile::new(decision.approve, comment, by, gate.shown.clone());
@@ -99,8 +99,10 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     if !given {
         let message =
             format!("`{}` of run {id} was answered before, and only one counts", gate.node);
-        return Err(Failure::new(5, message)
-            .hint(format!("`orchestrate status {id}` shows what came of it")));
+        return Err(Failure::new(5, message).hint(format!(
+            "`orchestrate status {id}` shows what came of it; if nobody drives the run, \
+             `orchestrate resume {id}` goes on with it"
+        )));
     }
     around.say(format!("`{}` of run {id} {word}", gate.node));
     if decision.no_resume || is_taken_in(&around, &workspace, &id, &root, &gate)? {
@@ -157,17 +159,18 @@ fn still_asks(workspace: &Workspace, root: &Path, gate: &Gate) -> bool {
     let same = |open: &Gate| open.step == gate.step && open.attempt == gate.attempt;
     match open::look(workspace, root) {
         Ok((plan, run)) => {
-            run.status == RunStatus::Running && gates_of(&plan, &run).iter().any(same)
+            let open = gates_of(workspace.root(), &plan, &run);
+            run.status == RunStatus::Running && open.iter().any(same)
         }
         Err(_) => true,
     }
 }
 
 /// The gate that is meant.
-fn choose(plan: &Plan, run: &Run, step: Option<&str>) -> Result<Gate, Failure> {
+fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Result<Gate, Failure> {
     let id: &RunId = &run.id;
     let mut open = match run.status {
-        RunStatus::Running => gates_of(plan, run),
+        RunStatus::Running => gates_of(workspace, plan, run),
         _ => Vec::new(),
     };
     if open.is_empty() {

@@ -288,3 +288,38 @@ fn last_said(doing: &Doing) -> Option<String> {
     let turn = end.lines().flat_map(|line| adapter.line(line)).last()?.to_string();
     turn.lines().next_back().map(str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::Kind;
+
+    #[test]
+    fn the_last_thing_said_is_shown_and_not_the_event() {
+        let dir = tempfile::tempdir().unwrap();
+        let transcript =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts/claude/tool-error.jsonl");
+        let text = std::fs::read_to_string(transcript).unwrap();
+        let log = dir.path().join("x.stdout");
+        let mut doing = Doing {
+            id: "1".into(),
+            label: "x".into(),
+            run: None,
+            attempt: 1,
+            since: std::time::Instant::now(),
+            logs: [log.clone(), dir.path().join("x.stderr")],
+            adapter: Kind::Claude,
+        };
+        assert_eq!(last_said(&doing), None);
+        let shown = |doing: &Doing, lines: usize| {
+            let text: String = text.split_inclusive('\n').take(lines).collect();
+            std::fs::write(&log, text).unwrap();
+            last_said(doing).unwrap_or_default()
+        };
+        assert_eq!(shown(&doing, 2), "Calling Bash.");
+        assert_eq!(shown(&doing, 3), "-> Bash: exit 7");
+        assert_eq!(shown(&doing, 4), "<- failed: Exit code 7");
+        doing.adapter = Kind::Plain;
+        assert!(shown(&doing, 2).ends_with('}'));
+    }
+}

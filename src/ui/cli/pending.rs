@@ -41,10 +41,12 @@ pub struct Gate {
     pub expires_at: Option<Time>,
     /// The file that an answer is dropped as.
     pub answer_file: String,
+    /// Somebody has answered, and whoever drives the run has not seen it yet.
+    pub answered: bool,
 }
 
 /// Everything that a run asks people.
-pub fn gates_of(plan: &Plan, run: &Run) -> Vec<Gate> {
+pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
     let mut found = Vec::new();
     for here in run.positions() {
         let Some(slot) = run.slot(&here).filter(|slot| slot.state == StepState::Waiting) else {
@@ -55,7 +57,7 @@ pub fn gates_of(plan: &Plan, run: &Run) -> Vec<Gate> {
             continue;
         };
         let step = here.path(plan);
-        let root = Path::new(&run.origin.run_root);
+        let answer_file = gates::path(Path::new(&run.origin.run_root), &step, slot.attempts);
         found.push(Gate {
             run_id: run.id.clone(),
             node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
@@ -65,7 +67,8 @@ pub fn gates_of(plan: &Plan, run: &Run) -> Vec<Gate> {
             shown: shown.clone(),
             since: record.started_at,
             expires_at: *expires_at,
-            answer_file: gates::path(root, &step, slot.attempts).display().to_string(),
+            answered: workspace.join(&answer_file).exists(),
+            answer_file: answer_file.display().to_string(),
             step,
         });
     }
@@ -91,7 +94,7 @@ pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
     for (id, root) in runs {
         match open::look(&workspace, &root) {
             Ok((plan, run)) if run.status == RunStatus::Running => {
-                open_gates.extend(gates_of(&plan, &run));
+                open_gates.extend(gates_of(&around.workspace, &plan, &run));
             }
             Ok(_) => {}
             Err(error) => around.say(format!("warning: run {id} cannot be read: {error}")),
@@ -134,6 +137,13 @@ fn show(gate: &Gate) -> String {
     let until = gate.expires_at.map(|at| format!(", until {}", at.to_second()));
     let until = until.unwrap_or_default();
     let asked: String = message.lines().map(|line| format!("    {line}\n")).collect();
+    if gate.answered {
+        return format!(
+            "run {run_id} waits at `{node}`{since}{until}:\n{asked}  \
+             it was answered, which counts once somebody drives the run:\n  \
+             orchestrate resume {run_id}\n"
+        );
+    }
     let said = gate.said.as_deref().map(|said| excerpt(said, run_id, node)).unwrap_or_default();
     format!(
         "run {run_id} waits at `{node}`{since}{until}:\n{said}{asked}  \
@@ -156,7 +166,7 @@ fn excerpt(said: &str, run_id: &RunId, node: &str) -> String {
 
 /// Tells what a run that just paused asks.
 pub fn tell_gates(around: &Surroundings, plan: &Plan, run: &Run) {
-    for gate in gates_of(plan, run) {
+    for gate in gates_of(&around.workspace, plan, run) {
         around.say(show(&gate).trim_end());
     }
 }

@@ -189,7 +189,8 @@ fn try_out(
     match record {
         Ok(Some(record)) if record.status == StepStatus::Completed => {
             let answer = record.output.unwrap_or_default();
-            found.answer = Some(answer.trim().chars().take(200).collect());
+            let words: Vec<&str> = answer.split_whitespace().collect();
+            found.answer = Some(words.join(" ").chars().take(200).collect());
         }
         Ok(Some(record)) => {
             found.well = false;

@@ -170,8 +170,11 @@ fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let names: Vec<_> = plan.root.steps.iter().map(|step| format!("`{}`", step.name)).collect();
-    Err(Failure::new(2, format!("run {} has no step `{step}` in its outermost list", run.id))
-        .hint(format!("there are {}", names.join(", "))))
+    let message = match plan.root.edges {
+        Some(_) => format!("run {} has no node `{step}`", run.id),
+        None => format!("run {} has no step `{step}` in its outermost list", run.id),
+    };
+    Err(Failure::new(2, message).hint(format!("there are {}", names.join(", "))))
 }
 
 /// Sends a run back, or forward, to a step.

@@ -27,7 +27,7 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     let loaded = common::load(&around, &args.workflow)?;
     let context = args.context.merge(&loaded.plan)?;
     let plan = loaded.plan.clone().only(&args.step).ok_or_else(|| {
-        let message = format!("`{}` has no step `{}`", loaded.file, args.step);
+        let message = format!("`{}` has no {} `{}`", loaded.file, loaded.plan.unit(), args.step);
         let names = loaded.plan.root.steps.iter().map(|step| step.name.as_str());
         match nearest(&args.step, names) {
             Some(near) => Failure::new(2, message).hint(format!("did you mean `{near}`?")),
@@ -40,7 +40,8 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     let new = NewRun { plan, only_step, request, ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
-    around.say(format!("run {} of step {} of {}", owned.run.id, args.step, loaded.file));
+    let unit = loaded.plan.unit();
+    around.say(format!("run {} of {unit} {} of {}", owned.run.id, args.step, loaded.file));
     let (code, _) = common::drive(&around, owned, &args.options, &signals, None)?;
     Ok(code)
 }

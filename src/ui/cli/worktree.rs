@@ -180,6 +180,7 @@ fn row(view: &View) -> Vec<String> {
 fn state(view: &View) -> &'static str {
     match view {
         View { problem: Some(_), .. } => "stuck",
+        View { merged: true, head, base_commit, .. } if head == base_commit => "empty",
         View { merged: true, .. } => "merged",
         View { is_there: false, .. } => "branch",
         _ => "open",

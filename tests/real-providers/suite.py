@@ -1,0 +1,361 @@
+#!/usr/bin/env python3
+"""Runs workflows and tasks with the real command lines of providers, against the fake API.
+
+    suite.py ORCHESTRATE TOOLS [PROVIDER[/CASE]]...
+
+ORCHESTRATE is the program, TOOLS has a directory for each provider with its npm package in it.
+Prints a line for each case, and exits with 1 if one failed.
+"""
+import json, os, shutil, signal, subprocess, sys, tempfile, threading, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROVIDERS = ("claude", "codex", "gemini")
+
+
+class Fake:
+    """The fake API, and what it was asked."""
+    def __init__(self):
+        self.log = tempfile.mktemp(prefix="fake-api-")
+        argv = [sys.executable, os.path.join(HERE, "fake_api.py"), "--log", self.log]
+        self.child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        self.port = json.loads(self.child.stdout.readline())["port"]
+
+    def requests(self, marker):
+        """Requests whose prompt holds a text, oldest first."""
+        with open(self.log) as file:
+            lines = [json.loads(line) for line in file if line.endswith("\n")]
+        return [line for line in lines
+                if line.get("kind") == "request" and marker in line.get("prompt_head", "")]
+
+    def stop(self):
+        self.child.terminate()
+        self.child.wait()
+        os.unlink(self.log)
+
+
+class Bench:
+    """A workspace for one case."""
+    def __init__(self, program, tools, fake, provider, name):
+        self.program, self.fake, self.provider = program, fake, provider
+        self.dir = tempfile.mkdtemp(prefix="real-%s-" % provider)
+        self.mark = os.path.basename(self.dir)
+        home = os.path.join(self.dir, "home")
+        self.work = os.path.join(self.dir, "work")
+        os.makedirs(self.work), os.makedirs(home)
+        paths = [os.path.join(tools, p, "node_modules", ".bin") for p in PROVIDERS]
+        base = "http://127.0.0.1:%d" % fake.port
+        self.env = {
+            "PATH": os.pathsep.join(paths + [os.environ["PATH"]]), "HOME": home,
+            "LANG": "C.UTF-8", "TERM": "dumb", "TZ": "UTC", "TMPDIR": self.dir,
+            # By this every process of the case is known.
+            "ORCHESTRATE_SUITE": self.mark, "A_SECRET_OF_OTHERS": "not-for-agents",
+        }
+        if provider == "claude":
+            self.env.update(ANTHROPIC_BASE_URL=base, ANTHROPIC_API_KEY="sk-ant-dummy")
+        elif provider == "codex":
+            self.env.update(CODEX_HOME=os.path.join(home, ".codex"), OPENAI_FAKE_KEY="sk-dummy")
+            self.put(os.path.join(home, ".codex", "config.toml"),
+                     'model_provider = "fake"\nmodel = "gpt-5.5-codex"\n'
+                     '[model_providers.fake]\nname = "fake"\nbase_url = "%s/v1"\n'
+                     'env_key = "OPENAI_FAKE_KEY"\nwire_api = "responses"\n'
+                     'request_max_retries = 0\nstream_max_retries = 0\n' % base)
+        else:
+            self.env.update(GOOGLE_GEMINI_BASE_URL=base, GEMINI_API_KEY="dummy",
+                            GEMINI_CLI_HOME=home)
+            settings = {"security": {"auth": {"selectedType": "gemini-api-key"}},
+                        "privacy": {"usageStatisticsEnabled": False},
+                        "general": {"enableAutoUpdate": False, "maxAttempts": 1}}
+            self.put(os.path.join(home, ".gemini", "settings.json"), json.dumps(settings))
+
+    def put(self, path, text):
+        path = os.path.join(self.work, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+
+    def read(self, path):
+        with open(os.path.join(self.work, path)) as file:
+            return file.read()
+
+    def workflow(self, scenario, more=""):
+        model = "gemini-3.8-flash" if self.provider == "gemini" else ""
+        params = "provider_params: { model: '%s', sandbox_mode: danger-full-access }" % model
+        if self.provider == "claude":
+            params = "provider_params: { model: sonnet }"
+        self.put("p.md", "Task %s.\n[[fake:%s]]\n" % (self.mark, scenario))
+        self.put("w.yaml", 'version: "1.1"\nsteps:\n  - name: Ask\n    provider: %s\n    %s\n'
+                 '    input_file: p.md\n    output_file: out.md\n%s' % (self.provider, params, more))
+
+    def start(self, *args):
+        return subprocess.Popen([self.program, *args], cwd=self.work, env=self.env,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def call(self, *args, limit=100):
+        child = self.start(*args)
+        try:
+            out, _ = child.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise AssertionError("`%s` took too long" % " ".join(args))
+        return child.returncode, out
+
+    def step(self):
+        return json.loads(self.read(".orchestrate/runs/latest/state.json"))["steps"]["Ask"]
+
+    def processes(self):
+        """What of this case still runs."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/environ" % pid, "rb") as file:
+                    if ("ORCHESTRATE_SUITE=" + self.mark).encode() not in file.read():
+                        continue
+                with open("/proc/%s/cmdline" % pid, "rb") as file:
+                    found.append((int(pid), file.read().replace(b"\0", b" ").decode()[:80]))
+            except OSError:
+                pass
+        return found
+
+    def until(self, what, holds, limit=60):
+        end = time.time() + limit
+        while time.time() < end:
+            try:
+                found = holds()
+            except (OSError, ValueError, KeyError):
+                found = None
+            if found:
+                return found
+            time.sleep(0.1)
+        raise AssertionError("never: " + what)
+
+    def alone(self):
+        assert not self.processes(), "left running: %s" % self.processes()
+
+    def remove(self):
+        for pid, _ in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def failed(bench, scenario, kind, more="", code=1):
+    bench.workflow(scenario, more)
+    status, out = bench.call("run", "w.yaml")
+    assert status == 1, out
+    step = bench.step()
+    assert step["exit_code"] == code, step
+    verdict = step["error"]["context"]["verdict"]
+    assert verdict["kind"] == kind, verdict
+    bench.alone()
+    return step
+
+
+def plain(bench):
+    bench.workflow("plain text=Fine.")
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    step = bench.step()
+    nonce = bench.fake.requests(bench.mark)[-1]["nonce"]
+    assert step["output"] == "Fine. " + nonce == bench.read("out.md"), step
+    usage = step["usage"]
+    assert usage["input_tokens"] == 11 and usage["output_tokens"] == 7, usage
+    assert ("cost_usd" in usage) == (bench.provider == "claude"), usage
+    log = bench.read(".orchestrate/runs/latest/logs/Ask.stdout")
+    assert json.loads(log.splitlines()[0])["type"], log
+    assert "not-for-agents" not in log
+    _, told = bench.call("logs", "latest", "Ask", "--stdout")
+    assert told.strip() == step["output"], told
+    _, told = bench.call("status", "latest")
+    assert "11 tokens in, 7 out" in told, told
+    bench.alone()
+
+
+def writes(bench):
+    bench.workflow("write_file path=note.txt")
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    nonce = bench.fake.requests(bench.mark)[-1]["nonce"]
+    assert bench.read("note.txt").strip() == nonce
+    assert "DONE" in bench.step()["output"]
+    _, told = bench.call("logs", "latest", "Ask", "--stdout")
+    assert "-> " in told, told
+    bench.alone()
+
+
+def inherits(bench):
+    bench.workflow('bash cmd="env | grep SECRET_OF || echo it has none"')
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    assert "not-for-agents" not in bench.read(".orchestrate/runs/latest/logs/Ask.stdout")
+    results = [r for request in bench.fake.requests(bench.mark) for r in request["results"]]
+    assert "it has none" in json.dumps(results), results
+
+
+def status_401(bench):
+    step = failed(bench, "err401", "needs_person", "    retries: { max: 3, delay_ms: 1 }\n")
+    assert step["attempt"] == 1, "a person must act, so it is not tried again"
+
+
+def status_429(bench):
+    failed(bench, "rate_limit", "back_off")
+
+
+def status_500(bench):
+    failed(bench, "err500", "back_off")
+
+
+def status_529(bench):
+    failed(bench, "overloaded", "back_off")
+
+
+def limit_with_a_time(bench):
+    scenario = {"claude": "usage_limit reset=3600", "codex": "usage_limit reset=3600",
+                "gemini": "rate_limit retry_after=3600"}[bench.provider]
+    if bench.provider == "claude":
+        bench.env["CLAUDE_CODE_OAUTH_TOKEN"] = "sk-ant-oat01-dummy"
+        del bench.env["ANTHROPIC_API_KEY"]
+    bench.workflow(scenario)
+    child = bench.start("run", "w.yaml")
+    try:
+        def rests():
+            _, out = bench.call("status", "latest", "--json")
+            step = json.loads(out.splitlines()[-1])["steps"][0]
+            return step if step["state"] == "resting" else None
+        step = bench.until("it rests", rests)
+        until = time.strptime(step["until"][:19], "%Y-%m-%dT%H:%M:%S")
+        import calendar
+        wait = calendar.timegm(until) - time.time()
+        assert 3300 < wait < 3700, (step, wait)
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=30)
+    assert child.returncode == 143, child.returncode
+    bench.alone()
+
+
+def times_out(bench):
+    bench.workflow("hang", "    timeout_sec: 6\n")
+    status, out = bench.call("run", "w.yaml")
+    step = bench.step()
+    assert status == 1 and step["exit_code"] == 124, out
+    assert step["error"]["class"] == "transient", step
+    bench.alone()
+
+
+def goes_on_after_a_failure(bench):
+    # Whatever a provider tries by itself, the first attempt ends before it is let through.
+    times = {"claude": 4, "codex": 1, "gemini": 1}[bench.provider]
+    bench.workflow("overloaded times=%d" % times, "    retries: { max: 3, delay_ms: 1 }\n")
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    step = bench.step()
+    assert step["attempt"] > 1, step
+    if bench.provider == "gemini":
+        # It keeps no conversation in which nothing was answered; a new one is begun then.
+        return
+    sessions = {request["session"] for request in bench.fake.requests(bench.mark)}
+    assert len(sessions) == 1, sessions
+    first = bench.read(".orchestrate/runs/latest/logs/Ask.1.stdout")
+    assert step["usage"]["session"] in first, "the same conversation"
+
+
+def goes_on_after_a_kill(bench):
+    bench.workflow("hang")
+    child = bench.start("run", "w.yaml")
+    bench.until("it asks", lambda: bench.fake.requests(bench.mark))
+    child.kill()
+    child.communicate()
+    assert bench.processes(), "the agent goes on until somebody ends it"
+    bench.workflow("plain text=Again.")
+    status, out = bench.call("resume", "latest")
+    assert status == 0, out
+    step = bench.step()
+    assert step["output"].startswith("Again."), step
+    if bench.provider == "claude":
+        asked = bench.fake.requests(bench.mark)
+        assert asked[-1]["session"] == asked[0]["session"] == step["usage"]["session"]
+        assert len(asked[-1]["roles"]) > len(asked[0]["roles"]), "it knows what was said"
+    bench.alone()
+
+
+def cancel_leaves_nothing(bench):
+    bench.workflow('bash cmd="sleep 300"' if bench.provider != "claude"
+                   else 'bash cmd="tail -f /dev/null"')
+    child = bench.start("run", "w.yaml")
+    tool = ("sleep 300", "tail -f")
+    bench.until("its tool runs", lambda: [p for p in bench.processes()
+                                          if p[1].startswith(tool)])
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=40)
+    assert child.returncode == 143, child.returncode
+    bench.alone()
+
+
+def worker(bench):
+    bench.put(".orchestrate/config.yaml", "durability: process\n")
+    options = ["--provider", bench.provider]
+    if bench.provider == "gemini":
+        options += ["--model", "gemini-3.8-flash"]
+    text = "Task %s.\n[[fake:plain text=Done.]]" % bench.mark
+    status, out = bench.call("enqueue", "engineer", text, *options)
+    assert status == 0, out
+    status, out = bench.call("worker", "engineer", "--once")
+    assert status == 0, out
+    found = [os.path.join(top, name)
+             for top, _, names in os.walk(os.path.join(bench.work, "processed"))
+             for name in names if name.endswith(".status.json") or name.endswith(".json")]
+    assert found, out
+    statuses = [json.load(open(path)) for path in found]
+    done = [s for s in statuses if s.get("schema") == "status/v1"]
+    assert done and done[0]["success"] and done[0]["usage"]["input_tokens"] == 11, done
+    assert done[0]["session"], done
+    bench.alone()
+
+
+CASES = {
+    "plain": plain, "writes": writes, "inherits": inherits, "status-401": status_401,
+    "status-429": status_429, "status-500": status_500, "status-529": status_529,
+    "limit-with-a-time": limit_with_a_time, "times-out": times_out,
+    "goes-on-after-a-failure": goes_on_after_a_failure,
+    "goes-on-after-a-kill": goes_on_after_a_kill,
+    "cancel-leaves-nothing": cancel_leaves_nothing, "worker": worker,
+}
+
+
+def main():
+    program, tools, wanted = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3:]
+    fake = Fake()
+    jobs = [(p, n) for n in CASES for p in PROVIDERS
+            if not wanted or p in wanted or "%s/%s" % (p, n) in wanted or n in wanted]
+    lock, wrong, total = threading.Lock(), [], len(jobs)
+
+    def work():
+        while True:
+            with lock:
+                if not jobs:
+                    return
+                provider, name = jobs.pop(0)
+            bench, began = Bench(program, tools, fake, provider, name), time.time()
+            try:
+                CASES[name](bench)
+                said = "ok"
+            except Exception as error:
+                said = "FAILED: %r" % (error,)
+                with lock:
+                    wrong.append((provider, name))
+            finally:
+                bench.remove()
+            print("%s/%s: %s (%.1fs)" % (provider, name, said[:3000], time.time() - began),
+                  flush=True)
+    threads = [threading.Thread(target=work) for _ in range(int(os.environ.get("JOBS", "3")))]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    fake.stop()
+    print("real providers: %d of %d cases are well" % (total - len(wrong), total))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
