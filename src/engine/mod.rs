@@ -12,6 +12,8 @@ pub mod event;
 mod graph;
 #[cfg(test)]
 mod graph_tests;
+#[cfg(test)]
+mod grimoire_tests;
 mod iterate;
 pub mod limits;
 pub mod record;

@@ -89,6 +89,9 @@ pub struct Record {
     /// What a person is asked, and what they said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<Box<GateRecord>>,
+    /// The worktree that it worked in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<Box<TreeRecord>>,
     /// A digest of what those before it gave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
@@ -110,6 +113,23 @@ pub struct Whole {
     pub path: String,
     pub bytes: u64,
     pub sha256: String,
+}
+
+/// The worktree that a step worked in, as it was after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeRecord {
+    pub path: String,
+    pub branch: String,
+    pub base_branch: String,
+    pub base_commit: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<String>,
+    /// Something is in it that no commit has.
+    #[serde(default)]
+    pub dirty: bool,
+    /// The commit that keeps what the step did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
 }
 
 /// A person is asked.

@@ -9,7 +9,7 @@ use super::record::{Record, StepStatus};
 use crate::ids::{Attempt, RunId, StepPath};
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block, Each, Step, Target};
+use crate::workflow::plan::{Action, Block, Each, Isolation, Step, Target};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -99,6 +99,26 @@ pub struct Request {
     pub base_branch: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub docs_dir: String,
+    /// The work item, as it was when the run began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bead: Option<Value>,
+    /// Where it is worked on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// The work items of single steps, by how the workflow names them.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub beads: Map<String, Value>,
+}
+
+impl Run {
+    /// The work item of a step, and where it is worked on.
+    pub fn bead_of(&self, step: &Step) -> Option<(&Value, Isolation)> {
+        let request = self.origin.request.as_deref()?;
+        match &step.bead {
+            Some(own) => Some((request.beads.get(&own.name)?, own.isolation)),
+            None => Some((request.bead.as_ref()?, request.isolation.unwrap_or_default())),
+        }
+    }
 }
 
 /// One execution of a plan.

@@ -7,9 +7,9 @@ use crate::provider::Usage;
 use crate::workflow::compile;
 
 /// A run under test. `check` is the only code that knows the engine's interface.
-struct Script {
-    plan: Plan,
-    run: Run,
+pub(super) struct Script {
+    pub(super) plan: Plan,
+    pub(super) run: Run,
 }
 
 fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
@@ -35,7 +35,7 @@ fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
     script
 }
 
-fn check(workflow: &str, lines: &[&str]) -> Script {
+pub(super) fn check(workflow: &str, lines: &[&str]) -> Script {
     check_with(Policy::default(), workflow, lines)
 }
 

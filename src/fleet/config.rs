@@ -160,6 +160,8 @@ pub struct Config {
     pub default_provider: String,
     /// Whether an agent is asked once more that does not say how its work went.
     pub contract_repair: bool,
+    /// Where the worktrees of beads begin.
+    pub base_branch: Option<String>,
     /// Variables that providers inherit beside the usual ones.
     pub env_pass: Vec<String>,
     pub queue: QueueSettings,
@@ -191,6 +193,7 @@ impl Config {
             command_agent: None,
             default_provider: "claude".into(),
             contract_repair: false,
+            base_branch: None,
             env_pass: Vec::new(),
             queue: QueueSettings::default(),
             durable: true,
@@ -244,6 +247,7 @@ impl Config {
         let ConfigLayer { default_agent, command_agent, default_provider, durable, .. } = layer;
         self.default_agent = default_agent.unwrap_or_else(|| self.default_agent.clone());
         self.command_agent = command_agent.or_else(|| self.command_agent.take());
+        self.base_branch = layer.base_branch.clone().or(self.base_branch.take());
         self.contract_repair = layer.contract_repair.unwrap_or(self.contract_repair);
         self.default_provider = default_provider.unwrap_or_else(|| self.default_provider.clone());
         self.env_pass.extend(layer.env_pass.unwrap_or_default());

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use super::perform::{self, Performed};
 use super::prepare::{Prepared, prepare};
 use super::site::Site;
-use super::work::{Waiting, Work};
-use super::{artifacts, gates, lifecycle};
+use super::work::{MergeWork, Waiting, Work};
+use super::{artifacts, gates, lifecycle, tree};
 use crate::engine::run::{Address, StepState};
 use crate::engine::{self, Choice, Effect, Event, Record, Run, RunStatus, SkipCause, TaskRef};
 use crate::exec::{self, Stop};
@@ -66,6 +66,7 @@ pub struct Launch {
 pub enum Job {
     Run(Box<Work>),
     Wait(Waiting),
+    Merge(MergeWork),
 }
 
 impl Launch {
@@ -77,6 +78,7 @@ impl Launch {
                 perform::run(&self.site, work, &mark, stop)
             }
             Job::Wait(waiting) => perform::wait(&self.site, waiting, stop),
+            Job::Merge(work) => tree::merge(&self.site, &self.run, &self.step, work, stop),
         }
     }
 }
@@ -401,6 +403,7 @@ impl Drive {
             }
             Prepared::Run(work) => Job::Run(work),
             Prepared::Wait(waiting) => Job::Wait(waiting),
+            Prepared::Merge(work) => Job::Merge(work),
         };
         if self.backups {
             self.store.back_up(&self.plan, &self.run, &name, reins.clock.now())?;

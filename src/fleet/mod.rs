@@ -32,6 +32,7 @@ pub mod site;
 pub mod spellbook;
 pub mod systemd;
 pub mod torture;
+pub mod tree;
 pub mod work;
 pub mod worker;
 

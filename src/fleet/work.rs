@@ -73,6 +73,9 @@ pub struct Work {
     pub env_pass: Vec<String>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub debug: Map<String, Value>,
+    /// The worktree that it is done in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<TreeWork>,
     /// Digests of all that a prompt was made of, by what they are of.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
@@ -109,6 +112,7 @@ impl Work {
             session: None,
             env_pass: Vec::new(),
             debug: Map::new(),
+            worktree: None,
             inputs: BTreeMap::new(),
             reads_state: false,
         }
@@ -168,6 +172,24 @@ pub struct ContractRule {
     /// The agent is asked once more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub repair: bool,
+}
+
+/// The worktree of a bead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeWork {
+    pub id: String,
+    /// The branch that it begins at, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+}
+
+/// A merge of what was done for a bead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergeWork {
+    pub id: String,
+    pub title: Option<String>,
+    /// The digest of what a person approved.
+    pub approval: Option<String>,
 }
 
 /// A script of a language that has a runtime of its own.

@@ -14,7 +14,7 @@ use crate::fleet::Report;
 use crate::ids::StepPath;
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, RoundsKind};
+use crate::workflow::plan::{Action, Rounds, RoundsKind};
 
 /// How much to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,7 +233,7 @@ impl TextReport {
 /// Whether a step is the check of a loop of rounds.
 fn is_check(plan: &Plan, address: &Address) -> bool {
     let around = address.parent().map(|around| &around.step_of(plan).action);
-    matches!(around, Some(Action::Rounds(_)))
+    matches!(around, Some(Action::Rounds(Rounds { kind: RoundsKind::Loop, .. })))
         && matches!(address.step_of(plan).action, Action::Shell { .. })
 }
 

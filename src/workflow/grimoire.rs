@@ -227,16 +227,12 @@ fn read_step(reading: &Reading, node: &Node, depth: usize) -> Option<Step> {
             let review = fields.boolean("require_review").unwrap_or(true);
             Some(Step::new("", Action::Merge { review }))
         }
-    }?;
+    };
     let blocks = [("continue", OnFail::Continue), ("block", OnFail::Block)];
-    Some(Step {
-        name: name.to_owned(),
-        when: when(&fields),
-        on_fail: Some(fields.choice("on_fail", &blocks).unwrap_or(OnFail::Block)),
-        exit_loop: exits(&fields, depth),
-        alias: spells::alias(&fields),
-        ..step
-    })
+    let on_fail = Some(fields.choice("on_fail", &blocks).unwrap_or(OnFail::Block));
+    let (name, when, alias) = (name.to_owned(), when(&fields), spells::alias(&fields));
+    let exit_loop = exits(&fields, depth);
+    Some(Step { name, when, on_fail, exit_loop, alias, ..step? })
 }
 
 /// Whether the success of a step ends the loop around it.

@@ -10,6 +10,8 @@ mod fields;
 pub mod front;
 pub mod grimoire;
 mod grimoire_names;
+#[cfg(test)]
+mod grimoire_tests;
 mod nodes;
 mod nodes_graph;
 mod nodes_keys;

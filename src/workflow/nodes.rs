@@ -268,7 +268,10 @@ fn read_node(reading: &Reading, node: &Node, index: usize, ids: &Ids) -> Option<
     let step = mode.and_then(|mode| modes::read(reading, &fields, mode, index));
     let name = id.unwrap_or_default().to_owned();
     let alias = spells::alias(&fields);
-    let step = step.map(|step| Step { name, when, output_type, always_run, alias, ..step });
+    let step = step.map(|step| {
+        let bead = spells::bead(&fields);
+        Step { name, when, output_type, always_run, alias, bead, ..step }
+    });
     Some((step, depends, rule))
 }
 

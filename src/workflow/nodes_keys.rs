@@ -91,7 +91,7 @@ const TOP_IDLE: [&str; 15] = [
     "persist_sessions",
 ];
 
-const NODE: [&str; 29] = [
+const NODE: [&str; 31] = [
     "id",
     "description",
     "depends_on",
@@ -121,6 +121,8 @@ const NODE: [&str; 29] = [
     "output",
     "contract",
     "system_prompt",
+    "bead",
+    "isolation",
 ];
 
 /// Keys of a node that mean something to another engine.

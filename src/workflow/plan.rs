@@ -251,6 +251,32 @@ pub struct Step {
     pub exit_loop: bool,
     /// A second name that spells know its result by.
     pub alias: Option<String>,
+    /// The work item it is for, where that is not the run's.
+    pub bead: Option<StepBead>,
+}
+
+/// The work item of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepBead {
+    /// Its id, or its file.
+    pub name: String,
+    pub isolation: Isolation,
+}
+
+/// Where a work item is worked on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// In a worktree of its own.
+    #[default]
+    Worktree,
+    /// In the workspace.
+    Workspace,
+}
+
+impl Isolation {
+    pub const ALL: [(&'static str, Isolation); 2] =
+        [("worktree", Isolation::Worktree), ("workspace", Isolation::Workspace)];
 }
 
 /// What follows a failure.
@@ -284,6 +310,7 @@ impl Step {
             on_fail: None,
             exit_loop: false,
             alias: None,
+            bead: None,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::ids::name_fault;
 /// The inbox of whoever drives runs; no agent can be called so.
 pub const COORDINATOR: &str = "coordinator";
 
-const TOP: [Key; 10] = since_1_1([
+const TOP: [Key; 11] = since_1_1([
     "providers",
     "agents",
     "default_agent",
@@ -26,6 +26,7 @@ const TOP: [Key; 10] = since_1_1([
     "durability",
     "limits",
     "contract_repair",
+    "worktree",
 ]);
 
 const AGENT: [Key; 8] = since_1_1([
@@ -68,6 +69,8 @@ pub struct ConfigLayer {
     pub default_provider: Option<String>,
     /// Whether an agent is asked once more that does not say how its work went.
     pub contract_repair: Option<bool>,
+    /// Where the worktrees of beads begin.
+    pub base_branch: Option<String>,
     /// Variables that providers inherit beside the usual ones.
     pub env_pass: Option<Vec<String>>,
     pub queue: QueueLayer,
@@ -123,6 +126,13 @@ pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
     if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok(layer) }
 }
 
+fn base_branch(top: &Fields) -> Option<String> {
+    const KEYS: [Key; 1] = since_1_1(["base_branch"]);
+    let node = top.get("worktree")?;
+    let tree = Fields::open(top.findings, node, "`worktree`", &KEYS, VERSION)?;
+    tree.text("base_branch").filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
 fn read_top(top: &Fields) -> ConfigLayer {
     let findings = top.findings;
     let section = |key: &str, keys: &[Key]| {
@@ -135,6 +145,7 @@ fn read_top(top: &Fields) -> ConfigLayer {
         command_agent: agent_name(top, "command_agent"),
         default_provider: top.text("default_provider").map(str::to_owned),
         contract_repair: top.boolean("contract_repair"),
+        base_branch: base_branch(top),
         env_pass: variables(top, "env_pass"),
         durable: top.choice("durability", &[("power", true), ("process", false)]),
         ..ConfigLayer::default()

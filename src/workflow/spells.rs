@@ -4,7 +4,9 @@ use std::cell::RefCell;
 
 use super::check::path_fault;
 use super::fields::Fields;
-use super::plan::{Mention, Mentioned, SpellSource, SpellUse, SpellValue, SystemPromptUse};
+use super::plan::{
+    Isolation, Mention, Mentioned, SpellSource, SpellUse, SpellValue, StepBead, SystemPromptUse,
+};
 use super::problem::Problem;
 use super::yaml::{Node, Value};
 use crate::ids::name_fault;
@@ -149,6 +151,25 @@ pub fn tell_idle(fields: &Fields) {
         let message = format!("`{key}` of {} has no effect without `spell`", fields.what);
         fields.findings.warn(fields.place_of_key(key), message);
     }
+}
+
+/// The work item of a step.
+pub fn bead(fields: &Fields) -> Option<StepBead> {
+    let isolation = fields.choice("isolation", &Isolation::ALL);
+    let Some(node) = fields.get("bead") else {
+        if isolation.is_some() {
+            let place = fields.place_of_key("isolation");
+            let message = format!("`isolation` of {} has no effect without `bead`", fields.what);
+            fields.findings.warn(place, message);
+        }
+        return None;
+    };
+    let name = fields.text("bead")?;
+    if name.trim().is_empty() {
+        fields.findings.error(node.place, format!("`bead` of {} is empty", fields.what));
+        return None;
+    }
+    Some(StepBead { name: name.to_owned(), isolation: isolation.unwrap_or_default() })
 }
 
 /// The second name of a step's result.

@@ -32,7 +32,7 @@ const TOP: [Key; 10] = since_1_1([
     "steps",
 ]);
 
-const STEP: [Key; 25] = [
+const STEP: [Key; 27] = [
     ("name", Version::V1_1),
     ("agent", Version::V1_1),
     ("provider", Version::V1_1),
@@ -58,6 +58,8 @@ const STEP: [Key; 25] = [
     ("output", Version::V1_4),
     ("contract", Version::V1_4),
     ("system_prompt", Version::V1_4),
+    ("bead", Version::V1_4),
+    ("isolation", Version::V1_4),
 ];
 
 const EACH: [Key; 5] = [
@@ -325,6 +327,7 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
         retries: parts::retries(reading, &fields),
         on: read_handlers(reading, &fields, visible),
         alias: spells::alias(&fields),
+        bead: spells::bead(&fields),
         depends,
         ..Step::new(name, action?)
     };

@@ -1,4 +1,4 @@
-//! Coverage by name: every numbered criterion of both dialects has a case of its number.
+//! Coverage by name: every numbered criterion of all dialects has a case of its number.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use libtest_mimic::{Failed, Trial};
 /// how many there are, and how many digits their names have.
 type List = (&'static str, &'static str, &'static str, usize, usize);
 
-const LISTS: [List; 14] = [
+const LISTS: [List; 15] = [
     ("steps", "at", "AT-", 55, 2),
     ("steps", "v12", "1.2-", 9, 1),
     ("steps", "v13", "1.3-", 10, 1),
@@ -26,6 +26,8 @@ const LISTS: [List; 14] = [
     ("nodes", "scenario-kind", "kind-", 8, 1),
     ("nodes", "scenario-end", "end-", 3, 1),
     ("nodes", "scenario-resume", "resume-", 4, 1),
+    // The scenarios on spells and agent steps.
+    ("grimoires", "scenario-003", "003-", 13, 2),
 ];
 
 /// One trial per numbered list.

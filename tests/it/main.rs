@@ -43,6 +43,7 @@ fn main() -> ExitCode {
     trials.extend(case::trials(&cases, &world::programs()));
     trials.extend(case::fleet_trials(&cases.join("steps"), &world::programs()));
     trials.extend(case::fleet_trials(&cases.join("nodes"), &world::programs()));
+    trials.extend(case::fleet_trials(&cases.join("grimoires"), &world::programs()));
     trials.extend(coverage::trials(&cases));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -75,7 +75,7 @@ impl FleetHands<'_> {
     fn execute_here(&mut self, launch: Launch) {
         self.here += 1;
         let (tell, stop) = (self.tell.clone(), self.stop.clone());
-        let waits = matches!(launch.job, Job::Wait(_));
+        let waits = matches!(launch.job, Job::Wait(_) | Job::Merge(_));
         let execute = move || {
             let performed = launch.perform(&stop).map(Box::new);
             let Launch { run, step, attempt, .. } = launch;

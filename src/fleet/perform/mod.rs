@@ -18,7 +18,7 @@ mod wait;
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
@@ -32,6 +32,7 @@ use self::session::{Busy, Session};
 pub use self::wait::wait;
 use super::prepare::{Unusable, mask_json, mask_map, missing_secrets};
 use super::site::Site;
+use super::tree;
 use super::work::{Input, Work};
 use crate::disk;
 use crate::engine::record::{Metrics, Whole};
@@ -53,6 +54,8 @@ pub struct Performed {
 /// What every child of one execution has in common.
 struct Child<'a> {
     site: &'a Site,
+    /// Where it works.
+    cwd: &'a Path,
     step: &'a StepPath,
     env: &'a [(String, OsString)],
     hidden: &'a [&'a str],
@@ -84,8 +87,14 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
         note_environment(site, &work, &env, &hidden);
     }
     let began = Instant::now();
+    let entered = match work.worktree.as_ref().map(|tree| tree::enter(site, &work, tree)) {
+        None => None,
+        Some(Ok(entered)) => Some(entered),
+        Some(Err(record)) => return Some(unready(site, *record, began)),
+    };
+    let cwd = entered.as_ref().map_or(site.cwd(), |entered| entered.cwd());
     let step = work.step.clone();
-    let child = Child { site, step: &step, env: &env, hidden: &hidden, mark, stop };
+    let child = Child { site, cwd, step: &step, env: &env, hidden: &hidden, mark, stop };
     if let Some(script) = &work.script {
         let argv = match script::ready(&child, script) {
             Ok(argv) => argv,
@@ -114,6 +123,9 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
     }
     let mut record = result.record;
     classify(work, Some(ended.how), &mut record);
+    if let Some(entered) = entered {
+        entered.leave(site, work, &mut record);
+    }
     record.duration_ms = Some(began.elapsed().as_millis() as u64);
     let left = if work.asks { 0 } else { ended.survivors };
     Some(Performed { record, left_running: left })
@@ -133,7 +145,7 @@ type Executed<T> = Result<Option<T>, Box<Performed>>;
 
 /// Runs one child to its end.
 fn execute(child: &Child, work: &Work) -> Executed<Ran> {
-    let Child { site, env, hidden, mark, stop, .. } = *child;
+    let Child { site, cwd, env, hidden, mark, stop, .. } = *child;
     let stop_here = |code, message| Err(Box::new(refused(site, work, code, message)));
     let heard = work.adapter.is_stream().then(|| hear::listen(site, work));
     let (ear, captures) = match heard {
@@ -152,7 +164,7 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
     let stdin = work.stdin.as_ref().map(Input::bytes);
     let order = Order {
         argv: &argv,
-        cwd: site.cwd(),
+        cwd,
         env,
         env_remove: hidden,
         stdin: stdin.as_deref(),

@@ -4,6 +4,7 @@
 //! What comes out needs no engine to be carried out. What cannot be prepared fails the step with
 //! exit code 2 before anything is started.
 
+mod merge;
 mod node;
 pub mod refs;
 mod results;
@@ -20,13 +21,13 @@ use crate::engine::run::Address;
 use crate::engine::{GateRecord, Record, Run, RunScope};
 use crate::fleet::ask::{self, AskError, Question};
 use crate::fleet::site::{Environment, Site};
-use crate::fleet::work::{Input, Waiting, Work};
+use crate::fleet::work::{Input, MergeWork, TreeWork, Waiting, Work};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
 use crate::template::{Hole, Missing, Scope, Template, display};
 use crate::time::{Clock, SystemClock};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, InjectMode, InputMode, Param, Step, WaitFor, When};
+use crate::workflow::plan::{Action, InjectMode, InputMode, Isolation, Param, Step, WaitFor, When};
 use crate::workspace::PathError;
 
 /// What a step comes to before it runs.
@@ -46,6 +47,7 @@ pub enum Prepared {
     Done(Box<Record>),
     Run(Box<Work>),
     Wait(Waiting),
+    Merge(MergeWork),
 }
 
 /// A step that cannot run, with what people need to mend it.
@@ -180,9 +182,7 @@ impl Preparing<'_> {
             | Action::Script(_)
             | Action::Gate(_)
             | Action::Cancel { .. } => self.node(),
-            Action::Merge { .. } => {
-                Err(Refusal::new("there is no work item to merge").with("merge", "no bead".into()))
-            }
+            Action::Merge { review } => self.merge(*review),
         }
     }
 
@@ -198,6 +198,15 @@ impl Preparing<'_> {
         }
         // What has no time left fails at once, as if it had been too slow.
         Ok((Some(left.ms.max(1)), Some(left.whose)))
+    }
+
+    /// The worktree that the step is done in, where its work item has one.
+    fn worktree(&self) -> Option<TreeWork> {
+        let (bead, isolation) = self.scope.run.bead_of(self.step)?;
+        let request = self.scope.run.origin.request.as_deref();
+        let base = request.and_then(|request| request.base_branch.clone());
+        let id = bead.get("id")?.as_str()?.to_owned();
+        (isolation == Isolation::Worktree).then_some(TreeWork { id, base })
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {
@@ -413,6 +422,7 @@ impl Preparing<'_> {
             schema,
             require: output.require.clone(),
             debug,
+            worktree: self.worktree(),
             reads_state: self.step.names_run_root(),
             ..work
         })))

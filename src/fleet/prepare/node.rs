@@ -127,7 +127,7 @@ impl Preparing<'_> {
     }
 
     /// Leaves a file in the run's directory for whoever does the work.
-    fn leave(&self, path: &str, text: &str) -> Result<(), Refusal> {
+    pub(super) fn leave(&self, path: &str, text: &str) -> Result<(), Refusal> {
         let path = self.site.root().join(path);
         let written = || {
             let disk = disk::machine();
@@ -305,6 +305,7 @@ impl Preparing<'_> {
             idle_timeout_ms: self.step.idle_timeout.map(ms),
             capture: CaptureMode::Whole,
             output_file,
+            worktree: self.worktree(),
             debug: Map::new(),
             ..work
         })))

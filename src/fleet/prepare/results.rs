@@ -57,6 +57,10 @@ impl<'a> Results<'a> {
         if let Some(agent) = &self.here.step_of(self.plan).agent {
             found.insert("agent".into(), agent.as_str().into());
         }
+        if let Some((bead, _)) = self.run.bead_of(self.here.step_of(self.plan)) {
+            found.insert("bead".into(), bead.clone());
+            found.insert("task".into(), bead.clone());
+        }
         let scope = RunScope { plan: self.plan, run: self.run, loops: &self.here.loops };
         if let Ok(item) = scope.look_up(&Hole::new("item")) {
             found.insert("item".into(), item.into_owned());

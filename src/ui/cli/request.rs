@@ -1,17 +1,21 @@
 //! What a run of the `nodes:` dialect is started for: the person's message, the issue it is about,
 //! the base branch, and the files that the workflow is made of.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+use serde_json::Map;
 
 use super::Failure;
 use super::common::{Surroundings, read_bounded, workflow_path};
+use crate::bead::{Bead, BeadError};
 use crate::engine::Request;
 use crate::fleet::parts::{self, Library};
 use crate::git::Git;
 use crate::template::nodes::{NodeText, Var};
-use crate::workflow::plan::{Action, Code, PartKind, Plan, ShellText, Step, Words};
+use crate::workflow::plan::{Action, Code, Isolation, PartKind, Plan, ShellText, Step, Words};
 use crate::workflow::yaml;
+use crate::worktree::Trees;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct RequestArgs {
@@ -21,9 +25,24 @@ pub struct RequestArgs {
     /// The issue or pull request that it is about: `$CONTEXT`
     #[arg(long, value_name = "FILE")]
     pub issue_context_file: Option<PathBuf>,
-    /// `$BASE_BRANCH` [default: from .archon/config.yaml, else the repository's default branch]
+    /// `$BASE_BRANCH`, and where a bead's worktree begins [default: from .archon/config.yaml, else
+    /// the repository's default branch]
     #[arg(long, value_name = "BRANCH")]
     pub base_branch: Option<String>,
+    /// The work item: a file, or an id of .beads/issues.jsonl; `{{.bead}}` in spells
+    #[arg(long, value_name = "FILE|ID")]
+    pub bead: Option<String>,
+    /// Where the bead is worked on [default: worktree]
+    #[arg(long, value_enum, value_name = "WHERE", requires = "bead")]
+    pub isolation: Option<IsolationArg>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum IsolationArg {
+    /// In a worktree of its own, on a branch of its own
+    Worktree,
+    /// In the workspace
+    Workspace,
 }
 
 /// A file that a workflow is made of, as it was when the run began.
@@ -68,7 +87,39 @@ pub fn library(around: &Surroundings, file: Option<&str>) -> Library {
 
 impl RequestArgs {
     fn is_empty(&self) -> bool {
-        self.message.is_none() && self.issue_context_file.is_none() && self.base_branch.is_none()
+        let branch = self.base_branch.is_some() && self.bead.is_none();
+        self.message.is_none() && self.issue_context_file.is_none() && !branch
+    }
+
+    /// What the request is about, in any dialect: the work items of the run and of its steps.
+    fn about(&self, around: &Surroundings, plan: &Plan) -> Result<Request, Failure> {
+        let mut beads = Map::new();
+        let mut named: Vec<&str> = Vec::new();
+        plan.root.walk(&mut |step| named.extend(step.bead.as_ref().map(|bead| bead.name.as_str())));
+        for name in named {
+            if !beads.contains_key(name) {
+                beads.insert(name.to_owned(), read_bead(around, name)?.to_json());
+            }
+        }
+        let bead = self.bead.as_ref().map(|name| read_bead(around, name)).transpose()?;
+        let isolation = bead.as_ref().map(|_| match self.isolation {
+            Some(IsolationArg::Workspace) => Isolation::Workspace,
+            _ => Isolation::Worktree,
+        });
+        let in_worktree = |isolation: &Isolation| *isolation == Isolation::Worktree;
+        if isolation.as_ref().is_some_and(in_worktree) {
+            // Found now, a workspace that has no worktrees costs nothing.
+            Trees::open(&around.workspace).map_err(|error| {
+                let failure = Failure::new(2, &error);
+                match error.cure() {
+                    Some(cure) => failure.hint(format!("{cure}; or give `--isolation workspace`")),
+                    None => failure,
+                }
+            })?;
+        }
+        let base_branch = self.base_branch.clone().or(around.config.base_branch.clone());
+        let bead = bead.map(|bead| bead.to_json());
+        Ok(Request { bead, isolation, beads, base_branch, ..Request::default() })
     }
 
     /// The request of a run of this plan; nothing where its dialect has no place for one.
@@ -78,6 +129,7 @@ impl RequestArgs {
         plan: &Plan,
         kept: &[Kept],
     ) -> Result<Option<Box<Request>>, Failure> {
+        let about = self.about(around, plan)?;
         if plan.root.edges.is_none() {
             if !self.is_empty() {
                 let message = "`--message`, `--issue-context-file` and `--base-branch` are for \
@@ -85,7 +137,8 @@ impl RequestArgs {
                 return Err(Failure::new(2, message)
                     .hint("a workflow of `steps:` gets values with `--context KEY=VALUE`"));
             }
-            return Ok(None);
+            let wanted = about.bead.is_some() || !about.beads.is_empty();
+            return Ok(wanted.then(|| Box::new(about)));
         }
         let settings = Settings::read(around)?;
         let message = match self.message.as_deref() {
@@ -112,8 +165,53 @@ impl RequestArgs {
             None => None,
         };
         let docs_dir = settings.docs_dir.unwrap_or_else(|| "docs/".into());
-        Ok(Some(Box::new(Request { message, issue_context, base_branch, docs_dir })))
+        let Request { bead, isolation, beads, .. } = about;
+        let request =
+            Request { message, issue_context, base_branch, docs_dir, bead, isolation, beads };
+        Ok(Some(Box::new(request)))
     }
+}
+
+/// Reads a bead as it is now.
+pub fn read_bead(around: &Surroundings, name: &str) -> Result<Bead, Failure> {
+    let workspace = super::common::open_workspace(around)?;
+    let limit = around.config.input_bytes;
+    let read = |path: &str| workspace.read_text(path, limit);
+    Bead::find(name, &read).map_err(|error| match error {
+        BeadError::Wrong { file, text, problems } => Failure::in_text(problems, &file, &text),
+        other => Failure::new(2, other),
+    })
+}
+
+/// The grimoire for a bead: what its label says, else what the workspace says of its type, else
+/// the usual one.
+pub fn grimoire_for(around: &Surroundings, bead: &Bead) -> Result<String, Failure> {
+    let label = bead.labels.iter().find_map(|label| label.strip_prefix("grimoire:"));
+    if let Some(name) = label {
+        return Ok(name.to_owned());
+    }
+    let path = around.workspace.join(MAPPING);
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(USUAL.into()),
+        Err(error) => return Err(Failure::new(2, format!("cannot read `{MAPPING}`: {error}"))),
+    };
+    let mapping: Mapping = serde_json::from_slice(&text)
+        .map_err(|error| Failure::new(2, format!("`{MAPPING}` cannot be used: {error}")))?;
+    let found = mapping.by_type.get(&bead.kind).cloned().or(mapping.default);
+    Ok(found.unwrap_or_else(|| USUAL.into()))
+}
+
+/// Which grimoires a workspace has for its beads.
+const MAPPING: &str = ".coven/grimoire-mapping.json";
+/// The grimoire of a bead that nothing is said of.
+const USUAL: &str = "implement-bead";
+
+#[derive(Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Mapping {
+    by_type: BTreeMap<String, String>,
+    default: Option<String>,
 }
 
 fn no_base_branch(around: &Surroundings) -> Failure {

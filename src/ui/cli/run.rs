@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
-use super::request::RequestArgs;
+use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, signals, submit};
 use crate::workflow::Plan;
 use crate::workflow::plan::{
@@ -15,7 +15,7 @@ use crate::workflow::yaml;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
-    /// The workflow file
+    /// The workflow file, or the name of a grimoire [default with --bead: the grimoire for it]
     #[arg(value_name = "WORKFLOW")]
     pub workflow: Option<PathBuf>,
     #[command(flatten)]
@@ -123,7 +123,7 @@ type Ready = (Loaded, Map<String, Value>, Option<String>);
 /// Checks everything about a run before it is made. Nothing comes back when that was all that was
 /// asked for.
 pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, Failure> {
-    let (workflow, archive) = sort_out(args)?;
+    let (workflow, archive) = sort_out(around, args)?;
     if args.clean_processed && (args.fleet || args.detach) {
         // Results that other runs wait for lie there.
         let message = "`--clean-processed` cannot be used with a fleet";
@@ -150,7 +150,7 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
 }
 
 /// `--archive-processed wf.yaml` takes the workflow for its own; gives it back.
-fn sort_out(args: &RunArgs) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     let archive = args.archive_processed.clone();
     match (&args.workflow, &archive) {
         (Some(workflow), _) => Ok((workflow.clone(), archive.map(Option::unwrap_or_default))),
@@ -158,6 +158,12 @@ fn sort_out(args: &RunArgs) -> Result<(PathBuf, Option<PathBuf>), Failure> {
             if taken.extension().is_some_and(|ending| ending == "yaml" || ending == "yml") =>
         {
             Ok((taken.clone(), Some(PathBuf::new())))
+        }
+        _ if args.request.bead.is_some() => {
+            let bead = args.request.bead.as_deref().unwrap_or_default();
+            let name = request::grimoire_for(around, &request::read_bead(around, bead)?)?;
+            around.say(format!("grimoire `{name}` for bead `{bead}`"));
+            Ok((PathBuf::from(name), archive.map(Option::unwrap_or_default)))
         }
         _ => {
             let verb = if args.detach { "submit" } else { "run" };

@@ -1,0 +1,76 @@
+//! From a merge that is owed to a person who is to look at it, or to the merge itself.
+//!
+//! **Invariant:** what is merged after a review is what the person was shown: an approval is bound
+//! to the digest of the diff, and void when that changes.
+
+use super::{Prepared, Preparing, Refusal};
+use crate::engine::GateRecord;
+use crate::fleet::work::MergeWork;
+use crate::ids::BeadId;
+use crate::workflow::plan::Isolation;
+use crate::worktree::{Review, TreeError, Trees};
+
+/// How many of the changed files a person is told of at once.
+const FILES: usize = 20;
+
+impl Preparing<'_> {
+    pub(super) fn merge(&mut self, review: bool) -> Result<Prepared, Refusal> {
+        let nothing = |why: &str| Refusal::new(format!("there is nothing to merge: {why}"));
+        let Some((bead, isolation)) = self.scope.run.bead_of(self.step) else {
+            return Err(nothing("the run has no bead; start it with `--bead`"));
+        };
+        if isolation == Isolation::Workspace {
+            return Err(nothing("the bead is worked on in the workspace"));
+        }
+        let text = |key: &str| bead.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+        let id = BeadId::parse(&text("id").unwrap_or_default()).map_err(Refusal::new)?;
+        let mut work = MergeWork { id: id.to_string(), title: text("title"), approval: None };
+        if !review {
+            return Ok(Prepared::Merge(work));
+        }
+        let diff = Trees::open(self.site.cwd()).and_then(|trees| trees.review(&id));
+        let diff = diff.map_err(|error| cannot(&error))?;
+        if diff.text.is_empty() || self.is_approved(&diff.hash) {
+            work.approval = Some(diff.hash);
+            return Ok(Prepared::Merge(work));
+        }
+        let path = format!("reviews/{}.diff", &diff.hash[..32]);
+        self.leave(&path, &String::from_utf8_lossy(&diff.text))?;
+        let message = message(&id, &diff, &self.site.root().join(path));
+        let message = self.site.mask.text(&message);
+        let gate = GateRecord { message, shown: diff.hash, expires_at: None, answer: None };
+        Ok(Prepared::Gate(Box::new(gate)))
+    }
+
+    /// Whether a person has approved just this.
+    fn is_approved(&self, hash: &str) -> bool {
+        let slot = self.scope.run.slot(&self.here);
+        let gate = slot.and_then(|slot| slot.record.as_deref()?.gate.as_deref());
+        let approved = |gate: &GateRecord| gate.answer.as_ref().is_some_and(|said| said.approve);
+        gate.is_some_and(|gate| gate.shown == hash && approved(gate))
+    }
+}
+
+fn cannot(error: &TreeError) -> Refusal {
+    match error.cure().filter(|cure| !cure.is_empty()) {
+        Some(cure) => Refusal::new(format!("{error}; {cure}")),
+        None => Refusal::new(error.to_string()),
+    }
+}
+
+/// What a person is asked.
+fn message(id: &BeadId, diff: &Review, path: &std::path::Path) -> String {
+    let text = String::from_utf8_lossy(&diff.text);
+    let files = text.lines().filter_map(|line| line.strip_prefix("diff --git a/"));
+    let files: Vec<&str> = files.map(|pair| pair.split(" b/").next().unwrap_or(pair)).collect();
+    let mut list: String = files.iter().take(FILES).map(|file| format!("\n  {file}")).collect();
+    if files.len() > FILES {
+        list.push_str(&format!("\n  and {} more", files.len() - FILES));
+    }
+    let (count, path) = (files.len(), path.display());
+    let word = if count == 1 { "file" } else { "files" };
+    format!(
+        "Merge `coven/{id}`? It changes {count} {word}:{list}\nThe diff: {path}\n\
+         or `orchestrate worktree diff {id}`"
+    )
+}

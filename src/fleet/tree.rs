@@ -1,0 +1,171 @@
+//! A bead's worktree around one execution: made or taken up and verified before it, held while it
+//! goes on, and kept in a commit after it; and what is in it merged.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::perform::Performed;
+use super::site::Site;
+use super::work::{MergeWork, TreeWork, Work};
+use crate::engine::record::TreeRecord;
+use crate::engine::{Record, StepStatus};
+use crate::exec::Stop;
+use crate::ids::{BeadId, RunId, StepPath};
+use crate::worktree::{Block, Hold, Merge, Merged, TreeError, Trees, Wants, Why, Worktree, lives};
+
+/// How long a merge waits for others.
+const WAIT: Duration = Duration::from_secs(3600);
+
+/// A worktree that is worked in.
+pub struct Entered {
+    trees: Trees,
+    pub tree: Worktree,
+    run: Option<String>,
+    _hold: Hold,
+}
+
+/// Lets an execution into the worktree that it is to work in. The error is its result: whatever is
+/// found there that does not fit is left as it is, and nothing is started.
+pub fn enter(site: &Site, work: &Work, tree: &TreeWork) -> Result<Entered, Box<Record>> {
+    let entered = || -> Result<Entered, TreeError> {
+        let id = BeadId::parse(&tree.id).map_err(|error| TreeError::found(error, ""))?;
+        let trees = Trees::open(site.cwd())?;
+        let created = trees.create(&id, tree.base.as_deref())?;
+        for warning in created.warnings {
+            tracing::warn!("worktree `{id}`: {warning}");
+        }
+        let run = run_of(site);
+        let step = work.step.to_string();
+        let wants = Wants { run: run.as_deref(), step: &step, attempt: work.attempt };
+        let hold = trees.hold(&id, &wants, &lives)?;
+        let verified = trees.verify(&id)?;
+        Ok(Entered { trees, tree: verified, run, _hold: hold })
+    };
+    entered().map_err(|error| Box::new(refusal(site, &error)))
+}
+
+impl Entered {
+    /// Where it is worked.
+    pub fn cwd(&self) -> &Path {
+        &self.tree.workspace
+    }
+
+    /// Keeps what an agent did in a commit, and tells what the worktree is then.
+    pub fn leave(self, site: &Site, work: &Work, record: &mut Record) {
+        let Entered { trees, tree, run, _hold } = self;
+        let step = work.step.to_string();
+        let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt };
+        let mut checkpoint = None;
+        if work.asks {
+            match trees.checkpoint(&tree.id, &why) {
+                Ok(made) => checkpoint = made.commit,
+                Err(error) => fail(site, record, &error),
+            }
+        }
+        let git = tree.git();
+        let dirty = git.names(&["status", "--porcelain", "-z"]);
+        record.worktree = Some(Box::new(TreeRecord {
+            path: shown(site.cwd(), &tree.path),
+            branch: tree.branch,
+            base_branch: tree.base_branch,
+            base_commit: tree.base_commit,
+            head: git.text(&["rev-parse", "HEAD"]).ok(),
+            dirty: dirty.is_ok_and(|names| !names.is_empty()),
+            checkpoint,
+        }));
+    }
+}
+
+/// A path as the workspace has it.
+fn shown(workspace: &Path, path: &Path) -> String {
+    path.strip_prefix(workspace).unwrap_or(path).display().to_string()
+}
+
+fn run_of(site: &Site) -> Option<String> {
+    let about = site.about.iter().find(|(name, _)| name == "ORCHESTRATE_RUN_ID");
+    about.map(|(_, id)| id.to_string_lossy().into_owned())
+}
+
+/// What is wrong with a worktree, and its cure, as the result of a step.
+fn refusal(site: &Site, error: &TreeError) -> Record {
+    let message = match error.cure().filter(|cure| !cure.is_empty()) {
+        Some(cure) => format!("{error}; {cure}"),
+        None => error.to_string(),
+    };
+    let context: Map<String, Value> =
+        [("worktree".to_owned(), json!(error.to_string()))].into_iter().collect();
+    Record::refused(i32::from(error.exit_code()), site.mask.text(&message), context)
+}
+
+/// A step whose work could not be kept has failed.
+fn fail(site: &Site, record: &mut Record, error: &TreeError) {
+    if record.status == StepStatus::Completed {
+        let refused = refusal(site, error);
+        record.status = StepStatus::Failed;
+        record.exit_code = refused.exit_code;
+        record.error = refused.error;
+    } else {
+        tracing::warn!("what is in the worktree could not be kept in a commit: {error}");
+    }
+}
+
+/// Merges what was done for a bead. Nothing comes back when it was stopped.
+pub fn merge(
+    site: &Site,
+    run: &RunId,
+    step: &StepPath,
+    work: &MergeWork,
+    stop: &Stop,
+) -> Option<Performed> {
+    let merged = || -> Result<(BeadId, Merged), TreeError> {
+        let id = BeadId::parse(&work.id).map_err(|error| TreeError::found(error, ""))?;
+        let trees = Trees::open(site.cwd())?;
+        let order = Merge {
+            id: &id,
+            title: work.title.as_deref(),
+            checks: &[],
+            check_limit: None,
+            approval: work.approval.as_deref(),
+            wait: WAIT,
+        };
+        let merged = trees.merge(&order, None, stop, &lives)?;
+        Ok((id, merged))
+    };
+    let done = |output: String, extra: Value| Record {
+        status: StepStatus::Completed,
+        exit_code: Some(0),
+        output: Some(output),
+        json: Some(extra),
+        ..Record::default()
+    };
+    let record = match merged() {
+        Err(TreeError::Stopped) => return None,
+        Err(error) => refusal(site, &error),
+        Ok((id, Merged::Done { commit, base, .. })) => {
+            tracing::info!("run {run}: {step} merged `{id}` into `{base}`");
+            let extra = json!({ "merged": true, "commit": commit, "base": base });
+            done(format!("merged `{id}` into `{base}`: {commit}"), extra)
+        }
+        Ok((id, Merged::Already { base })) => {
+            let extra = json!({ "merged": false, "base": base });
+            done(format!("all of `{id}` is in `{base}` already"), extra)
+        }
+        Ok((id, Merged::Blocked(block))) => blocked(&id, &block),
+    };
+    Some(Performed { record, left_running: 0 })
+}
+
+/// A merge that is kept from being done; nothing was changed.
+fn blocked(id: &BeadId, block: &Block) -> Record {
+    let context = match block {
+        Block::Conflicts { base, files } => json!({ "base": base, "conflicts": files }),
+        Block::Copy { base, path, .. } => json!({ "base": base, "copy": path }),
+        Block::Check { command, .. } => json!({ "check": command }),
+        Block::Moving { base, .. } => json!({ "base": base }),
+    };
+    let context = context.as_object().cloned().unwrap_or_default();
+    let message = format!("`{id}` cannot be merged: {block}; {}", block.cure(id));
+    Record::refused(1, message, context)
+}
