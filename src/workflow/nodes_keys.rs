@@ -271,9 +271,10 @@ fn check(findings: &Findings, key: &Node, what: &str, levels: &[Level]) {
     });
 }
 
-/// The modes, for whoever has too many or none.
+/// The seven modes, for whoever has too many or none. A spell is another way to write a prompt.
 pub fn one_mode() -> String {
-    let names: Vec<_> = Mode::ALL.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let kinds = Mode::ALL.iter().filter(|(_, mode)| *mode != Mode::Spell);
+    let names: Vec<_> = kinds.map(|(name, _)| format!("`{name}`")).collect();
     format!("give it one of {}", names.join(", "))
 }
 
