@@ -51,8 +51,8 @@ impl AgentOutput {
 /// What an agent is told whose last answer did not keep the contract.
 pub fn ask_again(why: &str) -> String {
     format!(
-        "\n\n---\n\nYour last answer could not be used: {why}. Look at what is done already, do what \
-         is left, and end your answer with the JSON code block, with nothing behind it.\n"
+        "\n\n---\n\nYour last answer could not be used: {why}. Look at what is done already, do \
+         what is left, and end your answer with the JSON code block, with nothing behind it.\n"
     )
 }
 
