@@ -11,7 +11,7 @@ use crate::template::spell::{Fault, Spell};
 use crate::workflow::plan::{
     Action, Mention, Mentioned, Plan, ShellText, SpellSource, When, Words,
 };
-use crate::workflow::{Place, Problem};
+use crate::workflow::{Place, Problem, Severity};
 use crate::workspace::Workspace;
 
 /// Where a run keeps its copies, in its directory.
@@ -163,6 +163,71 @@ fn page_path(name: &str, found: &Found) -> String {
         true => found.file.clone(),
         false => built_in(name.strip_suffix(".md").unwrap_or(name)),
     }
+}
+
+/// Warns of variables that a run cannot have when its steps need them: no step, input or variable
+/// of whoever starts it is called so.
+pub fn doubtful(plan: &Plan, pages: &[Page], known: &[&str]) -> Vec<Problem> {
+    let mut names: Vec<String> = known.iter().map(|name| folded(name)).collect();
+    names.extend(EVERYWHERE.iter().map(|name| folded(name)));
+    plan.root.walk(&mut |step| {
+        names.push(folded(&step.name));
+        names.extend(step.alias.as_deref().map(folded));
+    });
+    let mut found = Vec::new();
+    let mut look = |step: &str, spell: &Spell, own: &[String]| {
+        for (name, at) in spell.needs() {
+            let folded = folded(&name);
+            if !names.contains(&folded) && !own.contains(&folded) {
+                let message = format!("`.{name}` is nothing that this run has: `{step}` will fail");
+                let hint = Some(format!("give it with `--context {name}=…`, or write `default`"));
+                let fault = Fault { message, hint, ..at };
+                let problem = Problem { severity: Severity::Warning, ..Problem::from(&fault) };
+                if !found.contains(&problem) {
+                    found.push(problem);
+                }
+            }
+        }
+    };
+    plan.root.walk(&mut |step| {
+        let name = step.name.as_str();
+        if let Some(When::Spell(spell)) = &step.when {
+            look(name, spell, &[]);
+        }
+        match &step.action {
+            Action::Shell { script: ShellText::Spell(script) } => look(name, script, &[]),
+            Action::Prompt(prompt) => {
+                let Words::Spell(used) = &prompt.words else { return };
+                used.input.iter().for_each(|(_, value)| {
+                    value.spells(&mut |spell| look(name, spell, &[]));
+                });
+                let own: Vec<_> = used.input.iter().map(|(key, _)| folded(key)).collect();
+                match &used.source {
+                    SpellSource::Inline(spell) => look(name, spell, &own),
+                    SpellSource::Named(named) => {
+                        let page = pages.iter().find(|page| is_page_of(page, named));
+                        let spell = page.and_then(|page| Spell::parse(&page.path, &page.text).ok());
+                        spell.iter().for_each(|spell| look(name, spell, &own));
+                    }
+                }
+            }
+            _ => {}
+        }
+    });
+    found
+}
+
+/// What spells know wherever they are.
+const EVERYWHERE: [&str; 8] =
+    ["attempt", "previous", "step", "workflow", "loop", "item", "agent", "no_contract"];
+
+fn folded(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+fn is_page_of(page: &Page, name: &str) -> bool {
+    let dirs = SPELLS.iter().copied().chain([BUILT_IN]);
+    dirs.into_iter().any(|dir| page.path == format!("{dir}/{name}.md"))
 }
 
 /// Keeps the spells of a run in its directory.

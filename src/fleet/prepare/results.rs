@@ -70,10 +70,8 @@ impl<'a> Results<'a> {
             let each = self.run.slot(&around).and_then(|slot| slot.each.as_deref());
             let items = each.map_or(0, |each| each.items.len());
             let total = steps_of(step).map_or(items, |rounds| rounds.most as usize);
-            let (name, iteration) = (&step.name, index + 1);
-            let about = json!({
-                "name": name, "index": index, "iteration": iteration, "total": total,
-            });
+            let (name, round) = (&step.name, index + 1);
+            let about = json!({ "name": name, "index": index, "iteration": round, "total": total });
             found.insert("loop".into(), about);
         }
         found

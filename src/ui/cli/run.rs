@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, signals, submit};
+use crate::fleet::spellbook;
 use crate::workflow::Plan;
 use crate::workflow::plan::{
     Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
@@ -132,6 +133,7 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
     let loaded = common::load(around, &workflow)?;
     tell_warnings(around, &loaded);
     let context = args.context.merge(&loaded.plan)?;
+    tell_doubtful(around, &loaded, &context, args.request.bead.is_some());
     let processed = processed::Processed::of(around, &loaded.plan);
     if args.clean_processed {
         processed.check()?;
@@ -179,6 +181,21 @@ pub fn tell_warnings(around: &Surroundings, loaded: &Loaded) {
     }
     for problem in &loaded.warnings {
         eprint!("{}", problem.show(&loaded.file, &loaded.text));
+    }
+}
+
+/// Tells of variables that the spells of a run will miss.
+fn tell_doubtful(around: &Surroundings, loaded: &Loaded, context: &Map<String, Value>, bead: bool) {
+    let mut own_bead = false;
+    loaded.plan.root.walk(&mut |step| own_bead |= step.bead.is_some());
+    let mut known: Vec<&str> = context.keys().map(String::as_str).collect();
+    if bead || own_bead {
+        known.extend(["bead", "task"]);
+    }
+    for problem in spellbook::doubtful(&loaded.plan, &loaded.spells, &known) {
+        if !around.common.quiet {
+            eprint!("{}", problem.show(&loaded.file, &loaded.text));
+        }
     }
 }
 
