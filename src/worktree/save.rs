@@ -220,11 +220,20 @@ struct Copy(std::path::PathBuf);
 
 impl Copy {
     /// Nothing is copied where there is no index.
+    ///
+    /// A file that was written in the same moment as the index is looked into by git, because its
+    /// time does not tell whether it changed. By the time of the copy no file would be such a one,
+    /// so the copy has the time of the index.
     fn of_index(git_dir: &Path) -> Result<Copy, TreeError> {
         let copy = Copy(git_dir.join(format!("coven.{}.index", new_word())));
         let index = git_dir.join("index");
         if index.exists() {
-            fs::copy(&index, &copy.0).map_err(|error| TreeError::io("copy", &index, error))?;
+            let copied = fs::metadata(&index).and_then(|kind| {
+                let written = kind.modified()?;
+                fs::copy(&index, &copy.0)?;
+                fs::OpenOptions::new().write(true).open(&copy.0)?.set_modified(written)
+            });
+            copied.map_err(|error| TreeError::io("copy", &index, error))?;
         }
         Ok(copy)
     }

@@ -435,7 +435,9 @@ fn the_copy_of_the_base_goes_along_if_it_is_clean() {
     let before = git(&world, "", &["rev-parse", "main"]);
     world.write("file", "my own change\n");
     let blocked = worktree(&world, &["merge", "b", "--json"]).exits(1);
-    assert!(json(&blocked)["reason"].as_str().unwrap().contains("not committed there (file)"));
+    let told = json(&blocked);
+    let reason = told["reason"].as_str().unwrap_or_else(|| panic!("{told}"));
+    assert!(reason.contains("not committed there (file)"), "{reason}");
     assert_eq!(world.read("file"), "my own change\n");
     assert_eq!(git(&world, "", &["rev-parse", "main"]), before);
     git(&world, "", &["checkout", "--quiet", "file"]);
