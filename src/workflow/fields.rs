@@ -114,6 +114,26 @@ impl<'a> Fields<'a> {
         text
     }
 
+    /// A text that must be there and not blank.
+    pub fn required(&self, key: &str) -> Option<&'a str> {
+        let Some(node) = self.get(key) else {
+            self.findings.error(self.node.place, format!("{} has no `{key}`", self.what));
+            return None;
+        };
+        let text = self.text(key)?;
+        if text.trim().is_empty() {
+            self.findings.error(node.place, format!("`{key}` of {} is empty", self.what));
+            return None;
+        }
+        Some(text)
+    }
+
+    /// A text that may be left out, but not blank.
+    pub fn optional(&self, key: &str) -> Option<&'a str> {
+        self.get(key)?;
+        self.required(key)
+    }
+
     pub fn boolean(&self, key: &str) -> Option<bool> {
         let node = self.get(key)?;
         match node.value {

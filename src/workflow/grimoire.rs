@@ -137,7 +137,7 @@ fn open<'a>(
 }
 
 fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
-    let name = required(top, "name").map(str::to_owned);
+    let name = top.required("name").map(str::to_owned);
     let reading = Reading {
         findings: top.findings,
         configured,
@@ -155,32 +155,13 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         strict_flow: true,
         context: Map::new(),
         providers: reading.providers.into_inner(),
-        dirs: Dirs {
-            inbox: "inbox".into(),
-            processed: "processed".into(),
-            failed: "failed".into(),
-            task_extension: ".task".into(),
-        },
+        dirs: Dirs::default(),
         root,
         parts: Vec::new(),
         spells: reading.spells.into_inner(),
         exclusive: false,
         timeout: top.duration("timeout", ""),
     })
-}
-
-/// A text that must be there and not blank.
-fn required<'a>(fields: &Fields<'a>, key: &str) -> Option<&'a str> {
-    let Some(node) = fields.get(key) else {
-        fields.findings.error(fields.node.place, format!("{} has no `{key}`", fields.what));
-        return None;
-    };
-    let text = fields.text(key)?;
-    if text.trim().is_empty() {
-        fields.findings.error(node.place, format!("`{key}` of {} is empty", fields.what));
-        return None;
-    }
-    Some(text)
 }
 
 fn read_block(reading: &Reading, node: &Node, what: &str, depth: usize) -> Option<Block> {
@@ -304,7 +285,7 @@ impl Reading<'_> {
 
 fn script(fields: &Fields) -> Option<Step> {
     let timeout = fields.duration("timeout", "").unwrap_or(SCRIPT_TIMEOUT);
-    required(fields, "command")?;
+    fields.required("command")?;
     let script = ShellText::Spell(spells::template(fields, "command")?);
     Some(whole(Action::Shell { script }, Some(timeout)))
 }

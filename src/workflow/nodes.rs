@@ -50,14 +50,14 @@ pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled,
 }
 
 fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
-    let name = texts::required(top, "name").map(str::to_owned);
-    let description = texts::required(top, "description").map(str::to_owned);
+    let name = top.required("name").map(str::to_owned);
+    let description = top.required("description").map(str::to_owned);
     keys::tell_idle_of_top(top);
     drop_ill_typed(top);
     let reading = Reading {
         findings: top.findings,
         configured,
-        provider: texts::optional(top, "provider").map(str::to_owned),
+        provider: top.optional("provider").map(str::to_owned),
         model: model(top),
         default_sought: Cell::default(),
         providers: RefCell::default(),
@@ -76,12 +76,7 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         strict_flow: true,
         context: Map::new(),
         providers: reading.providers.into_inner(),
-        dirs: Dirs {
-            inbox: "inbox".into(),
-            processed: "processed".into(),
-            failed: "failed".into(),
-            task_extension: ".task".into(),
-        },
+        dirs: Dirs::default(),
         root,
         parts: each_once(reading.parts.into_inner()),
         spells: reading.spells.into_inner(),
@@ -157,7 +152,7 @@ impl Reading<'_> {
     pub fn provider(&self, fields: &Fields) -> (String, Option<String>) {
         let default = self.configured.default_provider();
         let of_all = self.provider.as_deref().unwrap_or(default);
-        let own = texts::optional(fields, "provider");
+        let own = fields.optional("provider");
         let provider = own.unwrap_or(of_all);
         match own {
             Some(own) => self.know_provider(fields, own),
@@ -190,7 +185,7 @@ impl Reading<'_> {
 
 /// A model is whatever its provider calls it.
 fn model(fields: &Fields) -> Option<String> {
-    let model = texts::optional(fields, "model")?;
+    let model = fields.optional("model")?;
     if ["small", "medium", "large"].contains(&model) || model.starts_with('@') {
         let message =
             format!("`model` of {} is `{model}`, which is passed on as it is", fields.what);
@@ -261,7 +256,7 @@ fn read_node(reading: &Reading, node: &Node, index: usize, ids: &Ids) -> Option<
     let depends = graph::depends(&fields, ids, own);
     let rule = fields.choice("trigger_rule", &JoinRule::ALL).unwrap_or_default();
     let when = when(reading, &fields, index);
-    let output_type = texts::optional(&fields, "output_type").map(str::to_owned);
+    let output_type = fields.optional("output_type").map(str::to_owned);
     let always_run = fields.boolean("always_run").unwrap_or(false);
     fields.text("description");
     check_modes(&fields, &given);

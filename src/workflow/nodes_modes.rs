@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::fields::Fields;
 use super::nodes::Reading;
 use super::nodes_keys::{self as keys, Level, Mode};
-use super::nodes_texts::{Use, optional, required};
+use super::nodes_texts::Use;
 use super::plan::{
     Action, Block, CaptureMode, Code, Gate, Output, Param, Part, PartKind, Prompt, Retries, Rounds,
     RoundsKind, Runtime, Script, ShellText, Step, Until, Which, Words,
@@ -146,7 +146,7 @@ fn file_name<'a>(
     folder: &str,
     endings: &[&str],
 ) -> Option<&'a str> {
-    let name = required(fields, key)?;
+    let name = fields.required(key)?;
     let place = fields.get(key).map_or(fields.node.place, |node| node.place);
     let climbs = name.contains(['/', '\\']) || name.contains("..") || name.starts_with('.');
     if climbs || name.chars().any(char::is_control) {
@@ -165,7 +165,7 @@ fn file_name<'a>(
 impl<'a> Around<'_, 'a> {
     /// A text of the node that must be there.
     fn text(&self, fields: &Fields, key: &str, used: Use) -> Option<NodeText> {
-        let text = required(fields, key)?;
+        let text = fields.required(key)?;
         Some(self.reading.text(fields, key, text, used, self.index))
     }
 
@@ -240,7 +240,7 @@ impl<'a> Around<'_, 'a> {
         }
         let runtime = fields.choice("runtime", &[("bun", Runtime::Bun), ("uv", Runtime::Uv)]);
         let deps = self.deps();
-        let text = required(fields, "script")?;
+        let text = fields.required("script")?;
         let code = if is_inline(text) {
             Code::Inline(self.text(fields, "script", Use::Script)?)
         } else {
@@ -280,7 +280,7 @@ impl<'a> Around<'_, 'a> {
             }
             None => self.text(&inside, "prompt", Use::LoopPrompt),
         };
-        let signal = required(&inside, "until").map(str::to_owned);
+        let signal = inside.required("until").map(str::to_owned);
         if inside.get("max_iterations").is_none() {
             findings.error(inside.node.place, format!("{} has no `max_iterations`", inside.what));
         }
@@ -288,9 +288,11 @@ impl<'a> Around<'_, 'a> {
         let strict = inside.boolean("strict").unwrap_or(false);
         let fresh = inside.boolean("fresh_context").unwrap_or(false);
         let interactive = inside.boolean("interactive").unwrap_or(false);
-        let check = optional(&inside, "until_bash")
+        let check = inside
+            .optional("until_bash")
             .map(|text| self.reading.text(&inside, "until_bash", text, Use::UntilBash, self.index));
-        let message = optional(&inside, "gate_message")
+        let message = inside
+            .optional("gate_message")
             .map(|text| self.reading.text(&inside, "gate_message", text, Use::Message, self.index));
         if inside.get("gate_message").is_some() && !interactive {
             let message = format!("`gate_message` of {} has no effect", inside.what);

@@ -35,26 +35,6 @@ pub struct Mention {
     pub place: Place,
 }
 
-/// Reads a text that must be there and not blank.
-pub fn required<'a>(fields: &Fields<'a>, key: &str) -> Option<&'a str> {
-    let Some(node) = fields.get(key) else {
-        fields.findings.error(fields.node.place, format!("{} has no `{key}`", fields.what));
-        return None;
-    };
-    let text = fields.text(key)?;
-    if text.trim().is_empty() {
-        fields.findings.error(node.place, format!("`{key}` of {} is empty", fields.what));
-        return None;
-    }
-    Some(text)
-}
-
-/// Reads a text that may be left out, but not blank.
-pub fn optional<'a>(fields: &Fields<'a>, key: &str) -> Option<&'a str> {
-    fields.get(key)?;
-    required(fields, key)
-}
-
 /// Makes of a text what it is at run time, and tells what can be told of it alone.
 pub fn read(
     fields: &Fields,

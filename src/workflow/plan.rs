@@ -118,6 +118,17 @@ pub struct Dirs {
     pub task_extension: String,
 }
 
+impl Default for Dirs {
+    fn default() -> Dirs {
+        Dirs {
+            inbox: "inbox".into(),
+            processed: "processed".into(),
+            failed: "failed".into(),
+            task_extension: ".task".into(),
+        }
+    }
+}
+
 /// Steps under one discipline: a sequence has a cursor that `goto` may move; a graph has edges, and
 /// each of its steps begins when those before it have settled.
 #[derive(Clone, Debug, Default)]
@@ -311,6 +322,14 @@ impl Step {
             exit_loop: false,
             alias: None,
             bead: None,
+        }
+    }
+
+    /// The rounds that it is, where it is such a step.
+    pub fn rounds(&self) -> Option<&Rounds> {
+        match &self.action {
+            Action::Rounds(rounds) => Some(rounds),
+            _ => None,
         }
     }
 

@@ -198,23 +198,25 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
 }
 
 fn read_dirs(top: &Fields, reading: &Reading) -> Dirs {
-    let dir = |key: &str, default: &str| match top.text(key) {
+    let usual = Dirs::default();
+    let dir = |key: &str, default: String| match top.text(key) {
         Some(text) => {
             let place = top.get(key).map_or(top.node.place, |node| node.place);
             check::fixed_path(reading, text, place, &format!("`{key}`"));
             text.to_owned()
         }
-        None => default.to_owned(),
+        None => default,
     };
-    let task_extension = top.text("task_extension").unwrap_or(".task").to_owned();
+    let task_extension = top.text("task_extension").map(str::to_owned);
+    let task_extension = task_extension.unwrap_or(usual.task_extension);
     if !task_extension.starts_with('.') || task_extension.contains('/') {
         let place = top.get("task_extension").map_or(top.node.place, |node| node.place);
         top.findings.error(place, "`task_extension` must begin with a dot and hold no slash");
     }
     Dirs {
-        inbox: dir("inbox_dir", "inbox"),
-        processed: dir("processed_dir", "processed"),
-        failed: dir("failed_dir", "failed"),
+        inbox: dir("inbox_dir", usual.inbox),
+        processed: dir("processed_dir", usual.processed),
+        failed: dir("failed_dir", usual.failed),
         task_extension,
     }
 }

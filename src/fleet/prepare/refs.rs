@@ -12,7 +12,7 @@ use crate::prompt::answer;
 use crate::template::display;
 use crate::template::nodes::{Fill, NodeRef, Var};
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Gate, Rounds, Step};
+use crate::workflow::plan::{Action, Gate, Step};
 
 /// Stands for the run's directory in work that may be done on another machine, where the volume
 /// may be mounted elsewhere. Whoever does the work puts the path there.
@@ -101,7 +101,7 @@ impl<'a> Values<'a> {
     fn text_of_round(&self, back: usize, is: fn(&Action) -> bool) -> Result<String, Refusal> {
         let found = || {
             let (node, round) = self.loops.last()?;
-            let rounds = rounds_of(&self.plan.root.steps[*node])?;
+            let rounds = self.plan.root.steps[*node].rounds()?;
             let each = self.run.body.slots.get(*node)?.each.as_ref()?;
             let round = each.iterations.get(round.checked_sub(back)?)?;
             let step = rounds.block.steps.iter().position(|step| is(&step.action))?;
@@ -184,13 +184,6 @@ fn format_of(step: &Step) -> Option<&Value> {
     match &step.action {
         Action::Prompt(prompt) => prompt.format.as_ref(),
         Action::Rounds(rounds) => rounds.block.steps.iter().find_map(format_of),
-        _ => None,
-    }
-}
-
-fn rounds_of(step: &Step) -> Option<&Rounds> {
-    match &step.action {
-        Action::Rounds(rounds) => Some(rounds),
         _ => None,
     }
 }
