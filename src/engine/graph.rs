@@ -33,18 +33,20 @@ pub fn survey(edges: &Edges, body: &mut Body) {
             _ => {}
         }
         front.left += usize::from(slot.state != StepState::Settled);
-        file(&mut front, index, slot.state);
+        file(&mut front, index, slot);
     }
     body.front = Some(Box::new(front));
 }
 
 /// Puts a step where its state belongs.
-fn file(front: &mut Front, index: usize, state: StepState) {
+fn file(front: &mut Front, index: usize, slot: &Slot) {
     front.ready.remove(&index);
+    front.out.remove(&index);
     front.open.remove(&index);
-    match state {
-        StepState::Ready => _ = front.ready.insert(index),
+    match slot.state {
         StepState::Pending | StepState::Settled => {}
+        StepState::Ready => _ = front.ready.insert(index),
+        StepState::Running if slot.each.is_none() => _ = front.out.insert(index),
         _ => _ = front.open.insert(index),
     }
 }
@@ -53,7 +55,7 @@ fn file(front: &mut Front, index: usize, state: StepState) {
 pub fn refile(run: &mut Run, index: usize) {
     let Body { slots, front, .. } = &mut run.body;
     if let (Some(front), Some(slot)) = (front, slots.get(index)) {
-        file(front, index, slot.state);
+        file(front, index, slot);
     }
 }
 
@@ -64,14 +66,14 @@ pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
     let slot = &mut slots[index];
     slot.state = StepState::Settled;
     slot.keep = false;
-    file(front, index, StepState::Settled);
+    file(front, index, slot);
     front.left = front.left.saturating_sub(1);
     for next in &edges.after[index] {
         front.waits[*next] = front.waits[*next].saturating_sub(1);
         let slot = &mut slots[*next];
         if front.waits[*next] == 0 && slot.state == StepState::Pending {
             slot.state = StepState::Ready;
-            file(front, *next, StepState::Ready);
+            file(front, *next, slot);
         }
     }
     let left = front.left;
@@ -249,7 +251,7 @@ pub fn wake(run: &mut Run, at: Time) {
 /// What goes on in a run that is cancelled is over.
 pub fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
     let Some(front) = &run.body.front else { return };
-    for index in front.open.clone() {
+    for index in front.begun().copied().collect::<Vec<_>>() {
         let here = run.inner_position(index);
         for at_step in [here, Address { loops: Vec::new(), step: index }] {
             let Some(slot) = run.slot_mut(&at_step) else { continue };

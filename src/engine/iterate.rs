@@ -22,7 +22,7 @@ use crate::workflow::plan::{Each, Items, Target};
 
 /// Enters a loop: reads its items and begins with the first.
 pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
-    if rounds::rounds_of(here.step_of(plan)).is_some() {
+    if here.step_of(plan).rounds().is_some() {
         return rounds::open(plan, run, here, at);
     }
     if run.slot(here).is_none_or(|slot| slot.state != StepState::Ready) {
@@ -165,7 +165,7 @@ pub fn mark_failed(run: &mut Run, here: &Address) {
 pub fn finish_item(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], exit: Exit, at: Time) {
     let Some(((step, index), outer)) = loops.split_last() else { return };
     let here = Address { loops: outer.to_vec(), step: *step };
-    if rounds::rounds_of(here.step_of(plan)).is_some() {
+    if here.step_of(plan).rounds().is_some() {
         return rounds::round_over(plan, run, &here, at);
     }
     let Some(each) = run.each_mut(&here) else { return };

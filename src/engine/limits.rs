@@ -44,7 +44,7 @@ fn limits(plan: &Plan, run: &Run, here: &Address) -> Vec<(Whose, u64, Time)> {
 
 /// How long a loop of steps may take.
 fn repeated_for(step: &Step) -> Option<u64> {
-    rounds::rounds_of(step).filter(|rounds| matches!(rounds.kind, RoundsKind::Steps { .. }))?;
+    step.rounds().filter(|rounds| matches!(rounds.kind, RoundsKind::Steps { .. }))?;
     step.timeout.map(|limit| limit.as_millis() as u64)
 }
 

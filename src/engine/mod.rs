@@ -152,7 +152,7 @@ pub fn whereabouts(plan: &Plan, run: &Run) -> Vec<(usize, usize, String)> {
         let total = at.block(plan).steps.len();
         found.push((at.step + 1, total, at.step_of(plan).name.clone()));
         let items = run.slot(&at).and_then(|slot| Some(&slot.each.as_ref()?.items));
-        let most = rounds::rounds_of(at.step_of(plan)).map_or(0, |rounds| rounds.most as usize);
+        let most = at.step_of(plan).rounds().map_or(0, |rounds| rounds.most as usize);
         let shown = items
             .and_then(|items| items.get(item))
             .map(|item| crate::template::display(item).into_owned());

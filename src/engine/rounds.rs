@@ -30,7 +30,7 @@ pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
 }
 
 fn begin(plan: &Plan, run: &mut Run, here: &Address, index: usize, at: Time) {
-    let Some(rounds) = rounds_of(here.step_of(plan)) else { return };
+    let Some(rounds) = here.step_of(plan).rounds() else { return };
     let Some(each) = run.each_mut(here) else { return };
     each.index = index;
     let body = Body::new(&rounds.block, each.attempts_before);
@@ -38,13 +38,6 @@ fn begin(plan: &Plan, run: &mut Run, here: &Address, index: usize, at: Time) {
     let mut loops = here.loops.clone();
     loops.push((here.step, index));
     limits::go_on(plan, run, &loops, 0, at);
-}
-
-pub fn rounds_of(step: &Step) -> Option<&Rounds> {
-    match &step.action {
-        Action::Rounds(rounds) => Some(rounds),
-        _ => None,
-    }
 }
 
 /// The step of a round that does this.
@@ -125,7 +118,7 @@ fn reviewed(plan: &Plan, run: &mut Run, here: &Address, answer: &Answer, at: Tim
 
 /// A round of repeated steps is over, and none of them has ended the loop.
 pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
-    let Some(rounds) = rounds_of(around.step_of(plan)) else { return };
+    let Some(rounds) = around.step_of(plan).rounds() else { return };
     let RoundsKind::Steps { on_most } = rounds.kind else { return };
     let Some(each) = run.each_mut(around) else { return };
     let done = each.index + 1;
@@ -186,7 +179,7 @@ pub fn end_loop(
 /// What follows a step of a round.
 pub fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
     let Some(around) = here.parent() else { return };
-    let Some(rounds) = rounds_of(around.step_of(plan)) else { return };
+    let Some(rounds) = around.step_of(plan).rounds() else { return };
     let Some((_, index)) = here.loops.last().copied() else { return };
     if let Some(slot) = run.slot_mut(here) {
         slot.state = StepState::Settled;
@@ -340,7 +333,7 @@ impl Round<'_> {
 /// Goes on with the round that failed. Says whether it can: a loop that used up its rounds, and an
 /// approval that was refused, begin anew.
 pub fn reopen(step: &Step, slot: &mut Slot) -> bool {
-    let Some(rounds) = rounds_of(step) else { return false };
+    let Some(rounds) = step.rounds() else { return false };
     let Some(each) = slot.each.as_deref_mut() else { return false };
     let Some(round) = each.iterations.get_mut(each.index) else { return false };
     let cursor = round.body.cursor;

@@ -152,7 +152,9 @@ pub struct Body {
 pub struct Front {
     /// Steps whose turn has come.
     pub ready: BTreeSet<usize>,
-    /// Steps that have begun and not settled.
+    /// Steps that are being executed: until one of them ends, they are owed nothing.
+    pub out: BTreeSet<usize>,
+    /// Other steps that have begun and not settled.
     pub open: BTreeSet<usize>,
     /// How many of those before each step have not settled.
     pub waits: Vec<u32>,
@@ -255,6 +257,13 @@ impl Body {
     }
 }
 
+impl Front {
+    /// Steps that have begun and not settled, in their order.
+    pub fn begun(&self) -> impl Iterator<Item = &usize> {
+        self.out.union(&self.open)
+    }
+}
+
 impl Run {
     /// A run before its first step.
     pub fn new(plan: &Plan, id: RunId, origin: Origin, at: Time) -> Self {
@@ -306,7 +315,7 @@ impl Run {
         match &self.body.front {
             None => vec![self.position()],
             Some(front) => {
-                let steps = front.open.iter().chain(&front.ready);
+                let steps = front.begun().chain(&front.ready);
                 steps.map(|step| self.inner_position(*step)).collect()
             }
         }
@@ -371,7 +380,8 @@ impl Run {
     pub fn is_paused(&self) -> bool {
         let Some(front) = &self.body.front else { return self.asks_at(&self.position()) };
         let waits = |step: &usize| self.asks_at(&self.inner_position(*step));
-        front.ready.is_empty() && !front.open.is_empty() && front.open.iter().all(waits)
+        let nothing_else = front.ready.is_empty() && front.out.is_empty();
+        nothing_else && !front.open.is_empty() && front.open.iter().all(waits)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::workflow::Plan;
 fn of_graph(plan: &Plan, run: &Run, front: &Front, now: Time) -> Vec<String> {
     let total = plan.root.steps.len();
     let mut lines = vec![format!("[{}/{total}] nodes settled", total - front.left)];
-    for index in &front.open {
+    for index in front.begun() {
         let here = run.inner_position(*index);
         let Some(slot) = run.slot(&here) else { continue };
         let started = slot.record.as_ref().and_then(|record| record.started_at);
