@@ -355,6 +355,9 @@ fn reopen(plan: &Plan, run: &mut Run, index: usize, reset: bool) {
     if slot.each.is_some() && !reset && rounds::reopen(&plan.root.steps[index], slot) {
         return;
     }
+    if reset {
+        slot.visits = slot.visits.max(1) + 1;
+    }
     slot.state = StepState::Pending;
 }
 

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::work::{SessionWork, Work};
+use super::work::{Fork, SessionWork, Work, session_slot};
 use crate::template::{Hole, Missing, Scope, Template, descend, display};
 use crate::workflow::plan::{Arg, InputMode, Param, Provider};
 
-/// The parameter that is the name of a new conversation, and the one of a conversation to go on
-/// with: at most one of them has a value.
+/// The parameters that name conversations: a new one, one to go on with, and one that a new one
+/// goes on from. Either the second has a value, or the others.
 const SESSION: &str = "session";
 const RESUME: &str = "resume";
+const FORK: &str = "fork";
 
 /// Why there is no command line.
 pub enum AskError {
@@ -48,8 +49,39 @@ pub struct Question<'a> {
     pub params: &'a BTreeMap<String, Value>,
     pub prompt: &'a [u8],
     pub around: &'a dyn Scope,
-    /// Names the conversation that this belongs to.
-    pub conversation: String,
+    pub conversation: Conversation,
+}
+
+/// The conversation that a question belongs to.
+#[derive(Default)]
+pub struct Conversation {
+    /// Names it.
+    pub key: String,
+    /// Names the one that it goes on from.
+    pub from: Option<String>,
+}
+
+impl From<String> for Conversation {
+    fn from(key: String) -> Self {
+        Conversation { key, from: None }
+    }
+}
+
+/// Whether a provider can begin a conversation with what was said in another, which stays as it
+/// is.
+pub fn can_fork(provider: &Provider) -> bool {
+    converses_with(provider, FORK)
+}
+
+/// Whether a provider has conversations, and its command a place for this name of one.
+fn converses_with(provider: &Provider, parameter: &str) -> bool {
+    let names = |template: &Template| template.holes().any(|hole| hole.root() == parameter);
+    provider.adapter.is_stream() && provider.templates().any(names)
+}
+
+/// Whether a conversation with a provider can be gone on with.
+pub fn can_resume(provider: &Provider) -> bool {
+    converses_with(provider, RESUME)
 }
 
 impl Question<'_> {
@@ -57,20 +89,29 @@ impl Question<'_> {
     /// prompt is not in it.
     pub fn put(&self, work: Work) -> Result<Work, AskError> {
         let provider = self.provider;
-        // Elsewhere they are parameters like all others.
-        let converses = provider.adapter.is_stream();
-        let names = |name: &str| converses && self.has_hole(|hole| hole.root() == name);
-        let session = (names(SESSION) || names(RESUME))
-            .then(|| SessionWork { key: self.conversation.clone(), resume: Vec::new() });
-        let slot = session.as_ref().map(SessionWork::slot);
-        let of_new = slot.as_ref().filter(|_| provider.adapter.takes_session());
-        let argv = self.argv(of_new.map(|slot| (SESSION, slot.as_str())))?;
-        let session = match (session, slot) {
-            (Some(session), Some(slot)) if names(RESUME) => {
-                let resume = self.argv(Some((RESUME, slot.as_str())))?;
-                Some(SessionWork { resume, ..session })
-            }
-            (session, _) => session,
+        // Without an adapter they are parameters like all others.
+        let names = |parameter| converses_with(provider, parameter);
+        let Conversation { key, from } = &self.conversation;
+        let slot = session_slot(key);
+        let of_new = (names(SESSION) && provider.adapter.takes_session())
+            .then_some((SESSION, slot.as_str()));
+        let argv = self.argv(of_new)?;
+        let session = if names(SESSION) || names(RESUME) {
+            let resume = match names(RESUME) {
+                true => self.argv([(RESUME, slot.as_str())])?,
+                false => Vec::new(),
+            };
+            let fork = match from.as_ref().filter(|_| names(FORK)) {
+                Some(from) => {
+                    let other = session_slot(from);
+                    let argv = self.argv(of_new.into_iter().chain([(FORK, other.as_str())]))?;
+                    Some(Fork { from: from.clone(), argv })
+                }
+                None => None,
+            };
+            Some(SessionWork { key: key.clone(), resume, fork })
+        } else {
+            None
         };
         // What the step itself says wins.
         let mut env = provider.env.clone();
@@ -91,7 +132,10 @@ impl Question<'_> {
         self.provider.templates().any(|template| template.holes().any(&is))
     }
 
-    fn argv(&self, session: Option<(&str, &str)>) -> Result<Vec<String>, AskError> {
+    fn argv<'a>(
+        &self,
+        sessions: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Vec<String>, AskError> {
         let prompt = match (self.provider.input, std::str::from_utf8(self.prompt)) {
             (InputMode::Stdin, _) => None,
             (InputMode::Argv, Ok(text)) => Some(Value::String(text.to_owned())),
@@ -103,8 +147,9 @@ impl Question<'_> {
         let mut params = Cow::Borrowed(self.params);
         if self.provider.adapter.is_stream() {
             let params = params.to_mut();
-            params.retain(|key, _| ![SESSION, RESUME].contains(&key.as_str()));
-            params.extend(session.map(|(key, slot)| (key.to_owned(), Value::from(slot))));
+            params.retain(|key, _| ![SESSION, RESUME, FORK].contains(&key.as_str()));
+            let sessions = sessions.into_iter();
+            params.extend(sessions.map(|(key, slot)| (key.to_owned(), Value::from(slot))));
         }
         let scope = ProviderScope { prompt, params: &params, around: self.around };
         let mut argv = Vec::new();
@@ -199,7 +244,7 @@ mod tests {
             params: &params,
             prompt: b"Hi.",
             around: &Nothing,
-            conversation: "k".into(),
+            conversation: "k".to_owned().into(),
         };
         let mut work = Work::new(StepPath::top("S"), 1, Vec::new());
         work.env = vec![("A".into(), "own".into())];

@@ -143,7 +143,7 @@ pub fn try_out(
         params: &params,
         prompt: prompt.as_bytes(),
         around: &Nothing,
-        conversation: "test".into(),
+        conversation: "test".to_owned().into(),
     };
     let mut work = match question.put(Work::new(StepPath::top("test"), 1, Vec::new())) {
         Ok(work) => work,

@@ -53,7 +53,7 @@ impl FreeTask {
             params: &params,
             prompt: prompt.as_bytes(),
             around: &NoVariables,
-            conversation: uuid(&sha256(id.as_str().as_bytes())),
+            conversation: uuid(&sha256(id.as_str().as_bytes())).into(),
         };
         let mut work = match question.put(work) {
             Ok(work) => work,

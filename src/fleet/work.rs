@@ -143,13 +143,30 @@ pub struct SessionWork {
     /// The argv that goes on with it. Empty: it cannot be gone on with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resume: Vec<String>,
+    /// The conversation that it goes on from, which stays as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<Fork>,
+}
+
+/// How a conversation goes on from another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    /// Names the other.
+    pub from: String,
+    /// The argv that begins with what was said there.
+    pub argv: Vec<String>,
 }
 
 impl SessionWork {
     /// Stands for what the provider calls it, which is known only where the work is done.
     pub fn slot(&self) -> String {
-        format!("@session:{}@", self.key)
+        session_slot(&self.key)
     }
+}
+
+/// Stands for what a provider calls the conversation with this name.
+pub fn session_slot(key: &str) -> String {
+    format!("@session:{key}@")
 }
 
 /// What an agent's answer must be.

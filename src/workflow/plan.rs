@@ -162,6 +162,8 @@ pub struct Edges {
     /// Those after it.
     pub after: Vec<Vec<usize>>,
     pub rules: Vec<JoinRule>,
+    /// The one that a step's conversation may go on from: both are the only ones at their depth.
+    pub thread: Vec<Option<usize>>,
 }
 
 impl Edges {
@@ -173,13 +175,39 @@ impl Edges {
                 after[*upstream].push(step);
             }
         }
-        Edges { before, after, rules }
+        let thread = threads(&before, &after);
+        Edges { before, after, rules, thread }
     }
 
     /// One step that waits for nothing.
     fn alone() -> Edges {
         Edges::new(vec![Vec::new()], vec![JoinRule::default()])
     }
+}
+
+/// For each step that is the only one at its depth, the step that is the only one just above.
+/// A step's depth is the longest way to it, so the one above is always among those before it.
+fn threads(before: &[Vec<usize>], after: &[Vec<usize>]) -> Vec<Option<usize>> {
+    let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
+    let mut layer: Vec<usize> = (0..before.len()).filter(|step| waits[*step] == 0).collect();
+    let mut threads = vec![None; before.len()];
+    let mut above = None;
+    while !layer.is_empty() {
+        let only = if let [only] = layer[..] { Some(only) } else { None };
+        if let Some(only) = only {
+            threads[only] = above;
+        }
+        above = only;
+        let mut next = Vec::new();
+        for step in layer.iter().flat_map(|step| &after[*step]) {
+            waits[*step] -= 1;
+            if waits[*step] == 0 {
+                next.push(*step);
+            }
+        }
+        layer = next;
+    }
+    threads
 }
 
 /// What those before a step must have come to for it to run.
@@ -784,5 +812,28 @@ impl Param {
                 pairs.iter().map(|(key, value)| (key.clone(), value.fill(scope, missing))).collect()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_runs_through_steps_that_are_alone_at_their_depth() {
+        let of = |before: &[&[usize]]| {
+            let before: Vec<Vec<usize>> = before.iter().map(|list| list.to_vec()).collect();
+            let rules = vec![JoinRule::default(); before.len()];
+            Edges::new(before, rules).thread
+        };
+        assert_eq!(of(&[&[], &[0], &[1]]), [None, Some(0), Some(1)]);
+        // The order in which they are written does not count, nor does a shorter way.
+        assert_eq!(of(&[&[1, 2], &[2], &[]]), [Some(1), Some(2), None]);
+        // Two side by side break it; the next pair begins it again.
+        assert_eq!(of(&[&[], &[0], &[0], &[1, 2], &[3]]), [None, None, None, None, Some(3)]);
+        // A second beginning is beside the first.
+        assert_eq!(of(&[&[], &[], &[0]]), [None, None, None]);
+        // Those that wait for each other have no depth.
+        assert_eq!(of(&[&[], &[0, 2], &[1]]), [None, None, None]);
     }
 }

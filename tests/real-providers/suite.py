@@ -280,6 +280,33 @@ def goes_on_after_a_kill(bench):
     bench.alone()
 
 
+def nodes_go_on(bench):
+    """A node knows what the node before it said, and is counted for itself alone."""
+    model = {"gemini": "gemini-3.8-flash", "claude": "sonnet"}.get(bench.provider)
+    ask = "Task %s. [[fake:usage in=%d out=%d]]"
+    nodes = [("first", 1000, ""), ("second", 2000, "depends_on: [first]"),
+             ("third", 3000, "depends_on: [second]\n    context: fresh")]
+    bench.put("w.yaml", "name: talk\ndescription: one conversation\nprovider: %s\n%snodes:\n" % (
+        bench.provider, "model: %s\n" % model if model else "") + "".join(
+            "  - id: %s\n    prompt: '%s'\n    %s\n" % (
+                name, ask % (bench.mark, tokens, tokens // 10), more)
+            for name, tokens, more in nodes))
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    steps = json.loads(bench.read(".orchestrate/runs/latest/state.json"))["steps"]
+    used = [steps[name]["usage"]["input_tokens"] for name, _, _ in nodes]
+    assert used == [1000, 2000, 3000], used
+    asked = [len(request["roles"]) for request in bench.fake.requests(bench.mark)]
+    assert asked[1] > asked[0] == asked[2], asked
+    sessions = [steps[name]["usage"]["session"] for name, _, _ in nodes]
+    # Only claude can go on from a conversation and leave it as it was.
+    assert len(set(sessions)) == (3 if bench.provider == "claude" else 2), sessions
+    if bench.provider == "claude":
+        costs = [steps[name]["usage"]["cost_usd"] for name, _, _ in nodes]
+        assert abs(costs[1] - 2 * costs[0]) < 1e-9 and abs(costs[2] - 3 * costs[0]) < 1e-9, costs
+    bench.alone()
+
+
 def cancel_leaves_nothing(bench):
     bench.workflow('bash cmd="sleep 300"' if bench.provider != "claude"
                    else 'bash cmd="tail -f /dev/null"')
@@ -319,7 +346,7 @@ CASES = {
     "status-429": status_429, "status-500": status_500, "status-529": status_529,
     "limit-with-a-time": limit_with_a_time, "times-out": times_out,
     "goes-on-after-a-failure": goes_on_after_a_failure,
-    "goes-on-after-a-kill": goes_on_after_a_kill,
+    "goes-on-after-a-kill": goes_on_after_a_kill, "nodes-go-on": nodes_go_on,
     "cancel-leaves-nothing": cancel_leaves_nothing, "worker": worker,
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::super::site::Site;
-use super::super::work::SessionWork;
+use super::super::work::{SessionWork, session_slot};
 use crate::digest::{Parts, uuid};
 use crate::disk;
 use crate::exec::Stop;
@@ -34,6 +34,8 @@ pub struct Session {
     work: SessionWork,
     kind: Kind,
     kept: Kept,
+    /// The conversation that this one goes on from, where it was not begun yet.
+    parent: Option<Kept>,
     _lock: File,
 }
 
@@ -89,28 +91,50 @@ impl Session {
         }
         let path = dir.join(format!("{}.json", work.key));
         let kept = read(&path).map_err(Busy::Error)?;
-        Ok(Session { path, work: work.clone(), kind, kept, _lock: lock })
+        let parent = match &work.fork {
+            Some(fork) if kept.id.is_none() && kept.generation == 0 => {
+                let parent = read(&dir.join(format!("{}.json", fork.from)));
+                Some(parent.map_err(Busy::Error)?).filter(|parent| parent.id.is_some())
+            }
+            _ => None,
+        };
+        Ok(Session { path, work: work.clone(), kind, kept, parent, _lock: lock })
     }
 
-    /// Whether there is something to go on with.
+    /// Whether there is something to go on with, or from.
     pub fn goes_on(&self) -> bool {
-        self.kept.id.is_some() && !self.work.resume.is_empty()
+        self.parent.is_some() || self.kept.id.is_some() && !self.work.resume.is_empty()
     }
 
     /// The argv that begins the conversation or goes on with it, which is then on record.
     pub fn argv(&mut self, first: &[String]) -> io::Result<Vec<String>> {
-        let argv = if self.goes_on() { self.work.resume.clone() } else { first.to_vec() };
-        if !self.goes_on() {
+        let fork = self.work.fork.clone().zip(self.parent.clone());
+        let argv = match &fork {
+            Some((fork, _)) => &fork.argv,
+            None if self.goes_on() => &self.work.resume,
+            None => first,
+        };
+        let mut argv = argv.to_vec();
+        if fork.is_some() || !self.goes_on() {
             if self.kept.id.is_some() {
                 self.kept.generation += 1;
             }
-            self.kept.usage = Usage::default();
+            self.kept.usage = fork.as_ref().map_or_else(Usage::default, |(_, p)| p.usage.clone());
             // A name of ours is known even if nobody lives to hear the provider say it.
             self.kept.id = self.kind.takes_session().then(|| self.name());
             self.write()?;
         }
-        let (slot, id) = (self.work.slot(), self.kept.id.as_deref().unwrap_or_default());
-        Ok(argv.into_iter().map(|argument| argument.replace(&slot, id)).collect())
+        let mut fill = |slot: &str, id: &Option<String>| {
+            let id = id.as_deref().unwrap_or_default();
+            argv.iter_mut().for_each(|argument| *argument = argument.replace(slot, id));
+        };
+        fill(&self.work.slot(), &self.kept.id);
+        if let Some((fork, parent)) = &fork {
+            fill(&session_slot(&fork.from), &parent.id);
+        }
+        // From now on it is a conversation of its own.
+        self.parent = None;
+        Ok(argv)
     }
 
     /// The name of a new conversation.
@@ -123,6 +147,7 @@ impl Session {
 
     /// Begins anew: the provider does not know the conversation.
     pub fn forget(&mut self) {
+        self.parent = None;
         self.kept.id = None;
         self.kept.generation += 1;
     }

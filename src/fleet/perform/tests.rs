@@ -605,7 +605,8 @@ fn an_agent_inherits_what_it_needs_and_no_more() {
 /// An agent that goes on with a conversation; it notes how it was called.
 fn in_conversation(kind: Kind, script: &str) -> Work {
     let mut work = heard(kind, &format!("echo \"$1 $2\" >> calls\n{script}"));
-    let session = crate::fleet::work::SessionWork { key: "k".into(), resume: Vec::new() };
+    let session =
+        crate::fleet::work::SessionWork { key: "k".into(), resume: Vec::new(), fork: None };
     let slot = session.slot();
     let with = |how: &str| {
         let mut argv = work.argv.clone();
@@ -650,6 +651,29 @@ fn a_conversation_that_is_lost_is_begun_anew() {
     assert_eq!((first.len(), last.len()), (36, 36));
     assert!(first != last, "a name that was used is refused");
     assert!(!heard.is_empty());
+}
+
+#[test]
+fn a_conversation_goes_on_from_another_which_stays_as_it_is() {
+    let trial = trial();
+    let first = in_conversation(Kind::Claude, "play claude/plain");
+    assert_eq!(trial.run(&first).status, StepStatus::Completed);
+    let mut next = in_conversation(Kind::Claude, "play claude/plain");
+    let session = next.session.as_mut().unwrap();
+    session.key = "next".into();
+    let (own, other) = (session.slot(), crate::fleet::work::session_slot("k"));
+    let mut argv = next.argv.clone();
+    argv.truncate(argv.len() - 3);
+    argv.extend(["x".to_owned(), format!("fork-{own}"), other]);
+    session.fork = Some(crate::fleet::work::Fork { from: "k".into(), argv });
+    assert_eq!(trial.run(&next).status, StepStatus::Completed);
+    assert_eq!(trial.run(&next).status, StepStatus::Completed);
+    let calls = fs::read_to_string(trial.site.cwd().join("calls")).unwrap();
+    let calls: Vec<&str> = calls.lines().collect();
+    let heard = trial.run(&first).usage.unwrap().session.unwrap();
+    let [_, forked, again] = calls[..] else { panic!("{calls:?}") };
+    assert!(forked.starts_with("fork-") && forked.ends_with(&format!(" {heard}")), "{forked}");
+    assert!(!forked.contains('@') && again.starts_with("resume "), "{again}");
 }
 
 #[test]

@@ -10,12 +10,12 @@ pub mod refs;
 mod results;
 mod shell;
 mod spell;
+mod thread;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::digest::{Parts, uuid};
 use crate::engine::limits;
 use crate::engine::run::Address;
 use crate::engine::{GateRecord, Record, Run, RunScope};
@@ -324,7 +324,7 @@ impl Preparing<'_> {
         for key in ask::unused(provider, &merged) {
             tracing::debug!("provider `{name}` has no place for the parameter `{key}`");
         }
-        let conversation = self.conversation(true);
+        let conversation = self.own_conversation(&self.here, true).into();
         let question = Question {
             name,
             provider,
@@ -426,24 +426,6 @@ impl Preparing<'_> {
             reads_state: self.step.names_run_root(),
             ..work
         })))
-    }
-
-    /// Names the conversation with a provider that the step is part of. All attempts of one visit
-    /// are part of one, and all rounds of a loop, unless each is to begin a conversation.
-    fn conversation(&self, fresh: bool) -> String {
-        let mut parts = Parts::default();
-        parts.add(self.scope.run.id.as_str());
-        for (around, item) in self.here.around() {
-            parts.add(&around.path(self.plan).to_string());
-            let is_rounds = matches!(around.step_of(self.plan).action, Action::Rounds(_));
-            if fresh || !is_rounds {
-                parts.add(&item.to_string());
-            }
-        }
-        let visits = self.scope.run.slot(&self.here).map_or(0, |slot| slot.visits);
-        parts.add(&self.step.name);
-        parts.add(&visits.to_string());
-        uuid(&parts.hex())
     }
 
     /// The item of the loop around the step, where a variable can hold it.

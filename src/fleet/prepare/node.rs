@@ -276,7 +276,7 @@ impl Preparing<'_> {
             params: &merged,
             prompt: &said,
             around: &self.scope,
-            conversation: self.conversation(prompt.fresh),
+            conversation: self.conversation(prompt),
         };
         let work = question.put(work)?;
         self.keep_prompt(&said)?;
