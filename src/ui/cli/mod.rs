@@ -24,6 +24,7 @@ mod processed;
 mod provider;
 mod ps;
 mod queue;
+pub mod report;
 mod request;
 mod resume;
 mod retry;
@@ -112,6 +113,8 @@ enum Verb {
     Validate(validate::ValidateArgs),
     /// Draw a workflow, or where a run of it stands
     Graph(graph::GraphArgs),
+    /// Write down all that there is to know of a run, as one HTML file
+    Report(report::ReportArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Call a command file directly, or list those that there are
@@ -251,6 +254,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
+        Verb::Report(args) => report::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
