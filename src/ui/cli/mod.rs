@@ -8,6 +8,7 @@ mod cancel;
 mod clean;
 mod command;
 mod common;
+mod confine;
 mod coordinator;
 mod decide;
 mod demo;
@@ -141,6 +142,9 @@ enum Verb {
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
     Torture(torture::TortureArgs),
+    /// Give up powers and become another program, as steps in a sandbox do
+    #[command(hide = true)]
+    Confine(confine::ConfineArgs),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(crate::offline::Options),
@@ -232,6 +236,7 @@ fn misused(error: &clap::Error) -> Failure {
 fn run_cli(cli: Cli) -> ExitCode {
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
+        Verb::Confine(args) => return confine::main(args),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
