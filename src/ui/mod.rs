@@ -6,5 +6,6 @@ pub mod graph;
 mod log;
 mod progress;
 pub mod report;
+pub mod serve;
 mod text;
 pub mod web;

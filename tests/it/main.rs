@@ -22,6 +22,7 @@ mod nodes_fleet;
 mod pattern;
 mod runtimes;
 mod sandbox;
+mod serve;
 mod signals;
 mod terminal;
 mod tidy;
@@ -29,6 +30,7 @@ mod torture;
 mod twice;
 mod units;
 mod watch;
+mod web;
 mod worktree;
 mod world;
 
@@ -58,6 +60,7 @@ fn coded() -> Vec<Trial> {
         fleet_faults::trials(),
         case::checks(),
         pattern::checks(),
+        serve::trials(),
         disk::trials(),
         doctor::trials(),
         hostile::trials(),

@@ -32,6 +32,9 @@ pub struct ApproveArgs {
     /// What is to be said with it: the next round of a loop reads it
     #[arg(long, short, value_name = "TEXT")]
     pub comment: Option<String>,
+    /// Answer only if this is still what is asked: the `shown` of `pending --json`
+    #[arg(long, value_name = "DIGEST")]
+    pub shown: Option<String>,
     /// Only record the answer
     #[arg(long)]
     pub no_resume: bool,
@@ -50,6 +53,9 @@ pub struct RejectArgs {
     /// Why: `$REJECTION_REASON` for whoever is to do better
     #[arg(long, short, value_name = "TEXT")]
     pub reason: String,
+    /// Answer only if this is still what is asked: the `shown` of `pending --json`
+    #[arg(long, value_name = "DIGEST")]
+    pub shown: Option<String>,
     /// Only record the answer
     #[arg(long)]
     pub no_resume: bool,
@@ -63,6 +69,7 @@ struct Decision<'a> {
     step: Option<&'a str>,
     approve: bool,
     comment: String,
+    shown: Option<&'a str>,
     no_resume: bool,
     options: &'a RunOptions,
 }
@@ -71,14 +78,16 @@ pub fn approve(args: &ApproveArgs, common: &Common) -> Result<u8, Failure> {
     let comment = args.comment.clone().unwrap_or_default();
     let (run, step) = (args.run.as_str(), args.step.as_deref());
     let (no_resume, options) = (args.no_resume, &args.options);
-    decide(&Decision { run, step, approve: true, comment, no_resume, options }, common)
+    let shown = args.shown.as_deref();
+    decide(&Decision { run, step, approve: true, comment, shown, no_resume, options }, common)
 }
 
 pub fn reject(args: &RejectArgs, common: &Common) -> Result<u8, Failure> {
     let comment = args.reason.clone();
     let (run, step) = (args.run.as_str(), args.step.as_deref());
     let (no_resume, options) = (args.no_resume, &args.options);
-    decide(&Decision { run, step, approve: false, comment, no_resume, options }, common)
+    let shown = args.shown.as_deref();
+    decide(&Decision { run, step, approve: false, comment, shown, no_resume, options }, common)
 }
 
 fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
@@ -88,6 +97,10 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let (plan, run) = open::look(&workspace, &root)
         .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
     let gate = choose(&around.workspace, &plan, &run, decision.step)?;
+    if decision.shown.is_some_and(|shown| shown != gate.shown) {
+        let message = format!("what `{}` of run {id} asks is not what was looked at", gate.node);
+        return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
+    }
     let by = whoami(&around);
     let comment = decision.comment.clone();
     let answer = AnswerFile::new(decision.approve, comment, by, gate.shown.clone());

@@ -31,6 +31,7 @@ mod resume;
 mod retry;
 mod run;
 mod run_step;
+mod serve;
 mod show;
 mod signals;
 mod spell;
@@ -116,6 +117,8 @@ enum Verb {
     Graph(graph::GraphArgs),
     /// Write down all that there is to know of a run, as one HTML file
     Report(report::ReportArgs),
+    /// Show runs, logs, inboxes and what waits for people in a browser, and act from there
+    Serve(serve::ServeArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Call a command file directly, or list those that there are
@@ -260,6 +263,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Report(args) => report::main(args, &cli.common),
+        Verb::Serve(args) => serve::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
