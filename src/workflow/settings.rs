@@ -18,7 +18,7 @@ use crate::ids::name_fault;
 /// The inbox of whoever drives runs; no agent can be called so.
 pub const COORDINATOR: &str = "coordinator";
 
-const TOP: [Key; 12] = since_1_1([
+const TOP: [Key; 13] = since_1_1([
     "providers",
     "agents",
     "default_agent",
@@ -31,6 +31,7 @@ const TOP: [Key; 12] = since_1_1([
     "contract_repair",
     "worktree",
     "notify",
+    "metrics",
 ]);
 
 const AGENT: [Key; 9] = since_1_1([
@@ -59,6 +60,8 @@ const QUEUE: [Key; 11] = since_1_1([
     "world_writable",
 ]);
 
+const METRICS: [Key; 2] = since_1_1(["every", "file"]);
+
 const NOTIFY: [Key; 4] = since_1_1(["on", "command", "webhook", "timeout"]);
 
 const LIMITS: [Key; 3] = since_1_1(["max_visits", "grace_sec", "input_bytes"]);
@@ -84,6 +87,9 @@ pub struct ConfigLayer {
     /// Whether what was acknowledged is to survive a power cut.
     pub durable: Option<bool>,
     pub notify: NotifyLayer,
+    /// How often, and where to, a coordinator writes figures; `Some(None)`: never.
+    pub metrics_every: Option<Option<Duration>>,
+    pub metrics_file: Option<String>,
     pub max_visits: Option<u32>,
     pub grace: Option<Duration>,
     pub input_bytes: Option<u64>,
@@ -211,6 +217,10 @@ fn read_top(top: &Fields) -> ConfigLayer {
     if let Some(queue) = section("queue", &QUEUE) {
         layer.queue = read_queue(&queue);
     }
+    if let Some(metrics) = section("metrics", &METRICS) {
+        layer.metrics_every = duration_or_none(&metrics, "every");
+        layer.metrics_file = metrics.text("file").map(str::to_owned);
+    }
     if let Some(notify) = section("notify", &NOTIFY) {
         layer.notify = read_notify(&notify);
     }
@@ -318,7 +328,7 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
         concurrency: number(&fields, "concurrency", 1),
         system_prompt: text("system_prompt"),
         spell: text("spell"),
-        timeout: timeout(&fields),
+        timeout: duration_or_none(&fields, "timeout"),
         env: variables(&fields, "env"),
         next: names(&fields, "next", "an agent", agent_fault),
         sandbox: sandbox::read(&fields, VERSION),
@@ -326,10 +336,10 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
 }
 
 /// A length of time, or `none`.
-fn timeout(fields: &Fields) -> Option<Option<Duration>> {
-    match fields.get("timeout").and_then(Node::text) {
+fn duration_or_none(fields: &Fields, key: &str) -> Option<Option<Duration>> {
+    match fields.get(key).and_then(Node::text) {
         Some("none") => Some(None),
-        _ => fields.duration("timeout", ", or `none`").map(Some),
+        _ => fields.duration(key, ", or `none`").map(Some),
     }
 }
 

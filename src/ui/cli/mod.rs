@@ -20,6 +20,7 @@ mod fleet;
 mod fsck;
 mod graph;
 mod logs;
+mod metrics;
 mod offline;
 mod pending;
 mod processed;
@@ -113,6 +114,8 @@ enum Verb {
     Workers(workers::WorkersVerb),
     /// Put tasks into an agent's inbox
     Enqueue(enqueue::EnqueueArgs),
+    /// Print figures for a monitor: runs, queues, heartbeats, tokens, costs
+    Metrics(metrics::MetricsArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
     /// Draw a workflow, or where a run of it stands
@@ -252,6 +255,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Ps(args) => ps::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Events(args) => events::main(args, &cli.common),
+        Verb::Metrics(args) => metrics::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
         Verb::Pending(args) => pending::main(args, &cli.common),
         Verb::Approve(args) => decide::approve(args, &cli.common),
