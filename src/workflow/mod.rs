@@ -23,6 +23,7 @@ mod nodes_texts;
 pub mod plan;
 pub mod problem;
 pub mod settings;
+pub mod shape;
 mod spells;
 mod steps;
 mod steps_parts;

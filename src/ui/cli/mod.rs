@@ -17,6 +17,7 @@ mod failure;
 mod fleet;
 mod fsck;
 mod graph;
+mod init;
 mod logs;
 mod offline;
 mod pending;
@@ -29,6 +30,7 @@ mod resume;
 mod retry;
 mod run;
 mod run_step;
+mod schema;
 mod show;
 mod signals;
 mod spell;
@@ -66,6 +68,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Make a workspace to begin with: a workflow, prompts, settings, inboxes
+    Init(init::InitArgs),
     /// Run a workflow from the beginning
     Run(run::RunArgs),
     /// Go on with a run that failed or was stopped
@@ -110,6 +114,8 @@ enum Verb {
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
+    /// Print JSON Schemas, for editors that help with workflows and settings
+    Schema(schema::SchemaArgs),
     /// Draw a workflow, or where a run of it stands
     Graph(graph::GraphArgs),
     /// Remove old runs, and old tasks that have ended
@@ -229,6 +235,7 @@ fn misused(error: &clap::Error) -> Failure {
 fn run_cli(cli: Cli) -> ExitCode {
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
+        Verb::Init(args) => init::main(args, &cli.common),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
@@ -250,6 +257,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Schema(args) => schema::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
