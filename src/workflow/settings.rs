@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::fields::{Fields, Findings};
 use super::plan::{Provider, Version};
 use super::problem::{Place, Problem};
+use super::sandbox::{self, Sandbox};
 use super::shape::Table;
 use super::shape::settings::{AGENT, LIMITS, QUEUE, TOP, WORKTREE};
 use super::steps;
@@ -55,6 +56,7 @@ pub struct AgentLayer {
     pub timeout: Option<Option<Duration>>,
     pub env: Option<Vec<String>>,
     pub next: Option<Vec<String>>,
+    pub sandbox: Option<Sandbox>,
 }
 
 /// What one file says about the queue.
@@ -196,6 +198,7 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
         timeout: timeout(&fields),
         env: variables(&fields, "env"),
         next: names(&fields, "next", "an agent", agent_fault),
+        sandbox: sandbox::read(&fields, VERSION),
     })
 }
 

@@ -11,6 +11,7 @@ use super::plan::{
     Step, Target, Version, Words,
 };
 use super::problem::{Place, Problem, nearest};
+use super::sandbox;
 use super::settings;
 use super::shape::steps::{FOR_EACH, FORMS, GOTO, ON, PROVIDER, STEP, TOP};
 use super::steps_parts as parts;
@@ -234,6 +235,8 @@ fn read_provider(
         adapter: fields.choice("adapter", &Kind::ALL).unwrap_or_default(),
         env: parts::env(&fields),
         env_pass: settings::variables(&fields, "env_pass").unwrap_or_default(),
+        sandbox: sandbox::read(&fields, version),
+        writes: sandbox::places(&fields, "writes").unwrap_or_default(),
     })
 }
 

@@ -21,6 +21,7 @@ mod nodes;
 mod nodes_fleet;
 mod pattern;
 mod runtimes;
+mod sandbox;
 mod schema;
 mod signals;
 mod terminal;
@@ -66,6 +67,7 @@ fn coded() -> Vec<Trial> {
         nodes_fleet::trials(),
         runtimes::trials(),
         schema::trials(),
+        sandbox::trials(),
         signals::trials(),
         terminal::trials(),
         tidy::trials(),

@@ -1,14 +1,18 @@
 //! Settings files.
 
 use super::Shape::{
-    Bool, Duration, Each, Integer, Like, List, Maybe, Name, OneOf, Table as Map, Text,
+    Bool, Duration, Each, Either, Integer, Like, List, Maybe, Name, OneOf, Table as Map, Text,
 };
 use super::steps::PROVIDER;
-use super::{Rule, Shape, Table, field, seconds};
+use super::{Rule, Shape, Table, field, seconds, words};
+use crate::workflow::sandbox;
 
 const VARIABLES: Shape = List(&Like("^[^=\\u0000]+$"));
 /// A day: longer than that, and a mistake in the unit is likelier than the wish.
 const DAY_MS: u64 = 86_400_000;
+const LEVELS: &[&str] = &words(&sandbox::LEVELS);
+pub(super) const PLACE: Shape = Like("^(/|~$|~/)");
+pub(super) const SANDBOX_SHAPE: Shape = Either(&[OneOf(LEVELS), Map(&SANDBOX)]);
 const COUNT: u64 = u32::MAX as u64;
 
 pub static TOP: Table = Table::new("config", "Settings. What is not written stays as it is.", &[
@@ -54,9 +58,21 @@ pub static AGENT: Table = Table::new(
         field("timeout", Duration { or_none: true }, "How long a free task may take. Default: 1h."),
         field("env", VARIABLES, "Names of the variables that its children get. Default: all."),
         field("next", List(&Name), "The agents it may hand follow-up tasks to. Default: all."),
+        field("sandbox", SANDBOX_SHAPE, "What its children may do. Several take away together."),
     ],
 )
 .rule(Rule::Nullable);
+
+pub static SANDBOX: Table = Table::new(
+    "sandbox",
+    "What a child may do.",
+    &[
+        field("level", OneOf(LEVELS), "Where it may write. Default: none, wherever its user may."),
+        field("write", List(&PLACE), "Places that it may write to beside; needs a `level`."),
+        field("read", List(&PLACE), "All that it may read beside programs and the workspace."),
+        field("network", Bool, "Whether it may use the network. Default: true."),
+    ],
+);
 
 pub static QUEUE: Table = Table::new(
     "queue",

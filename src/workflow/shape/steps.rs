@@ -4,6 +4,7 @@ use super::Shape::{
     Any, Bool, Each, Either, Filled, Integer, Like, List, Maybe, Name, OneOf, Scalar, Some,
     Table as Map, Text,
 };
+use super::settings::{PLACE, SANDBOX_SHAPE};
 use super::{Rule, Table, field, seconds, words};
 use crate::provider::Kind;
 use crate::workflow::plan::{Isolation, Version};
@@ -70,6 +71,8 @@ pub static PROVIDER: Table = Table::new(
             "Names of variables that it inherits beside the usual ones; X_* is all that begin \
              with X_.",
         ),
+        field("sandbox", SANDBOX_SHAPE, "What it may do. Several take away together."),
+        field("writes", List(&PLACE), "Places of its own that it writes to, in a sandbox too."),
     ],
 );
 
