@@ -1,7 +1,7 @@
 //! Settings files.
 
 use super::Shape::{
-    Bool, Duration, Each, Either, Integer, Like, List, Maybe, Name, OneOf, Table as Map, Text,
+    Bool, Duration, Each, Either, Integer, Like, List, Maybe, Name, OneOf, Some, Table as Map, Text,
 };
 use super::steps::PROVIDER;
 use super::{Rule, Shape, Table, field, seconds, words};
@@ -13,6 +13,7 @@ const DAY_MS: u64 = 86_400_000;
 const LEVELS: &[&str] = &words(&sandbox::LEVELS);
 pub(super) const PLACE: Shape = Like("^(/|~$|~/)");
 pub(super) const SANDBOX_SHAPE: Shape = Either(&[OneOf(LEVELS), Map(&SANDBOX)]);
+const OCCASIONS: &[&str] = &["paused", "failed", "blocked", "completed", "cancelled"];
 const COUNT: u64 = u32::MAX as u64;
 
 pub static TOP: Table = Table::new("config", "Settings. What is not written stays as it is.", &[
@@ -35,6 +36,7 @@ pub static TOP: Table = Table::new("config", "Settings. What is not written stay
         "Whether an agent that does not say how its work went is asked once more.",
     ),
     field("worktree", Map(&WORKTREE), "Worktrees of beads."),
+        field("notify", Map(&NOTIFY), "Who is told when a run pauses or ends."),
 ])
 .rule(Rule::Nullable);
 
@@ -109,6 +111,18 @@ pub static QUEUE: Table = Table::new(
             "The largest file that is a task. Default: 1048576.",
         ),
         field("world_writable", Bool, "Whether an inbox is served that everybody may write to."),
+    ],
+)
+.rule(Rule::Nullable);
+
+pub static NOTIFY: Table = Table::new(
+    "notify",
+    "Who is told of runs.",
+    &[
+        field("on", List(&OneOf(OCCASIONS)), "When."),
+        field("command", Some(&Text), "A program that is started, as a list of words."),
+        field("webhook", Like("^https?://"), "An address that the notice is posted to."),
+        field("timeout", Duration { or_none: false }, "How long it may take. Default: 10s."),
     ],
 )
 .rule(Rule::Nullable);
