@@ -22,6 +22,7 @@ mod nodes_fleet;
 mod pattern;
 mod runtimes;
 mod sandbox;
+mod schema;
 mod serve;
 mod signals;
 mod terminal;
@@ -68,6 +69,7 @@ fn coded() -> Vec<Trial> {
         nodes::trials(),
         nodes_fleet::trials(),
         runtimes::trials(),
+        schema::trials(),
         sandbox::trials(),
         signals::trials(),
         terminal::trials(),

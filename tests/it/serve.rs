@@ -27,8 +27,15 @@ name: "gated </title><img src=x onerror=window.hacked=1>"
 description: A person decides.
 nodes:
   - { id: before, bash: "echo '<script>window.hacked=2</script> first'" }
-  - { id: fine, approval: { message: "Fine <img src=x onerror=window.hacked=3>?" }, depends_on: [before] }
-  - { id: after, bash: "while ! test -e go; do echo tick >&2; sleep 0.2; done; echo '</pre>bye' >&2; echo last", depends_on: [fine] }
+  - id: fine
+    approval: { message: "Fine <img src=x onerror=window.hacked=3>?" }
+    depends_on: [before]
+  - id: after
+    bash: |
+      while ! test -e go; do echo tick >&2; sleep 0.2; done
+      echo '</pre>bye' >&2
+      echo last
+    depends_on: [fine]
 "#;
 
 /// A server and how to get in.
