@@ -33,7 +33,7 @@ pub fn look(text: &str, plan: &Plan) -> Vec<Problem> {
     let mut found = Vec::new();
     // The other languages have no steps with a `version` above them.
     if let (Some(steps), Some(_)) = (document.get("steps"), document.get("version")) {
-        steps_of(steps, &mut found);
+        steps_of(steps, &mut Vec::new(), &mut found);
         unreachable(steps, &plan.root, plan.strict_flow, &mut found);
     }
     found.sort_by_key(|problem| problem.place);
@@ -63,19 +63,27 @@ fn allowed(line: &str) -> impl Iterator<Item = &str> {
     list.split([',', ' ']).filter(|id| !id.is_empty())
 }
 
-fn steps_of(steps: &Node, found: &mut Vec<Problem>) {
+/// `own` are the names of items that the author wrote into the file.
+fn steps_of<'a>(steps: &'a Node, own: &mut Vec<&'a str>, found: &mut Vec<Problem>) {
     let Value::List(steps) = &steps.value else { return };
     for step in steps {
         let name = step.get("name").and_then(Node::text).unwrap_or_default();
-        shell_value(step, name, found);
+        shell_value(step, name, own, found);
         globs(step, name, found);
         long_timeout(step, name, "timeout_sec", found);
         if let Some(wait) = step.get("wait_for") {
             long_timeout(wait, name, "timeout_sec", found);
         }
-        if let Some(inner) = step.get("for_each").and_then(|each| each.get("steps")) {
-            steps_of(inner, found);
+        let Some(each) = step.get("for_each") else { continue };
+        let Some(inner) = each.get("steps") else { continue };
+        let before = own.len();
+        if let Some(Value::List(items)) = each.get("items").map(|items| &items.value)
+            && !items.iter().any(|item| item.to_json().to_string().contains("${"))
+        {
+            own.push(each.get("as").and_then(Node::text).unwrap_or("item"));
         }
+        steps_of(inner, own, found);
+        own.truncate(before);
     }
 }
 
@@ -92,24 +100,36 @@ fn texts(node: Option<&Node>) -> impl Iterator<Item = (&str, Place)> {
     one.filter_map(|node| Some((node.text()?, node.place)))
 }
 
+/// What of a step is a number or a word of ours.
+const NUMBERS: [&str; 9] = [
+    ".exit_code",
+    ".duration_ms",
+    ".duration",
+    ".attempt",
+    ".status",
+    ".truncated",
+    ".wait_duration_ms",
+    ".poll_count",
+    ".timed_out",
+];
+
 /// Values that are never more than a number or a name of ours.
 fn is_harmless(raw: &str) -> bool {
     raw.starts_with("run.")
         || raw.starts_with("loop.")
-        || (raw.starts_with("steps.")
-            && [".exit_code", ".duration_ms", ".duration", ".attempt", ".status"]
-                .iter()
-                .any(|end| raw.ends_with(end)))
+        || (raw.starts_with("steps.") && NUMBERS.iter().any(|end| raw.ends_with(end)))
 }
 
-fn shell_value(step: &Node, name: &str, found: &mut Vec<Problem>) {
+fn shell_value(step: &Node, name: &str, own: &[&str], found: &mut Vec<Problem>) {
     let argv: Vec<_> = texts(step.get("command")).collect();
     let [(program, _), (flag, _), (script, place), ..] = argv.as_slice() else { return };
     let program = program.rsplit('/').next().unwrap_or_default();
     let shell = ["sh", "bash", "dash", "zsh", "ksh"].contains(&program);
     let runs = flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c');
     let Ok(template) = Template::parse(script) else { return };
-    let Some(hole) = template.holes().find(|hole| !is_harmless(&hole.raw)) else { return };
+    let harmless =
+        |raw: &str| is_harmless(raw) || own.contains(&raw.split('.').next().unwrap_or(raw));
+    let Some(hole) = template.holes().find(|hole| !harmless(&hole.raw)) else { return };
     if shell && runs {
         let message = format!(
             "`${{{}}}` becomes part of the script that `{program}` runs in step `{name}`",
@@ -250,6 +270,8 @@ mod tests {
         for steps in [
             "  - { name: A, command: [bash, -c, 'echo \"$1\" ${run.id}', _, '${context.x}'] }\n",
             "  - { name: A, command: [echo, -c, '${context.x}'] }\n",
+            "  - { name: A, command: [sh, -c, 'exit ${steps.B.exit_code}'] }\n  - { name: B, command: [b] }\n",
+            "  - name: A\n    for_each: { items: [a, b], steps: [{ name: B, command: [sh, -c, 'echo ${item}'] }] }\n",
             "  - { name: A, wait_for: { glob: 'x/${run.id}*.md', timeout_sec: 86400 } }\n",
             "  - { name: A, command: [a], on: { failure: { goto: _end } } }\n  - { name: B, command: [b] }\n",
             "  - { name: A, command: [a], when: { exists: x }, on: { always: { goto: _end } } }\n  - { name: B, command: [b] }\n",
