@@ -15,6 +15,7 @@ mod examples;
 mod examples_nodes;
 mod fleet;
 mod fleet_faults;
+mod fuzz;
 mod hostile;
 mod kill;
 mod nodes;
@@ -56,6 +57,7 @@ fn coded() -> Vec<Trial> {
         examples_nodes::trials(),
         fleet::trials(),
         fleet_faults::trials(),
+        fuzz::trials(),
         case::checks(),
         pattern::checks(),
         disk::trials(),
