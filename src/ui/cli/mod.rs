@@ -14,10 +14,12 @@ mod decide;
 mod demo;
 mod doctor;
 mod enqueue;
+mod events;
 mod failure;
 mod fleet;
 mod fsck;
 mod graph;
+mod init;
 mod logs;
 mod offline;
 mod pending;
@@ -25,11 +27,13 @@ mod processed;
 mod provider;
 mod ps;
 mod queue;
+pub mod report;
 mod request;
 mod resume;
 mod retry;
 mod run;
 mod run_step;
+mod schema;
 mod show;
 mod signals;
 mod spell;
@@ -67,6 +71,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Make a workspace to begin with: a workflow, prompts, settings, inboxes
+    Init(init::InitArgs),
     /// Run a workflow from the beginning
     Run(run::RunArgs),
     /// Go on with a run that failed or was stopped
@@ -89,6 +95,8 @@ enum Verb {
     Ps(ps::PsArgs),
     /// Show what steps and tasks print, also while they do
     Logs(logs::LogsArgs),
+    /// Show everything that happened to a run, also while it does
+    Events(events::EventsArgs),
     /// Say in one sentence why a run or a task is where it is
     Why(why::WhyArgs),
     /// Show what runs ask people, and what to type
@@ -111,8 +119,12 @@ enum Verb {
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
+    /// Print JSON Schemas, for editors that help with workflows and settings
+    Schema(schema::SchemaArgs),
     /// Draw a workflow, or where a run of it stands
     Graph(graph::GraphArgs),
+    /// Write down all that there is to know of a run, as one HTML file
+    Report(report::ReportArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Call a command file directly, or list those that there are
@@ -233,6 +245,7 @@ fn misused(error: &clap::Error) -> Failure {
 fn run_cli(cli: Cli) -> ExitCode {
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
+        Verb::Init(args) => init::main(args, &cli.common),
         Verb::Confine(args) => return confine::main(args),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
@@ -245,6 +258,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Status(args) => status::main(args, &cli.common),
         Verb::Ps(args) => ps::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
+        Verb::Events(args) => events::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
         Verb::Pending(args) => pending::main(args, &cli.common),
         Verb::Approve(args) => decide::approve(args, &cli.common),
@@ -255,7 +269,9 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Schema(args) => schema::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
+        Verb::Report(args) => report::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
