@@ -432,8 +432,8 @@ fn an_inbox_of_odd_files() {
     symlink(world.outside("secret"), inbox.join("link.task")).expect("a link");
     symlink("/dev/zero", inbox.join("endless.task")).expect("a link");
     nix::unistd::mkfifo(&inbox.join("fifo.task"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-    let sparse = fs::File::create(inbox.join("sparse.task")).expect("a file");
-    sparse.set_len(1 << 36).expect("64 GiB of nothing");
+    let sparse = fs::File::create(inbox.join("sparse.task"));
+    sparse.and_then(|file| file.set_len(1 << 36)).expect("64 GiB of nothing");
     fs::create_dir(inbox.join("folder.task")).expect("a folder");
     drop("new\nline.task", "Named over two lines.");
     drop(&format!("{}.task", "n".repeat(250)), "A name of 255 bytes.");
@@ -447,7 +447,7 @@ fn an_inbox_of_odd_files() {
     drop("bomb.task", "---\nbead: { a: &a [x, x], b: &b [*a, *a], c: [*b, *b] }\n---\nx");
     drop("good.task", "The good one.");
     let (outcome, peak) = bounded(&world, &["worker", "engineer", "--drain"]);
-    outcome.exits(if outcome.exit == 1 { 1 } else { 0 });
+    assert!(matches!(outcome.exit, 0 | 1), "{}", outcome.stderr);
     assert!(peak < 400, "{peak} MiB");
     let asked = world.read("asked");
     for text in ["The good one.", "Named over two lines.", "Named like a flag.", "One.", "Two."] {
@@ -485,7 +485,7 @@ fn a_secret_in_every_channel() {
          agent: engineer\n  provider: step\n  secrets: [TOKEN]\n  input_file: prompt.md\n",
     );
     world.write(".orchestrate/config.yaml", FLEET);
-    world.write("prompt.md", format!("The token is {SECRET}.\n"));
+    world.write("prompt.md", "Say the token.\n");
     world.write("step", "cat; echo $TOKEN; echo $TOKEN >&2; echo '{\"success\": true}'\n");
     world.write("tell.py", TELL);
     world.write("tell", "exec python3 tell.py\n");
@@ -511,7 +511,7 @@ fn a_secret_in_every_channel() {
     }
     let mut found = Vec::new();
     contents(&world.path(""), &mut found);
-    for (path, bytes) in found.iter().filter(|(path, _)| !path.ends_with("prompt.md")) {
+    for (path, bytes) in &found {
         assert!(!tells(&String::from_utf8_lossy(bytes)), "it is in `{}`", path.display());
     }
 }
