@@ -6,6 +6,7 @@
 //! **Invariant:** nothing here changes a file. A run is called `running` only if somebody is there
 //! who drives it: what its last owner wrote down before it died is not taken for what is.
 
+mod gates;
 mod members;
 mod runs;
 mod spent;
@@ -30,6 +31,7 @@ use crate::store;
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
 
+pub use gates::{Gate, gates_of};
 pub use members::{Life, Members, WorkerView};
 pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView};
 pub use spent::{RunSpent, words};

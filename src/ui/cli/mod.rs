@@ -4,6 +4,7 @@
 //! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is
 //! damaged, 128 + n stopped by signal n.
 
+mod act;
 mod cancel;
 mod clean;
 mod command;
