@@ -94,12 +94,13 @@ fn of_run(around: &Surroundings, name: &str) -> Result<Graph, Failure> {
         Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
     };
     let detail = board.detail(&id).map_err(damaged)?;
-    let (plan, run) = board.open(&id).map_err(damaged)?;
+    let open = board.open(&id).map_err(damaged)?;
+    let (plan, run) = (&open.0, &open.1);
     let states: HashMap<String, State> =
         detail.steps.iter().map(|step: &StepView| (step.step.clone(), state(step.state))).collect();
     let (file, standing) = (&run.origin.workflow_file, detail.run.state.word());
     let title = format!("{file}, run {id}: {standing}");
-    Ok(Graph::new(&title, &plan, Some(&Seen { run: &run, states })))
+    Ok(Graph::new(&title, plan, Some(&Seen { run, states })))
 }
 
 /// A picture has fewer words than a list.

@@ -165,19 +165,20 @@ impl Reader<'_> {
         let state = board.run(id).state;
         let driven = matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful);
         let goes_on = driven || (state == Standing::Stopped && is_at_work(board, id));
-        let (plan, run) = board.open(id).map_err(|error| {
+        let open = board.open(id).map_err(|error| {
             Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
         })?;
-        let walk = Walk { run_root: board.run_root(id), plan: &plan, run: &run };
+        let (plan, run) = (&open.0, &open.1);
+        let walk = Walk { run_root: board.run_root(id), plan, run };
         let mut all = Vec::new();
         walk.block(&plan.root, &run.body, "", &mut all);
         let Some(wanted) = wanted else { return Ok((all, goes_on)) };
-        check_step(&plan, &run, wanted)?;
+        check_step(plan, run, wanted)?;
         // Of a node that goes in rounds, all of them are meant.
         let rounds = format!("{wanted}.");
         let inside = |name: &str| plan.root.edges.is_some() && name.starts_with(&rounds);
         all.retain(|execution| execution.name == wanted || inside(&execution.name));
-        let settled = Address::parse(&plan, wanted).and_then(|at| Some(run.slot(&at)?.state));
+        let settled = Address::parse(plan, wanted).and_then(|at| Some(run.slot(&at)?.state));
         let over = settled == Some(StepState::Settled)
             || all.first().is_some_and(|execution| execution.over && execution.name == wanted);
         Ok((all, goes_on && !over))
