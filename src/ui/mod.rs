@@ -5,4 +5,6 @@ pub mod cli;
 pub mod graph;
 mod log;
 mod progress;
+mod rows;
 mod text;
+mod top;

@@ -518,7 +518,9 @@ impl Walk<'_> {
         StepView {
             depth: at.loops.len(),
             name: step.name.clone(),
-            last_line: (out && state == StepShown::Running).then(|| self.said(&path, step)).flatten(),
+            last_line: (out && state == StepShown::Running)
+                .then(|| self.said(&path, step))
+                .flatten(),
             step: path,
             state,
             current: (asks.is_some() || self.here.contains(at))

@@ -20,7 +20,10 @@ pub enum Deed {
 pub enum Done {
     Said(String),
     /// It is on record, and the run goes on once somebody drives it: nobody does.
-    Undriven { said: String, run: RunId },
+    Undriven {
+        said: String,
+        run: RunId,
+    },
 }
 
 /// How long somebody who looks on waits until nothing of what was cancelled runs any more.

@@ -197,7 +197,10 @@ impl Reader {
                     !matches!(view.place, PlaceView::Waiting { .. } | PlaceView::Claimed { .. });
                 let (name, dir, attempt) = (id.clone(), dir.clone(), view.attempt);
                 let (adapter, kept, stem) = (*adapter, None, id.clone());
-                Ok((vec![Execution { name, stem, dir, kept, attempt, over, ended: None, adapter }], !over))
+                Ok((
+                    vec![Execution { name, stem, dir, kept, attempt, over, ended: None, adapter }],
+                    !over,
+                ))
             }
         }
     }
@@ -361,9 +364,7 @@ impl Telling<'_> {
     fn print(&mut self, executions: &[Execution], all: bool) -> Result<bool, Failure> {
         match self.reader.collect(executions, all, &mut std::io::stdout().lock()) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-            Err(error) => {
-                Err(Failure::new(1, format!("cannot write to standard output: {error}")))
-            }
+            Err(error) => Err(Failure::new(1, format!("cannot write to standard output: {error}"))),
             Ok(()) => Ok(true),
         }
     }

@@ -4,7 +4,7 @@
 //! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is
 //! damaged, 128 + n stopped by signal n.
 
-mod act;
+pub(in crate::ui) mod act;
 mod cancel;
 mod clean;
 mod command;
@@ -35,6 +35,7 @@ mod signals;
 mod spell;
 mod status;
 mod submit;
+mod top;
 mod torture;
 mod up;
 mod validate;
@@ -87,6 +88,8 @@ enum Verb {
     Status(status::StatusArgs),
     /// Show what is being executed now
     Ps(ps::PsArgs),
+    /// Watch runs, workers and queues live, and decide, cancel or retry with a key
+    Top(top::TopArgs),
     /// Show what steps and tasks print, also while they do
     Logs(logs::LogsArgs),
     /// Say in one sentence why a run or a task is where it is
@@ -240,6 +243,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Up(args) => up::main(args, &cli.common),
         Verb::Status(args) => status::main(args, &cli.common),
         Verb::Ps(args) => ps::main(args, &cli.common),
+        Verb::Top(args) => top::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
         Verb::Pending(args) => pending::main(args, &cli.common),
