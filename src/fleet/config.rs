@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::sha256;
 use crate::workflow::plan::Provider;
+use crate::workflow::sandbox::Sandbox;
 use crate::workflow::settings::{AgentLayer, QueueLayer};
 use crate::workflow::{ConfigLayer, Configured, Problem, read_config};
 
@@ -40,6 +41,8 @@ pub struct Agent {
     pub env: Option<Vec<String>>,
     /// The agents it may hand follow-up tasks to; nothing: every agent of the settings.
     pub next: Option<Vec<String>>,
+    /// What its children may do.
+    pub sandbox: Option<Sandbox>,
 }
 
 impl Default for Agent {
@@ -53,6 +56,7 @@ impl Default for Agent {
             timeout: Some(Duration::from_secs(3600)),
             env: None,
             next: None,
+            sandbox: None,
         }
     }
 }
@@ -72,6 +76,7 @@ impl Agent {
         self.timeout = layer.timeout.unwrap_or(self.timeout);
         set(&mut self.env, layer.env);
         set(&mut self.next, layer.next);
+        set(&mut self.sandbox, layer.sandbox);
     }
 }
 

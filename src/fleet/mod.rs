@@ -27,6 +27,7 @@ pub mod prepare;
 pub mod providers;
 pub mod retain;
 pub mod run_task;
+pub mod sandboxes;
 pub mod say;
 pub mod site;
 pub mod spellbook;

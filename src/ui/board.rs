@@ -32,12 +32,12 @@ use crate::store;
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
 
-pub use gates::{Gate, gates_of};
+pub use gates::{Gate, gates_in, gates_of, that_may_ask};
 pub use last::last_said;
 pub use members::{Life, Members, WorkerView};
 pub use memory::Memory;
 pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView};
-pub use spent::{RunSpent, words};
+pub use spent::{RunSpent, of_step as step_spent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
 pub use why::{remark, skipped, why_run, why_step, why_task};
 
@@ -125,6 +125,10 @@ impl Board {
         }
         board.now = SystemClock.now();
         Ok(board)
+    }
+
+    pub fn workspace(&self) -> &Workspace {
+        &self.workspace
     }
 
     /// The ids of all runs, newest first.

@@ -5,6 +5,8 @@ pub mod cli;
 pub mod graph;
 mod log;
 mod progress;
+pub mod report;
 mod rows;
 mod text;
 mod top;
+pub mod web;

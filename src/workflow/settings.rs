@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::fields::{Fields, Findings, Key, since_1_1};
 use super::plan::{Provider, Version};
 use super::problem::{Place, Problem};
+use super::sandbox::{self, Sandbox};
 use super::steps;
 use super::yaml::{self, Node, Value};
 use crate::ids::name_fault;
@@ -29,7 +30,7 @@ const TOP: [Key; 11] = since_1_1([
     "worktree",
 ]);
 
-const AGENT: [Key; 8] = since_1_1([
+const AGENT: [Key; 9] = since_1_1([
     "provider",
     "model",
     "concurrency",
@@ -38,6 +39,7 @@ const AGENT: [Key; 8] = since_1_1([
     "timeout",
     "env",
     "next",
+    "sandbox",
 ]);
 
 const QUEUE: [Key; 11] = since_1_1([
@@ -94,6 +96,7 @@ pub struct AgentLayer {
     pub timeout: Option<Option<Duration>>,
     pub env: Option<Vec<String>>,
     pub next: Option<Vec<String>>,
+    pub sandbox: Option<Sandbox>,
 }
 
 /// What one file says about the queue.
@@ -236,6 +239,7 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
         timeout: timeout(&fields),
         env: variables(&fields, "env"),
         next: names(&fields, "next", "an agent", agent_fault),
+        sandbox: sandbox::read(&fields, VERSION),
     })
 }
 

@@ -1,16 +1,20 @@
-//! Gates: what runs ask people, and what an answer is dropped as.
+//! What people are asked: the gates of runs that wait.
 
 use std::path::Path;
 
 use serde::Serialize;
 
+use super::{Board, runs_in};
 use crate::engine::run::{Address, StepState};
-use crate::engine::{GateRecord, Run};
-use crate::fleet::gates;
+use crate::engine::{GateRecord, Run, RunStatus};
+use crate::fleet::open::OpenError;
+use crate::fleet::{gates, open};
 use crate::ids::{Attempt, RunId, StepPath};
+use crate::store::{STATE, snapshot};
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::Action;
+use crate::workspace::Workspace;
 
 /// A person is asked something.
 #[derive(Clone, Debug, Serialize)]
@@ -68,4 +72,41 @@ fn said_before(plan: &Plan, run: &Run, here: &Address) -> Option<String> {
     let asked = steps[..here.step].iter().rposition(|s| matches!(s.action, Action::Prompt(_)))?;
     let slot = run.slot(&Address { step: asked, ..here.clone() })?;
     slot.record.as_ref()?.output.clone()
+}
+
+/// Everything that the run in a directory asks people.
+pub fn gates_in(workspace: &Workspace, root: &Path) -> Result<Vec<Gate>, OpenError> {
+    let (plan, run) = open::look(workspace, root)?;
+    match run.status {
+        RunStatus::Running => Ok(gates_of(workspace.root(), &plan, &run)),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Runs whose state does not say that they are over, oldest first.
+pub fn that_may_ask(state_dir: &Path) -> Vec<RunId> {
+    let open = |id: &RunId| {
+        let state = std::fs::read(state_dir.join(id.as_str()).join(STATE)).unwrap_or_default();
+        let status = snapshot::peek(&state).map(|(status, _)| status);
+        matches!(status, None | Some(RunStatus::Running | RunStatus::Paused))
+    };
+    let mut ids = runs_in(state_dir);
+    ids.reverse();
+    ids.into_iter().filter(open).collect()
+}
+
+impl Board {
+    /// Everything that people are asked, by every run that can be read.
+    pub fn gates(&self) -> Vec<Gate> {
+        let ids = that_may_ask(&self.state_dir).into_iter();
+        ids.flat_map(|id| self.gates_of_run(&id).unwrap_or_default()).collect()
+    }
+
+    pub fn gates_of_run(&self, id: &RunId) -> Result<Vec<Gate>, OpenError> {
+        let open = self.open(id)?;
+        match open.1.status {
+            RunStatus::Running => Ok(gates_of(self.workspace.root(), &open.0, &open.1)),
+            _ => Ok(Vec::new()),
+        }
+    }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
-use super::{Board, Gate, Life, Memory, gates_of, last_said, one_line};
+use super::{Board, Life, Memory, last_said, one_line};
 use crate::disk;
 use crate::engine::record::Spent;
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
@@ -178,6 +178,16 @@ impl StepShown {
             StepShown::Completed => "completed",
             StepShown::Failed => "failed",
             StepShown::Skipped => "skipped",
+        }
+    }
+
+    /// How a step is shown whose visit is over.
+    pub fn settled(status: StepStatus) -> StepShown {
+        match status {
+            StepStatus::Completed => StepShown::Completed,
+            StepStatus::Failed => StepShown::Failed,
+            StepStatus::Skipped => StepShown::Skipped,
+            _ => StepShown::Pending,
         }
     }
 
@@ -415,16 +425,6 @@ impl Board {
         self.memory.open(id, &root, || open::look(&self.workspace, &root))
     }
 
-    /// Everything that a run asks people.
-    pub fn gates(&self, id: &RunId) -> Vec<Gate> {
-        match self.open(id) {
-            Ok(open) if open.1.status == RunStatus::Running => {
-                gates_of(self.workspace.root(), &open.0, &open.1)
-            }
-            _ => Vec::new(),
-        }
-    }
-
     /// Where a task of a run is; an error of the volume is nowhere.
     fn where_is(&self, run: &RunId, record: &Record) -> Option<TaskView> {
         let task = record.task.as_ref()?;
@@ -583,12 +583,7 @@ impl Walk<'_> {
             StepState::Ready => StepShown::Ready,
             StepState::Resting { .. } => StepShown::Resting,
             StepState::Asking | StepState::Waiting => StepShown::Asking,
-            StepState::Settled => match slot.status() {
-                StepStatus::Completed => StepShown::Completed,
-                StepStatus::Failed => StepShown::Failed,
-                StepStatus::Skipped => StepShown::Skipped,
-                _ => StepShown::Pending,
-            },
+            StepState::Settled => StepShown::settled(slot.status()),
             StepState::Running if self.run.status != RunStatus::Running => StepShown::Interrupted,
             StepState::Running if sent => match task.map(|task| &task.place) {
                 Some(PlaceView::Waiting { .. }) => StepShown::Waiting,

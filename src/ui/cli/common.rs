@@ -621,7 +621,8 @@ pub fn drive_to_end(
         live: run.origin.fleet,
         grace: around.config.grace,
         input_bytes: around.config.input_bytes,
-        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        program: site::program(),
+        sandboxes: crate::fleet::sandboxes::Sandboxes::of(&around.config, None),
     };
     let root = store.root().to_owned();
     let (id, plan) = (run.id.clone(), Arc::new(plan));

@@ -82,7 +82,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
         config: fleet::settings(around),
         environment: around.environment.clone(),
         credentials: Environment::new(),
-        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        program: crate::fleet::site::program(),
         debug: around.debug,
         backups,
         adopt: None,

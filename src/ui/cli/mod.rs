@@ -9,6 +9,7 @@ mod cancel;
 mod clean;
 mod command;
 mod common;
+mod confine;
 mod coordinator;
 mod decide;
 mod demo;
@@ -25,6 +26,7 @@ mod processed;
 mod provider;
 mod ps;
 mod queue;
+pub mod report;
 mod request;
 mod resume;
 mod retry;
@@ -116,6 +118,8 @@ enum Verb {
     Validate(validate::ValidateArgs),
     /// Draw a workflow, or where a run of it stands
     Graph(graph::GraphArgs),
+    /// Write down all that there is to know of a run, as one HTML file
+    Report(report::ReportArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Call a command file directly, or list those that there are
@@ -142,6 +146,9 @@ enum Verb {
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
     Torture(torture::TortureArgs),
+    /// Give up powers and become another program, as steps in a sandbox do
+    #[command(hide = true)]
+    Confine(confine::ConfineArgs),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(crate::offline::Options),
@@ -233,6 +240,7 @@ fn misused(error: &clap::Error) -> Failure {
 fn run_cli(cli: Cli) -> ExitCode {
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
+        Verb::Confine(args) => return confine::main(args),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
@@ -256,6 +264,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
+        Verb::Report(args) => report::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),

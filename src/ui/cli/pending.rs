@@ -1,18 +1,14 @@
 //! `orchestrate pending`: what people are asked, by every run, and what to type.
 
-use std::path::Path;
-
 use serde_json::json;
 
 use super::common::{self, Surroundings};
 use super::show::{put, put_json};
 use super::{Common, Failure};
-use crate::engine::{Run, RunStatus};
-use crate::fleet::open;
+use crate::engine::Run;
 use crate::ids::RunId;
-use crate::store::{STATE, snapshot};
 use crate::time::{Clock, SystemClock};
-use crate::ui::board::{Gate, gates_of};
+use crate::ui::board::{self, Gate, gates_of};
 use crate::ui::text::seconds;
 use crate::workflow::Plan;
 
@@ -27,16 +23,13 @@ pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let workspace = common::open_workspace(&around)?;
     let runs = match &args.run {
-        Some(name) => vec![common::find_run(&around, name)?],
-        None => runs_that_may_ask(&around),
+        Some(name) => vec![common::find_run(&around, name)?.0],
+        None => board::that_may_ask(&around.state_dir),
     };
     let mut open_gates = Vec::new();
-    for (id, root) in runs {
-        match open::look(&workspace, &root) {
-            Ok((plan, run)) if run.status == RunStatus::Running => {
-                open_gates.extend(gates_of(&around.workspace, &plan, &run));
-            }
-            Ok(_) => {}
+    for id in runs {
+        match board::gates_in(&workspace, &around.state_dir.join(id.as_str())) {
+            Ok(gates) => open_gates.extend(gates),
             Err(error) => around.say(format!("warning: run {id} cannot be read: {error}")),
         }
     }
@@ -48,24 +41,6 @@ pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
         put(&open_gates.iter().map(show).collect::<Vec<_>>().join("\n"))?;
     }
     Ok(0)
-}
-
-/// Runs whose state does not say that they are over.
-fn runs_that_may_ask(around: &Surroundings) -> Vec<(RunId, std::path::PathBuf)> {
-    let entries = std::fs::read_dir(&around.state_dir).into_iter().flatten().flatten();
-    let ids = entries.filter_map(|entry| RunId::parse(entry.file_name().to_str()?));
-    let mut ids: Vec<RunId> = ids.collect();
-    ids.sort();
-    let rooted = ids.into_iter().map(|id| {
-        let root = around.state_dir.join(id.as_str());
-        (id, root)
-    });
-    let open = |root: &Path| {
-        let state = std::fs::read(root.join(STATE)).unwrap_or_default();
-        let status = snapshot::peek(&state).map(|(status, _)| status);
-        matches!(status, None | Some(RunStatus::Running | RunStatus::Paused))
-    };
-    rooted.filter(|(_, root)| open(root)).collect()
 }
 
 /// A gate, as people read it: what is asked, and what to type.

@@ -6,8 +6,6 @@
 mod looker;
 mod terminal;
 
-pub use looker::Eyes;
-
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -45,8 +43,7 @@ pub fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
         return Err(Failure::new(2, "`top` is a screen for people and has no `--json`")
             .hint("`orchestrate status --json` says the same to programs"));
     }
-    let dumb = around.environment.get("TERM").is_some_and(|term| term == "dumb");
-    if !terminal::is_there() || dumb {
+    if !is_fit(&around) {
         return Err(Failure::new(2, "`top` needs a terminal, and this is none")
             .hint("`orchestrate status` says the same in lines"));
     }
@@ -55,27 +52,44 @@ pub fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
         let (id, _) = common::find_run(&around, name)?;
         state.screens.push(Screen::Run { run: id.to_string() });
     }
-    let failed =
-        |error: std::io::Error| Failure::new(1, format!("cannot use the terminal: {error}"));
     let signals = signals::listen()?;
-    let waker = Waker::new().map_err(failed)?;
-    wake_on_stop(signals.stop.clone(), waker.clone());
-    let (tell, news) = mpsc::channel();
-    let look = Look { colour: colour(&around) };
-    force_color_output(look.colour);
-    let mut house = House { around, state, seen: Seen::default(), look, tell, waker, driver: None };
-    let looker = house.looker();
-    looker.want(house.state.screen());
-    let screen = Tty::take(house.waker.clone()).map_err(failed)?;
-    let left = house.keep(screen, &news, &looker, &signals.stop);
-    drop(looker);
-    house.stop_driving();
-    match left {
-        Left::Wished => Ok(0),
+    match show(&around, state, &signals.stop, &|_| false)? {
+        Left::Wished | Left::Seen => Ok(0),
         Left::Stopped => Ok(signals.code()),
         // As if the line had been hung up on.
         Left::Closed => Ok(129),
     }
+}
+
+/// Takes the terminal and shows the board until somebody leaves, or until enough was seen.
+pub fn show(
+    around: &Surroundings,
+    state: State,
+    stop: &Stop,
+    enough: &dyn Fn(&Seen) -> bool,
+) -> Result<Left, Failure> {
+    let failed =
+        |error: std::io::Error| Failure::new(1, format!("cannot use the terminal: {error}"));
+    let waker = Waker::new().map_err(failed)?;
+    wake_on_stop(stop.clone(), waker.clone());
+    let (tell, news) = mpsc::channel();
+    let look = Look { colour: colour(around) };
+    force_color_output(look.colour);
+    let (around, seen, driver) = (around.clone(), Seen::default(), None);
+    let mut house = House { around, state, seen, look, tell, waker, driver };
+    let looker = house.looker();
+    looker.want(house.state.screen());
+    let screen = Tty::take(house.waker.clone()).map_err(failed)?;
+    let left = house.keep(screen, &news, &looker, stop, enough);
+    drop(looker);
+    house.stop_driving();
+    Ok(left)
+}
+
+/// Whether a board can be shown here at all.
+pub fn is_fit(around: &Surroundings) -> bool {
+    let dumb = around.environment.get("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    terminal::is_there() && !dumb
 }
 
 fn colour(around: &Surroundings) -> bool {
@@ -94,8 +108,11 @@ fn wake_on_stop(stop: Stop, waker: Waker) {
 }
 
 /// Why it is over.
-enum Left {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
     Wished,
+    /// Enough was seen.
+    Seen,
     /// By a signal.
     Stopped,
     /// The terminal is gone.
@@ -122,13 +139,23 @@ impl House {
         })
     }
 
-    fn keep(&mut self, mut tty: Tty, news: &Receiver<News>, looker: &Looker, stop: &Stop) -> Left {
+    fn keep(
+        &mut self,
+        mut tty: Tty,
+        news: &Receiver<News>,
+        looker: &Looker,
+        stop: &Stop,
+        enough: &dyn Fn(&Seen) -> bool,
+    ) -> Left {
         loop {
             while let Ok(news) = news.try_recv() {
                 self.hear(news, looker);
             }
             if stop.level() > 0 {
                 return Left::Stopped;
+            }
+            if enough(&self.seen) {
+                return Left::Seen;
             }
             let (state, seen, look) = (&self.state, &self.seen, self.look);
             let drawn = tty.terminal.draw(|frame| draw(state, seen, look, frame));
@@ -162,7 +189,10 @@ impl House {
 
     fn hear(&mut self, news: News, looker: &Looker) {
         match news {
-            News::Seen(seen) => self.seen = *seen,
+            News::Seen(seen) => {
+                self.seen = *seen;
+                self.state.settle(&self.seen);
+            }
             News::Done(done) => {
                 self.state.doing = None;
                 self.state.said = Some(match done {

@@ -51,15 +51,6 @@ pub fn draw(state: &State, seen: &Seen, look: Look, frame: &mut Frame) {
     frame.render_widget(Line::styled(cut(keys_of(state), keys.width.into()), look.dim()), keys);
 }
 
-/// Draws one run alone: a title, its steps and what they say.
-pub fn draw_run(seen: &Seen, look: Look, frame: &mut Frame) {
-    let state = State { screens: vec![Screen::Run { run: String::new() }], ..State::default() };
-    let parts = [Constraint::Length(1), Constraint::Min(0)];
-    let [head, body] = Layout::vertical(parts).areas(frame.area());
-    frame.render_widget(title(&state, seen, look, head.width.into()), head);
-    screens::steps(&state, seen, look, frame, body, false);
-}
-
 /// What is seen on the left, how many there are and the time on the right.
 fn title(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'static> {
     let left = match state.screen() {
@@ -162,7 +153,7 @@ fn keys_of(state: &State) -> &'static str {
     }
     match (state.screen(), state.panel) {
         (Screen::Board, Panel::Asks) => {
-            " Enter look  a approve  x reject  l log  c cancel  Tab next  / filter  ? help  q quit"
+            " Enter look  a approve  x reject  c cancel  Tab next  / filter  ? help  q quit"
         }
         (Screen::Board, Panel::Runs) => {
             " Enter open  l log  c cancel  r retry  Tab next list  / filter  ? help  q quit"

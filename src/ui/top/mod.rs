@@ -16,7 +16,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-pub use draw::{Look, doing, draw, draw_run};
+pub use draw::{Look, doing, draw};
 pub use state::{Screen, State, Wish, update};
 
 use super::board::{Gate, InboxView, RunDetail, RunView, TaskView, WorkerView};

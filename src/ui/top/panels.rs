@@ -11,6 +11,14 @@ use crate::ui::text::seconds;
 pub struct Row {
     pub key: String,
     pub cells: Vec<String>,
+    /// It is what goes on.
+    pub current: bool,
+}
+
+impl Row {
+    fn new(key: String, cells: Vec<String>) -> Row {
+        Row { key, cells, current: false }
+    }
 }
 
 /// What a list looks like: its title, and which column is the word for a state.
@@ -48,17 +56,14 @@ pub fn rows(seen: &Seen, panel: Panel, filter: &str) -> Vec<Row> {
 }
 
 fn asks(seen: &Seen) -> Vec<Row> {
-    let row = |gate: &board::Gate| Row {
-        key: format!("{} {}", gate.run_id, gate.node),
-        cells: vec![
-            gate.run_id.to_string(),
-            gate.node.clone(),
-            seen.since(gate.since).map(seconds).unwrap_or_default(),
-            match gate.answered {
-                true => "answered; it counts once somebody drives the run".to_owned(),
-                false => board::one_line(&gate.message),
-            },
-        ],
+    let row = |gate: &board::Gate| {
+        let asked = match gate.answered {
+            true => "answered; it counts once somebody drives the run".to_owned(),
+            false => board::one_line(&gate.message),
+        };
+        let since = seen.since(gate.since).map(seconds).unwrap_or_default();
+        let cells = vec![gate.run_id.to_string(), gate.node.clone(), since, asked];
+        Row::new(format!("{} {}", gate.run_id, gate.node), cells)
     };
     seen.gates.iter().map(row).collect()
 }
@@ -69,7 +74,7 @@ fn run_row(seen: &Seen, run: &RunView) -> Row {
     let time = until.zip(run.started_at).map(|(end, start)| seconds(end.ms_since(start)));
     let state = run.state.word().to_owned();
     let cells = vec![run.run_id.clone(), state, file, time.unwrap_or_default(), board::remark(run)];
-    Row { key: run.run_id.clone(), cells }
+    Row::new(run.run_id.clone(), cells)
 }
 
 /// What `status` says of a member, with its state first.
@@ -79,13 +84,13 @@ fn workers(seen: &Seen) -> Vec<Row> {
         let mut cells = worker_row(worker, now);
         let name = cells.remove(1);
         cells.push(name.clone());
-        Row { key: name, cells }
+        Row::new(name, cells)
     };
     seen.workers.iter().map(row).collect()
 }
 
 fn queues(seen: &Seen) -> Vec<Row> {
-    let row = |inbox: &board::InboxView| Row { key: inbox.agent.clone(), cells: inbox_row(inbox) };
+    let row = |inbox: &board::InboxView| Row::new(inbox.agent.clone(), inbox_row(inbox));
     seen.inboxes.iter().map(row).collect()
 }
 
@@ -118,7 +123,7 @@ fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
         cost.map(|cost| format!("${cost:.4}")).unwrap_or_default(),
         notes.join(", "),
     ];
-    Row { key: step.step.clone(), cells }
+    Row { key: step.step.clone(), cells, current: step.current && step.items.is_none() }
 }
 
 /// The tasks of the queue that is open.
@@ -131,7 +136,7 @@ pub fn tasks(seen: &Seen) -> Vec<Row> {
         };
         let state = task.place.word().to_owned();
         let cells = vec![task.task.clone(), state, task.label.clone(), whose];
-        Row { key: task.task.clone(), cells }
+        Row::new(task.task.clone(), cells)
     };
     tasks.map(row).collect()
 }

@@ -8,7 +8,7 @@ use ratatui::widgets::Paragraph;
 
 use super::draw::{Look, list};
 use super::panels;
-use super::state::State;
+use super::state::{Panel, State};
 use super::text::{cut, printed, wrap};
 use super::{Gate, RunDetail, Seen};
 use crate::ui::board;
@@ -18,37 +18,34 @@ use crate::ui::text::seconds;
 /// How many lines the sentence on a run may take.
 const WHY: usize = 3;
 
-/// One run: why it is where it is, its steps as a tree, and what happened last.
+/// One run: why it is where it is, its steps as a tree, who works, and what happened last.
 pub fn run(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
-    steps(state, seen, look, frame, area, true);
-}
-
-/// The same; where nobody presses keys, no step is marked.
-pub fn steps(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect, chooses: bool) {
     let detail = match &seen.detail {
         Some(Ok(detail)) => detail,
         Some(Err(error)) => return text(vec![error.clone()], look.state("damaged"), frame, area),
         None => return text(vec!["looking …".to_owned()], look.dim(), frame, area),
     };
     let about = about(detail, seen, area.width.into());
-    let rows = panels::steps(seen);
-    let events = match usize::from(area.height) {
-        0..=15 => 0,
-        _ => detail.events.len(),
+    let (rows, workers) = (panels::steps(seen), panels::rows(seen, Panel::Workers, ""));
+    // What is least needed is the first to go where there is little room.
+    let room = usize::from(area.height).saturating_sub(about.len() + rows.len() + 3);
+    let events = if room > detail.events.len() { detail.events.len() } else { 0 };
+    let room = room.saturating_sub(events + 1);
+    let workers = if room > workers.len() { workers } else { Vec::new() };
+    let lines = |count: usize, after: usize| match count {
+        0 => Constraint::Length(0),
+        count => Constraint::Length((count + after) as u16),
     };
-    let parts = [
-        Constraint::Length(about.len() as u16 + 1),
-        Constraint::Min(2),
-        Constraint::Length(if events > 0 { events as u16 + 1 } else { 0 }),
-    ];
-    let [head, middle, foot] = Layout::vertical(parts).areas(area);
+    let parts =
+        [lines(about.len(), 1), Constraint::Min(2), lines(workers.len(), 2), lines(events, 1)];
+    let [head, middle, working, foot] = Layout::vertical(parts).areas(area);
     text(about, Style::new(), frame, head);
-    let chosen = chooses.then(|| state.place_here(&rows));
+    let chosen = Some(state.place_here(&rows));
     let title = format!("{}S", detail.run.unit.to_uppercase());
-    // Nobody can scroll: what is going on is seen.
-    let going = detail.steps.iter().rposition(|step| step.current || step.state.is_over());
-    let shown = window(&rows, going.filter(|_| !chooses), middle.height.into());
-    list(&title, 1, &shown, chosen, look, frame, middle);
+    list(&title, 1, &rows, chosen, look, frame, middle);
+    if !workers.is_empty() {
+        list(Panel::Workers.shape().title, 1, &workers, None, look, frame, working);
+    }
     if events > 0 {
         let mut lines = vec![Line::styled(" LAST EVENTS", look.dim())];
         lines.extend(detail.events.iter().map(|event| {
@@ -58,14 +55,6 @@ pub fn steps(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Re
         }));
         frame.render_widget(Paragraph::new(lines), foot);
     }
-}
-
-/// The rows around one, where all do not fit.
-fn window(rows: &[panels::Row], going: Option<usize>, height: usize) -> Vec<panels::Row> {
-    let room = height.saturating_sub(1);
-    let Some(going) = going.filter(|_| rows.len() > room) else { return rows.to_vec() };
-    let first = (going + 2).saturating_sub(room).min(rows.len() - room);
-    rows[first..first + room].to_vec()
 }
 
 /// What there is to say of a run before its steps.
@@ -78,10 +67,8 @@ fn about(detail: &RunDetail, seen: &Seen, columns: usize) -> Vec<String> {
     }
     let until = if run.state.is_over() { run.updated_at } else { seen.now };
     let took = until.zip(run.started_at).map(|(end, start)| seconds(end.ms_since(start)));
-    let mut facts: Vec<String> = took.map(|took| format!("took {took}")).into_iter().collect();
-    if !run.state.is_over() {
-        facts = facts.iter().map(|fact| fact.replace("took", "since")).collect();
-    }
+    let verb = if run.state.is_over() { "took" } else { "goes on for" };
+    let mut facts: Vec<String> = took.map(|took| format!("{verb} {took}")).into_iter().collect();
     facts.extend(owner_line(&run.owner));
     lines.push(facts.join(", "));
     lines.extend(usage.as_ref().map(board::RunSpent::words));

@@ -137,10 +137,18 @@ impl State {
         }
     }
 
-    /// Which of the rows is chosen: the one that was, or the first.
+    /// Which of the rows is chosen: the one that was, or what goes on, or the first.
     pub fn place(&self, slot: usize, rows: &[Row]) -> usize {
         let chosen = self.chosen[slot].as_ref();
-        chosen.and_then(|key| rows.iter().position(|row| row.key == *key)).unwrap_or(0)
+        let known = chosen.and_then(|key| rows.iter().position(|row| row.key == *key));
+        known.or_else(|| rows.iter().position(|row| row.current)).unwrap_or(0)
+    }
+
+    /// Fits the state to what was seen: a list that is gone cannot be chosen from.
+    pub fn settle(&mut self, seen: &Seen) {
+        if panels::rows(seen, self.panel, &self.filter).is_empty() {
+            self.panel = Panel::Runs;
+        }
     }
 
     pub fn place_on(&self, panel: Panel, rows: &[Row]) -> usize {
@@ -239,6 +247,7 @@ impl State {
 
 /// Folds a key into the state.
 pub fn update(state: &mut State, seen: &Seen, key: KeyEvent) -> Option<Wish> {
+    state.settle(seen);
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         match key.code {
             KeyCode::Char('c') => return state.leave(),

@@ -146,7 +146,7 @@ impl Eyes {
         Ok(Seen {
             place: String::new(),
             now: Some(board.now),
-            gates: open.iter().flat_map(|id| board.gates(id)).collect(),
+            gates: open.iter().flat_map(|id| board.gates_of_run(id).unwrap_or_default()).collect(),
             runs,
             workers: board.members.views().collect(),
             inboxes: board.inboxes().map_err(failed)?,
