@@ -54,6 +54,11 @@ pub fn keep_in(root: &Path, trace: Option<String>, mask: Mask) -> std::io::Resul
     Ok(())
 }
 
+/// Ends to keep lines: the run is somebody else's now.
+pub fn keep_no_more() {
+    *RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner()) = None;
+}
+
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let level = *event.metadata().level();
