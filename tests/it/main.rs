@@ -25,6 +25,7 @@ mod sandbox;
 mod signals;
 mod terminal;
 mod tidy;
+mod top;
 mod torture;
 mod twice;
 mod units;
@@ -68,6 +69,7 @@ fn coded() -> Vec<Trial> {
         sandbox::trials(),
         signals::trials(),
         terminal::trials(),
+        top::trials(),
         tidy::trials(),
         torture::trials(),
         twice::trials(),

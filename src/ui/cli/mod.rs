@@ -88,7 +88,7 @@ enum Verb {
     Up(up::UpArgs),
     /// Show runs, workers and inboxes, or one run and its steps
     Status(status::StatusArgs),
-    /// Show what is being executed now
+    /// Show what is being executed now, who is there to do it, and what waits
     Ps(ps::PsArgs),
     /// Watch runs, workers and queues live, and decide, cancel or retry with a key
     Top(top::TopArgs),
