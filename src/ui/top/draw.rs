@@ -188,9 +188,10 @@ fn board(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) 
             let shape = panel.shape();
             list(shape.title, shape.state, rows, chosen, look, frame, part);
             if rows.is_empty() && part.height > 1 {
-                let text = match state.filter.is_empty() {
-                    true => "   nothing was run here yet; `orchestrate run WORKFLOW` begins",
-                    false => "   none",
+                let text = match (seen.now, state.filter.is_empty()) {
+                    (None, _) => "   looking …",
+                    (_, true) => "   nothing was run here yet; `orchestrate run WORKFLOW` begins",
+                    (_, false) => "   none",
                 };
                 let line = Rect { y: part.y + 1, height: 1, ..part };
                 frame.render_widget(Line::styled(cut(text, line.width.into()), look.dim()), line);

@@ -166,7 +166,7 @@ pub fn queue(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Re
 const HELP: [(&str, &str); 14] = [
     ("↑ ↓  j k", "choose a row; PgUp, PgDn, Home, End go further"),
     ("Tab", "the next list; Shift-Tab the one before"),
-    ("Enter", "open: a run and its steps, what is asked, a queue, the log of a step"),
+    ("Enter", "open: a run, what is asked, a queue, the log of a step"),
     ("Esc", "back; on the board, show everything again"),
     ("l", "follow what a run prints, or the step that is chosen"),
     ("a", "approve what a run asks, with a comment or without"),

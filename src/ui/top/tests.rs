@@ -195,7 +195,9 @@ fn typed(state: &mut State, seen: &Seen, text: &str) -> Option<Wish> {
 #[test]
 fn the_board_in_80_by_24_without_colour() {
     shows("board.txt", &State::default(), &seen());
-    shows("board-empty.txt", &State::default(), &Seen { place: "shop".into(), ..Seen::default() });
+    let empty = Seen { place: "shop".into(), now: Some(at(90)), ..Seen::default() };
+    shows("board-empty.txt", &State::default(), &empty);
+    assert!(screen(&State::default(), &Seen::default(), 80, 24, false).contains("looking …"));
 }
 
 #[test]

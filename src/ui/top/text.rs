@@ -55,6 +55,9 @@ pub fn wrap(text: &str, columns: usize) -> Vec<String> {
             let end = fits(word, columns);
             line.push_str(&word[..end]);
             word = &word[end..];
+            if word.is_empty() {
+                break;
+            }
         }
     }
     lines.iter_mut().for_each(|line| line.truncate(line.trim_end().len()));
