@@ -18,6 +18,7 @@ pub mod intake;
 mod lifecycle;
 pub mod local;
 pub mod member;
+pub mod notice;
 pub mod open;
 pub mod parts;
 pub mod perform;

@@ -114,7 +114,8 @@ fn looks_and_approves() {
     assert_eq!(calm(&screen), wanted, "{screen}");
     let coloured = pane.tmux(&["capture-pane", "-p", "-e"]).output().expect("tmux").stdout;
     let coloured = String::from_utf8_lossy(&coloured).into_owned();
-    assert!(!coloured.contains("\x1b[3") && !coloured.contains("\x1b[9"), "{coloured:?}");
+    let tints = (30..38).chain(90..98).map(|tint| format!("\x1b[{tint}m"));
+    assert!(!tints.into_iter().any(|tint| coloured.contains(&tint)), "{coloured:?}");
     pane.keys(&["BTab"]);
     pane.shows("x reject");
     pane.keys(&["Enter"]);
@@ -191,7 +192,7 @@ fn follows_and_cancels() {
 fn sleeps_and_ends() {
     let world = workspace();
     let pane = Pane::start(&world, (80, 24), "PS1='$ ' bash --norc --noprofile -i");
-    pane.shows("$ ");
+    pane.shows("$");
     pane.keys(&["orchestrate top; echo left $?", "Enter"]);
     pane.shows("Ship 1.2?");
     pane.keys(&["C-z"]);

@@ -103,7 +103,7 @@ impl Board {
     }
 
     pub fn gates_of_run(&self, id: &RunId) -> Result<Vec<Gate>, OpenError> {
-        let open = self.open(id)?;
+        let open = self.opened(id)?;
         match open.1.status {
             RunStatus::Running => Ok(gates_of(self.workspace.root(), &open.0, &open.1)),
             _ => Ok(Vec::new()),

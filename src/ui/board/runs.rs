@@ -312,7 +312,7 @@ impl Board {
             self.memory.keep_over(id, stamp, &view);
             return view;
         }
-        match self.open(id) {
+        match self.opened(id) {
             Ok(open) => self.view(&open.0, &open.1, &root),
             Err(error) => {
                 RunView { error: Some(one_line(&error.to_string())), ..self.unread(id, &root) }
@@ -402,7 +402,7 @@ impl Board {
     /// A run with its steps. The error says why it cannot be read.
     pub fn detail(&self, id: &RunId) -> Result<RunDetail, open::OpenError> {
         let root = self.run_root(id);
-        let open = self.open(id)?;
+        let open = self.opened(id)?;
         let (plan, run) = (&open.0, &open.1);
         let view = self.view(plan, run, &root);
         let driven = matches!(view.state, Standing::Running | Standing::Doubtful);
@@ -420,7 +420,12 @@ impl Board {
     }
 
     /// The run itself and its plan, for those who show more than the board.
-    pub fn open(&self, id: &RunId) -> Result<Arc<(Plan, Run)>, open::OpenError> {
+    pub fn open(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
+        open::look(&self.workspace, &self.run_root(id))
+    }
+
+    /// The same as it was seen before, if nothing was written since.
+    pub(super) fn opened(&self, id: &RunId) -> Result<Arc<(Plan, Run)>, open::OpenError> {
         let root = self.run_root(id);
         self.memory.open(id, &root, || open::look(&self.workspace, &root))
     }

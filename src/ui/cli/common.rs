@@ -22,6 +22,7 @@ use crate::exec::Stop;
 use crate::fleet::config::ConfigError;
 use crate::fleet::grimoires;
 use crate::fleet::member::chance;
+use crate::fleet::notice::{Notifier, Notifying};
 use crate::fleet::open::compile_in;
 use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
@@ -576,13 +577,14 @@ pub fn drive(
     event: Option<Event>,
 ) -> Result<(u8, Run), Failure> {
     let mask = site::mask(&owned.plan, &around.environment);
-    let mut report = TextReport::new(telling(around, options), around.colour(), mask);
+    let report = TextReport::new(telling(around, options), around.colour(), mask);
     let began = SystemClock.now();
-    let driven = drive_to_end(around, owned, options, &signals.stop, event, &mut report);
-    drop(report);
-    let Driven { plan, run, finish, _lock } = driven?;
+    let driven = drive_to_end(around, owned, options, &signals.stop, event, report)?;
+    let Driven { plan, run, finish, notifier, lock } = driven;
     let took = seconds(SystemClock.now().ms_since(began));
     let code = tell_end(around, &plan, &run, finish, signals.code(), &took);
+    drop(lock);
+    notifier.finish();
     Ok((code, run))
 }
 
@@ -591,7 +593,9 @@ pub struct Driven {
     pub plan: Arc<Plan>,
     pub run: Run,
     pub finish: Finish,
-    _lock: RunLock,
+    /// Who still tells the outside.
+    pub notifier: Arc<Notifier>,
+    pub lock: RunLock,
 }
 
 /// Drives a run to its end, telling it to `report`.
@@ -601,7 +605,7 @@ pub fn drive_to_end(
     options: &RunOptions,
     stop: &Stop,
     event: Option<Event>,
-    report: &mut dyn Report,
+    report: impl Report,
 ) -> Result<Driven, Failure> {
     let Owned { plan, mut run, mut store, lock } = owned;
     let began = SystemClock.now();
@@ -625,18 +629,25 @@ pub fn drive_to_end(
         sandboxes: crate::fleet::sandboxes::Sandboxes::of(&around.config, None),
     };
     let root = store.root().to_owned();
+    let notifier = notifier(around);
+    let mut report = Notifying::new(report, &notifier);
     let (id, plan) = (run.id.clone(), Arc::new(plan));
     let backups = options.backup_state || around.debug;
     let drive = Drive::new(Arc::new(site), plan.clone(), run, store, backups);
     let jobs = options.jobs.unwrap_or(local::JOBS);
-    let driven = local::drive(drive, &SystemClock, report, stop, jobs);
+    let driven = local::drive(drive, &SystemClock, &mut report, stop, jobs);
     let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
     if let Some(destination) = &run.origin.archive
         && run.status == RunStatus::Completed
     {
         Processed::of(around, &plan).archive(Path::new(destination), &root)?;
     }
-    Ok(Driven { plan, run, finish, _lock: lock })
+    Ok(Driven { plan, run, finish, notifier, lock })
+}
+
+/// Who tells the outside about runs, as the settings say.
+pub fn notifier(around: &Surroundings) -> Arc<Notifier> {
+    Arc::new(Notifier::new(around.config.notify.clone(), around.workspace.clone()))
 }
 
 /// How much is told of a run.

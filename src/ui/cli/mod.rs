@@ -15,6 +15,7 @@ mod decide;
 mod demo;
 mod doctor;
 mod enqueue;
+mod events;
 mod failure;
 mod fleet;
 mod fsck;
@@ -94,6 +95,8 @@ enum Verb {
     Top(top::TopArgs),
     /// Show what steps and tasks print, also while they do
     Logs(logs::LogsArgs),
+    /// Show everything that happened to a run, also while it does
+    Events(events::EventsArgs),
     /// Say in one sentence why a run or a task is where it is
     Why(why::WhyArgs),
     /// Show what runs ask people, and what to type
@@ -253,6 +256,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Ps(args) => ps::main(args, &cli.common),
         Verb::Top(args) => top::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
+        Verb::Events(args) => events::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
         Verb::Pending(args) => pending::main(args, &cli.common),
         Verb::Approve(args) => decide::approve(args, &cli.common),

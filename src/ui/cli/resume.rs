@@ -137,7 +137,9 @@ pub fn go_on_unheard(around: &Surroundings, id: &RunId, stop: &Stop) -> Result<F
     common::keep_log(&around, &owned.plan, &root, id)?;
     let options = RunOptions::default();
     let event = Some(Event::Resumed { policy: policy(&around, &owned.run, &options) });
-    let driven = common::drive_to_end(&around, owned, &options, stop, event, &mut Unheard)?;
+    let driven = common::drive_to_end(&around, owned, &options, stop, event, Unheard)?;
+    drop(driven.lock);
+    driven.notifier.finish();
     Ok(driven.finish)
 }
 

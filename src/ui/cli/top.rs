@@ -1,7 +1,7 @@
 //! `orchestrate top`: the board, live and with keys, until somebody leaves.
 //!
-//! One thread looks, one does what was asked for, and the loop here has the terminal. What is on the
-//! screen and what keys mean is in `ui/top`.
+//! One thread looks, one does what was asked for, and the loop here has the terminal. What is on
+//! the screen and what keys mean is in `ui/top`.
 
 mod looker;
 mod terminal;

@@ -113,7 +113,9 @@ fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'st
             return typed(format!("approve `{node}`, with a comment or without: "), text);
         }
         Some(Asking::Reason { node, text, .. }) => {
-            return typed(format!("reject `{node}`, because: "), text);
+            let wrong = state.said.as_ref().filter(|(_, wrong)| *wrong);
+            let wrong = wrong.map(|(said, _)| format!("{said}: ")).unwrap_or_default();
+            return typed(format!("{wrong}reject `{node}`, because: "), text);
         }
         Some(Asking::Sure { question, .. }) => {
             return plain(format!("{question} y/n"), look.title());

@@ -433,11 +433,12 @@ fn answer(state: &mut State, asking: Asking, key: KeyEvent) -> Option<Wish> {
         }
         (asking @ Asking::Reason { .. }, KeyCode::Enter) => reason(state, asking),
         (mut asking, code) => {
-            let (Asking::Filter(text) | Asking::Comment { text, .. } | Asking::Reason { text, .. }) =
-                &mut asking
-            else {
-                return None;
+            let text = match &mut asking {
+                Asking::Filter(text) => text,
+                Asking::Comment { text, .. } | Asking::Reason { text, .. } => text,
+                Asking::Sure { .. } | Asking::Leave => return None,
             };
+            state.said = None;
             match code {
                 KeyCode::Backspace => drop(text.pop()),
                 KeyCode::Char('u') if key.modifiers.contains(KeyModifiers::CONTROL) => text.clear(),

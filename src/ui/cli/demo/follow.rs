@@ -1,5 +1,5 @@
-//! Telling what a run does that somebody else drives: its journal is read, and what happened is told
-//! as if it happened here.
+//! Telling what a run does that somebody else drives: its journal is read, and what happened is
+//! told as if it happened here.
 
 use std::path::PathBuf;
 use std::sync::Arc;

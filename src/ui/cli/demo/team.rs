@@ -1,5 +1,5 @@
-//! The team of the demonstration: a coordinator and a worker for each agent, as processes that never
-//! outlive this one.
+//! The team of the demonstration: a coordinator and a worker for each agent, as processes that
+//! never outlive this one.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -1,7 +1,8 @@
-//! The terminal as `top` has it: the whole screen, keys one by one; and given back on every way out.
+//! The terminal as `top` has it: the whole screen, keys one by one; and given back on every way
+//! out.
 //!
-//! **Invariant:** whoever leaves, by a key, a signal, an error or a panic, leaves the terminal as it
-//! was.
+//! **Invariant:** whoever leaves, by a key, a signal, an error or a panic, leaves the terminal as
+//! it was.
 
 use std::io::{self, IsTerminal, Stdout, stdout};
 use std::os::fd::AsFd;
