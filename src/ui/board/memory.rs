@@ -60,11 +60,14 @@ struct Heard {
     moved: bool,
 }
 
+/// A run that is not over, and its plan.
+type Opened = Arc<(Plan, Run)>;
+
 /// What one who looks again and again remembers.
 #[derive(Default)]
 pub struct Memory {
     over: Mutex<HashMap<RunId, (Stamp, RunView)>>,
-    open: Mutex<HashMap<RunId, (Vec<Stamp>, Arc<(Plan, Run)>)>>,
+    open: Mutex<HashMap<RunId, (Vec<Stamp>, Opened)>>,
     inboxes: Mutex<HashMap<String, (Stamp, Arc<Waiting>)>>,
     counts: Mutex<HashMap<PathBuf, (Stamp, usize)>>,
     /// The runs that tasks are, by their files. A name is never used again.
@@ -101,7 +104,7 @@ impl Memory {
         id: &RunId,
         root: &Path,
         read: impl FnOnce() -> Result<(Plan, Run), E>,
-    ) -> Result<Arc<(Plan, Run)>, E> {
+    ) -> Result<Opened, E> {
         let stamps = of_run(root);
         if let (Some(stamps), Some((known, run))) = (&stamps, lock(&self.open).get(id))
             && known == stamps

@@ -152,7 +152,7 @@ fn tell(
     around.say(format!("\nrun {id} {} in {took}", detail.run.state.word()));
     around.say(table(&step_rows(&detail.steps, board.now)).trim_end());
     if let Some(usage) = &detail.usage {
-        around.say(format!("{}", usage.words()));
+        around.say(usage.words());
     }
     let file = report::write(board, id, Some(&around.workspace.join("report.html")))?;
     if code == 0 {

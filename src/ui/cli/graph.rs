@@ -92,6 +92,6 @@ fn of_run(around: &Surroundings, name: &str) -> Result<Graph, Failure> {
         Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
     };
     let detail = board.detail(&id).map_err(damaged)?;
-    let open = board.open(&id).map_err(damaged)?;
-    Ok(graph::of_run(&detail, &open.0, &open.1))
+    let (plan, run) = board.open(&id).map_err(damaged)?;
+    Ok(graph::of_run(&detail, &plan, &run))
 }

@@ -25,20 +25,28 @@ use crate::workflow::plan::{Action, Step};
 /// Tells a run. The error says why it cannot be read.
 pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenError> {
     let detail = board.detail(id)?;
-    let open = board.open(id)?;
-    let (plan, run) = (&open.0, &open.1);
+    let (plan, run) = board.open(id)?;
     let root = board.run_root(id);
     let history = History::read(&*disk::machine(), &root).unwrap_or_default();
     let states = detail.steps.iter().map(|step| (step.step.clone(), step.state)).collect();
     let driven = matches!(detail.run.state, Standing::Running | Standing::Doubtful);
     let tried = attempts(&history, driven);
-    let mut gathering =
-        Gathering { board, plan, run, root, states, tried, driven, amount, left: amount.text };
+    let mut gathering = Gathering {
+        board,
+        plan: &plan,
+        run: &run,
+        root,
+        states,
+        tried,
+        driven,
+        amount,
+        left: amount.text,
+    };
     let (steps, steps_left_out) = gathering.steps();
-    let (events, events_left_out) = events(plan, run, &history, amount.events);
+    let (events, events_left_out) = events(&plan, &run, &history, amount.events);
     let workflow = gathering.file(DEFINITION, Room { head: 256 << 10, tail: 16 << 10 });
     let pending = match run.status {
-        RunStatus::Running => gates_of(board.workspace().root(), plan, run),
+        RunStatus::Running => gates_of(board.workspace().root(), &plan, &run),
         _ => Vec::new(),
     };
     // Documents tell times to the second; the journal knows better.

@@ -64,16 +64,13 @@ impl Follower {
         let before = self.told;
         for entry in history.entries.iter().skip(before) {
             self.told += 1;
-            match (&mut self.run, &entry.event) {
-                (None, Event::Started { origin }) => {
-                    let id = self.id.clone();
-                    self.run = Some(Run::new(&self.plan, id, origin.clone(), entry.at));
-                }
-                (None, _) => {}
-                (Some(run), event) => {
-                    apply(&self.plan, run, entry.at, event);
-                    report.happened(&self.plan, run, event);
-                }
+            if let (None, Event::Started { origin }) = (&self.run, &entry.event) {
+                let id = self.id.clone();
+                self.run = Some(Run::new(&self.plan, id, origin.clone(), entry.at));
+            }
+            if let Some(run) = &mut self.run {
+                apply(&self.plan, run, entry.at, &entry.event);
+                report.happened(&self.plan, run, &entry.event);
             }
         }
         self.told > before
