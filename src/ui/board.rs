@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fleet::free::made_at;
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
 use crate::ids::RunId;
@@ -70,6 +71,9 @@ pub struct InboxView {
     pub workers: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
+    /// When the task was made that waits longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_at: Option<Time>,
 }
 
 impl Board {
@@ -152,7 +156,8 @@ impl Board {
         let view = |agent: String| {
             let inbox = Layout::new(self.workspace.root()).inbox(&agent);
             let dropped = memory::dropped_in(&inbox);
-            InboxView { agent, waiting: 0, claimed: 0, dropped, workers: 0, paused: None }
+            let (waiting, claimed, workers) = (0, 0, 0);
+            InboxView { agent, waiting, claimed, dropped, workers, paused: None, oldest_at: None }
         };
         named.map(view).filter(|inbox| inbox.dropped > 0).collect()
     }
@@ -160,6 +165,7 @@ impl Board {
     fn inbox(&self, queue: &FsQueue, agent: String) -> io::Result<InboxView> {
         let waiting = self.memory.waiting(queue, &agent)?;
         Ok(InboxView {
+            oldest_at: waiting.names.iter().map(|name| made_at(&name.id)).min(),
             waiting: waiting.names.len(),
             claimed: queue.claims(&agent)?.len(),
             dropped: waiting.dropped,

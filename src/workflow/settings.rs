@@ -7,61 +7,18 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::fields::{Fields, Findings, Key, since_1_1};
+use super::fields::{Fields, Findings};
 use super::plan::{Provider, Version};
 use super::problem::{Place, Problem};
 use super::sandbox::{self, Sandbox};
+use super::shape::Table;
+use super::shape::settings::{AGENT, LIMITS, METRICS, NOTIFY, QUEUE, TOP, WORKTREE};
 use super::steps;
 use super::yaml::{self, Node, Value};
 use crate::ids::name_fault;
 
 /// The inbox of whoever drives runs; no agent can be called so.
 pub const COORDINATOR: &str = "coordinator";
-
-const TOP: [Key; 12] = since_1_1([
-    "providers",
-    "agents",
-    "default_agent",
-    "command_agent",
-    "default_provider",
-    "env_pass",
-    "queue",
-    "durability",
-    "limits",
-    "contract_repair",
-    "worktree",
-    "notify",
-]);
-
-const AGENT: [Key; 9] = since_1_1([
-    "provider",
-    "model",
-    "concurrency",
-    "system_prompt",
-    "spell",
-    "timeout",
-    "env",
-    "next",
-    "sandbox",
-]);
-
-const QUEUE: [Key; 11] = since_1_1([
-    "beat_sec",
-    "lease_sec",
-    "poll_ms",
-    "idle_poll_ms",
-    "settle_ms",
-    "drain_sec",
-    "crash_limit",
-    "follow_up_depth",
-    "follow_up_count",
-    "task_bytes",
-    "world_writable",
-]);
-
-const NOTIFY: [Key; 4] = since_1_1(["on", "command", "webhook", "timeout"]);
-
-const LIMITS: [Key; 3] = since_1_1(["max_visits", "grace_sec", "input_bytes"]);
 
 /// Settings are not versioned; they know what the first version of a workflow knows.
 const VERSION: Version = Version::V1_1;
@@ -84,6 +41,9 @@ pub struct ConfigLayer {
     /// Whether what was acknowledged is to survive a power cut.
     pub durable: Option<bool>,
     pub notify: NotifyLayer,
+    /// How often, and where to, a coordinator writes figures; `Some(None)`: never.
+    pub metrics_every: Option<Option<Duration>>,
+    pub metrics_file: Option<String>,
     pub max_visits: Option<u32>,
     pub grace: Option<Duration>,
     pub input_bytes: Option<u64>,
@@ -182,17 +142,16 @@ pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
 }
 
 fn base_branch(top: &Fields) -> Option<String> {
-    const KEYS: [Key; 1] = since_1_1(["base_branch"]);
     let node = top.get("worktree")?;
-    let tree = Fields::open(top.findings, node, "`worktree`", &KEYS, VERSION)?;
+    let tree = Fields::open(top.findings, node, "`worktree`", &WORKTREE, VERSION)?;
     tree.text("base_branch").filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 fn read_top(top: &Fields) -> ConfigLayer {
     let findings = top.findings;
-    let section = |key: &str, keys: &[Key]| {
+    let section = |key: &str, table: &Table| {
         let node = top.get(key).filter(|node| !matches!(node.value, Value::Null))?;
-        Fields::open(findings, node, format!("`{key}`"), keys, VERSION)
+        Fields::open(findings, node, format!("`{key}`"), table, VERSION)
     };
     let mut layer = ConfigLayer {
         agents: top.get("agents").map(|node| agents(findings, node)).unwrap_or_default(),
@@ -210,6 +169,10 @@ fn read_top(top: &Fields) -> ConfigLayer {
     }
     if let Some(queue) = section("queue", &QUEUE) {
         layer.queue = read_queue(&queue);
+    }
+    if let Some(metrics) = section("metrics", &METRICS) {
+        layer.metrics_every = duration_or_none(&metrics, "every");
+        layer.metrics_file = metrics.text("file").map(str::to_owned);
     }
     if let Some(notify) = section("notify", &NOTIFY) {
         layer.notify = read_notify(&notify);
@@ -318,7 +281,7 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
         concurrency: number(&fields, "concurrency", 1),
         system_prompt: text("system_prompt"),
         spell: text("spell"),
-        timeout: timeout(&fields),
+        timeout: duration_or_none(&fields, "timeout"),
         env: variables(&fields, "env"),
         next: names(&fields, "next", "an agent", agent_fault),
         sandbox: sandbox::read(&fields, VERSION),
@@ -326,10 +289,10 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
 }
 
 /// A length of time, or `none`.
-fn timeout(fields: &Fields) -> Option<Option<Duration>> {
-    match fields.get("timeout").and_then(Node::text) {
+fn duration_or_none(fields: &Fields, key: &str) -> Option<Option<Duration>> {
+    match fields.get(key).and_then(Node::text) {
         Some("none") => Some(None),
-        _ => fields.duration("timeout", ", or `none`").map(Some),
+        _ => fields.duration(key, ", or `none`").map(Some),
     }
 }
 

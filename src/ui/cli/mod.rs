@@ -20,7 +20,9 @@ mod failure;
 mod fleet;
 mod fsck;
 mod graph;
+mod init;
 mod logs;
+mod metrics;
 mod offline;
 mod pending;
 mod processed;
@@ -33,6 +35,7 @@ mod resume;
 mod retry;
 mod run;
 mod run_step;
+mod schema;
 mod show;
 mod signals;
 mod spell;
@@ -71,6 +74,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Make a workspace to begin with: a workflow, prompts, settings, inboxes
+    Init(init::InitArgs),
     /// Run a workflow from the beginning
     Run(run::RunArgs),
     /// Go on with a run that failed or was stopped
@@ -117,8 +122,12 @@ enum Verb {
     Workers(workers::WorkersVerb),
     /// Put tasks into an agent's inbox
     Enqueue(enqueue::EnqueueArgs),
+    /// Print figures for a monitor: runs, queues, heartbeats, tokens, costs
+    Metrics(metrics::MetricsArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
+    /// Print JSON Schemas, for editors that help with workflows and settings
+    Schema(schema::SchemaArgs),
     /// Draw a workflow, or where a run of it stands
     Graph(graph::GraphArgs),
     /// Write down all that there is to know of a run, as one HTML file
@@ -243,6 +252,7 @@ fn misused(error: &clap::Error) -> Failure {
 fn run_cli(cli: Cli) -> ExitCode {
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
+        Verb::Init(args) => init::main(args, &cli.common),
         Verb::Confine(args) => return confine::main(args),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
@@ -257,6 +267,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Top(args) => top::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Events(args) => events::main(args, &cli.common),
+        Verb::Metrics(args) => metrics::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
         Verb::Pending(args) => pending::main(args, &cli.common),
         Verb::Approve(args) => decide::approve(args, &cli.common),
@@ -267,6 +278,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Schema(args) => schema::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Report(args) => report::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),

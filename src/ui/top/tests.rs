@@ -57,7 +57,8 @@ fn worker(agent: &str, name: &str, life: Life, claims: usize) -> WorkerView {
 }
 
 fn inbox(agent: &str, waiting: usize, claimed: usize) -> InboxView {
-    InboxView { agent: agent.into(), waiting, claimed, dropped: 0, workers: 1, paused: None }
+    let (agent, paused, oldest_at) = (agent.into(), None, None);
+    InboxView { agent, waiting, claimed, dropped: 0, workers: 1, paused, oldest_at }
 }
 
 fn step(path: &str, depth: usize, state: StepShown) -> StepView {
