@@ -7,5 +7,7 @@ mod log;
 mod metrics;
 mod progress;
 pub mod report;
+mod rows;
 mod text;
+mod top;
 pub mod web;

@@ -27,6 +27,7 @@ mod schema;
 mod signals;
 mod terminal;
 mod tidy;
+mod top;
 mod torture;
 mod twice;
 mod units;
@@ -72,6 +73,7 @@ fn coded() -> Vec<Trial> {
         sandbox::trials(),
         signals::trials(),
         terminal::trials(),
+        top::trials(),
         tidy::trials(),
         torture::trials(),
         twice::trials(),

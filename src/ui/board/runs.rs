@@ -2,12 +2,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
-use super::{Board, Life, one_line};
+use super::{Board, Life, Memory, last_said, one_line};
 use crate::disk;
 use crate::engine::record::Spent;
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
@@ -19,7 +20,7 @@ use crate::store::{self, History, lock};
 use crate::time::Time;
 use crate::ui::text::log_line;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block};
+use crate::workflow::plan::{Action, Block, Step};
 
 /// How many of the latest events are shown.
 const EVENTS: usize = 5;
@@ -213,6 +214,11 @@ impl StepShown {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepView {
     pub step: String,
+    /// How many loops are around it, and what it is called in the innermost.
+    #[serde(skip)]
+    pub depth: usize,
+    #[serde(skip)]
+    pub name: String,
     pub state: StepShown,
     /// Where control is.
     pub current: bool,
@@ -252,6 +258,9 @@ pub struct StepView {
     /// The nodes before it that have not settled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
+    /// What it printed last, while it is being executed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_line: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskView>,
 }
@@ -293,11 +302,16 @@ impl Board {
     /// is always written at the end; of any other the journal is asked too.
     pub fn run(&self, id: &RunId) -> RunView {
         let root = self.run_root(id);
-        let bytes = std::fs::read(root.join(store::STATE)).unwrap_or_default();
+        let state = root.join(store::STATE);
+        if let Some(over) = self.memory.over(id, &state) {
+            return over;
+        }
+        let stamp = Memory::stamp(&state);
+        let bytes = std::fs::read(&state).unwrap_or_default();
         if let Ok(head) = serde_json::from_slice::<Head>(&bytes)
             && !matches!(head.status, RunStatus::Running | RunStatus::Paused)
         {
-            return RunView {
+            let view = RunView {
                 state: standing(head.status, &NOBODY),
                 recorded: Some(head.status),
                 fleet: head.fleet,
@@ -308,9 +322,11 @@ impl Board {
                 error: head.error.as_deref().map(one_line),
                 ..self.unread(id, &root)
             };
+            self.memory.keep_over(id, stamp, &view);
+            return view;
         }
-        match open::look(&self.workspace, &root) {
-            Ok((plan, run)) => self.view(&plan, &run, &root),
+        match self.opened(id) {
+            Ok(open) => self.view(&open.0, &open.1, &root),
             Err(error) => {
                 RunView { error: Some(one_line(&error.to_string())), ..self.unread(id, &root) }
             }
@@ -399,15 +415,16 @@ impl Board {
     /// A run with its steps. The error says why it cannot be read.
     pub fn detail(&self, id: &RunId) -> Result<RunDetail, open::OpenError> {
         let root = self.run_root(id);
-        let (plan, run) = open::look(&self.workspace, &root)?;
-        let view = self.view(&plan, &run, &root);
+        let open = self.opened(id)?;
+        let (plan, run) = (&open.0, &open.1);
+        let view = self.view(plan, run, &root);
         let driven = matches!(view.state, Standing::Running | Standing::Doubtful);
-        let walk = Walk { board: self, plan: &plan, run: &run, driven, here: run.positions() };
+        let walk = Walk { board: self, plan, run, driven, here: run.positions() };
         let mut steps = Vec::new();
         walk.block(&plan.root, &run.body, &[], &mut steps);
         let history = History::read(&*disk::machine(), &root).unwrap_or_default();
         let events = history.entries.iter().rev().take(EVENTS).filter_map(|entry| {
-            let text = one_line(&log_line(&plan, &run, &entry.event)?);
+            let text = one_line(&log_line(plan, run, &entry.event)?);
             Some(EventView { at: entry.at, text })
         });
         let mut events: Vec<EventView> = events.collect();
@@ -418,6 +435,12 @@ impl Board {
     /// The run itself and its plan, for those who show more than the board.
     pub fn open(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
         open::look(&self.workspace, &self.run_root(id))
+    }
+
+    /// The same as it was seen before, if nothing was written since.
+    pub(super) fn opened(&self, id: &RunId) -> Result<Arc<(Plan, Run)>, open::OpenError> {
+        let root = self.run_root(id);
+        self.memory.open(id, &root, || open::look(&self.workspace, &root))
     }
 
     /// Where a task of a run is; an error of the volume is nowhere.
@@ -505,12 +528,19 @@ impl Walk<'_> {
         let over = slot.state == StepState::Settled || slot.state == StepState::Asking;
         let rounds = matches!(step.action, Action::Rounds(_));
         let asks = self.asks(at, slot);
+        let path = at.path(self.plan).to_string();
+        let state = match asks {
+            Some(_) => StepShown::Asking,
+            None => self.shown(slot, sent.is_some(), task.as_ref()),
+        };
         StepView {
-            step: at.path(self.plan).to_string(),
-            state: match asks {
-                Some(_) => StepShown::Asking,
-                None => self.shown(slot, sent.is_some(), task.as_ref()),
-            },
+            depth: at.loops.len(),
+            name: step.name.clone(),
+            last_line: (out && state == StepShown::Running)
+                .then(|| self.said(&path, step))
+                .flatten(),
+            step: path,
+            state,
             current: (asks.is_some() || self.here.contains(at))
                 && self.run.status == RunStatus::Running,
             agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
@@ -533,6 +563,13 @@ impl Walk<'_> {
             needs: self.needs(at, slot),
             task,
         }
+    }
+
+    /// What a step that is being executed said last.
+    fn said(&self, path: &str, step: &Step) -> Option<String> {
+        let logs = self.board.run_root(&self.run.id).join("logs");
+        let log = |kind: &str| logs.join(format!("{path}.{kind}"));
+        last_said(&[log("stdout"), log("stderr")], self.plan.adapter(step))
     }
 
     /// What a person is asked at a node.

@@ -174,8 +174,8 @@ impl Board {
     }
 
     fn waiting(&self, queue: &FsQueue, agent: &str, name: &TaskName) -> io::Result<PlaceView> {
-        let waiting = queue.waiting(agent)?;
-        let ahead = waiting.iter().position(|other| other == name).unwrap_or(0);
+        let waiting = self.memory.waiting(queue, agent)?;
+        let ahead = waiting.names.iter().position(|other| other == name).unwrap_or(0);
         let workers = self.members.serving(agent).count();
         let last = self.members.last_dead(agent).filter(|_| workers == 0).map(|dead| {
             let seen = dead.last_beat.map(|at| format!(", last heard of at {at}"));
@@ -226,8 +226,8 @@ impl Board {
         let batch = NO_BATCH.to_owned();
         let mut claims = queue.claims(agent)?;
         claims.sort_by(|a, b| a.task.id.cmp(&b.task.id));
-        let waiting = queue.waiting(agent)?;
-        let total = claims.len() + waiting.len();
+        let waiting = self.memory.waiting(queue, agent)?;
+        let total = claims.len() + waiting.names.len();
         let mut views = Vec::new();
         for name in claims.into_iter().take(most) {
             let place = Place::Claimed { agent: agent.to_owned(), name };
@@ -235,12 +235,12 @@ impl Board {
         }
         let (workers, paused) =
             (self.members.serving(agent).count(), queue.paused(agent)?.map(|r| one_line(&r)));
-        for (ahead, name) in waiting.into_iter().take(most).enumerate() {
+        for (ahead, name) in waiting.names.iter().take(most).enumerate() {
             let place = Place::Waiting { agent: agent.to_owned(), name: name.clone() };
             let document = queue.read(&place, &batch)?.map(|task| task.document);
             let paused = paused.clone();
             let place = PlaceView::Waiting { ahead, workers, paused, last: None };
-            views.push(view(&name, agent, &document.unwrap_or_default(), place));
+            views.push(view(name, agent, &document.unwrap_or_default(), place));
         }
         Ok((views, total))
     }

@@ -383,6 +383,9 @@ mod tests {
 
     fn step(state: StepShown, task: Option<TaskView>) -> StepView {
         StepView {
+            depth: 0,
+            name: "Build".into(),
+            last_line: None,
             step: "Build".into(),
             state,
             current: true,

@@ -18,6 +18,7 @@ use crate::engine::{Event, OnError, Origin, Policy, Request, Run, RunStatus};
 
 use crate::digest::sha256;
 use crate::disk;
+use crate::exec::Stop;
 use crate::fleet::config::ConfigError;
 use crate::fleet::grimoires;
 use crate::fleet::member::chance;
@@ -27,7 +28,7 @@ use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::{self, Environment};
 use crate::fleet::spellbook::{self, Page};
-use crate::fleet::{Config, Drive, Finish, Site, local};
+use crate::fleet::{Config, Drive, Finish, Report, Site, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
@@ -101,6 +102,7 @@ impl RunOptions {
 }
 
 /// The surroundings of the program, read once.
+#[derive(Clone)]
 pub struct Surroundings {
     pub workspace: PathBuf,
     /// Where runs are kept.
@@ -574,6 +576,37 @@ pub fn drive(
     signals: &Signals,
     event: Option<Event>,
 ) -> Result<(u8, Run), Failure> {
+    let mask = site::mask(&owned.plan, &around.environment);
+    let report = TextReport::new(telling(around, options), around.colour(), mask);
+    let began = SystemClock.now();
+    let driven = drive_to_end(around, owned, options, &signals.stop, event, report)?;
+    let Driven { plan, run, finish, notifier, lock } = driven;
+    let took = seconds(SystemClock.now().ms_since(began));
+    let code = tell_end(around, &plan, &run, finish, signals.code(), &took);
+    drop(lock);
+    notifier.finish();
+    Ok((code, run))
+}
+
+/// A run that was driven as far as it goes, and is still ours.
+pub struct Driven {
+    pub plan: Arc<Plan>,
+    pub run: Run,
+    pub finish: Finish,
+    /// Who still tells the outside.
+    pub notifier: Arc<Notifier>,
+    pub lock: RunLock,
+}
+
+/// Drives a run to its end, telling it to `report`.
+pub fn drive_to_end(
+    around: &Surroundings,
+    owned: Owned,
+    options: &RunOptions,
+    stop: &Stop,
+    event: Option<Event>,
+    report: impl Report,
+) -> Result<Driven, Failure> {
     let Owned { plan, mut run, mut store, lock } = owned;
     let began = SystemClock.now();
     if let Some(event) = event {
@@ -595,30 +628,21 @@ pub fn drive(
         program: site::program(),
         sandboxes: crate::fleet::sandboxes::Sandboxes::of(&around.config, None),
     };
-    let telling = telling(around, options);
     let root = store.root().to_owned();
     let notifier = notifier(around);
-    let report = TextReport::new(telling, around.colour(), site.mask.clone());
     let mut report = Notifying::new(report, &notifier);
     let (id, plan) = (run.id.clone(), Arc::new(plan));
     let backups = options.backup_state || around.debug;
     let drive = Drive::new(Arc::new(site), plan.clone(), run, store, backups);
-    let driven = {
-        let jobs = options.jobs.unwrap_or(local::JOBS);
-        local::drive(drive, &SystemClock, &mut report, &signals.stop, jobs)
-    };
-    drop(report);
+    let jobs = options.jobs.unwrap_or(local::JOBS);
+    let driven = local::drive(drive, &SystemClock, &mut report, stop, jobs);
     let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
-    let took = seconds(SystemClock.now().ms_since(began));
     if let Some(destination) = &run.origin.archive
         && run.status == RunStatus::Completed
     {
         Processed::of(around, &plan).archive(Path::new(destination), &root)?;
     }
-    let code = tell_end(around, &plan, &run, finish, signals.code(), &took);
-    drop(lock);
-    notifier.finish();
-    Ok((code, run))
+    Ok(Driven { plan, run, finish, notifier, lock })
 }
 
 /// Who tells the outside about runs, as the settings say.

@@ -4,6 +4,7 @@
 //! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is
 //! damaged, 128 + n stopped by signal n.
 
+pub(in crate::ui) mod act;
 mod cancel;
 mod clean;
 mod command;
@@ -40,6 +41,7 @@ mod signals;
 mod spell;
 mod status;
 mod submit;
+mod top;
 mod torture;
 mod up;
 mod validate;
@@ -92,8 +94,10 @@ enum Verb {
     Up(up::UpArgs),
     /// Show runs, workers and inboxes, or one run and its steps
     Status(status::StatusArgs),
-    /// Show what is being executed now
+    /// Show what is being executed now, who is there to do it, and what waits
     Ps(ps::PsArgs),
+    /// Watch runs, workers and queues live, and decide, cancel or retry with a key
+    Top(top::TopArgs),
     /// Show what steps and tasks print, also while they do
     Logs(logs::LogsArgs),
     /// Show everything that happened to a run, also while it does
@@ -260,6 +264,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Up(args) => up::main(args, &cli.common),
         Verb::Status(args) => status::main(args, &cli.common),
         Verb::Ps(args) => ps::main(args, &cli.common),
+        Verb::Top(args) => top::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Events(args) => events::main(args, &cli.common),
         Verb::Metrics(args) => metrics::main(args, &cli.common),
