@@ -12,6 +12,7 @@ pub mod grimoire;
 mod grimoire_names;
 #[cfg(test)]
 mod grimoire_tests;
+pub mod lint;
 mod nodes;
 mod nodes_graph;
 mod nodes_keys;

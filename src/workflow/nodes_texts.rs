@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::fields::{Fields, Findings};
+use super::lint;
 use super::nodes_graph::{self as graph, Ids};
 use super::nodes_shell as shell;
 use super::plan::{Action, Step};
@@ -142,7 +143,8 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
             "it is one quoted word by itself, and other programs that read this language may run \
              what is in it: write `value={reference}` and then \"$value\""
         );
-        findings.add(Problem::warning(message).at(place).hint(hint));
+        let problem = Problem::warning(message).at(place).hint(hint);
+        findings.add(problem.lint(lint::QUOTED_REFERENCE));
     }
 }
 

@@ -101,5 +101,6 @@ pub fn problem_json(file: &str, problem: &Problem) -> Value {
         "severity": if problem.severity == Severity::Error { "error" } else { "warning" },
         "message": problem.message,
         "hint": problem.hint,
+        "lint": problem.lint,
     })
 }

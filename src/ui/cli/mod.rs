@@ -9,6 +9,7 @@ mod cancel;
 mod clean;
 mod command;
 mod common;
+mod completions;
 mod confine;
 mod coordinator;
 mod decide;
@@ -20,6 +21,7 @@ mod failure;
 mod fleet;
 mod fsck;
 mod graph;
+mod help;
 mod init;
 mod logs;
 mod metrics;
@@ -36,6 +38,7 @@ mod retry;
 mod run;
 mod run_step;
 mod schema;
+mod service;
 mod show;
 mod signals;
 mod spell;
@@ -55,6 +58,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use failure::Failure;
@@ -62,6 +66,7 @@ pub use failure::Failure;
 /// Runs coding agents from workflow files, over plain directories, with no server.
 #[derive(Parser)]
 #[command(name = "orchestrate", version, propagate_version = true)]
+#[command(disable_help_subcommand = true)]
 #[command(after_help = "Exit codes: 0 completed, 1 failed, 2 bad usage or invalid workflow, \
     3 paused: a person is asked, 4 cancelled, 5 somebody else owns the run, 7 stored state is \
     damaged, 128+n stopped by signal n.")]
@@ -148,6 +153,13 @@ enum Verb {
     Worktree(worktree::WorktreeVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
+    /// The fleet as services of systemd: write the units, remove them, look
+    #[command(subcommand)]
+    Service(service::ServiceVerb),
+    /// Print what a shell needs to complete verbs and flags
+    Completions(completions::CompletionsArgs),
+    /// Explain a verb or a concept; write manual pages
+    Help(help::HelpArgs),
     /// Find out whether this workspace and its volume are fit for a fleet
     Doctor(doctor::DoctorArgs),
     /// The second process of `doctor --volume`
@@ -228,6 +240,11 @@ pub fn main_as(verb: &[&str]) -> ExitCode {
 fn start(args: Vec<OsString>) -> ExitCode {
     match Cli::try_parse_from(&args) {
         Ok(cli) => run_cli(cli),
+        // The list of verbs is too long to be read without groups.
+        Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_all(&args) => {
+            print!("{}", help::root());
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             if error.use_stderr() && args.iter().any(|arg| arg == "--json") {
                 misused(&error).tell(true);
@@ -236,6 +253,11 @@ fn start(args: Vec<OsString>) -> ExitCode {
             error.exit()
         }
     }
+}
+
+/// Whether help is asked for on no verb in particular.
+fn asks_for_all(args: &[OsString]) -> bool {
+    args.get(1).is_some_and(|arg| arg == "--help" || arg == "-h")
 }
 
 /// A command line that was not understood, told to a program.
@@ -289,6 +311,9 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Fsck(args) => fsck::main(args, &cli.common),
         Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
+        Verb::Service(verb) => service::main(verb, &cli.common),
+        Verb::Completions(args) => completions::main(args, &cli.common),
+        Verb::Help(args) => help::main(args, &cli.common),
         Verb::Doctor(args) => doctor::main(args, &cli.common),
         Verb::DoctorPeer(args) => doctor::peer(args),
     };
