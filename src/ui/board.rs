@@ -25,7 +25,7 @@ use crate::fleet::intake::is_dropped;
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
 use crate::ids::RunId;
-use crate::queue::{End, FsQueue, Layout, Place, Queue};
+use crate::queue::{End, FsQueue, Layout, Place, Queue, TurnHolder};
 use crate::store;
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
@@ -48,6 +48,8 @@ pub struct Board {
     pub members: Members,
     /// Where the tasks of runs are that wait for a coordinator or are held by one.
     runs: HashMap<String, Place>,
+    /// The run of a fleet that took its turn to change the checkout, and gave it up not yet.
+    turn: Option<TurnHolder>,
     pub now: Time,
 }
 
@@ -74,7 +76,7 @@ impl Board {
         queue: Option<Arc<FsQueue>>,
         beat: Duration,
     ) -> io::Result<Board> {
-        let (mut members, mut runs) = (Members::default(), HashMap::new());
+        let (mut members, mut runs, mut turn) = (Members::default(), HashMap::new(), None);
         if let Some(queue) = &queue {
             let mut holders = BTreeSet::new();
             for agent in queue.agents()? {
@@ -82,9 +84,11 @@ impl Board {
             }
             members = Members::look(queue, holders, beat)?;
             runs = run_task::out(queue)?;
+            turn = queue.turn()?.holder;
         }
         let state_dir = state_dir.to_owned();
-        Ok(Board { workspace, state_dir, queue, members, runs, now: SystemClock.now() })
+        let now = SystemClock.now();
+        Ok(Board { workspace, state_dir, queue, members, runs, turn, now })
     }
 
     /// The ids of all runs, newest first.

@@ -163,6 +163,7 @@ impl Coordinator {
             stop,
             _lock: lock,
             here: 0,
+            turn: None,
             cancelling: false,
             failing: false,
         }))
@@ -213,6 +214,7 @@ impl Coordinator {
         held.stop.request(1);
         held.drive.tidy_up();
         self.forget_tasks(&held.drive.run.id);
+        self.line.leave(&held.claim);
         let _ = self.setup.queue.release(&held.claim);
         reports.left(&held.drive.run, Left::GivenBack);
     }
@@ -269,6 +271,10 @@ impl Coordinator {
             let _ = self.setup.queue.forget_cancel(run.as_str());
         }
         self.forget_tasks(&run);
+        self.line.leave(&held.claim);
+        if left != Left::Lost {
+            self.give_up_turn(held);
+        }
         reports.left(&held.drive.run, left);
         Ok(true)
     }
@@ -310,6 +316,7 @@ impl Coordinator {
             held.stop.request(1);
             held.drive.tidy_up();
             self.forget_tasks(&run);
+            self.line.leave(&held.claim);
             reports.left(&held.drive.run, Left::Lost);
         }
     }
