@@ -350,7 +350,10 @@ impl Disk for SimDisk {
 
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
         self.act(|image| match image.names_in(dir)?.is_empty() {
-            true => Ok(drop(image.dirs.remove(dir))),
+            true => {
+                image.dirs.remove(dir);
+                Ok(())
+            }
             false => Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty)),
         })
     }

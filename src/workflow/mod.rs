@@ -13,6 +13,7 @@ mod grimoire_names;
 #[cfg(test)]
 mod grimoire_tests;
 mod nodes;
+pub mod nodes_commands;
 mod nodes_graph;
 mod nodes_keys;
 mod nodes_modes;

@@ -25,6 +25,7 @@ mod signals;
 mod terminal;
 mod tidy;
 mod torture;
+mod turns;
 mod twice;
 mod units;
 mod watch;
@@ -68,6 +69,7 @@ fn coded() -> Vec<Trial> {
         terminal::trials(),
         tidy::trials(),
         torture::trials(),
+        turns::trials(),
         twice::trials(),
         units::trials(),
         watch::trials(),

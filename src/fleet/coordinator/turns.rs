@@ -18,6 +18,8 @@ pub(super) struct Line {
     suitor: Suitor,
     /// When to ask for the turn again.
     next: Option<Instant>,
+    /// Changes of the turn are told, where the system tells any.
+    watched: bool,
 }
 
 struct Waiting {
@@ -107,6 +109,12 @@ impl Coordinator {
 
     /// Asks for the turn. Says whether the run has it.
     fn ask_for_turn(&mut self, held: &mut Held, reports: &mut dyn Reports) -> bool {
+        let dir = self.setup.queue.layout.checkout();
+        // That it is given up is heard of on this machine; on others it is found by asking.
+        if !self.line.watched && dir.is_dir() {
+            self.hints.add(&dir);
+            self.line.watched = true;
+        }
         let settings = &self.setup.config.queue;
         let (queue, workspace) = (&self.setup.queue, &self.setup.workspace);
         let asked = self.line.suitor.ask(queue, workspace, &held.claim, settings.lease);
@@ -128,8 +136,6 @@ impl Coordinator {
                 settings.beat
             }
         };
-        // That the turn was given up is heard of on this machine; of others by asking.
-        self.hints.add(&queue.layout.checkout());
         self.line.next = Some(Instant::now() + again);
         false
     }

@@ -419,6 +419,7 @@ mod tests {
             state,
             recorded: None,
             owner,
+            turn_after: None,
             fleet: true,
             workflow_file: "w.yaml".into(),
             started_at: None,

@@ -300,9 +300,10 @@ pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, Stri
 /// Compiles the text of a workflow that is called so.
 pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
     let workspace = open_workspace(around)?;
-    let (plan, warnings) = compile_in(&workspace, &around.config, text)
+    let (plan, mut warnings) = compile_in(&workspace, &around.config, text)
         .map_err(|problems| Failure::in_text(problems, name, text))?;
     let parts = request::gather(around, name, &plan)?;
+    warnings.extend(request::doubtful(around, &plan, &parts));
     let limit = around.config.input_bytes;
     let read = |path: &str| workspace.read_text(path, limit);
     let spells = spellbook::gather(&plan, &read)
