@@ -47,6 +47,8 @@ enum Inside {
     Backticks,
     Double,
     Arithmetic,
+    /// Parentheses of its own in there.
+    Nested,
 }
 
 /// Stands for a reference in what is scanned.
@@ -163,12 +165,17 @@ impl<'a> Scanner<'a> {
                     self.at += 1;
                     self.inside.push(Inside::Arithmetic);
                 }
+                b'(' if self.is_reckoned() => self.inside.push(Inside::Nested),
                 b'(' => self.inside.push(Inside::Parentheses),
                 b')' if self.inside.last() == Some(&Inside::Arithmetic) => {
                     self.at += usize::from(next == Some(b')'));
                     self.inside.pop();
                 }
-                b')' if self.inside.last() == Some(&Inside::Parentheses) => _ = self.inside.pop(),
+                b')' if self.inside.last() == Some(&Inside::Parentheses)
+                    || self.inside.last() == Some(&Inside::Nested) =>
+                {
+                    self.inside.pop();
+                }
                 b'#' if self.begins_word() => {
                     self.skip_to(b'\n', Spot::Comment);
                     self.here_documents();
@@ -188,10 +195,15 @@ impl<'a> Scanner<'a> {
             && closed(at).is_some_and(|end| closed(at + 1) == Some(end - 1))
     }
 
+    /// Whether what stands at the cursor is an arithmetic expression.
+    fn is_reckoned(&self) -> bool {
+        let around = self.inside.iter().rev().find(|inside| **inside != Inside::Double);
+        matches!(around, Some(Inside::Arithmetic | Inside::Nested))
+    }
+
     /// What a mark before the cursor is in.
     fn spot(&self, double: bool) -> Option<Spot> {
-        let around = self.inside.iter().rev().find(|inside| **inside != Inside::Double);
-        if around == Some(&Inside::Arithmetic) || self.is_compared() {
+        if self.is_reckoned() || self.is_compared() {
             return Some(Spot::Arithmetic { quoted: double });
         }
         double.then_some(Spot::Double)
