@@ -287,6 +287,16 @@ impl Drive {
         }
     }
 
+    /// Takes in what people have answered, and does nothing else.
+    pub fn hear_answers(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
+        for effect in engine::owed(&self.plan, &self.run, 0) {
+            if let Effect::Answer { step, attempt } = effect {
+                self.answer(reins, &step, attempt)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Performs or begins one effect. Says whether the run may now be owed something else.
     fn perform(&mut self, reins: &mut Reins, effect: Effect) -> Result<bool, StoreError> {
         match effect {

@@ -28,7 +28,7 @@ use crate::fleet::free::made_at;
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
 use crate::ids::RunId;
-use crate::queue::{End, FsQueue, Layout, Place, Queue};
+use crate::queue::{End, FsQueue, Layout, Place, Queue, TurnHolder};
 use crate::store;
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
@@ -56,6 +56,8 @@ pub struct Board {
     runs: HashMap<String, Place>,
     /// What was seen before.
     memory: Arc<Memory>,
+    /// The run of a fleet that took its turn to change the checkout, and gave it up not yet.
+    turn: Option<TurnHolder>,
     pub now: Time,
 }
 
@@ -116,6 +118,7 @@ impl Board {
             members: Members::default(),
             runs: HashMap::new(),
             memory,
+            turn: None,
             now: SystemClock.now(),
         };
         if let Some(queue) = &board.queue {
@@ -125,6 +128,7 @@ impl Board {
             }
             board.members = members(queue, holders)?;
             let mut known = board.memory.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            board.turn = queue.turn()?.holder;
             board.runs = run_task::out_known(queue, &mut known)?;
         }
         board.now = SystemClock.now();

@@ -29,6 +29,7 @@ mod terminal;
 mod tidy;
 mod top;
 mod torture;
+mod turns;
 mod twice;
 mod units;
 mod watch;
@@ -76,6 +77,7 @@ fn coded() -> Vec<Trial> {
         top::trials(),
         tidy::trials(),
         torture::trials(),
+        turns::trials(),
         twice::trials(),
         units::trials(),
         watch::trials(),

@@ -164,6 +164,7 @@ impl Coordinator {
             stop,
             _lock: lock,
             here: 0,
+            turn: None,
             cancelling: false,
             failing: false,
         }))
@@ -214,6 +215,7 @@ impl Coordinator {
         held.stop.request(1);
         held.drive.tidy_up();
         self.forget_tasks(&held.drive.run.id);
+        self.line.leave(&held.claim);
         let _ = self.setup.queue.release(&held.claim);
         reports.left(&held.drive.run, Left::GivenBack);
     }
@@ -270,6 +272,10 @@ impl Coordinator {
             let _ = self.setup.queue.forget_cancel(run.as_str());
         }
         self.forget_tasks(&run);
+        self.line.leave(&held.claim);
+        if left != Left::Lost {
+            self.give_up_turn(held);
+        }
         reports.left(&held.drive.run, left);
         Ok(true)
     }
@@ -311,6 +317,7 @@ impl Coordinator {
             held.stop.request(1);
             held.drive.tidy_up();
             self.forget_tasks(&run);
+            self.line.leave(&held.claim);
             reports.left(&held.drive.run, Left::Lost);
         }
     }

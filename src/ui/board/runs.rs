@@ -13,9 +13,9 @@ use crate::disk;
 use crate::engine::record::Spent;
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
 use crate::engine::{Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
-use crate::fleet::{open, run_task};
+use crate::fleet::{checkout, open, run_task};
 use crate::ids::{RunId, StepPath};
-use crate::queue::Place;
+use crate::queue::{Place, TurnHolder};
 use crate::store::{self, History, lock};
 use crate::time::Time;
 use crate::ui::text::log_line;
@@ -31,7 +31,7 @@ const EVENTS: usize = 5;
 pub enum Standing {
     /// Somebody drives it.
     Running,
-    /// It waits for a coordinator.
+    /// It waits for a coordinator, or for its turn to change the checkout.
     Queued,
     /// A coordinator of another machine has it, of which no sign of life was seen.
     Doubtful,
@@ -116,6 +116,9 @@ pub struct RunView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded: Option<RunStatus>,
     pub owner: Owner,
+    /// Whom it waits for until it may change the checkout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_after: Option<String>,
     pub fleet: bool,
     pub workflow_file: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -342,6 +345,7 @@ impl Board {
             state: Standing::Damaged,
             recorded: None,
             owner: NOBODY,
+            turn_after: None,
             fleet: false,
             workflow_file: String::new(),
             started_at: None,
@@ -362,10 +366,14 @@ impl Board {
         let going = here.iter().filter(|_| run.status == RunStatus::Running);
         let going = going.filter(|here| run.slot(here).is_some()).map(|here| here.path(plan));
         let going: Vec<String> = going.take(4).map(|path| shown_path(plan, &path)).collect();
+        let state = standing(run.shown_status(), &owner);
+        let driven = matches!(state, Standing::Running) && run.origin.fleet && plan.exclusive;
+        let turn_after = if driven { self.turn_after(run.id.as_str()) } else { None };
         RunView {
-            state: standing(run.shown_status(), &owner),
+            state: if turn_after.is_some() { Standing::Queued } else { state },
             recorded: Some(run.status),
             owner,
+            turn_after,
             fleet: run.origin.fleet,
             workflow_file: run.origin.workflow_file.clone(),
             started_at: Some(run.started_at),
@@ -393,6 +401,41 @@ impl Board {
         let again = self.queue.as_ref().filter(|_| fleet);
         let place = again.and_then(|queue| run_task::find(queue, id).ok().flatten());
         place.map_or(NOBODY, |place| self.holder(&place, id))
+    }
+
+    /// Whom a run of a fleet that changes the checkout waits for; nobody, if it has its turn.
+    fn turn_after(&self, id: &str) -> Option<String> {
+        match &self.turn {
+            Some(holder) if holder.batch == id => return None,
+            Some(holder) if self.has_turn(holder) => return Some(format!("run {}", holder.batch)),
+            _ => {}
+        }
+        let local = lock::checkout_held_by(self.workspace.root())?;
+        Some(format!("a run of {local}"))
+    }
+
+    /// Whether a run that took its turn is not over, or workers are still at it.
+    fn has_turn(&self, holder: &TurnHolder) -> bool {
+        self.runs.contains_key(&holder.batch) || self.is_at_work(holder)
+    }
+
+    fn is_at_work(&self, holder: &TurnHolder) -> bool {
+        let Some(queue) = &self.queue else { return false };
+        checkout::is_at_work(queue, &self.workspace, holder).unwrap_or(true)
+    }
+
+    /// The run of a fleet that has its turn to change the checkout and goes on: somebody drives it
+    /// or will, or workers are at it.
+    pub fn run_with_turn(&self) -> Option<String> {
+        let holder = self.turn.as_ref()?;
+        let place = self.runs.get(&holder.batch);
+        let id = RunId::parse(&holder.batch)?;
+        let goes_on = place.is_some_and(|place| match self.holder(place, &id) {
+            Owner::Coordinator { life, .. } => life != Life::Dead,
+            Owner::Queue { coordinators, .. } => coordinators > 0,
+            _ => false,
+        });
+        (goes_on || self.is_at_work(holder)).then(|| holder.batch.clone())
     }
 
     fn holder(&self, place: &Place, id: &RunId) -> Owner {

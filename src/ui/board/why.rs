@@ -92,6 +92,9 @@ fn why_paused(run: &RunView, steps: &[StepView]) -> String {
 
 fn why_queued(run: &RunView) -> String {
     let id = &run.run_id;
+    if let Some(before) = &run.turn_after {
+        return format!("run {id} waits for its turn: {before} works on this checkout");
+    }
     let Owner::Queue { ahead, coordinators, paused } = &run.owner else {
         return format!("run {id} waits for a coordinator");
     };
@@ -137,6 +140,10 @@ pub fn remark(run: &RunView) -> String {
             Some(step) => format!("at {}", each_quoted(step)),
             None => String::new(),
         },
+        (Standing::Queued, _) if run.turn_after.is_some() => {
+            let before = run.turn_after.as_deref().unwrap_or_default();
+            format!("waits for its turn after {before}")
+        }
         (Standing::Queued, Owner::Queue { paused: Some(reason), .. }) => {
             format!("`coordinator` is paused{}", because(reason))
         }
@@ -415,6 +422,7 @@ mod tests {
             state,
             recorded: None,
             owner,
+            turn_after: None,
             fleet: true,
             workflow_file: "w.yaml".into(),
             started_at: None,

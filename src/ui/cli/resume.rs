@@ -88,7 +88,7 @@ pub fn own(
         }
         Err(error) => return Err(damaged(error, id)),
     };
-    Ok(Owned { plan, run, store, lock })
+    Ok(Owned { plan, run, store, lock, checkout: None })
 }
 
 /// A run that has completed is left alone.
@@ -106,13 +106,13 @@ pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure>
 /// Drives a run that this process owns.
 pub fn go_on(
     around: &Surroundings,
-    owned: Owned,
+    mut owned: Owned,
     root: &Path,
     options: &RunOptions,
     signals: &Signals,
 ) -> Result<u8, Failure> {
     let id = owned.run.id.clone();
-    let _checkout = common::take_checkout(around, &owned.plan)?;
+    owned.checkout = common::take_checkout(around, &owned.plan)?;
     end_orphans(around, &id);
     common::keep_log(around, &owned.plan, root, &id)?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
@@ -206,7 +206,7 @@ fn of_fleet(
     let claim = claim_run(&queue, &owned)?;
     let signals = signals::listen()?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
-    let Owned { plan, run: _, store, lock } = owned;
+    let Owned { plan, store, lock, .. } = owned;
     // Whoever drives the run takes the lock itself.
     drop((store, lock));
     let (code, _) = coordinator::drive(around, queue, claim, plan, &args.options, &signals)?;
