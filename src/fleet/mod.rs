@@ -19,6 +19,7 @@ mod lifecycle;
 pub mod local;
 pub mod member;
 pub mod open;
+pub mod parking;
 pub mod parts;
 pub mod perform;
 mod pool;

@@ -168,6 +168,7 @@ pub fn try_out(
         grace: config.grace,
         input_bytes: config.input_bytes,
         mask: Mask::default(),
+        parking: None,
         program: std::env::current_exe().unwrap_or_else(|_| "orchestrate".into()),
     };
     let mark = format!("provider-test-{}#1", std::process::id());

@@ -197,6 +197,8 @@ pub struct Outcome {
     /// The answer in the form that was asked for.
     pub structured: Option<Value>,
     pub verdict: Verdict,
+    /// When it says that it works again, however long that takes.
+    pub works_at: Option<Time>,
     /// The last of what a person would have seen.
     pub notes: Vec<Turn>,
 }
@@ -212,6 +214,7 @@ impl Outcome {
             denials: Vec::new(),
             structured: None,
             verdict,
+            works_at: None,
             notes: Vec::new(),
         }
     }

@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fleet::Config;
 use crate::fleet::intake::is_dropped;
+use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
 use crate::ids::RunId;
@@ -46,6 +48,10 @@ pub struct Board {
     /// Nothing, where no fleet ever was.
     queue: Option<Arc<FsQueue>>,
     pub members: Members,
+    /// Accounts of providers that are left alone.
+    pub parked: Vec<ParkedView>,
+    /// Says whose limits a task is under.
+    config: Config,
     /// Where the tasks of runs are that wait for a coordinator or are held by one.
     runs: HashMap<String, Place>,
     pub now: Time,
@@ -73,7 +79,9 @@ impl Board {
         state_dir: &Path,
         queue: Option<Arc<FsQueue>>,
         beat: Duration,
+        config: Config,
     ) -> io::Result<Board> {
+        let parked = parking::look(workspace.root()).unwrap_or_default();
         let (mut members, mut runs) = (Members::default(), HashMap::new());
         if let Some(queue) = &queue {
             let mut holders = BTreeSet::new();
@@ -84,7 +92,8 @@ impl Board {
             runs = run_task::out(queue)?;
         }
         let state_dir = state_dir.to_owned();
-        Ok(Board { workspace, state_dir, queue, members, runs, now: SystemClock.now() })
+        let now = SystemClock.now();
+        Ok(Board { workspace, state_dir, queue, members, parked, config, runs, now })
     }
 
     /// The ids of all runs, newest first.

@@ -738,6 +738,8 @@ pub struct Provider {
     pub env: Vec<(String, String)>,
     /// Variables that it inherits beside the usual ones, where it does not inherit all.
     pub env_pass: Vec<String>,
+    /// Whose limits it is under, where it shares them with other providers.
+    pub account: Option<String>,
 }
 
 impl Provider {

@@ -54,7 +54,8 @@ const QUEUE: [Key; 11] = since_1_1([
     "world_writable",
 ]);
 
-const LIMITS: [Key; 3] = since_1_1(["max_visits", "grace_sec", "input_bytes"]);
+const LIMITS: [Key; 5] =
+    since_1_1(["max_visits", "grace_sec", "input_bytes", "back_off_sec", "back_off_max_sec"]);
 
 /// Settings are not versioned; they know what the first version of a workflow knows.
 const VERSION: Version = Version::V1_1;
@@ -79,6 +80,9 @@ pub struct ConfigLayer {
     pub max_visits: Option<u32>,
     pub grace: Option<Duration>,
     pub input_bytes: Option<u64>,
+    /// How long a provider is left alone that does not say how long, at first and at most.
+    pub back_off: Option<Duration>,
+    pub back_off_max: Option<Duration>,
 }
 
 /// What one file says about an agent.
@@ -160,6 +164,8 @@ fn read_top(top: &Fields) -> ConfigLayer {
         layer.max_visits = number(&limits, "max_visits", 1);
         layer.grace = limits.seconds("grace_sec", true);
         layer.input_bytes = limits.integer("input_bytes", 1, 1 << 40);
+        layer.back_off = limits.seconds("back_off_sec", false);
+        layer.back_off_max = limits.seconds("back_off_max_sec", false);
     }
     layer
 }

@@ -251,8 +251,8 @@ fn read_provider(
     node: &Node,
     version: Version,
 ) -> Option<Provider> {
-    const KEYS: [Key; 6] =
-        since_1_1(["command", "input_mode", "defaults", "adapter", "env", "env_pass"]);
+    const KEYS: [Key; 7] =
+        since_1_1(["command", "input_mode", "defaults", "adapter", "env", "env_pass", "account"]);
     let fields = Fields::open(findings, node, format!("provider `{name}`"), &KEYS, version)?;
     let input = fields
         .choice("input_mode", &[("argv", InputMode::Argv), ("stdin", InputMode::Stdin)])
@@ -286,7 +286,18 @@ fn read_provider(
         adapter: fields.choice("adapter", &Kind::ALL).unwrap_or_default(),
         env: parts::env(&fields),
         env_pass: settings::variables(&fields, "env_pass").unwrap_or_default(),
+        account: account(&fields),
     })
+}
+
+/// It becomes the name of a file.
+fn account(fields: &Fields) -> Option<String> {
+    let name = fields.text("account")?;
+    if let (Some(fault), Some(node)) = (name_fault(name), fields.get("account")) {
+        let message = format!("`{name}` cannot name an account: {fault}");
+        fields.findings.error(node.place, message);
+    }
+    Some(name.to_owned())
 }
 
 fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Option<Block> {

@@ -5,16 +5,18 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::super::parking::Pass;
 use super::super::site::Site;
 use super::super::work::Work;
 use super::{mode, output_path};
 use crate::engine::record::Spent;
 use crate::exec::{Capture, Captured, How, Mode};
 use crate::prompt::limits::FaultClass;
-use crate::provider::{End, Outcome, Stream, Usage, Verdict};
+use crate::provider::{End, Outcome, Stream, Turn, Usage, Verdict};
 use crate::time::{Clock, SystemClock, utc_offset_s};
 
 /// How many lines are shown of what an agent did before it failed.
@@ -24,11 +26,18 @@ const SHOWN: usize = 10;
 pub type Ear = Rc<RefCell<Stream>>;
 
 /// Lets an agent's output be heard while it is logged whole.
-pub fn listen(site: &Site, work: &Work) -> (Ear, Capture) {
+pub fn listen(site: &Site, work: &Work, pass: Arc<Pass>) -> (Ear, Capture) {
     let ear = Rc::new(RefCell::new(Stream::new(work.adapter)));
     let hearing = ear.clone();
     let log = Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stdout"));
-    (ear, log.tap(move |bytes| _ = hearing.borrow_mut().push(bytes)))
+    let hear = move |bytes: &[u8]| {
+        let turns = hearing.borrow_mut().push(bytes);
+        // A model that calls a tool is there; what is said may be the notice that it is not.
+        if turns.iter().any(|turn| matches!(turn, Turn::Called { .. })) {
+            pass.works();
+        }
+    };
+    (ear, log.tap(hear))
 }
 
 /// What was heard of an agent.
@@ -36,6 +45,8 @@ pub struct Heard {
     pub outcome: Outcome,
     /// What this execution alone cost.
     pub usage: Usage,
+    /// It is not over: its task goes back.
+    pub returns: bool,
 }
 
 /// Ends the hearing.

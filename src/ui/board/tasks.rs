@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Board, LOOKS, Life, one_line};
+use crate::fleet::parking;
 use crate::fleet::post::COORDINATOR;
+use crate::fleet::worker::account_of;
 use crate::queue::{ClaimName, End, FsQueue, Place, Queue, TaskId, TaskName};
 use crate::time::Time;
 
@@ -48,6 +50,9 @@ pub enum PlaceView {
         workers: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
         paused: Option<String>,
+        /// How it stands with its provider, where that is left alone.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parked: Option<String>,
         /// Who served the agent last, if nobody does: who, and when it was last heard of.
         #[serde(skip_serializing_if = "Option::is_none")]
         last: Option<String>,
@@ -150,7 +155,7 @@ impl Board {
             Place::Ended { name, .. } => (&name.task, ""),
         };
         let place = match &found.place {
-            Place::Waiting { agent, name } => self.waiting(queue, agent, name)?,
+            Place::Waiting { agent, name } => self.waiting(queue, agent, name, &document)?,
             Place::Claimed { agent, name } => self.claimed(queue, agent, name),
             Place::Ended { end, name, .. } => {
                 let status = queue.status(*end, &found.batch, name)?.unwrap_or_default();
@@ -160,7 +165,29 @@ impl Board {
         Ok(view(name, agent, &document, place))
     }
 
-    fn waiting(&self, queue: &FsQueue, agent: &str, name: &TaskName) -> io::Result<PlaceView> {
+    /// How it stands with the provider of a waiting task, where that is left alone.
+    fn parked(&self, document: &Map<String, Value>, agent: &str) -> Option<String> {
+        if self.parked.is_empty() {
+            return None;
+        }
+        let account = account_of(document, agent, &self.config)?;
+        self.parked_account(&account.name)
+    }
+
+    /// The same for an account: every machine that may ask it is told of.
+    pub(super) fn parked_account(&self, account: &str) -> Option<String> {
+        let of_it: Vec<String> =
+            self.parked.iter().filter(|parked| parked.holds(account)).map(parking::told).collect();
+        (!of_it.is_empty()).then(|| of_it.join("; "))
+    }
+
+    fn waiting(
+        &self,
+        queue: &FsQueue,
+        agent: &str,
+        name: &TaskName,
+        document: &Map<String, Value>,
+    ) -> io::Result<PlaceView> {
         let waiting = queue.waiting(agent)?;
         let ahead = waiting.iter().position(|other| other == name).unwrap_or(0);
         let workers = self.members.serving(agent).count();
@@ -169,7 +196,8 @@ impl Board {
             format!("{} on {}{}", dead.worker, dead.host, seen.unwrap_or_default())
         });
         let paused = queue.paused(agent)?.map(|reason| one_line(&reason));
-        Ok(PlaceView::Waiting { ahead, workers, paused, last })
+        let parked = self.parked(document, agent);
+        Ok(PlaceView::Waiting { ahead, workers, paused, parked, last })
     }
 
     fn claimed(&self, queue: &FsQueue, agent: &str, name: &ClaimName) -> PlaceView {
@@ -216,9 +244,10 @@ impl Board {
         for (ahead, name) in waiting.into_iter().take(most).enumerate() {
             let place = Place::Waiting { agent: agent.to_owned(), name: name.clone() };
             let document = queue.read(&place, &batch)?.map(|task| task.document);
-            let paused = paused.clone();
-            let place = PlaceView::Waiting { ahead, workers, paused, last: None };
-            views.push(view(&name, agent, &document.unwrap_or_default(), place));
+            let document = document.unwrap_or_default();
+            let (paused, parked) = (paused.clone(), self.parked(&document, agent));
+            let place = PlaceView::Waiting { ahead, workers, paused, parked, last: None };
+            views.push(view(&name, agent, &document, place));
         }
         Ok((views, total))
     }

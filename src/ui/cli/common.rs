@@ -22,6 +22,7 @@ use crate::fleet::config::ConfigError;
 use crate::fleet::grimoires;
 use crate::fleet::member::chance;
 use crate::fleet::open::compile_in;
+use crate::fleet::parking::Parking;
 use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::{self, Environment};
@@ -592,6 +593,12 @@ pub fn drive(
         grace: around.config.grace,
         input_bytes: around.config.input_bytes,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        parking: Some(Arc::new(Parking::new(
+            &around.workspace,
+            around.config.back_off,
+            around.config.back_off_max,
+            true,
+        ))),
     };
     let telling = telling(around, options);
     let root = store.root().to_owned();

@@ -53,9 +53,10 @@ pub fn main(_: &PsArgs, common: &Common) -> Result<u8, Failure> {
     }
     all.sort_by_key(|execution| execution.since);
     if around.common.json {
-        put_json("ps/v1", serde_json::json!({ "executing": all }))?;
+        put_json("ps/v1", serde_json::json!({ "executing": all, "parked": board.parked }))?;
         return Ok(0);
     }
+    show::say_parked(&around, &board);
     if all.is_empty() {
         around.say("nothing is being executed");
         return Ok(0);

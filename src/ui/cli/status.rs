@@ -6,6 +6,7 @@ use super::common::{self, Surroundings};
 use super::show::{self, put, put_json, table};
 use super::{Common, Failure};
 use crate::fleet::open::OpenError;
+use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::ids::RunId;
 use crate::time::Time;
@@ -34,6 +35,8 @@ struct Overview {
     workers: Vec<WorkerView>,
     inboxes: Vec<InboxView>,
     failed_tasks: usize,
+    /// Providers that are left alone.
+    parked: Vec<ParkedView>,
 }
 
 pub fn main(args: &StatusArgs, common: &Common) -> Result<u8, Failure> {
@@ -57,6 +60,7 @@ fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure
         workers: board.members.views().collect(),
         inboxes: board.inboxes().map_err(|error| show::unreadable(&error))?,
         failed_tasks: board.failed().map_err(|error| show::unreadable(&error))?,
+        parked: board.parked.clone(),
     };
     match around.common.json {
         true => put_json("fleet-status/v1", &overview)?,
@@ -66,9 +70,9 @@ fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure
 }
 
 fn text(overview: &Overview, now: Time) -> String {
-    let Overview { runs, runs_kept, workers, inboxes, failed_tasks } = overview;
+    let Overview { runs, runs_kept, workers, inboxes, failed_tasks, parked } = overview;
     let mut text = String::new();
-    if runs.is_empty() && workers.is_empty() && inboxes.is_empty() {
+    if runs.is_empty() && workers.is_empty() && inboxes.is_empty() && parked.is_empty() {
         return "nothing was run here yet\n".to_owned();
     }
     if !runs.is_empty() {
@@ -88,6 +92,12 @@ fn text(overview: &Overview, now: Time) -> String {
     if !inboxes.is_empty() {
         text.push_str("inboxes\n");
         text.push_str(&table(&inboxes.iter().map(inbox_row).collect::<Vec<_>>()));
+    }
+    if !parked.is_empty() {
+        text.push_str("providers\n");
+        for parked in parked {
+            text.push_str(&format!("  {}\n", parking::told(parked)));
+        }
     }
     if *failed_tasks > 0 {
         let tasks = if *failed_tasks == 1 { "task" } else { "tasks" };
@@ -238,6 +248,7 @@ fn step_row(step: &StepView, now: Time) -> Vec<String> {
         notes.push(format!("waits for {}", listed(&step.needs)));
     }
     notes.extend(step.until.map(|until| format!("until {}", until.to_second())));
+    notes.extend(step.parked.as_ref().map(|_| "its provider is parked".to_owned()));
     notes.extend(step.waits_for.as_ref().map(|glob| format!("for files `{glob}`")));
     notes.extend(step.task.as_ref().map(|task| place(&task.task, &task.agent, &task.place)));
     notes.extend(step.usage.as_ref().map(|spent| board::words(&spent.usage)));
@@ -258,6 +269,9 @@ fn listed(names: &[String]) -> String {
 /// Where a task is, in a few words.
 fn place(task: &str, agent: &str, place: &PlaceView) -> String {
     match place {
+        PlaceView::Waiting { parked: Some(_), .. } => {
+            format!("task {task} waits in inbox/{agent}, its provider is parked")
+        }
         PlaceView::Waiting { .. } => format!("task {task} waits in inbox/{agent}"),
         PlaceView::Claimed { worker, host, life, .. } => {
             let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
