@@ -86,6 +86,23 @@ impl Kind {
             .then(|| format!("the prompt has {length} {unit}, but {} takes {most}", self.name()))
     }
 
+    /// Whether it takes a prompt that begins with a slash for a command of its own.
+    pub fn takes_commands(self) -> bool {
+        matches!(self, Kind::Claude | Kind::Gemini)
+    }
+
+    /// How its program is installed.
+    pub fn install_hint(self) -> Option<String> {
+        let package = match self {
+            Kind::Claude => "@anthropic-ai/claude-code",
+            Kind::Codex => "@openai/codex",
+            Kind::Gemini => "@google/gemini-cli",
+            Kind::OpenCode => "opencode-ai",
+            Kind::Plain => return None,
+        };
+        Some(format!("`npm install -g {package}` installs it"))
+    }
+
     /// How long it takes to end itself, where that is longer than usual.
     pub fn grace(self) -> Duration {
         Duration::from_secs(if self == Kind::Gemini { 15 } else { 0 })

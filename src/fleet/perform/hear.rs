@@ -15,12 +15,15 @@ use super::super::work::Work;
 use super::{mode, output_path};
 use crate::engine::record::Spent;
 use crate::exec::{Capture, Captured, How, Mode};
-use crate::prompt::limits::FaultClass;
+use crate::prompt::limits::{self, FaultClass};
 use crate::provider::{End, Outcome, Stream, Turn, Usage, Verdict};
 use crate::time::{Clock, SystemClock, utc_offset_s};
 
 /// How many lines are shown of what an agent did before it failed.
 const SHOWN: usize = 10;
+
+/// How much of a notice is told.
+const NOTICE: usize = 300;
 
 /// A stream that is listened to.
 pub type Ear = Rc<RefCell<Stream>>;
@@ -60,7 +63,15 @@ pub fn outcome(ear: Ear, how: How, stderr_tail: &[String]) -> Option<Outcome> {
     };
     let timed_out = matches!(how, How::TimedOut | How::Silent);
     let utc_offset_s = utc_offset_s(now);
-    Some(stream.finish(&End { exit_code, signal, timed_out, stderr_tail, now, utc_offset_s }))
+    let mut outcome =
+        stream.finish(&End { exit_code, signal, timed_out, stderr_tail, now, utc_offset_s });
+    if outcome.verdict == Verdict::Answered && limits::is_limit_notice(&outcome.text) {
+        // Some say so as if it were their answer, and not how long it lasts.
+        let said: String = outcome.text.trim().chars().take(NOTICE).collect();
+        let reason = format!("the agent's answer is only a limit notice: {said}");
+        outcome.verdict = Verdict::NeedsPerson { reason };
+    }
+    Some(outcome)
 }
 
 impl Heard {

@@ -230,7 +230,11 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
     };
     let ended = match exec::run(&order, &mut out, &mut err, stop) {
         Ok(ended) => ended,
-        Err(error) => return stop_here(error.exit_code(), error.to_string()),
+        Err(error) => {
+            let install = work.adapter.install_hint().filter(|_| error.exit_code() == 127);
+            let install = install.map(|install| format!("; {install}")).unwrap_or_default();
+            return stop_here(error.exit_code(), format!("{error}{install}"));
+        }
     };
     let (out, err) = (out.finish(), err.finish());
     let tail = err.as_ref().map(|err| err.tail.as_slice()).unwrap_or_default();
@@ -245,6 +249,10 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
     let prompt = work.stdin.as_ref().map(Input::bytes);
     if let Some(refusal) = prompt.and_then(|prompt| work.adapter.refuses(&prompt)) {
         return stop_here(work, 2, refusal);
+    }
+    if work.adapter.takes_commands() && work.stdin.as_ref().is_some_and(is_command) {
+        let work = work.to_mut();
+        work.stdin = work.stdin.take().map(|prompt| below(HEADING, &prompt));
     }
     // Found now, a file that cannot be written costs nothing.
     let file = work.output_file.as_ref().map(|path| site.workspace.create(path)).transpose();
@@ -289,6 +297,19 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
         ran.out = ran.out.and_then(|stream| heard.answer(site, work, file, &stream));
         return Ok(Some((ran, Some(heard))));
     }
+}
+
+/// Stands above a prompt that would be taken for a command of the provider's own.
+const HEADING: &str = "Your task:\n\n";
+
+fn is_command(prompt: &Input) -> bool {
+    prompt.bytes().trim_ascii_start().starts_with(b"/")
+}
+
+fn below(heading: &str, prompt: &Input) -> Input {
+    let mut bytes = heading.as_bytes().to_vec();
+    bytes.extend(prompt.bytes());
+    Input::of(bytes)
 }
 
 /// A path that can never be written is not worth another try; a full disk may be.
