@@ -125,6 +125,8 @@ impl Question<'_> {
             session,
             env_pass: provider.env_pass.clone(),
             account: provider.account.clone(),
+            sandbox: provider.sandbox.clone(),
+            writes: provider.writes.clone(),
             ..work
         })
     }

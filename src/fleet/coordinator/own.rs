@@ -150,6 +150,7 @@ impl Coordinator {
             input_bytes: config.input_bytes,
             parking: None,
             program: self.setup.program.clone(),
+            sandboxes: crate::fleet::sandboxes::Sandboxes::of(&config, None),
         };
         let masked = site::secrets(&plan);
         let report = reports.about(&run, root);

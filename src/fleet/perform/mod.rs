@@ -3,6 +3,7 @@
 //! Whatever was left open when the work was prepared is settled here, on the machine that does it:
 //! where the run's directory is ([`place`]), and what a script needs ([`script`], [`install`]).
 
+mod confine;
 mod hear;
 mod inherit;
 mod install;
@@ -24,6 +25,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
+use self::confine::Confined;
 pub use self::hear::ANSWER;
 use self::hear::Heard;
 use self::json::check_json;
@@ -61,6 +63,9 @@ impl Performed {
     }
 }
 
+/// What a step exits with whose sandbox is not to be had: as with a program that is not.
+const NOT_TO_BE_HAD: i32 = 127;
+
 /// What every child of one execution has in common.
 struct Child<'a> {
     site: &'a Site,
@@ -71,6 +76,7 @@ struct Child<'a> {
     hidden: &'a [&'a str],
     mark: &'a str,
     stop: &'a Stop,
+    confined: Option<&'a Confined>,
     pass: &'a Arc<Pass>,
     /// The attempt of the task that it is done for.
     task_attempt: Option<u32>,
@@ -117,7 +123,7 @@ pub fn run_on(
             return Some(refused(site, work, 1, message));
         }
     };
-    let env = environment(site, &work);
+    let mut env = environment(site, &work);
     let mut hidden: Vec<&str> =
         OF_OUTER_RUN.into_iter().chain(site.hidden.iter().map(String::as_str)).collect();
     hidden.extend(inherit::kept_back(site, &work));
@@ -132,6 +138,12 @@ pub fn run_on(
     };
     let cwd = entered.as_ref().map_or(site.cwd(), |entered| entered.cwd());
     let step = work.step.clone();
+    let confined = match confine::confine(site, &work, entered.as_ref()) {
+        Ok(confined) => confined,
+        Err(message) => return Some(refused(site, &work, NOT_TO_BE_HAD, message)),
+    };
+    let confined = confined.as_ref();
+    env.extend(confined.and_then(Confined::env));
     let Terms { pass, task_attempt } = terms;
     let task_attempt = *task_attempt;
     let child = Child {
@@ -144,6 +156,7 @@ pub fn run_on(
         stop,
         pass,
         task_attempt,
+        confined,
     };
     if let Some(script) = &work.script {
         let argv = match script::ready(&child, script) {
@@ -216,6 +229,7 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
         argv.to_mut()[0] = site.program.to_string_lossy().into_owned();
     }
     let stdin = work.stdin.as_ref().map(Input::bytes);
+    let confine = child.confined.map(|confined| confined.prefix(None)).unwrap_or_default();
     let order = Order {
         argv: &argv,
         cwd,
@@ -227,6 +241,7 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
         grace: site.grace.max(work.adapter.grace()),
         mark,
         sweep: work.sweep(),
+        confine: &confine,
     };
     let ended = match exec::run(&order, &mut out, &mut err, stop) {
         Ok(ended) => ended,

@@ -33,6 +33,7 @@ use super::hint::Bell;
 use super::intake::{self, FreeTasks, Intake};
 use super::member::Member;
 use super::parking::Parking;
+use super::sandboxes::Sandboxes;
 use super::site::Environment;
 use crate::exec::{Mask, Stop};
 use crate::provider::Kind;
@@ -139,6 +140,7 @@ struct Shop {
     accounts: Mutex<HashMap<String, Option<Account>>>,
     /// Tasks were left because of that when it was last looked for one, and for so long at least.
     parked: Mutex<Option<Duration>>,
+    sandboxes: Sandboxes,
     /// Ends tasks in groups, where each must survive a power cut.
     commits: Option<Sender<Option<(Finish, Doing)>>>,
 }
@@ -223,6 +225,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         )),
         accounts: Mutex::default(),
         parked: Mutex::default(),
+        sandboxes: Sandboxes::of(&setup.config, Some(&setup.agent)),
         commits: setup.config.durable.then_some(commits),
         setup,
     });

@@ -85,6 +85,7 @@ impl Shop {
             mask: self.mask(masked, own),
             program: program.clone(),
             parking: Some(self.parking.clone()),
+            sandboxes: self.sandboxes.clone(),
         }
     }
 
