@@ -1,3 +1,5 @@
+//! What accounts that are left alone do to those who want to ask them.
+
 use super::*;
 use crate::provider::{End, Kind, Stream};
 use crate::time::Time;

@@ -556,7 +556,7 @@ impl Walk<'_> {
         };
         let account = self.plan.providers.get(provider).and_then(|p| p.account.as_ref());
         let goes_on = self.driven && self.run.status == RunStatus::Running && due;
-        goes_on.then(|| self.board.parked_account(account.unwrap_or(provider))).flatten()
+        goes_on.then(|| self.board.parked_account(account.unwrap_or(provider), None)).flatten()
     }
 
     /// The nodes that a node still waits for.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Board, LOOKS, Life, one_line};
-use crate::fleet::parking;
+use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::worker::account_of;
 use crate::queue::{ClaimName, End, FsQueue, Place, Queue, TaskId, TaskName};
@@ -184,14 +184,20 @@ impl Board {
             return None;
         }
         let account = account_of(document, agent, &self.config)?;
-        self.parked_account(&account.name)
+        self.parked_account(&account.name, Some(agent))
     }
 
-    /// The same for an account: every machine that may ask it is told of.
-    pub(super) fn parked_account(&self, account: &str) -> Option<String> {
-        let of_it: Vec<String> =
-            self.parked.iter().filter(|parked| parked.holds(account)).map(parking::told).collect();
-        (!of_it.is_empty()).then(|| of_it.join("; "))
+    /// The same for an account. What a person must do on one machine holds nobody up where a
+    /// worker of the agent is on another, nor a local run, which tries.
+    pub(super) fn parked_account(&self, account: &str, agent: Option<&str>) -> Option<String> {
+        let elsewhere = |host: &String| {
+            agent.is_none_or(|agent| self.members.serving(agent).any(|w| w.host != *host))
+        };
+        let holds = |parked: &&ParkedView| {
+            parked.holds(account) && !parked.host.as_ref().is_some_and(elsewhere)
+        };
+        let held: Vec<String> = self.parked.iter().filter(holds).map(parking::told).collect();
+        (!held.is_empty()).then(|| held.join("; "))
     }
 
     fn waiting(
