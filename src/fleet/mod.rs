@@ -21,6 +21,7 @@ pub mod local;
 pub mod member;
 pub mod notice;
 pub mod open;
+pub mod parking;
 pub mod parts;
 pub mod perform;
 mod pool;

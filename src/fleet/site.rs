@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::parking::Parking;
 use super::sandboxes::Sandboxes;
 use crate::exec::Mask;
 use crate::ids::{RunId, StepPath};
@@ -34,6 +36,8 @@ pub struct Site {
     pub mask: Mask,
     /// This program, for steps that call `orchestrate`.
     pub program: PathBuf,
+    /// Which accounts of providers are left alone; nothing, where nobody else asks.
+    pub parking: Option<Arc<Parking>>,
     /// What its children may do.
     pub sandboxes: Sandboxes,
 }

@@ -163,7 +163,7 @@ pub fn merge(
         }
         Ok((id, Merged::Blocked(block))) => blocked(&id, &block),
     };
-    Some(Performed { record, left_running: 0 })
+    Some(Performed::of(record))
 }
 
 /// A merge that is kept from being done; nothing was changed.

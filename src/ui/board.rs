@@ -24,7 +24,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fleet::Config;
 use crate::fleet::free::made_at;
+use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
 use crate::ids::RunId;
@@ -52,6 +54,10 @@ pub struct Board {
     /// Nothing, where no fleet ever was.
     queue: Option<Arc<FsQueue>>,
     pub members: Members,
+    /// Accounts of providers that are left alone.
+    pub parked: Vec<ParkedView>,
+    /// Says whose limits a task is under.
+    config: Config,
     /// Where the tasks of runs are that wait for a coordinator or are held by one.
     runs: HashMap<String, Place>,
     /// What was seen before.
@@ -86,9 +92,10 @@ impl Board {
         state_dir: &Path,
         queue: Option<Arc<FsQueue>>,
         beat: Duration,
+        config: Config,
     ) -> io::Result<Board> {
         let watch = |queue: &FsQueue, holders| Members::look(queue, holders, beat);
-        Board::look_by(workspace, state_dir, queue, Arc::default(), watch)
+        Board::look_by(workspace, state_dir, queue, config, Arc::default(), watch)
     }
 
     /// Looks again, which costs little where nothing has changed. Nobody is watched: a beat is
@@ -98,20 +105,24 @@ impl Board {
         state_dir: &Path,
         queue: Option<Arc<FsQueue>>,
         beat: Duration,
+        config: Config,
         memory: &Arc<Memory>,
     ) -> io::Result<Board> {
         let recall = |queue: &FsQueue, holders| Members::recall(queue, holders, beat, memory);
-        Board::look_by(workspace, state_dir, queue, memory.clone(), recall)
+        Board::look_by(workspace, state_dir, queue, config, memory.clone(), recall)
     }
 
     fn look_by(
         workspace: Workspace,
         state_dir: &Path,
         queue: Option<Arc<FsQueue>>,
+        config: Config,
         memory: Arc<Memory>,
         members: impl FnOnce(&FsQueue, BTreeSet<String>) -> io::Result<Members>,
     ) -> io::Result<Board> {
         let mut board = Board {
+            parked: parking::look(workspace.root()).unwrap_or_default(),
+            config,
             workspace,
             state_dir: state_dir.to_owned(),
             queue,

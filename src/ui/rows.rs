@@ -148,6 +148,7 @@ pub fn stands(step: &StepView) -> Vec<String> {
         notes.push(format!("waits for {}", listed(&step.needs)));
     }
     notes.extend(step.until.map(|until| format!("until {}", until.to_second())));
+    notes.extend(step.parked.as_ref().map(|_| "its provider is parked".to_owned()));
     notes.extend(step.waits_for.as_ref().map(|glob| format!("for files `{glob}`")));
     notes
 }
@@ -165,6 +166,9 @@ fn listed(names: &[String]) -> String {
 /// Where a task is, in a few words.
 fn place(task: &str, agent: &str, place: &PlaceView) -> String {
     match place {
+        PlaceView::Waiting { parked: Some(_), .. } => {
+            format!("task {task} waits in inbox/{agent}, its provider is parked")
+        }
         PlaceView::Waiting { .. } => format!("task {task} waits in inbox/{agent}"),
         PlaceView::Claimed { worker, host, life, .. } => {
             let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();

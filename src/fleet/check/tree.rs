@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::{Calm, Finding, Kind};
 use crate::disk::{Disk, RealDisk};
 use crate::fleet::member::{Process, Registration};
+use crate::fleet::parking;
 use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, Turn, fault_of, seal};
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
@@ -343,6 +344,15 @@ impl Looker<'_> {
                 let shown = self.shown(&path);
                 self.find(Kind::LeftMark, shown, "it asks for what is over to be cancelled");
             }
+        }
+        self.look_at_parked()
+    }
+
+    /// Notes on providers that are left alone.
+    fn look_at_parked(&mut self) -> io::Result<()> {
+        for (file, fault) in parking::faults(&self.layout.root)? {
+            let shown = self.shown(&self.layout.root.join(parking::PARKED).join(file));
+            self.find(Kind::LeftMark, shown, fault);
         }
         Ok(())
     }

@@ -148,6 +148,7 @@ impl Coordinator {
             live: true,
             grace: config.grace,
             input_bytes: config.input_bytes,
+            parking: None,
             program: self.setup.program.clone(),
             sandboxes: crate::fleet::sandboxes::Sandboxes::of(&config, None),
         };

@@ -258,6 +258,9 @@ pub struct StepView {
     pub skip_cause: Option<SkipCause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
+    /// How it stands with its provider, where it waits because of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parked: Option<String>,
     /// The nodes before it that have not settled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
@@ -571,9 +574,11 @@ impl Walk<'_> {
         let over = slot.state == StepState::Settled || slot.state == StepState::Asking;
         let rounds = matches!(step.action, Action::Rounds(_));
         let asks = self.asks(at, slot);
+        let (needs, parked) = (self.needs(at, slot), self.parked(at, slot));
         let path = at.path(self.plan).to_string();
         let state = match asks {
             Some(_) => StepShown::Asking,
+            None if parked.is_some() => StepShown::Ready,
             None => self.shown(slot, sent.is_some(), task.as_ref()),
         };
         StepView {
@@ -584,7 +589,7 @@ impl Walk<'_> {
                 .flatten(),
             step: path,
             state,
-            current: (asks.is_some() || self.here.contains(at))
+            current: (asks.is_some() || parked.is_some() || self.here.contains(at))
                 && self.run.status == RunStatus::Running,
             agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
             attempt: slot.attempts,
@@ -603,7 +608,8 @@ impl Walk<'_> {
             asks,
             skip_cause: record.skip_cause.filter(|_| slot.status() == StepStatus::Skipped),
             warning: record.warning.as_deref().map(one_line),
-            needs: self.needs(at, slot),
+            parked,
+            needs,
             task,
         }
     }
@@ -624,6 +630,26 @@ impl Walk<'_> {
         let inner = self.run.slot(&self.run.inner_position(at.step))?;
         let gate = inner.record.as_ref()?.gate.as_ref()?;
         (inner.state == StepState::Waiting).then(|| one_line(&gate.message))
+    }
+
+    /// How it stands with the provider of a step whose turn has come, where that is left alone.
+    fn parked(&self, at: &Address, slot: &Slot) -> Option<String> {
+        let due = match slot.state {
+            StepState::Ready => true,
+            StepState::Pending => {
+                let in_graph = self.plan.root.edges.is_some() && at.loops.is_empty();
+                in_graph && self.needs(at, slot).is_empty()
+            }
+            _ => false,
+        };
+        let provider = match &at.step_of(self.plan).action {
+            Action::Ask { provider, .. } => provider,
+            Action::Prompt(prompt) => &prompt.provider,
+            _ => return None,
+        };
+        let account = self.plan.providers.get(provider).and_then(|p| p.account.as_ref());
+        let goes_on = self.driven && self.run.status == RunStatus::Running && due;
+        goes_on.then(|| self.board.parked_account(account.unwrap_or(provider), None)).flatten()
     }
 
     /// The nodes that a node still waits for.

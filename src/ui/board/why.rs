@@ -247,6 +247,9 @@ fn sentence(run: &RunView, step: &StepView) -> String {
             "{unit} `{name}` is on record as put out, but its task is nowhere; it is put out again \
              when somebody drives the run"
         ),
+        StepShown::Ready if step.parked.is_some() => {
+            format!("{unit} `{name}` waits: {}", step.parked.as_deref().unwrap_or_default())
+        }
         StepShown::Ready => format!("{unit} `{name}` is about to be executed by {}", who(run)),
         other => format!("{unit} `{name}` is {}", other.word()),
     }
@@ -270,6 +273,7 @@ fn placed(task: &TaskView) -> String {
             "waits because `{agent}` is paused{}; `orchestrate queue resume {agent}` lets it go on",
             because(reason)
         ),
+        PlaceView::Waiting { parked: Some(parked), .. } => format!("waits: {parked}"),
         PlaceView::Waiting { workers: 0, last, .. } => {
             let last = last.as_ref().map(|last| format!(" (the last was {last})"));
             format!(
@@ -380,7 +384,7 @@ mod tests {
 
     fn waiting(ahead: usize, workers: usize, paused: Option<&str>, last: Option<&str>) -> TaskView {
         let (paused, last) = (paused.map(str::to_owned), last.map(str::to_owned));
-        task(PlaceView::Waiting { ahead, workers, paused, last })
+        task(PlaceView::Waiting { ahead, workers, paused, parked: None, last })
     }
 
     fn claimed(life: Life) -> TaskView {
@@ -410,6 +414,7 @@ mod tests {
             asks: None,
             skip_cause: None,
             warning: None,
+            parked: None,
             needs: Vec::new(),
             task,
         }

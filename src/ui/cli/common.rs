@@ -24,6 +24,7 @@ use crate::fleet::grimoires;
 use crate::fleet::member::chance;
 use crate::fleet::notice::{Notifier, Notifying};
 use crate::fleet::open::compile_in;
+use crate::fleet::parking::Parking;
 use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::{self, Environment};
@@ -640,6 +641,12 @@ pub fn drive_to_end(
         live: run.origin.fleet,
         grace: around.config.grace,
         input_bytes: around.config.input_bytes,
+        parking: Some(Arc::new(Parking::new(
+            &around.workspace,
+            around.config.back_off,
+            around.config.back_off_max,
+            true,
+        ))),
         program: site::program(),
         sandboxes: crate::fleet::sandboxes::Sandboxes::of(&around.config, None),
     };

@@ -56,11 +56,16 @@ pub fn main(_: &PsArgs, common: &Common) -> Result<u8, Failure> {
     let workers: Vec<WorkerView> = board.members.views().collect();
     let inboxes = board.inboxes().map_err(|error| show::unreadable(&error))?;
     if around.common.json {
-        let document =
-            serde_json::json!({ "executing": all, "workers": workers, "inboxes": inboxes });
+        let document = serde_json::json!({
+            "executing": all,
+            "workers": workers,
+            "inboxes": inboxes,
+            "parked": board.parked,
+        });
         put_json("ps/v1", document)?;
         return Ok(0);
     }
+    show::say_parked(&around, &board);
     let mut text = String::new();
     if all.is_empty() {
         around.say("nothing is being executed");

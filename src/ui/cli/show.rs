@@ -12,6 +12,7 @@ use super::Failure;
 use super::common::{self, Surroundings};
 use super::fleet;
 use crate::disk;
+use crate::fleet::parking;
 use crate::ids::RunId;
 use crate::queue::{self, FsQueue, Layout, Turn};
 use crate::ui::board::{Board, Found, Lookup};
@@ -60,7 +61,14 @@ fn board_after(
     beat: Duration,
 ) -> Result<Board, Failure> {
     let workspace = common::open_workspace(around)?;
-    Board::look(workspace, &around.state_dir, queue, beat).map_err(|error| unreadable(&error))
+    let config = around.config.clone();
+    Board::look(workspace, &around.state_dir, queue, beat, config)
+        .map_err(|error| unreadable(&error))
+}
+
+/// Says which providers are left alone.
+pub fn say_parked(around: &Surroundings, board: &Board) {
+    board.parked.iter().for_each(|parked| around.say(parking::told(parked)));
 }
 
 /// The queue does not answer.

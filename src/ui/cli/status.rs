@@ -6,6 +6,7 @@ use super::common::{self, Surroundings};
 use super::show::{self, put, put_json, table};
 use super::{Common, Failure};
 use crate::fleet::open::OpenError;
+use crate::fleet::parking::{self, ParkedView};
 use crate::ids::RunId;
 use crate::time::Time;
 use crate::ui::board::{self, Board, InboxView, RunDetail, RunView, Standing, WorkerView};
@@ -30,6 +31,8 @@ struct Overview {
     workers: Vec<WorkerView>,
     inboxes: Vec<InboxView>,
     failed_tasks: usize,
+    /// Providers that are left alone.
+    parked: Vec<ParkedView>,
 }
 
 pub fn main(args: &StatusArgs, common: &Common) -> Result<u8, Failure> {
@@ -53,6 +56,7 @@ fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure
         workers: board.members.views().collect(),
         inboxes: board.inboxes().map_err(|error| show::unreadable(&error))?,
         failed_tasks: board.failed().map_err(|error| show::unreadable(&error))?,
+        parked: board.parked.clone(),
     };
     match around.common.json {
         true => put_json("fleet-status/v1", &overview)?,
@@ -62,9 +66,9 @@ fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure
 }
 
 fn text(overview: &Overview, now: Time) -> String {
-    let Overview { runs, runs_kept, workers, inboxes, failed_tasks } = overview;
+    let Overview { runs, runs_kept, workers, inboxes, failed_tasks, parked } = overview;
     let mut text = String::new();
-    if runs.is_empty() && workers.is_empty() && inboxes.is_empty() {
+    if runs.is_empty() && workers.is_empty() && inboxes.is_empty() && parked.is_empty() {
         return "nothing was run here yet\n".to_owned();
     }
     if !runs.is_empty() {
@@ -84,6 +88,12 @@ fn text(overview: &Overview, now: Time) -> String {
     if !inboxes.is_empty() {
         text.push_str("inboxes\n");
         text.push_str(&table(&inboxes.iter().map(inbox_row).collect::<Vec<_>>()));
+    }
+    if !parked.is_empty() {
+        text.push_str("providers\n");
+        for parked in parked {
+            text.push_str(&format!("  {}\n", parking::told(parked)));
+        }
     }
     if *failed_tasks > 0 {
         let tasks = if *failed_tasks == 1 { "task" } else { "tasks" };
