@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::ask::{self, AskError, Question};
 use super::config::Config;
 use super::perform;
-use super::site::{Environment, Site};
+use super::site::{Environment, Site, Turns};
 use super::work::{Input, Work};
 use crate::engine::Record;
 use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
@@ -169,6 +169,7 @@ pub fn try_out(
         input_bytes: config.input_bytes,
         mask: Mask::default(),
         program: std::env::current_exe().unwrap_or_else(|_| "orchestrate".into()),
+        turns: Turns::default(),
     };
     let mark = format!("provider-test-{}#1", std::process::id());
     Ok(perform::run(&site, &work, &mark, stop).map(|performed| performed.record))

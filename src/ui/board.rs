@@ -10,6 +10,7 @@ mod members;
 mod runs;
 mod spent;
 mod tasks;
+mod turns;
 mod why;
 
 use std::cmp::Reverse;

@@ -16,7 +16,7 @@ use crate::exec::{self, Stop};
 use crate::fleet::drive::Drive;
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::{self, Asked, COORDINATOR, RunTask};
-use crate::fleet::site::{self, Site};
+use crate::fleet::site::{self, Site, Turns};
 use crate::fleet::systemd;
 use crate::ids::RunId;
 use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish, Queue};
@@ -149,6 +149,7 @@ impl Coordinator {
             grace: config.grace,
             input_bytes: config.input_bytes,
             program: self.setup.program.clone(),
+            turns: Turns::of(&config),
         };
         let masked = site::secrets(&plan);
         let report = reports.about(&run, root);

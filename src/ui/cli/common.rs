@@ -24,7 +24,7 @@ use crate::fleet::member::chance;
 use crate::fleet::open::compile_in;
 use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
-use crate::fleet::site::{self, Environment};
+use crate::fleet::site::{self, Environment, Turns};
 use crate::fleet::spellbook::{self, Page};
 use crate::fleet::{Config, Drive, Finish, Site, local};
 use crate::ids::RunId;
@@ -592,6 +592,7 @@ pub fn drive(
         grace: around.config.grace,
         input_bytes: around.config.input_bytes,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        turns: Turns::of(&around.config),
     };
     let telling = telling(around, options);
     let root = store.root().to_owned();

@@ -239,6 +239,8 @@ fn step_row(step: &StepView, now: Time) -> Vec<String> {
     }
     notes.extend(step.until.map(|until| format!("until {}", until.to_second())));
     notes.extend(step.waits_for.as_ref().map(|glob| format!("for files `{glob}`")));
+    let tree = step.waits_for_worktree.as_ref();
+    notes.extend(tree.map(|tree| format!("waits for worktree {tree}")));
     notes.extend(step.task.as_ref().map(|task| place(&task.task, &task.agent, &task.place)));
     notes.extend(step.usage.as_ref().map(|spent| board::words(&spent.usage)));
     notes.extend(step.error.clone());
