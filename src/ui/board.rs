@@ -6,6 +6,7 @@
 //! **Invariant:** nothing here changes a file. A run is called `running` only if somebody is there
 //! who drives it: what its last owner wrote down before it died is not taken for what is.
 
+mod gates;
 mod members;
 mod runs;
 mod spent;
@@ -31,9 +32,10 @@ use crate::store;
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
 
+pub use gates::{Gate, gates_in, gates_of, that_may_ask};
 pub use members::{Life, Members, WorkerView};
 pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView};
-pub use spent::{RunSpent, words};
+pub use spent::{RunSpent, of_step as step_spent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
 pub use why::{remark, skipped, why_run, why_step, why_task};
 
@@ -86,6 +88,10 @@ impl Board {
         }
         let state_dir = state_dir.to_owned();
         Ok(Board { workspace, state_dir, queue, members, runs, now: SystemClock.now() })
+    }
+
+    pub fn workspace(&self) -> &Workspace {
+        &self.workspace
     }
 
     /// The ids of all runs, newest first.

@@ -5,4 +5,6 @@ pub mod cli;
 pub mod graph;
 mod log;
 mod progress;
+pub mod report;
 mod text;
+pub mod web;

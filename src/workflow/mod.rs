@@ -22,6 +22,7 @@ mod nodes_tests;
 mod nodes_texts;
 pub mod plan;
 pub mod problem;
+pub mod sandbox;
 pub mod settings;
 mod spells;
 mod steps;

@@ -5,9 +5,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::fields::{Fields, Findings, Key, since_1_1};
 use super::plan::{Provider, Version};
 use super::problem::{Place, Problem};
+use super::sandbox::{self, Sandbox};
 use super::steps;
 use super::yaml::{self, Node, Value};
 use crate::ids::name_fault;
@@ -15,7 +18,7 @@ use crate::ids::name_fault;
 /// The inbox of whoever drives runs; no agent can be called so.
 pub const COORDINATOR: &str = "coordinator";
 
-const TOP: [Key; 11] = since_1_1([
+const TOP: [Key; 12] = since_1_1([
     "providers",
     "agents",
     "default_agent",
@@ -27,9 +30,10 @@ const TOP: [Key; 11] = since_1_1([
     "limits",
     "contract_repair",
     "worktree",
+    "notify",
 ]);
 
-const AGENT: [Key; 8] = since_1_1([
+const AGENT: [Key; 9] = since_1_1([
     "provider",
     "model",
     "concurrency",
@@ -38,6 +42,7 @@ const AGENT: [Key; 8] = since_1_1([
     "timeout",
     "env",
     "next",
+    "sandbox",
 ]);
 
 const QUEUE: [Key; 11] = since_1_1([
@@ -55,6 +60,7 @@ const QUEUE: [Key; 11] = since_1_1([
 ]);
 
 const WORKTREE: [Key; 4] = since_1_1(["base_branch", "checks", "check_timeout", "wait"]);
+const NOTIFY: [Key; 4] = since_1_1(["on", "command", "webhook", "timeout"]);
 
 const LIMITS: [Key; 3] = since_1_1(["max_visits", "grace_sec", "input_bytes"]);
 
@@ -77,6 +83,7 @@ pub struct ConfigLayer {
     pub queue: QueueLayer,
     /// Whether what was acknowledged is to survive a power cut.
     pub durable: Option<bool>,
+    pub notify: NotifyLayer,
     pub max_visits: Option<u32>,
     pub grace: Option<Duration>,
     pub input_bytes: Option<u64>,
@@ -94,6 +101,52 @@ pub struct TreeLayer {
     pub wait: Option<Duration>,
 }
 
+/// When the outside is told about a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Occasion {
+    /// It asks a person.
+    Paused,
+    Failed,
+    /// A step failed, and the run waits to be taken up there.
+    Blocked,
+    Completed,
+    Cancelled,
+}
+
+impl Occasion {
+    pub const ALL: [Occasion; 5] = [
+        Occasion::Paused,
+        Occasion::Failed,
+        Occasion::Blocked,
+        Occasion::Completed,
+        Occasion::Cancelled,
+    ];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Occasion::Paused => "paused",
+            Occasion::Failed => "failed",
+            Occasion::Blocked => "blocked",
+            Occasion::Completed => "completed",
+            Occasion::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn is_bad(self) -> bool {
+        matches!(self, Occasion::Failed | Occasion::Blocked)
+    }
+}
+
+/// What one file says about notices.
+#[derive(Debug, Default)]
+pub struct NotifyLayer {
+    pub on: Option<Vec<Occasion>>,
+    pub command: Option<Vec<String>>,
+    pub webhook: Option<String>,
+    pub timeout: Option<Duration>,
+}
+
 /// What one file says about an agent.
 #[derive(Debug)]
 pub struct AgentLayer {
@@ -107,6 +160,7 @@ pub struct AgentLayer {
     pub timeout: Option<Option<Duration>>,
     pub env: Option<Vec<String>>,
     pub next: Option<Vec<String>>,
+    pub sandbox: Option<Sandbox>,
 }
 
 /// What one file says about the queue.
@@ -174,6 +228,9 @@ fn read_top(top: &Fields) -> ConfigLayer {
     if let Some(tree) = section("worktree", &WORKTREE) {
         layer.worktree = worktree(&tree);
     }
+    if let Some(notify) = section("notify", &NOTIFY) {
+        layer.notify = read_notify(&notify);
+    }
     if let Some(limits) = section("limits", &LIMITS) {
         layer.max_visits = number(&limits, "max_visits", 1);
         layer.grace = limits.seconds("grace_sec", true);
@@ -208,6 +265,33 @@ fn read_queue(fields: &Fields) -> QueueLayer {
         task_bytes: fields.integer("task_bytes", 1, 1 << 28),
         world_writable: fields.boolean("world_writable"),
     }
+}
+
+fn read_notify(fields: &Fields) -> NotifyLayer {
+    let occasion = |(word, place): (&str, Place)| {
+        let found = Occasion::ALL.into_iter().find(|occasion| occasion.word() == word);
+        if found.is_none() {
+            let words: Vec<_> = Occasion::ALL.iter().map(|o| format!("`{}`", o.word())).collect();
+            let message = format!("`{word}` of `on` must be one of {}", words.join(", "));
+            fields.findings.error(place, message);
+        }
+        found
+    };
+    let on = fields.texts("on").map(|texts| texts.into_iter().filter_map(occasion).collect());
+    let command: Option<Vec<String>> = fields
+        .texts("command")
+        .map(|texts| texts.into_iter().map(|(text, _)| text.to_owned()).collect());
+    let place = |key: &str| fields.get(key).map_or(fields.node.place, |node| node.place);
+    if command.as_ref().is_some_and(Vec::is_empty) {
+        fields.findings.error(place("command"), "`command` of `notify` names no program");
+    }
+    let webhook = fields.text("webhook").map(str::to_owned);
+    let http = |url: &String| url.starts_with("https://") || url.starts_with("http://");
+    if webhook.as_ref().is_some_and(|url| !http(url)) {
+        let message = "`webhook` of `notify` must begin with `https://` or `http://`";
+        fields.findings.error(place("webhook"), message);
+    }
+    NotifyLayer { on, command, webhook, timeout: fields.duration("timeout", "") }
 }
 
 fn agents(findings: &Findings, node: &Node) -> BTreeMap<String, AgentLayer> {
@@ -254,6 +338,7 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
         timeout: timeout(&fields),
         env: variables(&fields, "env"),
         next: names(&fields, "next", "an agent", agent_fault),
+        sandbox: sandbox::read(&fields, VERSION),
     })
 }
 

@@ -11,6 +11,7 @@ use super::plan::{
     Step, Target, Version, Words,
 };
 use super::problem::{Place, Problem, nearest};
+use super::sandbox;
 use super::settings;
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
@@ -251,8 +252,16 @@ fn read_provider(
     node: &Node,
     version: Version,
 ) -> Option<Provider> {
-    const KEYS: [Key; 6] =
-        since_1_1(["command", "input_mode", "defaults", "adapter", "env", "env_pass"]);
+    const KEYS: [Key; 8] = since_1_1([
+        "command",
+        "input_mode",
+        "defaults",
+        "adapter",
+        "env",
+        "env_pass",
+        "sandbox",
+        "writes",
+    ]);
     let fields = Fields::open(findings, node, format!("provider `{name}`"), &KEYS, version)?;
     let input = fields
         .choice("input_mode", &[("argv", InputMode::Argv), ("stdin", InputMode::Stdin)])
@@ -286,6 +295,8 @@ fn read_provider(
         adapter: fields.choice("adapter", &Kind::ALL).unwrap_or_default(),
         env: parts::env(&fields),
         env_pass: settings::variables(&fields, "env_pass").unwrap_or_default(),
+        sandbox: sandbox::read(&fields, version),
+        writes: sandbox::places(&fields, "writes").unwrap_or_default(),
     })
 }
 

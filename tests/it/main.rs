@@ -21,6 +21,7 @@ mod nodes;
 mod nodes_fleet;
 mod pattern;
 mod runtimes;
+mod sandbox;
 mod signals;
 mod terminal;
 mod tidy;
@@ -64,6 +65,7 @@ fn coded() -> Vec<Trial> {
         nodes::trials(),
         nodes_fleet::trials(),
         runtimes::trials(),
+        sandbox::trials(),
         signals::trials(),
         terminal::trials(),
         tidy::trials(),

@@ -150,6 +150,7 @@ impl Coordinator {
             input_bytes: config.input_bytes,
             program: self.setup.program.clone(),
             turns: Turns::of(&config),
+            sandboxes: crate::fleet::sandboxes::Sandboxes::of(&config, None),
         };
         let masked = site::secrets(&plan);
         let report = reports.about(&run, root);

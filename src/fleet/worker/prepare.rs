@@ -85,6 +85,7 @@ impl Shop {
             mask: self.mask(masked, own),
             program: program.clone(),
             turns: Turns::of(config),
+            sandboxes: self.sandboxes.clone(),
         }
     }
 

@@ -181,6 +181,16 @@ impl StepShown {
         }
     }
 
+    /// How a step is shown whose visit is over.
+    pub fn settled(status: StepStatus) -> StepShown {
+        match status {
+            StepStatus::Completed => StepShown::Completed,
+            StepStatus::Failed => StepShown::Failed,
+            StepStatus::Skipped => StepShown::Skipped,
+            _ => StepShown::Pending,
+        }
+    }
+
     /// Nothing more happens in this visit of the step.
     pub fn is_over(self) -> bool {
         matches!(self, StepShown::Completed | StepShown::Failed | StepShown::Skipped)
@@ -546,12 +556,7 @@ impl Walk<'_> {
             StepState::Ready => StepShown::Ready,
             StepState::Resting { .. } => StepShown::Resting,
             StepState::Asking | StepState::Waiting => StepShown::Asking,
-            StepState::Settled => match slot.status() {
-                StepStatus::Completed => StepShown::Completed,
-                StepStatus::Failed => StepShown::Failed,
-                StepStatus::Skipped => StepShown::Skipped,
-                _ => StepShown::Pending,
-            },
+            StepState::Settled => StepShown::settled(slot.status()),
             StepState::Running if self.run.status != RunStatus::Running => StepShown::Interrupted,
             StepState::Running if sent => match task.map(|task| &task.place) {
                 Some(PlaceView::Waiting { .. }) => StepShown::Waiting,

@@ -8,11 +8,13 @@ mod cancel;
 mod clean;
 mod command;
 mod common;
+mod confine;
 mod coordinator;
 mod decide;
 mod demo;
 mod doctor;
 mod enqueue;
+mod events;
 mod failure;
 mod fleet;
 mod fsck;
@@ -24,6 +26,7 @@ mod processed;
 mod provider;
 mod ps;
 mod queue;
+pub mod report;
 mod request;
 mod resume;
 mod retry;
@@ -88,6 +91,8 @@ enum Verb {
     Ps(ps::PsArgs),
     /// Show what steps and tasks print, also while they do
     Logs(logs::LogsArgs),
+    /// Show everything that happened to a run, also while it does
+    Events(events::EventsArgs),
     /// Say in one sentence why a run or a task is where it is
     Why(why::WhyArgs),
     /// Show what runs ask people, and what to type
@@ -112,6 +117,8 @@ enum Verb {
     Validate(validate::ValidateArgs),
     /// Draw a workflow, or where a run of it stands
     Graph(graph::GraphArgs),
+    /// Write down all that there is to know of a run, as one HTML file
+    Report(report::ReportArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Call a command file directly, or list those that there are
@@ -138,6 +145,9 @@ enum Verb {
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
     Torture(torture::TortureArgs),
+    /// Give up powers and become another program, as steps in a sandbox do
+    #[command(hide = true)]
+    Confine(confine::ConfineArgs),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(crate::offline::Options),
@@ -229,6 +239,7 @@ fn misused(error: &clap::Error) -> Failure {
 fn run_cli(cli: Cli) -> ExitCode {
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
+        Verb::Confine(args) => return confine::main(args),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
@@ -240,6 +251,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Status(args) => status::main(args, &cli.common),
         Verb::Ps(args) => ps::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
+        Verb::Events(args) => events::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
         Verb::Pending(args) => pending::main(args, &cli.common),
         Verb::Approve(args) => decide::approve(args, &cli.common),
@@ -251,6 +263,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
+        Verb::Report(args) => report::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
