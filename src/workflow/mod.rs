@@ -24,6 +24,7 @@ pub mod plan;
 pub mod problem;
 pub mod sandbox;
 pub mod settings;
+pub mod shape;
 mod spells;
 mod steps;
 mod steps_parts;

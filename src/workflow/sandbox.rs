@@ -11,8 +11,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fields::{Fields, Findings, Key, since_1_1};
+use super::fields::{Fields, Findings};
 use super::plan::Version;
+use super::shape::settings::SANDBOX;
 use super::yaml::{Node, Value};
 
 /// What a child may do.
@@ -64,9 +65,8 @@ pub enum Level {
     Workspace,
 }
 
-const LEVELS: [(&str, Level); 3] =
+pub(super) const LEVELS: [(&str, Level); 3] =
     [("none", Level::None), ("read-only", Level::ReadOnly), ("workspace", Level::Workspace)];
-const KEYS: [Key; 4] = since_1_1(["level", "write", "read", "network"]);
 
 /// Reads `sandbox` of an agent or a provider.
 pub(super) fn read(fields: &Fields, version: Version) -> Option<Sandbox> {
@@ -79,7 +79,7 @@ pub(super) fn read(fields: &Fields, version: Version) -> Option<Sandbox> {
 }
 
 fn read_map(findings: &Findings, node: &Node, version: Version) -> Option<Sandbox> {
-    let fields = Fields::open(findings, node, "`sandbox`", &KEYS, version)?;
+    let fields = Fields::open(findings, node, "`sandbox`", &SANDBOX, version)?;
     let sandbox = Sandbox {
         level: fields.choice("level", &LEVELS).unwrap_or_default(),
         write: places(&fields, "write").unwrap_or_default(),

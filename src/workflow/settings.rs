@@ -7,62 +7,18 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::fields::{Fields, Findings, Key, since_1_1};
+use super::fields::{Fields, Findings};
 use super::plan::{Provider, Version};
 use super::problem::{Place, Problem};
 use super::sandbox::{self, Sandbox};
+use super::shape::Table;
+use super::shape::settings::{AGENT, LIMITS, NOTIFY, QUEUE, TOP, WORKTREE};
 use super::steps;
 use super::yaml::{self, Node, Value};
 use crate::ids::name_fault;
 
 /// The inbox of whoever drives runs; no agent can be called so.
 pub const COORDINATOR: &str = "coordinator";
-
-const TOP: [Key; 12] = since_1_1([
-    "providers",
-    "agents",
-    "default_agent",
-    "command_agent",
-    "default_provider",
-    "env_pass",
-    "queue",
-    "durability",
-    "limits",
-    "contract_repair",
-    "worktree",
-    "notify",
-]);
-
-const AGENT: [Key; 9] = since_1_1([
-    "provider",
-    "model",
-    "concurrency",
-    "system_prompt",
-    "spell",
-    "timeout",
-    "env",
-    "next",
-    "sandbox",
-]);
-
-const QUEUE: [Key; 11] = since_1_1([
-    "beat_sec",
-    "lease_sec",
-    "poll_ms",
-    "idle_poll_ms",
-    "settle_ms",
-    "drain_sec",
-    "crash_limit",
-    "follow_up_depth",
-    "follow_up_count",
-    "task_bytes",
-    "world_writable",
-]);
-
-const WORKTREE: [Key; 4] = since_1_1(["base_branch", "checks", "check_timeout", "wait"]);
-const NOTIFY: [Key; 4] = since_1_1(["on", "command", "webhook", "timeout"]);
-
-const LIMITS: [Key; 3] = since_1_1(["max_visits", "grace_sec", "input_bytes"]);
 
 /// Settings are not versioned; they know what the first version of a workflow knows.
 const VERSION: Version = Version::V1_1;
@@ -205,9 +161,9 @@ fn worktree(tree: &Fields) -> TreeLayer {
 
 fn read_top(top: &Fields) -> ConfigLayer {
     let findings = top.findings;
-    let section = |key: &str, keys: &[Key]| {
+    let section = |key: &str, table: &Table| {
         let node = top.get(key).filter(|node| !matches!(node.value, Value::Null))?;
-        Fields::open(findings, node, format!("`{key}`"), keys, VERSION)
+        Fields::open(findings, node, format!("`{key}`"), table, VERSION)
     };
     let mut layer = ConfigLayer {
         agents: top.get("agents").map(|node| agents(findings, node)).unwrap_or_default(),

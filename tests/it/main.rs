@@ -22,6 +22,7 @@ mod nodes_fleet;
 mod pattern;
 mod runtimes;
 mod sandbox;
+mod schema;
 mod signals;
 mod terminal;
 mod tidy;
@@ -65,6 +66,7 @@ fn coded() -> Vec<Trial> {
         nodes::trials(),
         nodes_fleet::trials(),
         runtimes::trials(),
+        schema::trials(),
         sandbox::trials(),
         signals::trials(),
         terminal::trials(),

@@ -19,6 +19,7 @@ mod failure;
 mod fleet;
 mod fsck;
 mod graph;
+mod init;
 mod logs;
 mod offline;
 mod pending;
@@ -32,6 +33,7 @@ mod resume;
 mod retry;
 mod run;
 mod run_step;
+mod schema;
 mod show;
 mod signals;
 mod spell;
@@ -69,6 +71,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Make a workspace to begin with: a workflow, prompts, settings, inboxes
+    Init(init::InitArgs),
     /// Run a workflow from the beginning
     Run(run::RunArgs),
     /// Go on with a run that failed or was stopped
@@ -115,6 +119,8 @@ enum Verb {
     Enqueue(enqueue::EnqueueArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
+    /// Print JSON Schemas, for editors that help with workflows and settings
+    Schema(schema::SchemaArgs),
     /// Draw a workflow, or where a run of it stands
     Graph(graph::GraphArgs),
     /// Write down all that there is to know of a run, as one HTML file
@@ -239,6 +245,7 @@ fn misused(error: &clap::Error) -> Failure {
 fn run_cli(cli: Cli) -> ExitCode {
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
+        Verb::Init(args) => init::main(args, &cli.common),
         Verb::Confine(args) => return confine::main(args),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
@@ -262,6 +269,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Schema(args) => schema::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Report(args) => report::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
