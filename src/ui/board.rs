@@ -13,6 +13,7 @@ mod memory;
 mod runs;
 mod spent;
 mod tasks;
+mod turns;
 mod why;
 
 use std::cmp::Reverse;

@@ -122,6 +122,8 @@ fn notes(step: &StepView) -> Vec<String> {
         notes.push(format!("attempt {}", step.attempt));
     }
     notes.extend(stands(step));
+    let tree = step.waits_for_worktree.as_ref();
+    notes.extend(tree.map(|tree| format!("waits for worktree {tree}")));
     notes.extend(step.task.as_ref().map(|task| place(&task.task, &task.agent, &task.place)));
     notes.extend(step.usage.as_ref().map(|spent| board::words(&spent.usage)));
     notes.extend(step.error.clone());

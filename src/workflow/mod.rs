@@ -39,7 +39,7 @@ pub use plan::Plan;
 pub use problem::{Place, Problem, Severity};
 pub use settings::{ConfigLayer, read_config};
 
-use plan::Provider;
+use plan::{Checks, Provider};
 
 /// A plan, and what its author should know about it.
 #[derive(Debug)]
@@ -61,6 +61,11 @@ pub trait Configured {
     /// Whether an agent is asked once more that does not say how its work went.
     fn contract_repair(&self) -> bool {
         false
+    }
+
+    /// What must succeed in a merged tree, where a merge says nothing of its own.
+    fn checks(&self) -> Checks {
+        Checks::default()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::exec::{self, Stop};
 use crate::fleet::drive::Drive;
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::{self, Asked, COORDINATOR, RunTask};
-use crate::fleet::site::{self, Site};
+use crate::fleet::site::{self, Site, Turns};
 use crate::fleet::systemd;
 use crate::ids::RunId;
 use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish, Queue};
@@ -150,6 +150,7 @@ impl Coordinator {
             input_bytes: config.input_bytes,
             parking: None,
             program: self.setup.program.clone(),
+            turns: Turns::of(&config),
             sandboxes: crate::fleet::sandboxes::Sandboxes::of(&config, None),
         };
         let masked = site::secrets(&plan);

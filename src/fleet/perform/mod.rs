@@ -131,11 +131,18 @@ pub fn run_on(
         note_environment(site, &work, &env, &hidden);
     }
     let began = Instant::now();
-    let entered = match work.worktree.as_ref().map(|tree| tree::enter(site, &work, tree)) {
+    let entered = match &work.worktree {
         None => None,
-        Some(Ok(entered)) => Some(entered),
-        Some(Err(record)) => return Some(unready(site, *record, began)),
+        Some(tree) => match tree::enter(site, &work, tree, mark, stop)? {
+            Ok(entered) => Some(entered),
+            Err(record) => return Some(unready(site, *record, began)),
+        },
     };
+    if let (Some(_), Some(limit)) = (&work.limit, work.timeout_ms) {
+        // What is around the step counts the time that was waited, too.
+        let waited = began.elapsed().as_millis() as u64;
+        work.to_mut().timeout_ms = Some(limit.saturating_sub(waited).max(1));
+    }
     let cwd = entered.as_ref().map_or(site.cwd(), |entered| entered.cwd());
     let step = work.step.clone();
     let confined = match confine::confine(site, &work, entered.as_ref()) {

@@ -20,7 +20,8 @@ use crate::store::{self, History, lock};
 use crate::time::Time;
 use crate::ui::text::log_line;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block, Step};
+use crate::workflow::plan::{Action, Block, Isolation, Step};
+use crate::worktree::Waiter;
 
 /// How many of the latest events are shown.
 const EVENTS: usize = 5;
@@ -241,6 +242,9 @@ pub struct StepView {
     /// The files it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
+    /// The worktree it waits for, and who has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for_worktree: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -601,6 +605,7 @@ impl Walk<'_> {
                 _ => None,
             },
             waits_for: self.waits_for(at).filter(|_| out),
+            waits_for_worktree: if out { self.waits_for_tree(at, slot) } else { None },
             usage: spent::of_step(&record),
             error: record.error.map(|error| one_line(&error.message)),
             items: slot.each.as_deref().filter(|_| !rounds).map(items),
@@ -682,6 +687,13 @@ impl Walk<'_> {
             StepState::Running if self.driven => StepShown::Running,
             StepState::Running => StepShown::Interrupted,
         }
+    }
+
+    fn waits_for_tree(&self, at: &Address, slot: &Slot) -> Option<String> {
+        let (bead, isolation) = self.run.bead_of(at.step_of(self.plan))?;
+        let tree = bead.get("id")?.as_str().filter(|_| isolation == Isolation::Worktree)?;
+        let (run, step) = (Some(self.run.id.to_string()), at.path(self.plan).to_string());
+        self.board.waits_for_tree(tree, &Waiter { run, step, attempt: slot.attempts })
     }
 
     fn waits_for(&self, at: &Address) -> Option<String> {

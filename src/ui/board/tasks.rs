@@ -35,6 +35,9 @@ pub struct TaskView {
     pub crashes: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
+    /// The worktree that whoever claimed it waits for, and who has that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for_worktree: Option<String>,
     #[serde(flatten)]
     pub place: PlaceView,
 }
@@ -175,7 +178,11 @@ impl Board {
                 ended(*end, name, &status)
             }
         };
-        Ok(view(name, agent, &document, place))
+        let mut view = view(name, agent, &document, place);
+        if let PlaceView::Claimed { .. } = view.place {
+            view.waits_for_worktree = self.task_waits(&document, &view.task, name.attempt);
+        }
+        Ok(view)
     }
 
     /// How it stands with the provider of a waiting task, where that is left alone.
@@ -340,6 +347,7 @@ fn view(name: &TaskName, agent: &str, document: &Map<String, Value>, place: Plac
         attempt: name.attempt,
         crashes: name.crashes,
         created_at: text("created_at"),
+        waits_for_worktree: None,
         place,
     }
 }

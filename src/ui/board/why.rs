@@ -212,6 +212,10 @@ fn why_current(run: &RunView, steps: &[StepView]) -> String {
 /// Why a step is in the state it is in.
 fn sentence(run: &RunView, step: &StepView) -> String {
     let (name, unit) = (&step.step, run.unit);
+    let lives = matches!(step.state, StepShown::Running);
+    if let Some(tree) = step.waits_for_worktree.as_ref().filter(|_| lives) {
+        return format!("{unit} `{name}` waits for worktree {tree}");
+    }
     if let Some(task) = &step.task {
         return format!("{unit} `{name}` {}", placed(task));
     }
@@ -308,7 +312,12 @@ fn placed(task: &TaskView) -> String {
                     "is claimed by worker {on}{since}; whether that lives shows only in its next \
                      beat"
                 ),
-                Life::Alive => format!("is being executed by worker {on}{since}"),
+                Life::Alive => match &task.waits_for_worktree {
+                    Some(tree) => {
+                        format!("was claimed by worker {on}{since} and waits for worktree {tree}")
+                    }
+                    None => format!("is being executed by worker {on}{since}"),
+                },
             }
         }
         PlaceView::Processed(ended) => format!("was processed by worker {}", ended.worker),
@@ -378,6 +387,7 @@ mod tests {
             attempt: 1,
             crashes: 0,
             created_at: None,
+            waits_for_worktree: None,
             place,
         }
     }
@@ -407,6 +417,7 @@ mod tests {
             duration_ms: None,
             until: None,
             waits_for: None,
+            waits_for_worktree: None,
             usage: None,
             error: None,
             items: None,

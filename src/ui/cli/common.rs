@@ -27,7 +27,7 @@ use crate::fleet::open::compile_in;
 use crate::fleet::parking::Parking;
 use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
-use crate::fleet::site::{self, Environment};
+use crate::fleet::site::{self, Environment, Turns};
 use crate::fleet::spellbook::{self, Page};
 use crate::fleet::{Config, Drive, Finish, Report, Site, local};
 use crate::ids::RunId;
@@ -647,6 +647,7 @@ pub fn drive_to_end(
             around.config.back_off_max,
             true,
         ))),
+        turns: Turns::of(&around.config),
         program: site::program(),
         sandboxes: crate::fleet::sandboxes::Sandboxes::of(&around.config, None),
     };

@@ -161,8 +161,9 @@ impl Eyes {
     fn board(&self) -> Result<Board, Failure> {
         let workspace = common::open_workspace(&self.around)?;
         let (dir, queue) = (&self.around.state_dir, self.queue.clone());
-        let beat = self.around.config.queue.beat;
-        Board::look_again(workspace, dir, queue, beat, &self.memory)
+        let config = self.around.config.clone();
+        let beat = config.queue.beat;
+        Board::look_again(workspace, dir, queue, beat, config, &self.memory)
             .map_err(|error| show::unreadable(&error))
     }
 
