@@ -1,6 +1,6 @@
 //! The hands of a run in a fleet: tasks for agents, and a pool for what is done here.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 
 use super::{Heard, Out};
@@ -12,6 +12,7 @@ use crate::fleet::member::unguessable;
 use crate::fleet::pool::Pool;
 use crate::fleet::post::{self, StepTask};
 use crate::fleet::work::Work;
+use crate::host;
 use crate::queue::{FsQueue, Task};
 use crate::store::StoreError;
 use crate::time::{Clock, SystemClock};
@@ -26,7 +27,7 @@ pub(super) struct FleetHands<'a> {
     pub(super) stop: &'a Stop,
     pub(super) tell: &'a Sender<Heard>,
     pub(super) pool: &'a mut Pool,
-    pub(super) out: &'a mut HashMap<String, Out>,
+    pub(super) out: &'a mut BTreeMap<String, Out>,
     pub(super) outbox: &'a mut Vec<Task>,
     pub(super) here: usize,
 }
@@ -80,10 +81,11 @@ impl FleetHands<'_> {
             let performed = launch.perform(&stop).map(Box::new);
             let Launch { run, step, attempt, .. } = launch;
             let _ = tell.send(Heard::Done { run, step, attempt, performed });
+            host::poke();
         };
         // Whoever only waits must not keep others from working.
         if waits {
-            std::thread::spawn(execute);
+            drop(host::spawn(execute));
         } else {
             self.pool.give(execute);
         }
