@@ -51,7 +51,8 @@ struct Known {
     executions: Vec<Execution>,
     /// When a claim was taken from its holder by somebody else.
     taken: BTreeMap<String, Us>,
-    beats: BTreeMap<String, Us>,
+    /// When a process beat last, and how long it had been silent then.
+    beats: BTreeMap<String, (Us, Us)>,
     workers: BTreeMap<String, usize>,
     held_back: BTreeMap<PathBuf, Vec<u8>>,
     violations: Vec<String>,
@@ -106,7 +107,9 @@ impl Judge {
 
     pub fn beaten(&self, path: &Path, now: Us) {
         let worker = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        self.known().beats.insert(worker, now);
+        let mut known = self.known();
+        let beat = known.beats.entry(worker).or_insert((now, 0));
+        *beat = (now, now - beat.0);
     }
 
     /// A person was told that something is done.
@@ -445,24 +448,26 @@ fn is_of(status: &Map<String, Value>, name: &ClaimName) -> bool {
 }
 
 /// A holder: whether its process lives, and when it beat last.
-type Holder<'a> = Box<dyn Fn(&str) -> Option<(usize, bool, Us)> + 'a>;
+type Holder<'a> = Box<dyn Fn(&str) -> Option<(usize, bool, (Us, Us))> + 'a>;
 
 fn known_of<'a>(
     workers: &'a BTreeMap<String, usize>,
-    beats: &'a BTreeMap<String, Us>,
+    beats: &'a BTreeMap<String, (Us, Us)>,
     sched: &'a Sched,
 ) -> Holder<'a> {
     Box::new(move |worker| {
         let process = *workers.get(worker)?;
         let alive = sched.state().processes[process].alive;
-        Some((process, alive, beats.get(worker).copied().unwrap_or(0)))
+        Some((process, alive, beats.get(worker).copied().unwrap_or((0, 0))))
     })
 }
 
 /// I9: a claim is taken from one who lives only after it was silent for a lease.
 fn early(holder: Holder, claim: &ClaimName, mover: usize, now: Us) -> Option<String> {
-    let (process, alive, beat) = holder(&claim.worker)?;
-    let silent = now.saturating_sub(beat);
+    let (process, alive, (beat, before)) = holder(&claim.worker)?;
+    // One that wakes up while it is being buried has been silent long enough.
+    let since = now.saturating_sub(beat);
+    let silent = if since < 2 * BEAT { since.max(before) } else { since };
     let early = process != mover && alive && silent + STALE + BEAT / 2 < LEASE;
     early.then(|| {
         let silent = silent as f64 / 1e6;

@@ -5,8 +5,8 @@
 //! was appended, and the old, the new or nothing of what was rewritten.
 //!
 //! **Shared.** Names are decided by the server and last. A machine that dies loses what it wrote
-//! and did not sync. A listing is true. A file that another machine has made, moved or written a
-//! moment ago may be opened as it was before, for a bounded time.
+//! and did not sync. A listing is true. A name that a machine has opened, or looked for in vain, may
+//! be opened as it was then for a bounded time, whatever other machines did since.
 //!
 //! Any call may fail, before or after it did what was asked; half of a write may be done.
 
@@ -28,11 +28,8 @@ use crate::random::Random;
 struct Inode {
     written: Vec<u8>,
     synced: Vec<u8>,
-    /// What it was before the last change, by whom and when that was.
-    before: Vec<u8>,
-    changed: (usize, Us),
-    /// Who gave it its name, and when.
-    placed: (usize, Us),
+    /// Which machine wrote it last.
+    writer: usize,
 }
 
 #[derive(Default)]
@@ -84,8 +81,8 @@ pub struct Image {
     dirs: HashMap<PathBuf, Dir>,
     inodes: Vec<Inode>,
     pending: Vec<Change>,
-    /// Names that were taken away, when and by whom.
-    ghosts: HashMap<PathBuf, (usize, Us, usize)>,
+    /// What machines saw when they opened names, and when.
+    seen: HashMap<(usize, PathBuf), (Us, Option<Vec<u8>>)>,
     random: Random,
     pub weather: Weather,
     pub failed_calls: u64,
@@ -202,13 +199,13 @@ impl Image {
             dir.names = dir.durable.clone();
         }
         self.lose_contents(None);
-        self.ghosts.clear();
+        self.seen.clear();
     }
 
     fn lose_contents(&mut self, host: Option<usize>) {
         for number in 0..self.inodes.len() {
             let inode = &self.inodes[number];
-            if inode.written == inode.synced || host.is_some_and(|host| inode.changed.0 != host) {
+            if inode.written == inode.synced || host.is_some_and(|host| inode.writer != host) {
                 continue;
             }
             let kept = if inode.written.starts_with(&inode.synced) {
@@ -224,35 +221,38 @@ impl Image {
             };
             let inode = &mut self.inodes[number];
             inode.synced = kept.clone();
-            inode.before = kept.clone();
             inode.written = kept;
         }
     }
 
-    fn is_recent(&mut self, changed: (usize, Us), host: usize, now: Us) -> bool {
+    /// What a machine's cache says of a name that it has opened a moment ago.
+    fn cached(&mut self, path: &Path, host: usize, now: Us) -> Option<Option<Vec<u8>>> {
         let stale = self.weather.stale;
-        let recent = stale > 0 && changed.0 != host && now < changed.1 + stale;
-        recent && self.random.below(3) == 0
+        if stale == 0 {
+            return None;
+        }
+        let (at, seen) = self.seen.get(&(host, path.to_owned()))?;
+        let seen = (now < at + stale).then(|| seen.clone())?;
+        self.random.coin().then_some(seen)
+    }
+
+    /// A machine knows what it did itself.
+    fn forget(&mut self, path: &Path, host: usize) {
+        if self.weather.stale > 0 {
+            self.seen.remove(&(host, path.to_owned()));
+        }
     }
 
     /// What a machine sees when it opens a name.
     fn open(&mut self, path: &Path, host: usize, now: Us) -> io::Result<Vec<u8>> {
-        let Some(number) = self.find(path) else {
-            if let Some((inode, gone, by)) = self.ghosts.get(path).copied()
-                && self.is_recent((by, gone), host, now)
-            {
-                return Ok(self.inodes[inode].written.clone());
-            }
-            return Err(missing());
-        };
-        let (placed, changed) = (self.inodes[number].placed, self.inodes[number].changed);
-        if self.is_recent(placed, host, now) {
-            return Err(missing());
+        if let Some(seen) = self.cached(path, host, now) {
+            return seen.ok_or_else(missing);
         }
-        if self.is_recent(changed, host, now) {
-            return Ok(self.inodes[number].before.clone());
+        let found = self.find(path).map(|inode| self.inodes[inode].written.clone());
+        if self.weather.stale > 0 {
+            self.seen.insert((host, path.to_owned()), (now, found.clone()));
         }
-        Ok(self.inodes[number].written.clone())
+        found.ok_or_else(missing)
     }
 }
 
@@ -268,7 +268,7 @@ impl Volume {
             dirs: HashMap::new(),
             inodes: Vec::new(),
             pending: Vec::new(),
-            ghosts: HashMap::new(),
+            seen: HashMap::new(),
             random: Random::new(seed),
             weather: Weather::default(),
             failed_calls: 0,
@@ -352,30 +352,23 @@ impl Volume {
         }
     }
 
-    fn put(image: &mut Image, path: &Path, host: usize, now: Us) -> io::Result<usize> {
+    fn put(image: &mut Image, path: &Path, host: usize) -> io::Result<usize> {
+        image.forget(path, host);
         if let Some(inode) = image.find(path) {
             return Ok(inode);
         }
         let inode = image.inodes.len();
         let (dir, name) = place(path);
         image.dir(&dir)?.names.insert(name.clone(), inode);
-        let placed = (host, now);
-        image.inodes.push(Inode { placed, changed: placed, ..Inode::default() });
+        image.inodes.push(Inode { writer: host, ..Inode::default() });
         image.pending.push(Change::Put((dir, name), inode));
         Ok(inode)
     }
 
-    fn change(
-        image: &mut Image,
-        inode: usize,
-        host: usize,
-        now: Us,
-        change: impl FnOnce(&mut Vec<u8>),
-    ) {
+    fn change(image: &mut Image, inode: usize, host: usize, change: impl FnOnce(&mut Vec<u8>)) {
         let inode = &mut image.inodes[inode];
-        inode.before = inode.written.clone();
         change(&mut inode.written);
-        inode.changed = (host, now);
+        inode.writer = host;
     }
 
     /// On a server's disk names last at once.
@@ -400,17 +393,14 @@ impl Volume {
             return self.rename_dir(image, from, to);
         }
         let inode = image.find(from).ok_or_else(missing)?;
-        if self.shared {
-            let placed = image.inodes[inode].placed;
-            if image.is_recent(placed, host, now) {
-                return Err(missing());
-            }
+        if image.cached(from, host, now) == Some(None) {
+            return Err(missing());
         }
+        image.forget(from, host);
+        image.forget(to, host);
         image.dir(&target.0)?;
         image.dir(&source.0)?.names.remove(&source.1);
         image.dir(&target.0)?.names.insert(target.1.clone(), inode);
-        image.inodes[inode].placed = (host, now);
-        image.ghosts.insert(from.to_owned(), (inode, now, host));
         image.pending.push(Change::Move(source, target, inode));
         self.settle(image);
         self.judge.moved(from, to, &image.inodes[inode].written, now);
@@ -446,38 +436,37 @@ impl Disk for Volume {
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let half = self.image().random.below(bytes.len() + 1);
         let here_path = super::plant::journal(self.planted, path);
-        let done = self.call(true, |image, host, now| {
-            let inode = Self::put(image, &here_path, host, now)?;
+        let done = self.call(true, |image, host, _| {
+            let inode = Self::put(image, &here_path, host)?;
             self.settle(image);
-            Self::change(image, inode, host, now, |written| written.extend_from_slice(bytes));
+            Self::change(image, inode, host, |written| written.extend_from_slice(bytes));
             Ok(())
         });
         let failed = done.as_ref().err().and_then(io::Error::raw_os_error);
         if failed == Some(Errno::ENOSPC as i32) && half > 0 && half < bytes.len() {
             // The last block was still there.
-            let now = self.sched.now();
             let mut image = self.image();
             if let Some(inode) = image.find(path) {
                 let host = here().host();
-                Self::change(&mut image, inode, host, now, |w| w.extend_from_slice(&bytes[..half]));
+                Self::change(&mut image, inode, host, |w| w.extend_from_slice(&bytes[..half]));
             }
         }
         done
     }
 
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
-        self.call(false, |image, host, now| {
+        self.call(false, |image, host, _| {
             let inode = image.find(path).ok_or_else(missing)?;
-            Self::change(image, inode, host, now, |written| written.truncate(len as usize));
+            Self::change(image, inode, host, |written| written.truncate(len as usize));
             Ok(())
         })
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.call(true, |image, host, now| {
-            let inode = Self::put(image, path, host, now)?;
+        self.call(true, |image, host, _| {
+            let inode = Self::put(image, path, host)?;
             self.settle(image);
-            Self::change(image, inode, host, now, |written| *written = bytes.to_vec());
+            Self::change(image, inode, host, |written| *written = bytes.to_vec());
             Ok(())
         })
     }
@@ -490,13 +479,13 @@ impl Disk for Volume {
                 self.judge.hold_back(path, bytes);
                 return Ok(());
             }
-            self.call(true, |image, host, now| {
+            self.call(true, |image, host, _| {
                 if image.find(path).is_some() {
                     return Err(Errno::EEXIST.into());
                 }
-                let inode = Self::put(image, path, host, now)?;
+                let inode = Self::put(image, path, host)?;
                 self.settle(image);
-                Self::change(image, inode, host, now, |written| *written = bytes.clone());
+                Self::change(image, inode, host, |written| *written = bytes.clone());
                 Ok(())
             })
         };
@@ -510,9 +499,9 @@ impl Disk for Volume {
 
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.call(true, |image, host, now| {
-            let inode = Self::put(image, path, host, now)?;
+            let inode = Self::put(image, path, host)?;
             self.settle(image);
-            Self::change(image, inode, host, now, |written| {
+            Self::change(image, inode, host, |written| {
                 written.resize(written.len().max(bytes.len()), 0);
                 written[..bytes.len()].copy_from_slice(bytes);
             });
@@ -541,9 +530,9 @@ impl Disk for Volume {
         if self.planted == Fault::CopyForRename {
             let bytes = self.read(from)?;
             self.call(true, |image, host, now| {
-                let inode = Self::put(image, to, host, now)?;
+                let inode = Self::put(image, to, host)?;
                 self.settle(image);
-                Self::change(image, inode, host, now, |written| *written = bytes.clone());
+                Self::change(image, inode, host, |written| *written = bytes.clone());
                 image.inodes[inode].synced = bytes.clone();
                 self.judge.moved(from, to, &bytes, now);
                 Ok(())
@@ -559,8 +548,8 @@ impl Disk for Volume {
                 return Ok(());
             }
             if let Some((path, bytes)) = self.judge.held_back(to) {
-                let inode = Self::put(image, &path, host, now)?;
-                Self::change(image, inode, host, now, |written| *written = bytes);
+                let inode = Self::put(image, &path, host)?;
+                Self::change(image, inode, host, |written| *written = bytes);
             }
             done
         });
@@ -578,7 +567,7 @@ impl Disk for Volume {
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.call(true, |image, host, now| {
+        self.call(true, |image, host, _| {
             let inode = image.find(from).ok_or_else(missing)?;
             if image.find(to).is_some() {
                 return Err(Errno::EEXIST.into());
@@ -588,7 +577,7 @@ impl Disk for Volume {
                 return Ok(());
             }
             image.dir(&dir)?.names.insert(name.clone(), inode);
-            image.inodes[inode].placed = (host, now);
+            image.forget(to, host);
             image.pending.push(Change::Put((dir, name), inode));
             self.settle(image);
             Ok(())
@@ -644,11 +633,11 @@ impl Disk for Volume {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.call(false, |image, host, now| {
+        self.call(false, |image, host, _| {
             let inode = image.find(path).ok_or_else(missing)?;
             let (dir, name) = place(path);
             image.dir(&dir)?.names.remove(&name);
-            image.ghosts.insert(path.to_owned(), (inode, now, host));
+            image.forget(path, host);
             image.pending.push(Change::Take((dir, name), inode));
             self.settle(image);
             Ok(())

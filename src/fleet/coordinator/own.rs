@@ -181,7 +181,7 @@ impl Coordinator {
         if self.is_asked_to_cancel(&run) {
             held.cancelling = true;
             held.stop.request(1);
-        } else if held.claim.name.task.attempt > 1 && !held.drive.is_over() {
+        } else if was_driven(&held) && !held.drive.is_over() {
             let event = poison(&held)
                 .unwrap_or_else(|| Event::Resumed { policy: held.drive.run.origin.policy.clone() });
             let recorded = self.with(&mut held, |drive, reins| drive.record(reins, event));
@@ -314,6 +314,12 @@ impl Coordinator {
             reports.left(&held.drive.run, Left::Lost);
         }
     }
+}
+
+/// Whether somebody drove the run before. A power cut may take a claim back, which is not synced,
+/// and leave what its holder had begun: the claim is the first one again, and the run is not new.
+fn was_driven(held: &Held) -> bool {
+    held.claim.name.task.attempt > 1 || !held.drive.cut_off().is_empty()
 }
 
 /// The end of an attempt that its coordinators died over, one after the other.
