@@ -13,6 +13,8 @@ use crate::queue::{ClaimName, End, TaskName, seal};
 
 /// How long a holder may be silent.
 pub const LEASE: Us = 6 * SECOND;
+/// What a forged status says.
+pub const FORGED: &str = "forged";
 /// How often it beats.
 pub const BEAT: Us = SECOND;
 
@@ -33,6 +35,7 @@ struct Task {
     trail: Vec<PathBuf>,
     payload: Vec<u8>,
     ended: Option<ClaimName>,
+    ended_at: Option<Us>,
     ticket: Option<String>,
 }
 
@@ -160,6 +163,23 @@ impl Judge {
         }
     }
 
+    /// Whether a name is one of a task that has ended.
+    pub fn is_end(&self, path: &Path) -> bool {
+        matches!(self.spot(path), Spot::Ended(..))
+    }
+
+    /// When the task of a run ended, which is the first of its batch.
+    pub fn ended_at(&self, run: &str) -> Option<Us> {
+        let known = self.known();
+        let of_run = |task: &&Task| {
+            let document = seal::unseal(&task.payload).unwrap_or_default();
+            document.get("kind").is_some_and(|kind| kind == "run")
+                && document.get("run_id").is_some_and(|id| id == run)
+        };
+        let found = known.tasks.values().filter(of_run).filter_map(|task| task.ended_at).max();
+        found
+    }
+
     /// A file was moved.
     pub fn moved(&self, from: &Path, to: &Path, bytes: &[u8], now: Us) {
         let (source, target) = (self.spot(from), self.spot(to));
@@ -188,8 +208,9 @@ impl Judge {
         }
         let mover = here().process;
         let claims = |task: &Task, attempt: u32| {
-            let of = |path: &PathBuf| matches!(self.spot(path), Spot::Claimed(n) if n.task.attempt == attempt);
-            task.trail.iter().filter(|path| of(path)).count()
+            let spots = task.trail.iter().map(|path| self.spot(path));
+            let of = |spot: &Spot| matches!(spot, Spot::Claimed(n) if n.task.attempt == attempt);
+            spots.filter(of).count()
         };
         match (&source, &target) {
             (Spot::Tmp, Spot::Inbox(_)) => {
@@ -230,6 +251,7 @@ impl Judge {
                     wrong.push(format!("I4: {id} ended twice"));
                 }
                 task.ended = Some(name.clone());
+                task.ended_at = Some(now);
                 wrong.extend(early(
                     known_of(&known.workers, &known.beats, &self.sched),
                     claim,
@@ -339,6 +361,9 @@ impl Judge {
 
     /// A coordinator recorded a result: it must be of an execution that was committed.
     pub fn recorded(&self, run: &str, step: &str, output: Option<&str>) {
+        if output == Some(FORGED) {
+            self.violation(format!("{run} {step} goes by a forged status"));
+        }
         let Some(number) = output.and_then(|text| text.strip_prefix("execution ")) else { return };
         let known = self.known();
         let Ok(number) = number.parse::<usize>() else { return };

@@ -11,6 +11,7 @@
 //! `ORCHESTRATE_SIM_SEED=7` plays one seed and tells all of it; `ORCHESTRATE_SIM_RUNS=100000` plays
 //! more.
 
+mod failing;
 mod judge;
 mod plant;
 mod sched;

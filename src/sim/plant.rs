@@ -25,7 +25,7 @@ pub enum Fault {
     AnyTicket,
     /// A holder is dead after a moment without a beat.
     HastyReaper,
-    /// Nobody stops what others may have taken over.
+    /// Whoever was fenced ends the task all the same.
     NoFence,
     /// All owners of a run write one journal.
     OneJournal,

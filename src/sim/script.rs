@@ -58,8 +58,8 @@ fn steps(random: &mut Random) -> Story {
         match random.below(8) {
             0 => {
                 text += &format!(
-                    "  - name: loop{number}\n    for_each:\n      items: [a, b]\n      steps:\n        \
-                     - {{ name: ok, command: [x]{to} }}\n"
+                    "  - name: loop{number}\n    for_each:\n      items: [a, b]\n      \
+                     steps:\n        - {{ name: ok, command: [x]{to} }}\n"
                 );
                 if reached {
                     executed.extend((0..2).map(|item| format!("loop{number}.{item}.ok")));
@@ -74,9 +74,8 @@ fn steps(random: &mut Random) -> Story {
             }
             2 if number + 1 < count => {
                 // A failure that leads past the next step, to the end.
-                text += &format!(
-                    "  - {{ name: bad{number}, command: [x], on: {{ failure: {{ goto: _end }} }}{to} }}\n"
-                );
+                let on = "on: { failure: { goto: _end } }";
+                text += &format!("  - {{ name: bad{number}, command: [x], {on}{to} }}\n");
                 if reached {
                     executed.insert(format!("bad{number}"));
                     skip_to = count;

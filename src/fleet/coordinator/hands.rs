@@ -13,13 +13,14 @@ use crate::fleet::pool::Pool;
 use crate::fleet::post::{self, StepTask};
 use crate::fleet::work::Work;
 use crate::host;
-use crate::queue::{FsQueue, Task};
+use crate::queue::{ClaimName, FsQueue, Task};
 use crate::store::StoreError;
 use crate::time::{Clock, SystemClock};
 
 /// The hands of a run in a fleet: tasks for agents, and a pool for what is done here.
 pub(super) struct FleetHands<'a> {
     pub(super) queue: &'a FsQueue,
+    pub(super) claim: &'a ClaimName,
     pub(super) config: &'a Config,
     pub(super) run_root: String,
     pub(super) debug: bool,
@@ -75,12 +76,12 @@ impl FleetHands<'_> {
 
     fn execute_here(&mut self, launch: Launch) {
         self.here += 1;
-        let (tell, stop) = (self.tell.clone(), self.stop.clone());
+        let (tell, stop, claim) = (self.tell.clone(), self.stop.clone(), self.claim.clone());
         let waits = matches!(launch.job, Job::Wait(_) | Job::Merge(_));
         let execute = move || {
             let performed = launch.perform(&stop).map(Box::new);
             let Launch { run, step, attempt, .. } = launch;
-            let _ = tell.send(Heard::Done { run, step, attempt, performed });
+            let _ = tell.send(Heard::Done { run, claim, step, attempt, performed });
             host::poke();
         };
         // Whoever only waits must not keep others from working.

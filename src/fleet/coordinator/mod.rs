@@ -99,6 +99,8 @@ pub enum Left {
 enum Heard {
     Done {
         run: RunId,
+        /// Under which claim it was begun: the run may have been lost and taken up again since.
+        claim: ClaimName,
         step: StepPath,
         attempt: Attempt,
         performed: Option<Box<Performed>>,
@@ -399,6 +401,7 @@ impl Coordinator {
     fn with<T>(&mut self, held: &mut Held, act: impl FnOnce(&mut Drive, &mut Reins) -> T) -> T {
         let mut hands = FleetHands {
             queue: &self.setup.queue,
+            claim: &held.claim.name,
             config: &held.config,
             run_root: held.drive.run.origin.run_root.clone(),
             debug: self.setup.debug,
@@ -539,7 +542,10 @@ impl Coordinator {
 
     fn take_in(&mut self, heard: Heard, reports: &mut dyn Reports) {
         match heard {
-            Heard::Done { run, step, attempt, performed } => {
+            Heard::Done { run, claim, step, attempt, performed } => {
+                if self.held.get(&run).is_none_or(|held| held.claim.name != claim) {
+                    return;
+                }
                 let Some(mut held) = self.held.remove(&run) else { return };
                 held.here -= 1;
                 let performed = performed.map(|performed| *performed);
