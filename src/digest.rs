@@ -7,6 +7,23 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
+/// The same in base64, as the policy of a page names what may run in it.
+pub fn base64_of_sha256(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for piece in Sha256::digest(bytes).chunks(3) {
+        let bits = piece.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte));
+        let bits = bits << (8 * (3 - piece.len()));
+        for letter in 0..4 {
+            match letter <= piece.len() {
+                true => text.push(LETTERS[(bits >> (18 - 6 * letter) & 63) as usize] as char),
+                false => text.push('='),
+            }
+        }
+    }
+    text
+}
+
 /// A name of the form that others call a UUID, from the beginning of a digest.
 pub fn uuid(digest: &str) -> String {
     let part = |from: usize, to: usize| digest.get(from..to).unwrap_or_default();

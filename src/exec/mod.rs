@@ -13,6 +13,7 @@
 
 pub mod capture;
 mod children;
+mod confine;
 mod daemon;
 mod hunt;
 pub mod mask;
@@ -33,6 +34,7 @@ use std::time::Duration;
 
 pub use capture::{Capture, Captured, Mode};
 pub use children::become_subreaper;
+pub use confine::{Confinement, Powers, Reach, SIGNALS_LANDLOCK, powers};
 pub use daemon::Daemon;
 pub use hunt::{ask_to_end, sweep, sweep_if};
 pub use mask::{Mask, Masker};
@@ -63,6 +65,8 @@ pub struct Order<'a> {
     /// Unique to this attempt; the value of [`MARK`].
     pub mark: &'a str,
     pub sweep: Sweep,
+    /// The program and arguments that confine it, put before its own.
+    pub confine: &'a [String],
 }
 
 impl<'a> Order<'a> {
@@ -79,6 +83,7 @@ impl<'a> Order<'a> {
             grace: Duration::from_secs(5),
             mark,
             sweep: Sweep::OnStop,
+            confine: &[],
         }
     }
 }

@@ -85,13 +85,22 @@ pub(super) fn start(order: &Order) -> Result<Child, StartError> {
 pub(super) fn start_on(order: &Order, stdin: Stdio) -> Result<Child, StartError> {
     check(order)?;
     let program = &order.argv[0];
-    let mut command = if program.contains('/') {
-        Command::new(program)
-    } else {
-        let found = look_up(program, path(order), order.cwd);
-        Command::new(found.map_err(|error| bad_cwd(order).unwrap_or(error))?)
+    let bad = |error| bad_cwd(order).unwrap_or(error);
+    let mut command = match order.confine {
+        [] if program.contains('/') => Command::new(program),
+        [] => Command::new(look_up(program, path(order), order.cwd).map_err(bad)?),
+        // What it becomes is found now: later nobody could say well why it was not.
+        [confiner, rest @ ..] => {
+            let found = locate(program, path(order), order.cwd).map_err(bad)?;
+            let mut command = Command::new(confiner);
+            command.args(rest).arg("--").arg(found).arg(program);
+            command
+        }
     };
-    command.arg0(program).args(&order.argv[1..]).current_dir(order.cwd).process_group(0);
+    if order.confine.is_empty() {
+        command.arg0(program);
+    }
+    command.args(&order.argv[1..]).current_dir(order.cwd).process_group(0);
     order.env_remove.iter().for_each(|name| _ = command.env_remove(name));
     command.envs(order.env.iter().map(|(name, value)| (name, value)));
     command.env(MARK, full_mark(order.mark));

@@ -69,6 +69,7 @@ impl Trial {
             grace: self.grace,
             mark: &self.mark,
             sweep: self.sweep,
+            confine: &[],
         }
     }
 

@@ -156,6 +156,7 @@ mod tests {
             input_bytes: 0,
             mask: Default::default(),
             program: Default::default(),
+            sandboxes: Default::default(),
         }
     }
 

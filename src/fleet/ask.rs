@@ -124,6 +124,8 @@ impl Question<'_> {
             provider: Some(self.name.to_owned()),
             session,
             env_pass: provider.env_pass.clone(),
+            sandbox: provider.sandbox.clone(),
+            writes: provider.writes.clone(),
             ..work
         })
     }

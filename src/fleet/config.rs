@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::sha256;
 use crate::workflow::plan::Provider;
-use crate::workflow::settings::{AgentLayer, QueueLayer};
+use crate::workflow::sandbox::Sandbox;
+use crate::workflow::settings::{AgentLayer, NotifyLayer, Occasion, QueueLayer};
 use crate::workflow::{ConfigLayer, Configured, Problem, read_config};
 
 const BUILT_IN: &str = include_str!("../../config/orchestrate.yaml");
@@ -40,6 +41,8 @@ pub struct Agent {
     pub env: Option<Vec<String>>,
     /// The agents it may hand follow-up tasks to; nothing: every agent of the settings.
     pub next: Option<Vec<String>>,
+    /// What its children may do.
+    pub sandbox: Option<Sandbox>,
 }
 
 impl Default for Agent {
@@ -53,6 +56,7 @@ impl Default for Agent {
             timeout: Some(Duration::from_secs(3600)),
             env: None,
             next: None,
+            sandbox: None,
         }
     }
 }
@@ -72,6 +76,7 @@ impl Agent {
         self.timeout = layer.timeout.unwrap_or(self.timeout);
         set(&mut self.env, layer.env);
         set(&mut self.next, layer.next);
+        set(&mut self.sandbox, layer.sandbox);
     }
 }
 
@@ -142,6 +147,47 @@ impl QueueSettings {
     }
 }
 
+/// Who is told about runs, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotifySettings {
+    pub on: Vec<Occasion>,
+    pub command: Option<Vec<String>>,
+    pub webhook: Option<String>,
+    pub timeout: Duration,
+}
+
+impl Default for NotifySettings {
+    fn default() -> Self {
+        use Occasion::{Blocked, Completed, Failed, Paused};
+        let (on, timeout) = (vec![Paused, Failed, Blocked, Completed], Duration::from_secs(10));
+        NotifySettings { on, command: None, webhook: None, timeout }
+    }
+}
+
+impl NotifySettings {
+    /// There is nobody to tell.
+    pub fn is_silent(&self) -> bool {
+        self.command.is_none() && self.webhook.is_none()
+    }
+
+    fn lay_over(&mut self, layer: NotifyLayer) {
+        let NotifyLayer { on, command, webhook, timeout } = layer;
+        self.on = on.unwrap_or_else(|| std::mem::take(&mut self.on));
+        self.command = command.or(self.command.take());
+        self.webhook = webhook.or(self.webhook.take());
+        self.timeout = timeout.unwrap_or(self.timeout);
+    }
+}
+
+/// Figures that a coordinator writes for a monitor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Nothing: never.
+    pub every: Option<Duration>,
+    /// From the workspace.
+    pub file: String,
+}
+
 /// Settings in force.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -165,6 +211,8 @@ pub struct Config {
     /// Variables that providers inherit beside the usual ones.
     pub env_pass: Vec<String>,
     pub queue: QueueSettings,
+    pub notify: NotifySettings,
+    pub metrics: MetricsSettings,
     /// Whether what was acknowledged survives a power cut, or the end of processes only.
     pub durable: bool,
     pub max_visits: u32,
@@ -196,6 +244,8 @@ impl Config {
             base_branch: None,
             env_pass: Vec::new(),
             queue: QueueSettings::default(),
+            notify: NotifySettings::default(),
+            metrics: MetricsSettings { every: None, file: ".orchestrate/metrics.prom".into() },
             durable: true,
             max_visits: 10_000,
             grace: Duration::from_secs(5),
@@ -252,6 +302,9 @@ impl Config {
         self.default_provider = default_provider.unwrap_or_else(|| self.default_provider.clone());
         self.env_pass.extend(layer.env_pass.unwrap_or_default());
         self.durable = durable.unwrap_or(self.durable);
+        self.notify.lay_over(layer.notify);
+        self.metrics.every = layer.metrics_every.unwrap_or(self.metrics.every);
+        self.metrics.file = layer.metrics_file.unwrap_or(std::mem::take(&mut self.metrics.file));
         self.own_providers.extend(layer.providers);
         self.max_visits = layer.max_visits.unwrap_or(self.max_visits);
         self.grace = layer.grace.unwrap_or(self.grace);
@@ -348,6 +401,12 @@ mod tests {
         let mut queue = QueueSettings { beat: Duration::ZERO, ..none() };
         queue.lay_over(&file.queue).unwrap();
         assert_eq!(queue, config.queue);
+        let timeout = Duration::ZERO;
+        let mut notify = NotifySettings { on: Vec::new(), timeout, ..config.notify.clone() };
+        notify.lay_over(file.notify);
+        assert_eq!(notify, config.notify);
+        assert_eq!(file.metrics_every, Some(config.metrics.every));
+        assert_eq!(file.metrics_file, Some(config.metrics.file));
     }
 
     /// Queue settings that differ from the built-in ones in every field.

@@ -425,6 +425,7 @@ mod tests {
                     grace: Duration::from_secs(1),
                     mark: &second,
                     sweep: exec::Sweep::Always,
+                    confine: &[],
                 };
                 let mask = || exec::Mask::new(Vec::new());
                 let capture = || exec::Capture::new(exec::Mode::Tail, mask());

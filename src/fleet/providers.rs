@@ -67,6 +67,7 @@ pub fn version(file: &Path, cwd: &Path, stop: &Stop) -> Result<String, String> {
         grace: Duration::from_secs(1),
         mark: &format!("provider-version-{}#{}", std::process::id(), file.display()),
         sweep: Sweep::Always,
+        confine: &[],
     };
     let [mut out, mut err] =
         [Mode::Text, Mode::Tail].map(|mode| Capture::new(mode, Mask::default()));
@@ -168,7 +169,8 @@ pub fn try_out(
         grace: config.grace,
         input_bytes: config.input_bytes,
         mask: Mask::default(),
-        program: std::env::current_exe().unwrap_or_else(|_| "orchestrate".into()),
+        program: crate::fleet::site::program(),
+        sandboxes: Default::default(),
     };
     let mark = format!("provider-test-{}#1", std::process::id());
     Ok(perform::run(&site, &work, &mark, stop).map(|performed| performed.record))

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::sandboxes::Sandboxes;
 use crate::exec::Mask;
 use crate::ids::{RunId, StepPath};
 use crate::workflow::Plan;
@@ -33,6 +34,8 @@ pub struct Site {
     pub mask: Mask,
     /// This program, for steps that call `orchestrate`.
     pub program: PathBuf,
+    /// What its children may do.
+    pub sandboxes: Sandboxes,
 }
 
 impl Site {
@@ -62,6 +65,21 @@ impl Site {
 
     pub fn cwd(&self) -> &Path {
         self.workspace.root()
+    }
+}
+
+/// The program `orchestrate`, whichever of the programs beside it this is.
+pub fn program() -> PathBuf {
+    const NAME: &str = "orchestrate";
+    let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from(NAME));
+    let is_other = ["coordinator", "worker", "architect", "engineer", "qa"]
+        .iter()
+        .any(|name| this.file_name().is_some_and(|file| file == *name));
+    let beside = this.with_file_name(NAME);
+    match is_other {
+        true if beside.is_file() => beside,
+        true => PathBuf::from(NAME),
+        false => this,
     }
 }
 

@@ -52,6 +52,11 @@ impl Entered {
         &self.tree.workspace
     }
 
+    /// What all worktrees of the repository share.
+    pub fn common(&self) -> &Path {
+        self.trees.common()
+    }
+
     /// Keeps what an agent did in a commit, and tells what the worktree is then.
     pub fn leave(self, site: &Site, work: &Work, record: &mut Record) {
         let Entered { trees, tree, run, _hold } = self;
@@ -63,6 +68,10 @@ impl Entered {
                 Ok(made) => checkpoint = made.commit,
                 Err(error) => fail(site, record, &error),
             }
+        }
+        if let Err(error) = trees.linked(&tree.id) {
+            fail(site, record, &error);
+            return;
         }
         let git = tree.git();
         let dirty = git.names(&["status", "--porcelain", "-z"]);

@@ -13,6 +13,7 @@ use crate::exec::Sweep;
 use crate::ids::{Attempt, StepPath};
 use crate::provider::Kind;
 use crate::workflow::plan::{CaptureMode, Require, Runtime, Until};
+use crate::workflow::sandbox::Sandbox;
 
 /// One execution of a child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,6 +72,11 @@ pub struct Work {
     /// Variables that it inherits beside the usual ones, where it does not inherit all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env_pass: Vec<String>,
+    /// What it may do, as its provider says, and what that one writes to all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Sandbox>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writes: Vec<String>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub debug: Map<String, Value>,
     /// The worktree that it is done in.
@@ -111,6 +117,8 @@ impl Work {
             provider: None,
             session: None,
             env_pass: Vec::new(),
+            sandbox: None,
+            writes: Vec::new(),
             debug: Map::new(),
             worktree: None,
             inputs: BTreeMap::new(),

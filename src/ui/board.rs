@@ -6,6 +6,7 @@
 //! **Invariant:** nothing here changes a file. A run is called `running` only if somebody is there
 //! who drives it: what its last owner wrote down before it died is not taken for what is.
 
+mod gates;
 mod members;
 mod runs;
 mod spent;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fleet::free::made_at;
 use crate::fleet::intake::is_dropped;
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
@@ -30,9 +32,10 @@ use crate::store;
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
 
+pub use gates::{Gate, gates_in, gates_of, that_may_ask};
 pub use members::{Life, Members, WorkerView};
 pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView};
-pub use spent::{RunSpent, words};
+pub use spent::{RunSpent, of_step as step_spent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
 pub use why::{remark, skipped, why_run, why_step, why_task};
 
@@ -63,6 +66,9 @@ pub struct InboxView {
     pub workers: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
+    /// When the task was made that waits longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_at: Option<Time>,
 }
 
 impl Board {
@@ -87,6 +93,10 @@ impl Board {
         Ok(Board { workspace, state_dir, queue, members, runs, now: SystemClock.now() })
     }
 
+    pub fn workspace(&self) -> &Workspace {
+        &self.workspace
+    }
+
     /// The ids of all runs, newest first.
     pub fn run_ids(&self) -> Vec<RunId> {
         runs_in(&self.state_dir)
@@ -107,7 +117,8 @@ impl Board {
         let named = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let view = |agent: String| {
             let dropped = self.dropped(&agent);
-            InboxView { agent, waiting: 0, claimed: 0, dropped, workers: 0, paused: None }
+            let (waiting, claimed, workers) = (0, 0, 0);
+            InboxView { agent, waiting, claimed, dropped, workers, paused: None, oldest_at: None }
         };
         named.map(view).filter(|inbox| inbox.dropped > 0).collect()
     }
@@ -119,8 +130,10 @@ impl Board {
     }
 
     fn inbox(&self, queue: &FsQueue, agent: String) -> io::Result<InboxView> {
+        let waiting = queue.waiting(&agent)?;
         Ok(InboxView {
-            waiting: queue.waiting(&agent)?.len(),
+            oldest_at: waiting.iter().map(|name| made_at(&name.id)).min(),
+            waiting: waiting.len(),
             claimed: queue.claims(&agent)?.len(),
             dropped: self.dropped(&agent),
             workers: self.members.serving(&agent).count(),

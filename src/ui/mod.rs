@@ -4,5 +4,8 @@ pub mod board;
 pub mod cli;
 pub mod graph;
 mod log;
+mod metrics;
 mod progress;
+pub mod report;
 mod text;
+pub mod web;

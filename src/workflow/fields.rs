@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use super::plan::Version;
 use super::problem::{Place, Problem, nearest};
+use super::shape::Table;
 use super::yaml::{Node, Value};
 use crate::template::{Template, TemplateError};
 use crate::time::parse_duration;
@@ -39,20 +40,6 @@ impl Findings {
     }
 }
 
-/// A key an author may write, and the version that brought it.
-pub type Key = (&'static str, Version);
-
-/// Keys that every version knows.
-pub const fn since_1_1<const N: usize>(names: [&'static str; N]) -> [Key; N] {
-    let mut keys = [("", Version::V1_1); N];
-    let mut i = 0;
-    while i < N {
-        keys[i].0 = names[i];
-        i += 1;
-    }
-    keys
-}
-
 /// One map with known keys.
 pub struct Fields<'a> {
     pub findings: &'a Findings,
@@ -67,7 +54,7 @@ impl<'a> Fields<'a> {
         findings: &'a Findings,
         node: &'a Node,
         what: impl Into<String>,
-        keys: &[Key],
+        table: &Table,
         version: Version,
     ) -> Option<Self> {
         let what = what.into();
@@ -76,7 +63,7 @@ impl<'a> Fields<'a> {
             return None;
         };
         for (key, _) in pairs {
-            check_key(findings, key, &what, keys, version);
+            check_key(findings, key, &what, table, version);
         }
         Some(Fields { findings, node, what })
     }
@@ -328,14 +315,14 @@ pub fn suggest<'a>(
     }
 }
 
-fn check_key(findings: &Findings, key: &Node, what: &str, keys: &[Key], version: Version) {
+fn check_key(findings: &Findings, key: &Node, what: &str, table: &Table, version: Version) {
     let Some(name) = key.text() else {
         findings.error(key.place, format!("a key of {what} must be text, not {}", key.kind()));
         return;
     };
-    match keys.iter().find(|(known, _)| *known == name) {
-        Some((_, since)) if *since <= version => {}
-        Some((_, since)) => findings.add(
+    match table.field(name).map(|field| field.since) {
+        Some(since) if since <= version => {}
+        Some(since) => findings.add(
             Problem::error(format!(
                 "`{name}` needs version \"{}\", but this workflow says \"{}\"",
                 since.name(),
@@ -350,7 +337,7 @@ fn check_key(findings: &Findings, key: &Node, what: &str, keys: &[Key], version:
                 .hint("write the whole argv as `command`"),
         ),
         None => {
-            let known = keys.iter().filter(|(_, since)| *since <= version).map(|(name, _)| *name);
+            let known = table.all().filter(|field| field.since <= version).map(|field| field.name);
             let problem = Problem::error(format!("{what} has no field `{name}`")).at(key.place);
             findings.add(suggest(problem, name, known));
         }

@@ -9,16 +9,14 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::fields::{Fields, Findings, Key, since_1_1};
+use super::fields::{Fields, Findings};
 use super::plan::Version;
 use super::problem::{Place, Problem};
 use super::settings::agent_fault;
+use super::shape::task::HEAD;
 use super::yaml::{self, Node, Value};
 
 const FENCE: &str = "---";
-
-const KEYS: [Key; 8] =
-    since_1_1(["title", "provider", "model", "priority", "timeout", "spell", "bead", "next"]);
 
 /// A text and what stands before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +99,7 @@ pub fn read_task_head(head: &str) -> Result<TaskHead, Vec<Problem>> {
             findings.error(node.place, format!("a task for an agent has no `workflow`; {cure}"));
             None
         }
-        None => Fields::open(&findings, &document, "the front matter", &KEYS, Version::V1_1)
+        None => Fields::open(&findings, &document, "the front matter", &HEAD, Version::V1_1)
             .map(|fields| read_fields(&fields)),
     };
     let problems: Vec<_> = findings.into_problems().into_iter().map(lower).collect();

@@ -14,6 +14,7 @@ use super::plan::{
     Provider, Rounds, RoundsKind, ShellText, Step, Version, When, Words,
 };
 use super::problem::Problem;
+use super::shape::{Table, grimoire as shape};
 use super::yaml::{Node, Value};
 use super::{Compiled, Configured, grimoire_names, spells, steps};
 use crate::template::spell::Spell;
@@ -21,8 +22,6 @@ use crate::template::spell::Spell;
 const AGENT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 const ROUNDS: u64 = 10;
-
-const TOP: [&str; 4] = ["name", "description", "timeout", "steps"];
 
 /// What a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,26 +44,13 @@ impl Kind {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 
-    /// The fields that such a step has, beside `name` and `type`.
-    fn keys(self) -> &'static [&'static str] {
+    /// The fields that such a step has.
+    fn table(self) -> &'static Table {
         match self {
-            Kind::Agent => &[
-                "spell",
-                "input",
-                "output",
-                "contract",
-                "system_prompt",
-                "when",
-                "on_fail",
-                "on_success",
-                "timeout",
-                "agent",
-                "provider",
-                "model",
-            ],
-            Kind::Script => &["command", "when", "on_fail", "on_success", "output", "timeout"],
-            Kind::Loop => &["steps", "max_iterations", "on_max_iterations", "timeout"],
-            Kind::Merge => &["require_review"],
+            Kind::Agent => &shape::AGENT,
+            Kind::Script => &shape::SCRIPT,
+            Kind::Loop => &shape::LOOP,
+            Kind::Merge => &shape::MERGE,
         }
     }
 }
@@ -89,7 +75,7 @@ struct Reading<'a> {
 
 pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let findings = Findings::default();
-    let plan = open(&findings, document, "the grimoire", &TOP, None)
+    let plan = open(&findings, document, "the grimoire", &shape::TOP, None)
         .and_then(|top| read_top(&top, configured));
     let problems = findings.into_problems();
     let (errors, warnings): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_error);
@@ -105,7 +91,7 @@ fn open<'a>(
     findings: &'a Findings,
     node: &'a Node,
     what: impl Into<String>,
-    keys: &[&'static str],
+    table: &Table,
     kind: Option<Kind>,
 ) -> Option<Fields<'a>> {
     let what = what.into();
@@ -118,10 +104,10 @@ fn open<'a>(
             findings.error(key.place, format!("a key of {what} must be text, not {}", key.kind()));
             continue;
         };
-        if keys.contains(&name) {
+        if table.field(name).is_some() {
             continue;
         }
-        let others = Kind::ALL.iter().filter(|(_, other)| other.keys().contains(&name));
+        let others = Kind::ALL.iter().filter(|(_, other)| other.table().field(name).is_some());
         let others: Vec<_> = others.map(|(word, _)| format!("`type: {word}`")).collect();
         let problem = Problem::error(format!("{what} has no field `{name}`")).at(key.place);
         findings.add(match kind {
@@ -130,7 +116,7 @@ fn open<'a>(
                 problem
                     .hint(format!("it belongs to {others}, and this is a step of `type: {kind}`"))
             }
-            _ => suggest(problem, name, keys.iter().copied()),
+            _ => suggest(problem, name, table.names()),
         });
     }
     Some(Fields { findings, node, what })
@@ -197,8 +183,7 @@ fn read_step(reading: &Reading, node: &Node, depth: usize) -> Option<Step> {
         return None;
     }
     let kind = bare.choice("type", &Kind::ALL)?;
-    let keys: Vec<_> = ["name", "type"].iter().chain(kind.keys()).copied().collect();
-    let fields = open(findings, node, what, &keys, Some(kind))?;
+    let fields = open(findings, node, what, kind.table(), Some(kind))?;
     fields.text("name");
     let step = match kind {
         Kind::Agent => agent(reading, &fields),

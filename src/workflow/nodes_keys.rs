@@ -6,6 +6,7 @@
 
 use super::fields::{Fields, Findings, suggest};
 use super::problem::{Problem, nearest};
+use super::shape::{Field, nodes as shape};
 use super::yaml::{Node, Value};
 
 /// What a node can do.
@@ -61,111 +62,8 @@ const HOMES: [(Level, &str); 7] = [
     (Level::Retry, "inside `retry:`"),
 ];
 
-const TOP: [&str; 8] = [
-    "name",
-    "description",
-    "nodes",
-    "provider",
-    "model",
-    "interactive",
-    "mutates_checkout",
-    "tags",
-];
-
-/// Keys of the top that mean something to another engine.
-const TOP_IDLE: [&str; 15] = [
-    "worktree",
-    "container",
-    "evidence_policy",
-    "requires",
-    "inputs",
-    "returns",
-    "outcome_field",
-    "effort",
-    "modelReasoningEffort",
-    "webSearchMode",
-    "thinking",
-    "fallbackModel",
-    "betas",
-    "sandbox",
-    "persist_sessions",
-];
-
-const NODE: [&str; 31] = [
-    "id",
-    "description",
-    "depends_on",
-    "when",
-    "trigger_rule",
-    "retry",
-    "timeout",
-    "idle_timeout",
-    "output_type",
-    "always_run",
-    "output_format",
-    "provider",
-    "model",
-    "context",
-    "agent",
-    "env",
-    "secrets",
-    "command",
-    "prompt",
-    "bash",
-    "script",
-    "loop",
-    "approval",
-    "cancel",
-    "spell",
-    "input",
-    "output",
-    "contract",
-    "system_prompt",
-    "bead",
-    "isolation",
-];
-
-/// Keys of a node that mean something to another engine.
-const NODE_IDLE: [&str; 16] = [
-    "allowed_tools",
-    "denied_tools",
-    "hooks",
-    "mcp",
-    "skills",
-    "agents",
-    "effort",
-    "thinking",
-    "maxBudgetUsd",
-    "systemPrompt",
-    "fallbackModel",
-    "settingSources",
-    "betas",
-    "sandbox",
-    "persist_session",
-    "pi",
-];
-
 /// What other engines of this dialect have for modes.
 pub const REFUSED: [&str; 3] = ["include", "workflow", "loop_group"];
-
-const SCRIPT: [&str; 2] = ["runtime", "deps"];
-
-const LOOP: [&str; 8] = [
-    "prompt",
-    "until",
-    "max_iterations",
-    "fresh_context",
-    "interactive",
-    "gate_message",
-    "until_bash",
-    "strict",
-];
-
-const APPROVAL: [&str; 3] = ["message", "capture_response", "on_reject"];
-
-const ON_REJECT: [&str; 2] = ["prompt", "max_attempts"];
-
-const RETRY: [&str; 3] = ["max_attempts", "delay_ms", "on_error"];
 
 /// What keeps a run from doing what it should not.
 const SAFETIES: [&str; 16] = [
@@ -188,28 +86,36 @@ const SAFETIES: [&str; 16] = [
 ];
 
 impl Level {
-    fn keys(self) -> &'static [&'static str] {
+    fn fields(self) -> &'static [Field] {
         match self {
-            Level::Top => &TOP,
-            Level::Node => &NODE,
-            Level::Script => &SCRIPT,
-            Level::Loop => &LOOP,
-            Level::Approval => &APPROVAL,
-            Level::OnReject => &ON_REJECT,
-            Level::Retry => &RETRY,
+            Level::Top => shape::TOP.fields,
+            Level::Node => &shape::NODE_FIELDS,
+            Level::Script => &shape::SCRIPT,
+            Level::Loop => shape::LOOP.fields,
+            Level::Approval => shape::APPROVAL.fields,
+            Level::OnReject => shape::ON_REJECT.fields,
+            Level::Retry => shape::RETRY.fields,
         }
     }
 
-    fn idle(self) -> &'static [&'static str] {
+    fn idle_fields(self) -> &'static [Field] {
         match self {
-            Level::Top => &TOP_IDLE,
-            Level::Node => &NODE_IDLE,
+            Level::Top => &shape::TOP_IDLE,
+            Level::Node => &shape::NODE_IDLE,
             _ => &[],
         }
     }
 
+    fn keys(self) -> impl Iterator<Item = &'static str> {
+        self.fields().iter().map(|field| field.name)
+    }
+
+    fn idle(self) -> impl Iterator<Item = &'static str> {
+        self.idle_fields().iter().map(|field| field.name)
+    }
+
     fn has(self, key: &str) -> bool {
-        self.keys().contains(&key) || self.idle().contains(&key)
+        self.keys().chain(self.idle()).any(|name| name == key)
     }
 }
 
@@ -260,11 +166,11 @@ fn check(findings: &Findings, key: &Node, what: &str, levels: &[Level]) {
     let homes: Vec<_> =
         HOMES.iter().filter(|(level, _)| level.has(name)).map(|(_, home)| *home).collect();
     findings.add(if homes.is_empty() {
-        let known = levels.iter().flat_map(|level| level.keys().iter().chain(level.idle()));
+        let known = levels.iter().flat_map(|level| level.keys().chain(level.idle()));
         let elsewhere = HOMES.iter().flat_map(|(level, _)| level.keys());
-        match suggest(problem, name, known.copied()) {
+        match suggest(problem, name, known) {
             found if found.hint.is_some() => found,
-            none => suggest(none, name, elsewhere.copied()),
+            none => suggest(none, name, elsewhere),
         }
     } else {
         problem.hint(format!("`{name}` belongs {}", homes.join(" or ")))
@@ -284,7 +190,7 @@ fn idle_on(mode: Mode, asks: bool) -> impl Fn(&str) -> bool {
     move |key| {
         let agent = ["provider", "model", "idle_timeout"];
         let executed = ["agent", "env", "secrets"];
-        NODE_IDLE.contains(&key)
+        Level::Node.idle().any(|name| name == key)
             || match mode {
                 Mode::Command | Mode::Prompt | Mode::Spell => false,
                 Mode::Loop => key == "context",
@@ -307,7 +213,7 @@ fn idle_on(mode: Mode, asks: bool) -> impl Fn(&str) -> bool {
 
 /// Tells in one warning what of a node does nothing.
 pub fn tell_idle_of_node(fields: &Fields, mode: Mode, asks: bool) {
-    let general: Vec<_> = present(fields, |key| NODE_IDLE.contains(&key));
+    let general: Vec<_> = present(fields, |key| Level::Node.idle().any(|name| name == key));
     let idle = present(fields, idle_on(mode, asks));
     let whose = match idle.len() == general.len() {
         true => "here".to_owned(),
@@ -319,7 +225,7 @@ pub fn tell_idle_of_node(fields: &Fields, mode: Mode, asks: bool) {
 
 /// Tells in one warning what of the top does nothing.
 pub fn tell_idle_of_top(top: &Fields) {
-    tell_idle(top, &present(top, |key| TOP_IDLE.contains(&key)), "here");
+    tell_idle(top, &present(top, |key| Level::Top.idle().any(|name| name == key)), "here");
 }
 
 /// The keys of a map that are so, in their order.

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::condition::Condition;
 use super::problem::Place;
+use super::sandbox::Sandbox;
 use crate::provider::Kind;
 use crate::template::nodes::NodeText;
 use crate::template::spell::{Fault, Includes, Spell};
@@ -738,6 +739,10 @@ pub struct Provider {
     pub env: Vec<(String, String)>,
     /// Variables that it inherits beside the usual ones, where it does not inherit all.
     pub env_pass: Vec<String>,
+    /// What it may do; nothing: what its user may.
+    pub sandbox: Option<Sandbox>,
+    /// Places of its own that it writes to, in a sandbox too, where they are there.
+    pub writes: Vec<String>,
 }
 
 impl Provider {

@@ -5,56 +5,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::fields::{Fields, Findings, Key, since_1_1};
+use serde::Serialize;
+
+use super::fields::{Fields, Findings};
 use super::plan::{Provider, Version};
 use super::problem::{Place, Problem};
+use super::sandbox::{self, Sandbox};
+use super::shape::Table;
+use super::shape::settings::{AGENT, LIMITS, METRICS, NOTIFY, QUEUE, TOP, WORKTREE};
 use super::steps;
 use super::yaml::{self, Node, Value};
 use crate::ids::name_fault;
 
 /// The inbox of whoever drives runs; no agent can be called so.
 pub const COORDINATOR: &str = "coordinator";
-
-const TOP: [Key; 11] = since_1_1([
-    "providers",
-    "agents",
-    "default_agent",
-    "command_agent",
-    "default_provider",
-    "env_pass",
-    "queue",
-    "durability",
-    "limits",
-    "contract_repair",
-    "worktree",
-]);
-
-const AGENT: [Key; 8] = since_1_1([
-    "provider",
-    "model",
-    "concurrency",
-    "system_prompt",
-    "spell",
-    "timeout",
-    "env",
-    "next",
-]);
-
-const QUEUE: [Key; 11] = since_1_1([
-    "beat_sec",
-    "lease_sec",
-    "poll_ms",
-    "idle_poll_ms",
-    "settle_ms",
-    "drain_sec",
-    "crash_limit",
-    "follow_up_depth",
-    "follow_up_count",
-    "task_bytes",
-    "world_writable",
-]);
-
-const LIMITS: [Key; 3] = since_1_1(["max_visits", "grace_sec", "input_bytes"]);
 
 /// Settings are not versioned; they know what the first version of a workflow knows.
 const VERSION: Version = Version::V1_1;
@@ -76,9 +40,59 @@ pub struct ConfigLayer {
     pub queue: QueueLayer,
     /// Whether what was acknowledged is to survive a power cut.
     pub durable: Option<bool>,
+    pub notify: NotifyLayer,
+    /// How often, and where to, a coordinator writes figures; `Some(None)`: never.
+    pub metrics_every: Option<Option<Duration>>,
+    pub metrics_file: Option<String>,
     pub max_visits: Option<u32>,
     pub grace: Option<Duration>,
     pub input_bytes: Option<u64>,
+}
+
+/// When the outside is told about a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Occasion {
+    /// It asks a person.
+    Paused,
+    Failed,
+    /// A step failed, and the run waits to be taken up there.
+    Blocked,
+    Completed,
+    Cancelled,
+}
+
+impl Occasion {
+    pub const ALL: [Occasion; 5] = [
+        Occasion::Paused,
+        Occasion::Failed,
+        Occasion::Blocked,
+        Occasion::Completed,
+        Occasion::Cancelled,
+    ];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Occasion::Paused => "paused",
+            Occasion::Failed => "failed",
+            Occasion::Blocked => "blocked",
+            Occasion::Completed => "completed",
+            Occasion::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn is_bad(self) -> bool {
+        matches!(self, Occasion::Failed | Occasion::Blocked)
+    }
+}
+
+/// What one file says about notices.
+#[derive(Debug, Default)]
+pub struct NotifyLayer {
+    pub on: Option<Vec<Occasion>>,
+    pub command: Option<Vec<String>>,
+    pub webhook: Option<String>,
+    pub timeout: Option<Duration>,
 }
 
 /// What one file says about an agent.
@@ -94,6 +108,7 @@ pub struct AgentLayer {
     pub timeout: Option<Option<Duration>>,
     pub env: Option<Vec<String>>,
     pub next: Option<Vec<String>>,
+    pub sandbox: Option<Sandbox>,
 }
 
 /// What one file says about the queue.
@@ -127,17 +142,16 @@ pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
 }
 
 fn base_branch(top: &Fields) -> Option<String> {
-    const KEYS: [Key; 1] = since_1_1(["base_branch"]);
     let node = top.get("worktree")?;
-    let tree = Fields::open(top.findings, node, "`worktree`", &KEYS, VERSION)?;
+    let tree = Fields::open(top.findings, node, "`worktree`", &WORKTREE, VERSION)?;
     tree.text("base_branch").filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 fn read_top(top: &Fields) -> ConfigLayer {
     let findings = top.findings;
-    let section = |key: &str, keys: &[Key]| {
+    let section = |key: &str, table: &Table| {
         let node = top.get(key).filter(|node| !matches!(node.value, Value::Null))?;
-        Fields::open(findings, node, format!("`{key}`"), keys, VERSION)
+        Fields::open(findings, node, format!("`{key}`"), table, VERSION)
     };
     let mut layer = ConfigLayer {
         agents: top.get("agents").map(|node| agents(findings, node)).unwrap_or_default(),
@@ -155,6 +169,13 @@ fn read_top(top: &Fields) -> ConfigLayer {
     }
     if let Some(queue) = section("queue", &QUEUE) {
         layer.queue = read_queue(&queue);
+    }
+    if let Some(metrics) = section("metrics", &METRICS) {
+        layer.metrics_every = duration_or_none(&metrics, "every");
+        layer.metrics_file = metrics.text("file").map(str::to_owned);
+    }
+    if let Some(notify) = section("notify", &NOTIFY) {
+        layer.notify = read_notify(&notify);
     }
     if let Some(limits) = section("limits", &LIMITS) {
         layer.max_visits = number(&limits, "max_visits", 1);
@@ -190,6 +211,33 @@ fn read_queue(fields: &Fields) -> QueueLayer {
         task_bytes: fields.integer("task_bytes", 1, 1 << 28),
         world_writable: fields.boolean("world_writable"),
     }
+}
+
+fn read_notify(fields: &Fields) -> NotifyLayer {
+    let occasion = |(word, place): (&str, Place)| {
+        let found = Occasion::ALL.into_iter().find(|occasion| occasion.word() == word);
+        if found.is_none() {
+            let words: Vec<_> = Occasion::ALL.iter().map(|o| format!("`{}`", o.word())).collect();
+            let message = format!("`{word}` of `on` must be one of {}", words.join(", "));
+            fields.findings.error(place, message);
+        }
+        found
+    };
+    let on = fields.texts("on").map(|texts| texts.into_iter().filter_map(occasion).collect());
+    let command: Option<Vec<String>> = fields
+        .texts("command")
+        .map(|texts| texts.into_iter().map(|(text, _)| text.to_owned()).collect());
+    let place = |key: &str| fields.get(key).map_or(fields.node.place, |node| node.place);
+    if command.as_ref().is_some_and(Vec::is_empty) {
+        fields.findings.error(place("command"), "`command` of `notify` names no program");
+    }
+    let webhook = fields.text("webhook").map(str::to_owned);
+    let http = |url: &String| url.starts_with("https://") || url.starts_with("http://");
+    if webhook.as_ref().is_some_and(|url| !http(url)) {
+        let message = "`webhook` of `notify` must begin with `https://` or `http://`";
+        fields.findings.error(place("webhook"), message);
+    }
+    NotifyLayer { on, command, webhook, timeout: fields.duration("timeout", "") }
 }
 
 fn agents(findings: &Findings, node: &Node) -> BTreeMap<String, AgentLayer> {
@@ -233,17 +281,18 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
         concurrency: number(&fields, "concurrency", 1),
         system_prompt: text("system_prompt"),
         spell: text("spell"),
-        timeout: timeout(&fields),
+        timeout: duration_or_none(&fields, "timeout"),
         env: variables(&fields, "env"),
         next: names(&fields, "next", "an agent", agent_fault),
+        sandbox: sandbox::read(&fields, VERSION),
     })
 }
 
 /// A length of time, or `none`.
-fn timeout(fields: &Fields) -> Option<Option<Duration>> {
-    match fields.get("timeout").and_then(Node::text) {
+fn duration_or_none(fields: &Fields, key: &str) -> Option<Option<Duration>> {
+    match fields.get(key).and_then(Node::text) {
         Some("none") => Some(None),
-        _ => fields.duration("timeout", ", or `none`").map(Some),
+        _ => fields.duration(key, ", or `none`").map(Some),
     }
 }
 

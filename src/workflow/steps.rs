@@ -5,70 +5,21 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 use super::check::{self, Names};
-use super::fields::{Fields, Findings, Key, parse_template, since_1_1, suggest};
+use super::fields::{Fields, Findings, parse_template, suggest};
 use super::plan::{
     Action, Block, Dirs, Each, Handlers, InputMode, Items, Mention, Param, Plan, Prompt, Provider,
     Step, Target, Version, Words,
 };
 use super::problem::{Place, Problem, nearest};
+use super::sandbox;
 use super::settings;
+use super::shape::steps::{FOR_EACH, FORMS, GOTO, ON, PROVIDER, STEP, TOP};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
 use super::{Compiled, Configured, spells};
 use crate::ids::name_fault;
 use crate::provider::Kind;
 use crate::template::Hole;
-
-const TOP: [Key; 10] = since_1_1([
-    "version",
-    "name",
-    "strict_flow",
-    "context",
-    "providers",
-    "inbox_dir",
-    "processed_dir",
-    "failed_dir",
-    "task_extension",
-    "steps",
-]);
-
-const STEP: [Key; 27] = [
-    ("name", Version::V1_1),
-    ("agent", Version::V1_1),
-    ("provider", Version::V1_1),
-    ("provider_params", Version::V1_1),
-    ("command", Version::V1_1),
-    ("input_file", Version::V1_1),
-    ("output_file", Version::V1_1),
-    ("output_capture", Version::V1_1),
-    ("allow_parse_error", Version::V1_1),
-    ("output_schema", Version::V1_3),
-    ("output_require", Version::V1_3),
-    ("env", Version::V1_1),
-    ("secrets", Version::V1_1),
-    ("depends_on", Version::V1_1),
-    ("wait_for", Version::V1_1),
-    ("timeout_sec", Version::V1_1),
-    ("retries", Version::V1_1),
-    ("when", Version::V1_1),
-    ("on", Version::V1_1),
-    ("for_each", Version::V1_1),
-    ("spell", Version::V1_4),
-    ("input", Version::V1_4),
-    ("output", Version::V1_4),
-    ("contract", Version::V1_4),
-    ("system_prompt", Version::V1_4),
-    ("bead", Version::V1_4),
-    ("isolation", Version::V1_4),
-];
-
-const EACH: [Key; 5] = [
-    ("items_from", Version::V1_1),
-    ("items", Version::V1_1),
-    ("as", Version::V1_1),
-    ("steps", Version::V1_1),
-    ("on_item_complete", Version::V1_2),
-];
 
 /// What reading one workflow needs everywhere.
 pub(super) struct Reading<'a> {
@@ -251,9 +202,7 @@ fn read_provider(
     node: &Node,
     version: Version,
 ) -> Option<Provider> {
-    const KEYS: [Key; 6] =
-        since_1_1(["command", "input_mode", "defaults", "adapter", "env", "env_pass"]);
-    let fields = Fields::open(findings, node, format!("provider `{name}`"), &KEYS, version)?;
+    let fields = Fields::open(findings, node, format!("provider `{name}`"), &PROVIDER, version)?;
     let input = fields
         .choice("input_mode", &[("argv", InputMode::Argv), ("stdin", InputMode::Stdin)])
         .unwrap_or_default();
@@ -286,6 +235,8 @@ fn read_provider(
         adapter: fields.choice("adapter", &Kind::ALL).unwrap_or_default(),
         env: parts::env(&fields),
         env_pass: settings::variables(&fields, "env_pass").unwrap_or_default(),
+        sandbox: sandbox::read(&fields, version),
+        writes: sandbox::places(&fields, "writes").unwrap_or_default(),
     })
 }
 
@@ -395,7 +346,6 @@ fn check_idle_fields(fields: &Fields, step: &Step) {
 }
 
 fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Action> {
-    const FORMS: [&str; 5] = ["command", "provider", "wait_for", "for_each", "spell"];
     let findings = reading.findings;
     let mut given: Vec<_> = FORMS.iter().filter(|key| fields.get(key).is_some()).collect();
     if fields.get("spell").is_some() {
@@ -405,7 +355,7 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
         spells::tell_idle(fields);
     }
     match given.as_slice() {
-        [] if misspelt(fields, &FORMS) => return None,
+        [] if misspelt(fields, FORMS) => return None,
         [] => {
             findings.add(
                 Problem::error(format!("{} does nothing", fields.what))
@@ -440,7 +390,7 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
 /// Whether a key is so near to one of `words` that its own problem says all there is to say.
 fn misspelt(fields: &Fields, words: &[&str]) -> bool {
     let Value::Map(pairs) = &fields.node.value else { return false };
-    let known = |key: &str| STEP.iter().any(|(name, _)| *name == key);
+    let known = |key: &str| STEP.field(key).is_some();
     let near = |key: &str| nearest(key, words.iter().copied()).is_some();
     pairs.iter().filter_map(|(key, _)| key.text()).any(|key| !known(key) && near(key))
 }
@@ -543,7 +493,7 @@ fn param(findings: &Findings, node: &Node) -> Param {
 fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Each> {
     let findings = reading.findings;
     let what = format!("`for_each` of {}", fields.what);
-    let each = Fields::open(findings, fields.get("for_each")?, what, &EACH, reading.version)?;
+    let each = Fields::open(findings, fields.get("for_each")?, what, &FOR_EACH, reading.version)?;
     let items = match (each.get("items_from"), each.get("items")) {
         (Some(_), Some(node)) => {
             let message = format!("{} has both `items` and `items_from`", each.what);
@@ -617,14 +567,12 @@ fn pointer(text: &str, visible: &Visible) -> Option<Hole> {
 }
 
 fn read_handlers(reading: &Reading, fields: &Fields, visible: &Visible) -> Handlers {
-    const KEYS: [Key; 3] = since_1_1(["success", "failure", "always"]);
     let Some(node) = fields.get("on") else { return Handlers::default() };
     let what = format!("`on` of {}", fields.what);
-    let Some(on) = Fields::open(reading.findings, node, what, &KEYS, reading.version) else {
+    let Some(on) = Fields::open(reading.findings, node, what, &ON, reading.version) else {
         return Handlers::default();
     };
     let target = |key: &str| {
-        const GOTO: [Key; 1] = since_1_1(["goto"]);
         let what = format!("`on.{key}` of {}", fields.what);
         let node = on.get(key)?;
         let handler = Fields::open(reading.findings, node, what, &GOTO, reading.version)?;

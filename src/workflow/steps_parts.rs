@@ -6,12 +6,16 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::check;
-use super::fields::{Fields, Key, parse_template, since_1_1};
+use super::fields::{Fields, parse_template};
 use super::plan::{
     Arg, CaptureMode, Depends, Inject, InjectMode, Output, Position, Require, Retries, Test,
-    Version, WaitFor, When, Which,
+    WaitFor, When, Which,
 };
 use super::problem::{Place, Problem};
+use super::shape::Table;
+use super::shape::steps::{
+    DEPENDS, EQUALS, INJECT, MOVE, ON_ITEM, REQUIRE, RETRIES, WAIT_FOR, WHEN,
+};
 use super::steps::Reading;
 use super::yaml::{Node, Value};
 use crate::template::Template;
@@ -44,15 +48,14 @@ fn inner<'a>(
     reading: &Reading<'a>,
     fields: &Fields<'a>,
     key: &str,
-    keys: &[Key],
+    table: &Table,
 ) -> Option<Fields<'a>> {
     let what = format!("`{key}` of {}", fields.what);
-    Fields::open(fields.findings, fields.get(key)?, what, keys, reading.version)
+    Fields::open(fields.findings, fields.get(key)?, what, table, reading.version)
 }
 
 pub fn wait_for<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<WaitFor> {
-    const KEYS: [Key; 4] = since_1_1(["glob", "timeout_sec", "poll_ms", "min_count"]);
-    let wait = inner(reading, fields, "wait_for", &KEYS)?;
+    let wait = inner(reading, fields, "wait_for", &WAIT_FOR)?;
     if wait.get("glob").is_none() {
         wait.findings.error(wait.node.place, format!("{} has no `glob`", wait.what));
     }
@@ -65,9 +68,7 @@ pub fn wait_for<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<WaitFo
 }
 
 pub fn depends<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Depends> {
-    const KEYS: [Key; 3] =
-        [("required", Version::V1_1), ("optional", Version::V1_1), ("inject", Version::V1_1_1)];
-    let depends = inner(reading, fields, "depends_on", &KEYS)?;
+    let depends = inner(reading, fields, "depends_on", &DEPENDS)?;
     Some(Depends {
         required: globs(reading, &depends, "required"),
         optional: globs(reading, &depends, "optional"),
@@ -76,7 +77,6 @@ pub fn depends<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Depends
 }
 
 fn inject<'a>(reading: &Reading<'a>, depends: &Fields<'a>) -> Option<Inject> {
-    const KEYS: [Key; 3] = since_1_1(["mode", "instruction", "position"]);
     let node = depends.get("inject")?;
     if let Value::Bool(on) = node.value {
         let plain =
@@ -92,7 +92,7 @@ fn inject<'a>(reading: &Reading<'a>, depends: &Fields<'a>) -> Option<Inject> {
         depends.findings.error(node.place, message);
         return None;
     }
-    let inject = inner(reading, depends, "inject", &KEYS)?;
+    let inject = inner(reading, depends, "inject", &INJECT)?;
     let mode = inject
         .choice(
             "mode",
@@ -115,8 +115,7 @@ fn inject<'a>(reading: &Reading<'a>, depends: &Fields<'a>) -> Option<Inject> {
 }
 
 pub fn when<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<When> {
-    const KEYS: [Key; 3] = since_1_1(["equals", "exists", "not_exists"]);
-    let when = inner(reading, fields, "when", &KEYS)?;
+    let when = inner(reading, fields, "when", &WHEN)?;
     if matches!(&when.node.value, Value::Map(pairs) if pairs.is_empty()) {
         when.findings.error(when.node.place, format!("{} has no condition", when.what));
     }
@@ -128,8 +127,7 @@ pub fn when<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<When> {
 }
 
 fn equals<'a>(reading: &Reading<'a>, when: &Fields<'a>) -> Option<(Template, Template)> {
-    const KEYS: [Key; 2] = since_1_1(["left", "right"]);
-    let equals = inner(reading, when, "equals", &KEYS)?;
+    let equals = inner(reading, when, "equals", &EQUALS)?;
     let side = |key: &str| {
         let Some(node) = equals.get(key) else {
             equals.findings.error(equals.node.place, format!("{} has no `{key}`", equals.what));
@@ -188,12 +186,12 @@ pub fn output<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Output {
 const JSON_TYPES: [&str; 6] = ["string", "number", "boolean", "array", "object", "null"];
 
 fn require<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Vec<Require> {
-    const KEYS: [Key; 4] = since_1_1(["pointer", "exists", "equals", "type"]);
     let Some(items) = fields.list("output_require") else { return Vec::new() };
     let mut found = Vec::new();
     for node in items {
         let what = format!("`output_require` of {}", fields.what);
-        let Some(item) = Fields::open(fields.findings, node, what, &KEYS, reading.version) else {
+        let Some(item) = Fields::open(fields.findings, node, what, &REQUIRE, reading.version)
+        else {
             continue;
         };
         let Some(pointer) = item.text("pointer") else {
@@ -299,7 +297,6 @@ pub fn secrets(fields: &Fields) -> Vec<String> {
 }
 
 pub fn retries<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Retries> {
-    const KEYS: [Key; 2] = since_1_1(["max", "delay_ms"]);
     let node = fields.get("retries")?;
     if let Value::Number(number) = &node.value {
         fields.findings.add(
@@ -309,7 +306,7 @@ pub fn retries<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Retries
         );
         return None;
     }
-    let retries = inner(reading, fields, "retries", &KEYS)?;
+    let retries = inner(reading, fields, "retries", &RETRIES)?;
     Some(Retries {
         max: retries.integer("max", 0, 1_000).unwrap_or(0) as u32,
         delay_ms: retries.integer("delay_ms", 0, 86_400_000),
@@ -322,9 +319,7 @@ pub fn on_item_complete<'a>(
     reading: &Reading<'a>,
     each: &Fields<'a>,
 ) -> (Option<Template>, Option<Template>) {
-    const KEYS: [Key; 2] = since_1_1(["success", "failure"]);
-    const MOVE: [Key; 1] = since_1_1(["move_to"]);
-    let Some(on) = inner(reading, each, "on_item_complete", &KEYS) else { return (None, None) };
+    let Some(on) = inner(reading, each, "on_item_complete", &ON_ITEM) else { return (None, None) };
     let move_to = |key: &str| {
         let end = inner(reading, &on, key, &MOVE)?;
         path(reading, &end, "move_to")

@@ -110,6 +110,32 @@ impl Trees {
         self.verified(id, &found)
     }
 
+    /// Proves that a worktree still belongs to its repository, before git is let into it: whoever
+    /// works there may have pointed it at another, whose settings git would execute.
+    pub fn linked(&self, id: &BeadId) -> Result<(), TreeError> {
+        let path = self.path(id);
+        let (common, shown) = (&self.repo.common, path.display());
+        let is_ours = || -> Option<bool> {
+            let link = path.join(".git");
+            let is_file = std::fs::symlink_metadata(&link).ok()?.is_file();
+            let said = std::fs::read_to_string(&link).ok().filter(|_| is_file)?;
+            let dir = path.join(said.strip_prefix("gitdir: ")?.trim_end_matches('\n'));
+            let dir = dir.canonicalize().ok()?;
+            let shared = std::fs::read_to_string(dir.join("commondir")).ok()?;
+            let shared = dir.join(shared.trim_end_matches('\n')).canonicalize().ok()?;
+            Some(dir.parent()? == common.join("worktrees") && &shared == common)
+        };
+        match is_ours() {
+            Some(true) => Ok(()),
+            _ => Err(TreeError::Found {
+                what: format!("`{shown}` is no worktree any more: its file `.git` was changed"),
+                cure: "nothing in it is trusted now; `git worktree repair` may help, after a look \
+                       at what is there"
+                    .into(),
+            }),
+        }
+    }
+
     pub(super) fn verified(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
         let path = self.path(id);
         let shown = path.display();
@@ -141,6 +167,7 @@ impl Trees {
                 format!("`orchestrate worktree add {id}` makes it again from its branch"),
             );
         }
+        self.linked(id)?;
         let git = Git::at(&path);
         let top = top_level(&git)?;
         if top.canonicalize().ok().as_ref() != path.canonicalize().ok().as_ref() {

@@ -75,6 +75,11 @@ impl Trees {
         self.repo.home().join("worktrees").join(id.as_str())
     }
 
+    /// What all worktrees of the repository share.
+    pub fn common(&self) -> &Path {
+        &self.repo.common
+    }
+
     fn git(&self) -> Git {
         self.repo.git()
     }

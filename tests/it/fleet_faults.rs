@@ -296,6 +296,22 @@ fn a_world_writable_inbox() {
     world.run(&["worker", "engineer", "--drain"]).exits(0);
 }
 
+/// Nor is one served that belongs to somebody else, unless root made it.
+fn an_inbox_of_a_stranger() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: an inbox of a stranger, which only root can make");
+        return;
+    }
+    let world = world(SLOW, "");
+    world.write("inbox/engineer/.keep", "");
+    std::os::unix::fs::chown(world.path("inbox/engineer"), Some(4242), None).expect("an owner");
+    let outcome = world.run(&["worker", "engineer", "--drain"]).exits(2);
+    assert!(outcome.stderr.contains("belongs to user 4242"), "{}", outcome.stderr);
+    let allowed = SLOW.replacen("queue: { ", "queue: { world_writable: true, ", 1);
+    world.write(".orchestrate/config.yaml", allowed);
+    world.run(&["worker", "engineer", "--drain"]).exits(0);
+}
+
 /// A worker that cannot write says so; one whose disk fills up goes on when there is room.
 fn a_full_volume() {
     apart(|| {
@@ -401,6 +417,7 @@ pub fn trials() -> Vec<Trial> {
         trial("faults/poison for coordinators", poison_for_coordinators),
         trial("faults/two workers and two hundred tasks", a_race),
         trial("faults/an inbox that anybody may write to", a_world_writable_inbox),
+        trial("faults/an inbox of a stranger", an_inbox_of_a_stranger),
         trial("faults/a full and a read-only volume", a_full_volume),
         trial("faults/without inotify", without_inotify),
     ]

@@ -21,6 +21,8 @@ mod nodes;
 mod nodes_fleet;
 mod pattern;
 mod runtimes;
+mod sandbox;
+mod schema;
 mod signals;
 mod terminal;
 mod tidy;
@@ -64,6 +66,8 @@ fn coded() -> Vec<Trial> {
         nodes::trials(),
         nodes_fleet::trials(),
         runtimes::trials(),
+        schema::trials(),
+        sandbox::trials(),
         signals::trials(),
         terminal::trials(),
         tidy::trials(),

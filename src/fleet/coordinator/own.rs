@@ -150,6 +150,7 @@ impl Coordinator {
             grace: config.grace,
             input_bytes: config.input_bytes,
             program: self.setup.program.clone(),
+            sandboxes: crate::fleet::sandboxes::Sandboxes::of(&config, None),
         };
         let masked = site::secrets(&plan);
         let report = reports.about(&run, root);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::exec::Stop;
+use crate::exec::{self, Stop};
 use crate::fleet::Config;
 use crate::fleet::site::Environment;
 use mount::Mount;
@@ -147,6 +147,7 @@ fn look(
     findings.extend(place::room(workspace));
     findings.extend(place::open_to_all(workspace));
     findings.push(place::notices());
+    findings.push(place::sandbox(exec::powers()));
     findings.extend(place::programs(&patient.config, &patient.environment, workspace));
     findings
 }

@@ -13,7 +13,7 @@ use nix::unistd::{AccessFlags, access, geteuid};
 use super::Finding;
 use super::mount::{Mount, mount_id};
 use crate::disk;
-use crate::exec;
+use crate::exec::{self, Confinement, Powers, Reach, SIGNALS_LANDLOCK};
 use crate::fleet::Config;
 use crate::fleet::member::new_incarnation;
 use crate::fleet::site::Environment;
@@ -177,6 +177,27 @@ pub fn notices() -> Finding {
         return Finding::warning("inotify", format!("only {text}"), cure);
     }
     Finding::ok("inotify", text)
+}
+
+/// Which sandboxes this machine can put children into.
+pub fn sandbox(powers: Powers) -> Finding {
+    const NAME: &str = "sandbox";
+    let files = Confinement { layers: vec![Reach::default()], no_network: false };
+    let network = Confinement { layers: Vec::new(), no_network: true };
+    let refusals = [files, network].map(|confinement| confinement.refusal(powers));
+    let refused: Vec<String> = refusals.into_iter().flatten().collect();
+    if !refused.is_empty() {
+        let cure = "a newer kernel, with Landlock among its `lsm=`; agents with such a `sandbox` \
+                    are refused their tasks here";
+        return Finding::warning(NAME, refused.join("; "), cure);
+    }
+    let version = powers.landlock;
+    let text = format!("files and the network can be kept from children (Landlock {version})");
+    if version < SIGNALS_LANDLOCK {
+        let text = format!("{text}, but signals to processes of the same user cannot");
+        return Finding::warning(NAME, text, "Linux 6.12 or newer");
+    }
+    Finding::ok(NAME, text)
 }
 
 /// Whether the programs are there that steps and agents call.

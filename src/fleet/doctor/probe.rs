@@ -199,6 +199,7 @@ fn run_child(meeting: &Meeting, stop: &Stop) -> io::Result<()> {
         grace: Duration::from_millis(100),
         mark: &dir,
         sweep: Sweep::Always,
+        confine: &[],
     };
     let mut out = Capture::new(Mode::Tail, Mask::default());
     let mut err = Capture::new(Mode::Tail, Mask::default());

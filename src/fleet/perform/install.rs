@@ -116,6 +116,7 @@ fn run(child: &Child, command: Vec<String>, cwd: &Path) -> Result<(), Unready> {
     let log = site.log(child.step, LOG);
     let mut out = Capture::new(Mode::Tail, site.mask.clone()).log(log.clone());
     let mut err = Capture::new(Mode::Tail, site.mask.clone());
+    let confine = child.confined.map(|confined| confined.prefix(Some(cwd))).unwrap_or_default();
     let order = Order {
         argv: &argv,
         cwd,
@@ -127,6 +128,7 @@ fn run(child: &Child, command: Vec<String>, cwd: &Path) -> Result<(), Unready> {
         grace: site.grace,
         mark: child.mark,
         sweep: Sweep::Always,
+        confine: &confine,
     };
     let ended = exec::run(&order, &mut out, &mut err, child.stop).map_err(|error| {
         Unready::failed(error.exit_code(), error.to_string(), FaultClass::Fatal)

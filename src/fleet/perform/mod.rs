@@ -3,6 +3,7 @@
 //! Whatever was left open when the work was prepared is settled here, on the machine that does it:
 //! where the run's directory is ([`place`]), and what a script needs ([`script`], [`install`]).
 
+mod confine;
 mod hear;
 mod inherit;
 mod install;
@@ -23,6 +24,7 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
+use self::confine::Confined;
 pub use self::hear::ANSWER;
 use self::hear::Heard;
 use self::json::check_json;
@@ -51,6 +53,9 @@ pub struct Performed {
     pub left_running: usize,
 }
 
+/// What a step exits with whose sandbox is not to be had: as with a program that is not.
+const NOT_TO_BE_HAD: i32 = 127;
+
 /// What every child of one execution has in common.
 struct Child<'a> {
     site: &'a Site,
@@ -61,6 +66,7 @@ struct Child<'a> {
     hidden: &'a [&'a str],
     mark: &'a str,
     stop: &'a Stop,
+    confined: Option<&'a Confined>,
 }
 
 /// Does work in place of [`run`].
@@ -99,7 +105,7 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
             return Some(refused(site, work, 1, message));
         }
     };
-    let env = environment(site, &work);
+    let mut env = environment(site, &work);
     let mut hidden: Vec<&str> =
         OF_OUTER_RUN.into_iter().chain(site.hidden.iter().map(String::as_str)).collect();
     hidden.extend(inherit::kept_back(site, &work));
@@ -114,7 +120,13 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
     };
     let cwd = entered.as_ref().map_or(site.cwd(), |entered| entered.cwd());
     let step = work.step.clone();
-    let child = Child { site, cwd, step: &step, env: &env, hidden: &hidden, mark, stop };
+    let confined = match confine::confine(site, &work, entered.as_ref()) {
+        Ok(confined) => confined,
+        Err(message) => return Some(refused(site, &work, NOT_TO_BE_HAD, message)),
+    };
+    let confined = confined.as_ref();
+    env.extend(confined.and_then(Confined::env));
+    let child = Child { site, cwd, step: &step, env: &env, hidden: &hidden, mark, stop, confined };
     if let Some(script) = &work.script {
         let argv = match script::ready(&child, script) {
             Ok(argv) => argv,
@@ -182,6 +194,7 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
         argv.to_mut()[0] = site.program.to_string_lossy().into_owned();
     }
     let stdin = work.stdin.as_ref().map(Input::bytes);
+    let confine = child.confined.map(|confined| confined.prefix(None)).unwrap_or_default();
     let order = Order {
         argv: &argv,
         cwd,
@@ -193,6 +206,7 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
         grace: site.grace.max(work.adapter.grace()),
         mark,
         sweep: work.sweep(),
+        confine: &confine,
     };
     let ended = match exec::run(&order, &mut out, &mut err, stop) {
         Ok(ended) => ended,

@@ -38,6 +38,7 @@ fn trial() -> Trial {
         input_bytes: 1 << 20,
         mask: exec::Mask::new(["s3cret".to_owned()]),
         program: "orchestrate".into(),
+        sandboxes: Default::default(),
     };
     Trial { dir, site }
 }

@@ -29,6 +29,7 @@ use super::config::Config;
 use super::hint::Bell;
 use super::intake::{self, FreeTasks, Intake};
 use super::member::Member;
+use super::sandboxes::Sandboxes;
 use super::site::Environment;
 use crate::exec::{Mask, Stop};
 use crate::host;
@@ -130,6 +131,7 @@ struct Shop {
     /// Variables that the agent's children do not inherit, and those they get beside.
     hidden: Vec<String>,
     given: Vec<(String, OsString)>,
+    sandboxes: Sandboxes,
     /// Ends tasks in groups, where each must survive a power cut.
     commits: Option<Sender<Option<(Finish, Doing)>>>,
 }
@@ -204,6 +206,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         masks: Mutex::default(),
         hidden: hidden(&setup),
         given: given(&setup),
+        sandboxes: Sandboxes::of(&setup.config, Some(&setup.agent)),
         commits: setup.config.durable.then_some(commits),
         setup,
     });

@@ -84,6 +84,7 @@ impl Shop {
             input_bytes: config.input_bytes,
             mask: self.mask(masked, own),
             program: program.clone(),
+            sandboxes: self.sandboxes.clone(),
         }
     }
 

@@ -48,6 +48,19 @@ pub enum Standing {
 }
 
 impl Standing {
+    pub const ALL: [Standing; 10] = [
+        Standing::Running,
+        Standing::Queued,
+        Standing::Doubtful,
+        Standing::Stopped,
+        Standing::Paused,
+        Standing::Completed,
+        Standing::Failed,
+        Standing::Cancelled,
+        Standing::Blocked,
+        Standing::Damaged,
+    ];
+
     pub fn word(self) -> &'static str {
         match self {
             Standing::Running => "running",
@@ -177,6 +190,16 @@ impl StepShown {
             StepShown::Completed => "completed",
             StepShown::Failed => "failed",
             StepShown::Skipped => "skipped",
+        }
+    }
+
+    /// How a step is shown whose visit is over.
+    pub fn settled(status: StepStatus) -> StepShown {
+        match status {
+            StepStatus::Completed => StepShown::Completed,
+            StepStatus::Failed => StepShown::Failed,
+            StepStatus::Skipped => StepShown::Skipped,
+            _ => StepShown::Pending,
         }
     }
 
@@ -541,12 +564,7 @@ impl Walk<'_> {
             StepState::Ready => StepShown::Ready,
             StepState::Resting { .. } => StepShown::Resting,
             StepState::Asking | StepState::Waiting => StepShown::Asking,
-            StepState::Settled => match slot.status() {
-                StepStatus::Completed => StepShown::Completed,
-                StepStatus::Failed => StepShown::Failed,
-                StepStatus::Skipped => StepShown::Skipped,
-                _ => StepShown::Pending,
-            },
+            StepState::Settled => StepShown::settled(slot.status()),
             StepState::Running if self.run.status != RunStatus::Running => StepShown::Interrupted,
             StepState::Running if sent => match task.map(|task| &task.place) {
                 Some(PlaceView::Waiting { .. }) => StepShown::Waiting,

@@ -36,11 +36,7 @@ pub fn of_run(body: &Body) -> Option<RunSpent> {
 fn add(body: &Body, sum: &mut RunSpent) {
     for slot in &body.slots {
         if let Some(usage) = slot.record.as_deref().and_then(Record::spent) {
-            sum.answers += 1;
-            sum.cost_unknown += usize::from(usage.cost_usd.is_none());
-            sum.tokens_unknown +=
-                usize::from(usage.input_tokens.is_none() || usage.output_tokens.is_none());
-            sum.usage.add(&usage);
+            sum.add(&usage);
         }
         let items = slot.each.iter().flat_map(|each| &each.iterations);
         items.for_each(|item| add(&item.body, sum));
@@ -72,6 +68,15 @@ fn thousands(count: u64) -> String {
 }
 
 impl RunSpent {
+    /// Adds what one step has cost.
+    pub fn add(&mut self, usage: &Usage) {
+        self.answers += 1;
+        self.cost_unknown += usize::from(usage.cost_usd.is_none());
+        self.tokens_unknown +=
+            usize::from(usage.input_tokens.is_none() || usage.output_tokens.is_none());
+        self.usage.add(usage);
+    }
+
     /// The same of a run, with what the sums lack.
     pub fn words(&self) -> String {
         let of = |unknown: usize, what: &str| {

@@ -89,6 +89,19 @@ impl PlaceView {
     }
 }
 
+impl PlaceView {
+    /// Who has it, or had it last.
+    pub fn worker(&self) -> Option<&str> {
+        match self {
+            PlaceView::Waiting { .. } => None,
+            PlaceView::Claimed { worker, .. } => Some(worker),
+            PlaceView::Processed(ended)
+            | PlaceView::Failed(ended)
+            | PlaceView::Cancelled(ended) => Some(&ended.worker),
+        }
+    }
+}
+
 /// A task that was looked for: where it is, and in which batch if it has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
@@ -184,17 +197,26 @@ impl Board {
     }
 
     /// Where one task of a run is; nothing, if it is nowhere.
-    pub(super) fn task_of_run(
-        &self,
-        run: &str,
-        agent: &str,
-        id: &str,
-    ) -> io::Result<Option<TaskView>> {
+    pub fn task_of_run(&self, run: &str, agent: &str, id: &str) -> io::Result<Option<TaskView>> {
         let (Some(queue), Some(id)) = (self.queue.as_deref(), TaskId::parse(id)) else {
             return Ok(None);
         };
         let Some(place) = queue.find(agent, run, &id)? else { return Ok(None) };
         self.task_in(queue, &Found { place, batch: run.to_owned() }).map(Some)
+    }
+
+    /// What a task of a run says; nothing, if it is nowhere.
+    pub fn document_of_run(
+        &self,
+        run: &str,
+        agent: &str,
+        id: &str,
+    ) -> io::Result<Option<Map<String, Value>>> {
+        let (Some(queue), Some(id)) = (self.queue.as_deref(), TaskId::parse(id)) else {
+            return Ok(None);
+        };
+        let Some(place) = queue.find(agent, run, &id)? else { return Ok(None) };
+        Ok(queue.read(&place, run)?.map(|task| task.document))
     }
 
     /// The tasks of an agent that wait or are held, in the order of claims: first those that are

@@ -21,6 +21,7 @@ use crate::disk;
 use crate::fleet::config::ConfigError;
 use crate::fleet::grimoires;
 use crate::fleet::member::chance;
+use crate::fleet::notice::{Notifier, Notifying};
 use crate::fleet::open::compile_in;
 use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
@@ -591,11 +592,14 @@ pub fn drive(
         live: run.origin.fleet,
         grace: around.config.grace,
         input_bytes: around.config.input_bytes,
-        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        program: site::program(),
+        sandboxes: crate::fleet::sandboxes::Sandboxes::of(&around.config, None),
     };
     let telling = telling(around, options);
     let root = store.root().to_owned();
-    let mut report = TextReport::new(telling, around.colour(), site.mask.clone());
+    let notifier = notifier(around);
+    let report = TextReport::new(telling, around.colour(), site.mask.clone());
+    let mut report = Notifying::new(report, &notifier);
     let (id, plan) = (run.id.clone(), Arc::new(plan));
     let backups = options.backup_state || around.debug;
     let drive = Drive::new(Arc::new(site), plan.clone(), run, store, backups);
@@ -613,7 +617,13 @@ pub fn drive(
     }
     let code = tell_end(around, &plan, &run, finish, signals.code(), &took);
     drop(lock);
+    notifier.finish();
     Ok((code, run))
+}
+
+/// Who tells the outside about runs, as the settings say.
+pub fn notifier(around: &Surroundings) -> Arc<Notifier> {
+    Arc::new(Notifier::new(around.config.notify.clone(), around.workspace.clone()))
 }
 
 /// How much is told of a run.

@@ -12,13 +12,14 @@ use super::fleet::Teller;
 use super::processed::Processed;
 use super::request::RequestArgs;
 use super::signals::Signals;
-use super::{Common, Failure, fleet, show, signals};
+use super::{Common, Failure, fleet, metrics, show, signals};
 use crate::digest::sha256;
 use crate::engine::{Choice, Event, Policy, Run, RunStatus};
 use crate::exec::{Mask, Stop};
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
 use crate::fleet::free::made_at;
 use crate::fleet::intake::{Adopt, Adopted, Dropped};
+use crate::fleet::notice::{Notifier, Notifying};
 use crate::fleet::post::{self, RunTask};
 use crate::fleet::site::Environment;
 use crate::fleet::{Finish, Report, site};
@@ -55,11 +56,14 @@ pub fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     let told = teller.clone();
     let alive = Box::new(move || told.alive("drives runs"));
     let setup = setup(&around, queue.clone(), false)?;
+    let notifier = common::notifier(&around);
+    metrics::beside(&around, &signals.stop)?;
     let adopt: Option<Box<dyn Adopt>> = Some(Box::new(Submissions { around, queue }));
     let setup = Setup { credentials, alive, adopt, ..setup };
-    Coordinator::new(setup)
-        .serve(None, &signals.stop, &mut Daemon { teller })
-        .map_err(|error| fleet::had_to_end("the coordinator", &error))?;
+    let mut daemon = Daemon { teller, notifier: notifier.clone() };
+    let served = Coordinator::new(setup).serve(None, &signals.stop, &mut daemon);
+    notifier.finish();
+    served.map_err(|error| fleet::had_to_end("the coordinator", &error))?;
     Ok(0)
 }
 
@@ -82,7 +86,7 @@ fn setup(around: &Surroundings, queue: Arc<FsQueue>, backups: bool) -> Result<Se
         config: fleet::settings(around),
         environment: around.environment.clone(),
         credentials: Environment::new(),
-        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        program: crate::fleet::site::program(),
         debug: around.debug,
         backups,
         adopt: None,
@@ -153,7 +157,9 @@ pub fn drive(
     let began = SystemClock.now();
     let mask = site::mask(&plan, &around.environment);
     let telling = common::telling(around, options);
-    let mut one = One { telling, colour: around.colour(), mask, left: None };
+    let notifier = common::notifier(around);
+    let colour = around.colour();
+    let mut one = One { telling, colour, mask, notifier: notifier.clone(), left: None };
     let setup = setup(around, queue.clone(), options.backup_state || around.debug)?;
     Coordinator::new(setup)
         .serve(Some(claim), &signals.stop, &mut one)
@@ -180,6 +186,7 @@ pub fn drive(
     if left == Left::GivenBack {
         tell_left_behind(around, queue, &run.id);
     }
+    notifier.finish();
     Ok((code, run))
 }
 
@@ -299,12 +306,14 @@ struct One {
     telling: crate::ui::text::Telling,
     colour: bool,
     mask: Mask,
+    notifier: Arc<Notifier>,
     left: Option<(Run, Left)>,
 }
 
 impl Reports for One {
     fn about(&mut self, _: &Run, _: &Path) -> Box<dyn Report> {
-        Box::new(TextReport::new(self.telling, self.colour, self.mask.clone()))
+        let report = TextReport::new(self.telling, self.colour, self.mask.clone());
+        Box::new(Notifying::new(report, &self.notifier))
     }
 
     fn note(&mut self, line: &str) {
@@ -319,12 +328,14 @@ impl Reports for One {
 /// Tells of many runs: what happens to each goes into its own log.
 struct Daemon {
     teller: Arc<Teller>,
+    notifier: Arc<Notifier>,
 }
 
 impl Reports for Daemon {
     fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report> {
         self.teller.say(&format!("run {} of {}: taken up", run.id, run.origin.workflow_file));
-        Box::new(Logged { path: root.join("logs").join("orchestrator.log") })
+        let report = Logged { path: root.join("logs").join("orchestrator.log") };
+        Box::new(Notifying::new(report, &self.notifier))
     }
 
     fn note(&mut self, line: &str) {

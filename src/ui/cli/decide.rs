@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::common::{self, RunOptions, Surroundings};
-use super::pending::{Gate, gates_of};
 use super::resume::{self, ResumeArgs};
 use super::show::put_json;
 use super::{Common, Failure, show};
@@ -15,7 +14,7 @@ use crate::engine::{Run, RunStatus};
 use crate::fleet::gates::{self, AnswerFile};
 use crate::fleet::open;
 use crate::ids::RunId;
-use crate::ui::board::{Life, Owner};
+use crate::ui::board::{Gate, Life, Owner, gates_of};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
 

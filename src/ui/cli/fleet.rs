@@ -1,6 +1,7 @@
 //! What the verbs of the fleet share: opening the queue, and telling what a member does.
 
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -97,10 +98,29 @@ pub fn check_inbox(around: &Surroundings, queue: &FsQueue, agent: &str) -> Resul
         Failure::new(1, format!("cannot look at the inbox of `{agent}`: {error}"))
             .hint("`orchestrate doctor` tells more")
     })?;
-    looked.map_or(Ok(()), |reason| {
+    let reason = looked.or_else(|| strangers(&around.workspace, agent));
+    reason.map_or(Ok(()), |reason| {
         let failure = Failure::new(2, reason);
         Err(failure
             .hint("whoever writes there gives orders; `world_writable` of `queue` allows it"))
+    })
+}
+
+/// Says that an inbox is somebody else's. One that a group may write to is shared on purpose; but
+/// nobody who is not root gives orders to root.
+fn strangers(workspace: &Path, agent: &str) -> Option<String> {
+    let me = nix::unistd::geteuid().as_raw();
+    let inboxes = workspace.join("inbox");
+    [inboxes.join(agent), inboxes].iter().find_map(|dir| {
+        let seen = std::fs::metadata(dir).ok()?;
+        let (owner, shared) = (seen.uid(), seen.mode() & 0o020 != 0 && me != 0);
+        let dir = dir.display();
+        (owner != me && owner != 0 && !shared).then(|| {
+            format!(
+                "`{dir}` belongs to user {owner}, who could give orders to user {me}: serve it \
+                 as user {owner}, or make it yours by `chown`"
+            )
+        })
     })
 }
 

@@ -1,14 +1,12 @@
 //! `orchestrate graph`: a picture of a workflow, or of where a run of it stands.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::common::{self, Surroundings};
 use super::show::{self, put};
 use super::{Common, Failure};
 use crate::fleet::open::compile_in;
-use crate::ui::board::{StepShown, StepView};
-use crate::ui::graph::{Graph, Seen, State, dot, mermaid, svg};
+use crate::ui::graph::{self, Graph, dot, mermaid, svg};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct GraphArgs {
@@ -95,26 +93,5 @@ fn of_run(around: &Surroundings, name: &str) -> Result<Graph, Failure> {
     };
     let detail = board.detail(&id).map_err(damaged)?;
     let (plan, run) = board.open(&id).map_err(damaged)?;
-    let states: HashMap<String, State> =
-        detail.steps.iter().map(|step: &StepView| (step.step.clone(), state(step.state))).collect();
-    let (file, standing) = (&run.origin.workflow_file, detail.run.state.word());
-    let title = format!("{file}, run {id}: {standing}");
-    Ok(Graph::new(&title, &plan, Some(&Seen { run: &run, states })))
-}
-
-/// A picture has fewer words than a list.
-fn state(shown: StepShown) -> State {
-    match shown {
-        StepShown::Completed => State::Completed,
-        StepShown::Failed => State::Failed,
-        StepShown::Skipped => State::Skipped,
-        StepShown::Asking => State::Paused,
-        StepShown::Interrupted => State::Interrupted,
-        StepShown::Running | StepShown::Ended => State::Running,
-        StepShown::Pending
-        | StepShown::Ready
-        | StepShown::Waiting
-        | StepShown::Lost
-        | StepShown::Resting => State::Pending,
-    }
+    Ok(graph::of_run(&detail, &plan, &run))
 }

@@ -8,27 +8,33 @@ mod cancel;
 mod clean;
 mod command;
 mod common;
+mod confine;
 mod coordinator;
 mod decide;
 mod demo;
 mod doctor;
 mod enqueue;
+mod events;
 mod failure;
 mod fleet;
 mod fsck;
 mod graph;
+mod init;
 mod logs;
+mod metrics;
 mod offline;
 mod pending;
 mod processed;
 mod provider;
 mod ps;
 mod queue;
+pub mod report;
 mod request;
 mod resume;
 mod retry;
 mod run;
 mod run_step;
+mod schema;
 mod show;
 mod signals;
 mod spell;
@@ -66,6 +72,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
+    /// Make a workspace to begin with: a workflow, prompts, settings, inboxes
+    Init(init::InitArgs),
     /// Run a workflow from the beginning
     Run(run::RunArgs),
     /// Go on with a run that failed or was stopped
@@ -88,6 +96,8 @@ enum Verb {
     Ps(ps::PsArgs),
     /// Show what steps and tasks print, also while they do
     Logs(logs::LogsArgs),
+    /// Show everything that happened to a run, also while it does
+    Events(events::EventsArgs),
     /// Say in one sentence why a run or a task is where it is
     Why(why::WhyArgs),
     /// Show what runs ask people, and what to type
@@ -108,10 +118,16 @@ enum Verb {
     Workers(workers::WorkersVerb),
     /// Put tasks into an agent's inbox
     Enqueue(enqueue::EnqueueArgs),
+    /// Print figures for a monitor: runs, queues, heartbeats, tokens, costs
+    Metrics(metrics::MetricsArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
+    /// Print JSON Schemas, for editors that help with workflows and settings
+    Schema(schema::SchemaArgs),
     /// Draw a workflow, or where a run of it stands
     Graph(graph::GraphArgs),
+    /// Write down all that there is to know of a run, as one HTML file
+    Report(report::ReportArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Call a command file directly, or list those that there are
@@ -138,6 +154,9 @@ enum Verb {
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
     Torture(torture::TortureArgs),
+    /// Give up powers and become another program, as steps in a sandbox do
+    #[command(hide = true)]
+    Confine(confine::ConfineArgs),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(crate::offline::Options),
@@ -229,6 +248,8 @@ fn misused(error: &clap::Error) -> Failure {
 fn run_cli(cli: Cli) -> ExitCode {
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
+        Verb::Init(args) => init::main(args, &cli.common),
+        Verb::Confine(args) => return confine::main(args),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),
@@ -240,6 +261,8 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Status(args) => status::main(args, &cli.common),
         Verb::Ps(args) => ps::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
+        Verb::Events(args) => events::main(args, &cli.common),
+        Verb::Metrics(args) => metrics::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
         Verb::Pending(args) => pending::main(args, &cli.common),
         Verb::Approve(args) => decide::approve(args, &cli.common),
@@ -250,7 +273,9 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Workers(verb) => workers::main(verb, &cli.common),
         Verb::Enqueue(args) => enqueue::main(args, &cli.common),
         Verb::Validate(args) => validate::main(args, &cli.common),
+        Verb::Schema(args) => schema::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
+        Verb::Report(args) => report::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),

@@ -1,22 +1,16 @@
 //! `orchestrate pending`: what people are asked, by every run, and what to type.
 
-use std::path::Path;
-
-use serde::Serialize;
 use serde_json::json;
 
 use super::common::{self, Surroundings};
 use super::show::{put, put_json};
 use super::{Common, Failure};
-use crate::engine::run::{Address, StepState};
-use crate::engine::{GateRecord, Run, RunStatus};
-use crate::fleet::{gates, open};
-use crate::ids::{Attempt, RunId, StepPath};
-use crate::store::{STATE, snapshot};
-use crate::time::{Clock, SystemClock, Time};
+use crate::engine::Run;
+use crate::ids::RunId;
+use crate::time::{Clock, SystemClock};
+use crate::ui::board::{self, Gate, gates_of};
 use crate::ui::text::seconds;
 use crate::workflow::Plan;
-use crate::workflow::plan::Action;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct PendingArgs {
@@ -25,78 +19,17 @@ pub struct PendingArgs {
     pub run: Option<String>,
 }
 
-/// A person is asked something.
-#[derive(Clone, Debug, Serialize)]
-pub struct Gate {
-    pub run_id: RunId,
-    pub node: String,
-    pub step: StepPath,
-    pub attempt: Attempt,
-    pub message: String,
-    /// What an agent said last, which the person answers to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub said: Option<String>,
-    pub shown: String,
-    pub since: Option<Time>,
-    pub expires_at: Option<Time>,
-    /// The file that an answer is dropped as.
-    pub answer_file: String,
-    /// Somebody has answered, and whoever drives the run has not seen it yet.
-    pub answered: bool,
-}
-
-/// Everything that a run asks people.
-pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
-    let mut found = Vec::new();
-    for here in run.positions() {
-        let Some(slot) = run.slot(&here).filter(|slot| slot.state == StepState::Waiting) else {
-            continue;
-        };
-        let Some(record) = slot.record.as_deref() else { continue };
-        let Some(GateRecord { message, shown, expires_at, .. }) = record.gate.as_deref() else {
-            continue;
-        };
-        let step = here.path(plan);
-        let answer_file = gates::path(Path::new(&run.origin.run_root), &step, slot.attempts);
-        found.push(Gate {
-            run_id: run.id.clone(),
-            node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
-            attempt: slot.attempts,
-            message: message.clone(),
-            said: said_before(plan, run, &here),
-            shown: shown.clone(),
-            since: record.started_at,
-            expires_at: *expires_at,
-            answered: workspace.join(&answer_file).exists(),
-            answer_file: answer_file.display().to_string(),
-            step,
-        });
-    }
-    found
-}
-
-/// What the agent said in the round that a person is asked in.
-fn said_before(plan: &Plan, run: &Run, here: &Address) -> Option<String> {
-    let steps = &here.block(plan).steps;
-    let asked = steps[..here.step].iter().rposition(|s| matches!(s.action, Action::Prompt(_)))?;
-    let slot = run.slot(&Address { step: asked, ..here.clone() })?;
-    slot.record.as_ref()?.output.clone()
-}
-
 pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let workspace = common::open_workspace(&around)?;
     let runs = match &args.run {
-        Some(name) => vec![common::find_run(&around, name)?],
-        None => runs_that_may_ask(&around),
+        Some(name) => vec![common::find_run(&around, name)?.0],
+        None => board::that_may_ask(&around.state_dir),
     };
     let mut open_gates = Vec::new();
-    for (id, root) in runs {
-        match open::look(&workspace, &root) {
-            Ok((plan, run)) if run.status == RunStatus::Running => {
-                open_gates.extend(gates_of(&around.workspace, &plan, &run));
-            }
-            Ok(_) => {}
+    for id in runs {
+        match board::gates_in(&workspace, &around.state_dir.join(id.as_str())) {
+            Ok(gates) => open_gates.extend(gates),
             Err(error) => around.say(format!("warning: run {id} cannot be read: {error}")),
         }
     }
@@ -108,24 +41,6 @@ pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
         put(&open_gates.iter().map(show).collect::<Vec<_>>().join("\n"))?;
     }
     Ok(0)
-}
-
-/// Runs whose state does not say that they are over.
-fn runs_that_may_ask(around: &Surroundings) -> Vec<(RunId, std::path::PathBuf)> {
-    let entries = std::fs::read_dir(&around.state_dir).into_iter().flatten().flatten();
-    let ids = entries.filter_map(|entry| RunId::parse(entry.file_name().to_str()?));
-    let mut ids: Vec<RunId> = ids.collect();
-    ids.sort();
-    let rooted = ids.into_iter().map(|id| {
-        let root = around.state_dir.join(id.as_str());
-        (id, root)
-    });
-    let open = |root: &Path| {
-        let state = std::fs::read(root.join(STATE)).unwrap_or_default();
-        let status = snapshot::peek(&state).map(|(status, _)| status);
-        matches!(status, None | Some(RunStatus::Running | RunStatus::Paused))
-    };
-    rooted.filter(|(_, root)| open(root)).collect()
 }
 
 /// A gate, as people read it: what is asked, and what to type.

@@ -100,12 +100,16 @@ fn find_task(board: &Board, name: &str) -> Result<Option<Found>, Failure> {
 
 /// Writes data. That nobody reads it is no error.
 pub fn put(text: &str) -> Result<(), Failure> {
+    put_or_stop(text).map(|_| ())
+}
+
+/// Writes data that more will follow. False if nobody reads it any more.
+pub fn put_or_stop(text: &str) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(1, format!("cannot write to standard output: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(1, format!("cannot write to standard output: {error}"))),
     }
 }
 

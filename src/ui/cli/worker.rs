@@ -1,6 +1,5 @@
 //! `orchestrate worker`: serve one agent's inbox.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::common::{self, Surroundings};
@@ -65,7 +64,7 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         until,
         environment: around.environment.clone(),
         credentials,
-        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        program: crate::fleet::site::program(),
         config: fleet::settings(&around),
         queue,
     };

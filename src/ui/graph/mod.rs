@@ -18,6 +18,7 @@ use crate::engine::run::{Body, Slot, StepState};
 use crate::engine::{Run, StepStatus};
 use crate::ids::StepPath;
 use crate::template::{Hole, Missing, Scope, Template};
+use crate::ui::board::{RunDetail, StepShown};
 use crate::workflow::Plan;
 use crate::workflow::plan::{
     Action, Block, Edges, Handlers, JoinRule, RoundsKind, Runtime, ShellText, SpellSource, Step,
@@ -37,6 +38,8 @@ pub struct Graph {
 
 pub struct Node {
     pub name: String,
+    /// Where it stands in the run; of a loop over items, in the newest.
+    pub path: String,
     pub kind: Kind,
     /// The provider it asks, the command file it is, what runs its script.
     pub detail: Option<String>,
@@ -211,6 +214,25 @@ impl From<StepStatus> for State {
     }
 }
 
+/// A picture has fewer words than a list.
+impl From<StepShown> for State {
+    fn from(shown: StepShown) -> State {
+        match shown {
+            StepShown::Completed => State::Completed,
+            StepShown::Failed => State::Failed,
+            StepShown::Skipped => State::Skipped,
+            StepShown::Asking => State::Paused,
+            StepShown::Interrupted => State::Interrupted,
+            StepShown::Running | StepShown::Ended => State::Running,
+            StepShown::Pending
+            | StepShown::Ready
+            | StepShown::Waiting
+            | StepShown::Lost
+            | StepShown::Resting => State::Pending,
+        }
+    }
+}
+
 pub struct Edge {
     pub from: usize,
     pub to: usize,
@@ -278,6 +300,19 @@ impl Graph {
             "edges": edges.collect::<Vec<_>>(),
         })
     }
+}
+
+/// The picture of where a run stands.
+pub fn of_run(detail: &RunDetail, plan: &Plan, run: &Run) -> Graph {
+    let states = detail.steps.iter().map(|step| (step.step.clone(), step.state.into()));
+    let (file, standing) = (&run.origin.workflow_file, detail.run.state.word());
+    let title = format!("{file}, run {}: {standing}", run.id);
+    Graph::new(&title, plan, Some(&Seen { run, states: states.collect() }))
+}
+
+/// What a step does, in the word of its author.
+pub fn kind(step: &Step) -> &'static str {
+    if let Action::Gate(_) = step.action { "gate" } else { Kind::of(step).word() }
 }
 
 /// What a node goes by in a picture.
@@ -421,6 +456,7 @@ impl Drawing<'_> {
         };
         Node {
             name: step.name.clone(),
+            path: path.to_string(),
             kind: Kind::of(step),
             detail,
             agent: step.agent.clone(),
@@ -524,6 +560,7 @@ impl Drawing<'_> {
 fn add_end(graph: &mut Graph) -> usize {
     graph.nodes.push(Node {
         name: "end".into(),
+        path: String::new(),
         kind: Kind::End,
         detail: None,
         agent: None,

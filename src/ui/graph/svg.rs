@@ -59,6 +59,38 @@ pub fn draw(graph: &Graph) -> String {
     out
 }
 
+/// The same as a part of a page, whose style sheet colours it and which has a title of its own.
+/// `link` says where a node leads.
+pub fn draw_in_page(graph: &Graph, link: &dyn Fn(&Node) -> Option<String>) -> String {
+    // The room of the title is not needed.
+    const CUT: usize = TOP - 14;
+    let drawing = Drawing::new(graph);
+    let Drawing { width, height, .. } = drawing;
+    let shown = height - CUT - 30 - (GAP - 14);
+    let mut out = format!(
+        "<svg class=\"graph\" width=\"{width}\" height=\"{shown}\" \
+         viewBox=\"0 {CUT} {width} {shown}\" role=\"img\"><title>{}</title>\n\
+         <defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" \
+         markerHeight=\"7\" orient=\"auto\"><path class=\"tip\" d=\"M0,0L8,4L0,8z\"/></marker>\
+         </defs>\n",
+        escape(&graph.title)
+    );
+    drawing.clusters(&mut out);
+    drawing.edges(&mut out);
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let link = link(node);
+        if let Some(link) = &link {
+            let _ = write!(out, "<a href=\"{}\">", escape(link));
+        }
+        drawing.node(index, node, &mut out);
+        if link.is_some() {
+            out.push_str("</a>\n");
+        }
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
 fn state_styles() -> String {
     let style = |state: &State| {
         let (fill, stroke) = state.colours();
@@ -318,6 +350,16 @@ mod tests {
             picture.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
         assert!(width <= WIDTH, "{width}");
         assert_eq!(picture.matches("marker-end").count(), 100, "an arrow for every edge");
+    }
+
+    #[test]
+    fn in_a_page_it_has_no_style_of_its_own() {
+        let mut graph = wide(3);
+        graph.nodes[0].name = "<script>".into();
+        let picture = draw_in_page(&graph, &|node| Some(format!("#\"{}", node.name)));
+        balanced(&picture).unwrap();
+        assert!(!picture.contains("<script") && !picture.contains("style"));
+        assert_eq!(picture.matches("<a href=\"#&quot;").count(), graph.nodes.len());
     }
 
     #[test]

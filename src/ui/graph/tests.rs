@@ -7,6 +7,7 @@ use crate::workflow::compile;
 pub fn dependent(edges: &[(usize, usize)], count: usize) -> Graph {
     let node = |index: usize| Node {
         name: format!("node {index}"),
+        path: format!("node {index}"),
         kind: Kind::Bash,
         detail: None,
         agent: None,

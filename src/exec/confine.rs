@@ -1,0 +1,277 @@
+//! What a child may touch, given up by the child itself before it becomes its program.
+//!
+//! Files are held by Landlock, the network by a filter on system calls: both can be had by every
+//! user, cost the child nothing afterwards, and hold for all it starts. They cannot be given up
+//! between `posix_spawn` and the program, so this very program is started in between (`orchestrate
+//! confine`): it gives up what [`Confinement`] says and becomes the program, under the same pid.
+//!
+//! Landlock's own rules for the network know TCP alone; a name looked up over UDP would carry data
+//! out. So with no network there are no sockets at all, but for pairs that are connected already;
+//! nor is there `io_uring`, which makes sockets that no filter sees.
+//!
+//! **Invariant:** either all of it was given up, or the program is not started.
+
+use std::ffi::{CString, OsStr};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::libc;
+use serde::{Deserialize, Serialize};
+
+/// What is taken from a child.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// What is allowed must be allowed by each.
+    pub layers: Vec<Reach>,
+    pub no_network: bool,
+}
+
+/// The files within reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reach {
+    /// Nothing: all may be written.
+    pub write: Option<Vec<PathBuf>>,
+    /// Nothing: all may be read.
+    pub read: Option<Vec<PathBuf>>,
+}
+
+/// What this machine can take from a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Powers {
+    /// The version of Landlock; 0 where there is none.
+    pub landlock: u32,
+    /// Whether system calls can be filtered.
+    pub seccomp: bool,
+}
+
+/// The first Landlock that keeps files from being truncated.
+pub const LEAST_LANDLOCK: u32 = 3;
+/// The first Landlock that keeps signals inside.
+pub const SIGNALS_LANDLOCK: u32 = 6;
+
+const EXECUTE: u64 = 1;
+const WRITE_FILE: u64 = 1 << 1;
+const READ_FILE: u64 = 1 << 2;
+const READ_DIR: u64 = 1 << 3;
+/// Removing, making and moving names of every kind.
+const NAMES: u64 = 0x3ff0;
+const TRUNCATE: u64 = 1 << 14;
+const READS: u64 = EXECUTE | READ_FILE | READ_DIR;
+const WRITES: u64 = WRITE_FILE | NAMES | TRUNCATE;
+const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE;
+/// Abstract sockets and signals stay inside.
+const SCOPES: u64 = 3;
+
+/// Asks the machine.
+pub fn powers() -> Powers {
+    const VERSION: libc::c_long = 1;
+    const IS_THERE: libc::c_long = 2;
+    let none = std::ptr::null::<u8>();
+    // SAFETY: asks for a number, and reads no memory.
+    let landlock = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) };
+    let action = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: reads the one number that it is given.
+    let seccomp = unsafe { libc::syscall(libc::SYS_seccomp, IS_THERE, 0, &raw const action) };
+    let seccomp = seccomp == 0 && ARCHITECTURE.is_some();
+    Powers { landlock: u32::try_from(landlock).unwrap_or(0), seccomp }
+}
+
+impl Confinement {
+    /// Why it is not to be had from such a machine.
+    pub fn refusal(&self, powers: Powers) -> Option<String> {
+        if !self.layers.is_empty() && powers.landlock < LEAST_LANDLOCK {
+            let found = match powers.landlock {
+                0 => "this kernel has none, or it is switched off".to_owned(),
+                version => format!("this kernel has version {version}"),
+            };
+            return Some(format!(
+                "the sandbox needs Landlock {LEAST_LANDLOCK} (Linux 6.2), but {found}"
+            ));
+        }
+        (self.no_network && !powers.seccomp)
+            .then(|| "the sandbox needs filters on system calls, which are not to be had".into())
+    }
+
+    /// Gives it all up, for this thread and what it becomes. There is no way back.
+    fn enter(&self) -> io::Result<()> {
+        nix::sys::prctl::set_no_new_privs()?;
+        give_up_privileges();
+        let powers = powers();
+        if let Some(refusal) = self.refusal(powers) {
+            return Err(io::Error::other(refusal));
+        }
+        self.layers.iter().try_for_each(|reach| reach.enter(powers.landlock))?;
+        if self.no_network { give_up_network() } else { Ok(()) }
+    }
+
+    /// Gives it all up and becomes a program. Comes back only to say why not.
+    pub fn exec(&self, program: &OsStr, argv: &[CString]) -> io::Error {
+        let Ok(program) = CString::new(program.as_bytes()) else {
+            return io::ErrorKind::InvalidInput.into();
+        };
+        if let Err(error) = self.enter() {
+            return io::Error::other(format!("the sandbox is not to be had: {error}"));
+        }
+        match nix::unistd::execv(&program, argv) {
+            Ok(never) => match never {},
+            Err(error) => error.into(),
+        }
+    }
+}
+
+/// Powers of root that reach around a sandbox: into other processes, the kernel, devices, the
+/// machine's network, and files by other ways than their names.
+const PRIVILEGES: [libc::c_ulong; 21] = [
+    2,  // DAC_READ_SEARCH
+    11, // NET_BROADCAST
+    12, // NET_ADMIN
+    13, // NET_RAW
+    16, // SYS_MODULE
+    17, // SYS_RAWIO
+    19, // SYS_PTRACE
+    20, // SYS_PACCT
+    21, // SYS_ADMIN
+    22, // SYS_BOOT
+    25, // SYS_TIME
+    26, // SYS_TTY_CONFIG
+    27, // MKNOD
+    30, // AUDIT_CONTROL
+    32, // MAC_OVERRIDE
+    33, // MAC_ADMIN
+    34, // SYSLOG
+    37, // AUDIT_READ
+    38, // PERFMON
+    39, // BPF
+    40, // CHECKPOINT_RESTORE
+];
+
+/// Whoever is not root has none of them, and cannot get them any more.
+fn give_up_privileges() {
+    for privilege in PRIVILEGES {
+        // SAFETY: takes no memory. It fails for those who have nothing to give up.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, privilege, 0, 0, 0) };
+    }
+}
+
+#[repr(C)]
+struct Ruleset {
+    fs: u64,
+    net: u64,
+    scoped: u64,
+}
+
+#[repr(C, packed)]
+struct Beneath {
+    access: u64,
+    parent: i32,
+}
+
+impl Reach {
+    fn enter(&self, version: u32) -> io::Result<()> {
+        let reads = self.read.as_ref().map_or(0, |_| READS);
+        let writes = self.write.as_ref().map_or(0, |_| WRITES);
+        let scoped = if version >= SIGNALS_LANDLOCK { SCOPES } else { 0 };
+        let ruleset = Ruleset { fs: reads | writes, net: 0, scoped };
+        // An older kernel takes no more than what it knows.
+        let size = if scoped == 0 { size_of::<u64>() } else { size_of::<Ruleset>() };
+        // SAFETY: reads as many bytes as the ruleset has.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, size, 0)
+        };
+        // SAFETY: it was just opened, and belongs to nobody else.
+        let rules = unsafe { OwnedFd::from_raw_fd(checked(fd)? as i32) };
+        for path in self.read.iter().flatten() {
+            allow(&rules, path, reads)?;
+        }
+        for path in self.write.iter().flatten() {
+            allow(&rules, path, reads | writes)?;
+        }
+        // SAFETY: takes no memory.
+        let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) };
+        checked(done).map(|_| ())
+    }
+}
+
+fn checked(returned: libc::c_long) -> io::Result<libc::c_long> {
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
+}
+
+fn allow(rules: &OwnedFd, path: &Path, access: u64) -> io::Result<()> {
+    const PATH_BENEATH: libc::c_long = 1;
+    let named = |error| io::Error::other(format!("`{}`: {error}", path.display()));
+    let file = open(path).map_err(named)?;
+    let is_dir = file.metadata().map_err(named)?.is_dir();
+    let access = if is_dir { access } else { access & OF_FILES };
+    let rule = Beneath { access, parent: file.as_raw_fd() };
+    let (rules, rule) = (rules.as_raw_fd(), &raw const rule);
+    // SAFETY: reads one rule.
+    let done = unsafe { libc::syscall(libc::SYS_landlock_add_rule, rules, PATH_BENEATH, rule, 0) };
+    checked(done).map(|_| ()).map_err(named)
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)
+}
+
+/// What a filter must see this machine's calls as.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: Option<u32> = Some(0xc000_003e);
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ARCHITECTURE: Option<u32> = None;
+
+/// From here on the numbers of calls are those of another table, which x86 has.
+const OTHER_TABLE: u32 = 0x4000_0000;
+
+fn give_up_network() -> io::Result<()> {
+    let Some(architecture) = ARCHITECTURE else { return Err(io::ErrorKind::Unsupported.into()) };
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    /// Where the number of a call, and how it came, stand.
+    const NUMBER: u32 = 0;
+    const CAME_AS: u32 = 4;
+    let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let deny = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    let mut filter = [
+        op(LOAD, 0, 0, CAME_AS),
+        op(EQUAL, 1, 0, architecture),
+        // A program for another kind of machine has other numbers for all this.
+        op(RETURN, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+        op(LOAD, 0, 0, NUMBER),
+        op(AT_LEAST, 3, 0, OTHER_TABLE),
+        op(EQUAL, 2, 0, libc::SYS_socket as u32),
+        op(EQUAL, 1, 0, libc::SYS_io_uring_setup as u32),
+        op(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        op(RETURN, 0, 0, deny),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    const SET_FILTER: libc::c_long = 1;
+    // SAFETY: reads the program, which lives until it returns.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, SET_FILTER, 0, &raw const program) };
+    checked(done).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_machine_cannot_take_away_is_refused() {
+        let files = Confinement { layers: vec![Reach::default()], no_network: false };
+        let network = Confinement { layers: Vec::new(), no_network: true };
+        let powers = |landlock, seccomp| Powers { landlock, seccomp };
+        assert!(files.refusal(powers(0, true)).unwrap().contains("has none"));
+        assert!(files.refusal(powers(2, true)).unwrap().contains("has version 2"));
+        assert_eq!(files.refusal(powers(3, false)), None);
+        assert!(network.refusal(powers(9, false)).unwrap().contains("filters on system calls"));
+        assert_eq!(network.refusal(powers(0, true)), None);
+        assert_eq!(Confinement::default().refusal(powers(0, false)), None);
+    }
+}

@@ -1,0 +1,272 @@
+//! Notices: a run that waits for a person, or is over, is told to whom the settings name.
+//!
+//! A notice goes to a command, as JSON on its standard input and in its environment, and to a
+//! webhook, through `curl`. It is sent beside the run by a thread of its own: nothing a run does
+//! waits for it, and one that cannot be sent is a line in the log. It is a convenience; what
+//! waits and what is over is found by `pending` and `status`.
+//!
+//! **Invariant:** what happened is on record before anybody is told. A crash in between loses the
+//! notice, never the fact.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde::Serialize;
+
+use super::config::NotifySettings;
+use super::drive::Report;
+use crate::engine::{Choice, Event, Run, RunStatus};
+use crate::exec::{self, How, Order, Stop};
+use crate::ids::StepPath;
+use crate::time::Time;
+use crate::workflow::Plan;
+use crate::workflow::settings::Occasion;
+
+/// How much is kept of what a command that fails has printed.
+const SAID_BYTES: usize = 4096;
+
+/// What is told.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Notice {
+    pub schema: &'static str,
+    pub event: Occasion,
+    pub run_id: String,
+    pub workflow: String,
+    pub workspace: String,
+    pub run_root: String,
+    /// The step that waits or failed, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// What is asked, or what went wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub failed_steps: Vec<String>,
+    /// What to type.
+    pub cure: String,
+}
+
+/// What an event is to the outside, if it is anything: `before` is how the run stood.
+fn occasion(before: RunStatus, run: &Run, event: &Event) -> Option<Occasion> {
+    if matches!(event, Event::Gated { .. }) {
+        return Some(Occasion::Paused);
+    }
+    let occasion = match run.status {
+        RunStatus::Completed => Occasion::Completed,
+        RunStatus::Failed => Occasion::Failed,
+        RunStatus::Blocked => Occasion::Blocked,
+        RunStatus::Cancelled => Occasion::Cancelled,
+        RunStatus::Running | RunStatus::Paused => return None,
+    };
+    (before == RunStatus::Running).then_some(occasion)
+}
+
+fn notice(occasion: Occasion, run: &Run, event: &Event, workspace: &str) -> Notice {
+    let id = &run.id;
+    let (step, message) = match event {
+        Event::Gated { step, gate, .. } => {
+            (Some(step.split('.').next().unwrap_or(step).to_owned()), Some(gate.message.clone()))
+        }
+        _ => {
+            let failed = run.failed_steps.first().filter(|_| occasion.is_bad());
+            let failed = failed.map(ToString::to_string);
+            let why = match event {
+                Event::Ended { record, .. } => record.error.as_ref().map(|e| e.message.clone()),
+                _ => None,
+            };
+            (failed, run.error.clone().or(why.filter(|_| occasion.is_bad())))
+        }
+    };
+    let cure = match (occasion, &step) {
+        (Occasion::Paused, Some(step)) => format!("orchestrate approve {id} --step {step}"),
+        (Occasion::Failed | Occasion::Blocked, _) => format!("orchestrate resume {id}"),
+        (Occasion::Cancelled, _) => format!("orchestrate retry {id}"),
+        _ => format!("orchestrate status {id}"),
+    };
+    Notice {
+        schema: "notice/v1",
+        event: occasion,
+        run_id: id.to_string(),
+        workflow: run.origin.workflow_file.clone(),
+        workspace: workspace.to_owned(),
+        run_root: run.origin.run_root.clone(),
+        step,
+        message,
+        failed_steps: run.failed_steps.iter().map(ToString::to_string).collect(),
+        cure,
+    }
+}
+
+/// Sends notices, as the settings say.
+pub struct Notifier {
+    settings: NotifySettings,
+    workspace: PathBuf,
+    /// Notices that are being sent.
+    sending: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Notifier {
+    pub fn new(settings: NotifySettings, workspace: PathBuf) -> Notifier {
+        Notifier { settings, workspace, sending: Mutex::default() }
+    }
+
+    /// Looks whether an event is worth a notice, and begins to send it.
+    fn hear(&self, before: RunStatus, run: &Run, event: &Event) {
+        if self.settings.is_silent() {
+            return;
+        }
+        let Some(occasion) = occasion(before, run, event) else { return };
+        if !self.settings.on.contains(&occasion) {
+            return;
+        }
+        let notice = notice(occasion, run, event, &self.workspace.to_string_lossy());
+        let (settings, workspace) = (self.settings.clone(), self.workspace.clone());
+        let sending = std::thread::spawn(move || {
+            for (what, sent) in send(&settings, &workspace, &notice) {
+                if let Err(error) = sent {
+                    let (id, event) = (&notice.run_id, notice.event.word());
+                    tracing::warn!("{what} could not be told that run {id} is {event}: {error}");
+                }
+            }
+        });
+        let mut all = self.sending.lock().unwrap_or_else(|poison| poison.into_inner());
+        all.retain(|thread| !thread.is_finished());
+        all.push(sending);
+    }
+
+    /// Waits for what is being sent; its time is limited.
+    pub fn finish(&self) {
+        let all = std::mem::take(&mut *self.sending.lock().unwrap_or_else(|p| p.into_inner()));
+        for thread in all {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Sends a notice to everybody who is to have it.
+fn send(
+    settings: &NotifySettings,
+    workspace: &std::path::Path,
+    notice: &Notice,
+) -> Vec<(&'static str, io::Result<()>)> {
+    let body = serde_json::to_string(notice).unwrap_or_default();
+    let mut sent = Vec::new();
+    let call = |argv: &[String], stdin: &str, env: &[(String, OsString)]| {
+        let order =
+            Order { env, timeout: Some(settings.timeout), ..Order::new(argv, workspace, "notice") };
+        let input = in_memory(stdin.as_bytes())?;
+        let said = exec::call(&order, Some(&input), SAID_BYTES).map_err(io::Error::other)?;
+        let words = String::from_utf8_lossy(&said.err);
+        let words = words.lines().next().map(|line| format!(": {line}")).unwrap_or_default();
+        match said.how {
+            How::Exited(0) => Ok(()),
+            How::Exited(code) => Err(io::Error::other(format!("exit code {code}{words}"))),
+            How::TimedOut => Err(io::Error::other("it took too long")),
+            how => Err(io::Error::other(format!("it ended with {how:?}{words}"))),
+        }
+    };
+    if let Some(argv) = &settings.command {
+        sent.push(("the command", call(argv, &format!("{body}\n"), &environment(notice))));
+    }
+    if let Some(url) = &settings.webhook {
+        let argv = ["curl", "--config", "-"].map(str::to_owned);
+        sent.push(("the webhook", call(&argv, &curl_config(url, &body), &[])));
+    }
+    sent
+}
+
+/// What `curl` is to do, on its standard input: an address may hold a secret, and what stands on a
+/// command line is for everybody to see.
+fn curl_config(url: &str, body: &str) -> String {
+    let quoted = |text: &str| {
+        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+        format!("\"{}\"", text.replace('\n', "\\n").replace('\r', "\\r"))
+    };
+    let (url, body) = (quoted(url), quoted(body));
+    format!(
+        "url = {url}\nsilent\nshow-error\nfail\nproto = \"=http,https\"\n\
+         header = \"Content-Type: application/json\"\ndata-raw = {body}\n"
+    )
+}
+
+fn environment(notice: &Notice) -> Vec<(String, OsString)> {
+    let empty = String::new();
+    let value = |key: &str, value: &str| {
+        // No variable can hold a zero byte.
+        (format!("ORCHESTRATE_NOTICE_{key}"), OsString::from(value.replace('\0', "\u{fffd}")))
+    };
+    vec![
+        value("EVENT", notice.event.word()),
+        value("RUN_ID", &notice.run_id),
+        value("WORKFLOW", &notice.workflow),
+        value("RUN_ROOT", &notice.run_root),
+        value("STEP", notice.step.as_ref().unwrap_or(&empty)),
+        value("MESSAGE", &first_bytes(notice.message.as_ref().unwrap_or(&empty), 16 << 10)),
+        value("CURE", &notice.cure),
+    ]
+}
+
+/// The beginning of a text: a variable must fit where a whole environment does.
+fn first_bytes(text: &str, limit: usize) -> String {
+    let end = (0..=limit.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].to_owned()
+}
+
+/// A file that is nowhere, with this content, at its beginning.
+fn in_memory(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"notice", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// A report that also sends notices.
+pub struct Notifying<R> {
+    report: R,
+    notifier: Arc<Notifier>,
+    before: RunStatus,
+}
+
+impl<R> Notifying<R> {
+    pub fn new(report: R, notifier: &Arc<Notifier>) -> Self {
+        Notifying { report, notifier: notifier.clone(), before: RunStatus::Running }
+    }
+}
+
+impl<R: Report> Report for Notifying<R> {
+    fn happened(&mut self, plan: &Plan, run: &Run, event: &Event) {
+        self.report.happened(plan, run, event);
+        self.notifier.hear(std::mem::replace(&mut self.before, run.status), run, event);
+    }
+
+    fn tick(&mut self, plan: &Plan, run: &Run, now: Time) -> Option<Time> {
+        self.report.tick(plan, run, now)
+    }
+
+    fn ask(&mut self, run: &Run, step: &StepPath, stop: &Stop) -> Option<Choice> {
+        self.report.ask(run, step, stop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_curl_is_told_stays_in_its_quotes() {
+        let config = curl_config("https://x/?a=\"b\"", "{\"m\":\"two\\nlines\"}");
+        assert!(config.starts_with("url = \"https://x/?a=\\\"b\\\"\"\n"), "{config}");
+        assert!(config.contains(r#"data-raw = "{\"m\":\"two\\nlines\"}""#), "{config}");
+        assert_eq!(config.lines().count(), 7);
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        assert_eq!(first_bytes("aäb", 2), "a");
+        assert_eq!(first_bytes("aäb", 9), "aäb");
+    }
+}

@@ -1,0 +1,108 @@
+//! What people are asked: the gates of runs that wait.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{Board, runs_in};
+use crate::engine::run::{Address, StepState};
+use crate::engine::{GateRecord, Run, RunStatus};
+use crate::fleet::open::OpenError;
+use crate::fleet::{gates, open};
+use crate::ids::{Attempt, RunId, StepPath};
+use crate::store::{STATE, snapshot};
+use crate::time::Time;
+use crate::workflow::Plan;
+use crate::workflow::plan::Action;
+use crate::workspace::Workspace;
+
+/// A person is asked something.
+#[derive(Clone, Debug, Serialize)]
+pub struct Gate {
+    pub run_id: RunId,
+    pub node: String,
+    pub step: StepPath,
+    pub attempt: Attempt,
+    pub message: String,
+    /// What an agent said last, which the person answers to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
+    pub shown: String,
+    pub since: Option<Time>,
+    pub expires_at: Option<Time>,
+    /// The file that an answer is dropped as.
+    pub answer_file: String,
+    /// Somebody has answered, and whoever drives the run has not seen it yet.
+    pub answered: bool,
+}
+
+/// Everything that a run asks people.
+pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
+    let mut found = Vec::new();
+    for here in run.positions() {
+        let Some(slot) = run.slot(&here).filter(|slot| slot.state == StepState::Waiting) else {
+            continue;
+        };
+        let Some(record) = slot.record.as_deref() else { continue };
+        let Some(GateRecord { message, shown, expires_at, .. }) = record.gate.as_deref() else {
+            continue;
+        };
+        let step = here.path(plan);
+        let answer_file = gates::path(Path::new(&run.origin.run_root), &step, slot.attempts);
+        found.push(Gate {
+            run_id: run.id.clone(),
+            node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
+            attempt: slot.attempts,
+            message: message.clone(),
+            said: said_before(plan, run, &here),
+            shown: shown.clone(),
+            since: record.started_at,
+            expires_at: *expires_at,
+            answered: workspace.join(&answer_file).exists(),
+            answer_file: answer_file.display().to_string(),
+            step,
+        });
+    }
+    found
+}
+
+/// What the agent said in the round that a person is asked in.
+fn said_before(plan: &Plan, run: &Run, here: &Address) -> Option<String> {
+    let steps = &here.block(plan).steps;
+    let asked = steps[..here.step].iter().rposition(|s| matches!(s.action, Action::Prompt(_)))?;
+    let slot = run.slot(&Address { step: asked, ..here.clone() })?;
+    slot.record.as_ref()?.output.clone()
+}
+
+/// Everything that the run in a directory asks people.
+pub fn gates_in(workspace: &Workspace, root: &Path) -> Result<Vec<Gate>, OpenError> {
+    let (plan, run) = open::look(workspace, root)?;
+    match run.status {
+        RunStatus::Running => Ok(gates_of(workspace.root(), &plan, &run)),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Runs whose state does not say that they are over, oldest first.
+pub fn that_may_ask(state_dir: &Path) -> Vec<RunId> {
+    let open = |id: &RunId| {
+        let state = std::fs::read(state_dir.join(id.as_str()).join(STATE)).unwrap_or_default();
+        let status = snapshot::peek(&state).map(|(status, _)| status);
+        matches!(status, None | Some(RunStatus::Running | RunStatus::Paused))
+    };
+    let mut ids = runs_in(state_dir);
+    ids.reverse();
+    ids.into_iter().filter(open).collect()
+}
+
+impl Board {
+    /// Everything that people are asked, by every run that can be read.
+    pub fn gates(&self) -> Vec<Gate> {
+        let ids = that_may_ask(&self.state_dir).into_iter();
+        ids.flat_map(|id| self.gates_of_run(&id).unwrap_or_default()).collect()
+    }
+
+    pub fn gates_of_run(&self, id: &RunId) -> Result<Vec<Gate>, OpenError> {
+        gates_in(&self.workspace, &self.run_root(id))
+    }
+}

@@ -1,0 +1,39 @@
+//! `orchestrate confine`: gives up what it is told to and becomes another program.
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitCode;
+
+use crate::exec::Confinement;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ConfineArgs {
+    /// What is given up, as JSON
+    #[arg(value_name = "JSON")]
+    confinement: String,
+    /// The program, what it is called, and its arguments
+    #[arg(last = true, required = true, num_args = 2.., value_name = "ARGV")]
+    argv: Vec<OsString>,
+}
+
+/// Comes back only to say why not, with the exit codes of shells.
+pub fn main(args: &ConfineArgs) -> ExitCode {
+    let confinement: Confinement = match serde_json::from_str(&args.confinement) {
+        Ok(confinement) => confinement,
+        Err(error) => {
+            eprintln!("error: what is to be given up cannot be read: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let (program, argv) = (&args.argv[0], &args.argv[1..]);
+    let argv: Result<Vec<CString>, _> =
+        argv.iter().map(|argument| CString::new(argument.clone().into_vec())).collect();
+    let error = match argv {
+        Ok(argv) => confinement.exec(program, &argv),
+        Err(error) => error.into(),
+    };
+    eprintln!("error: cannot start `{}`: {error}", program.to_string_lossy());
+    let found = error.kind() == io::ErrorKind::PermissionDenied;
+    ExitCode::from(if found { 126 } else { 127 })
+}

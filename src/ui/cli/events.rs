@@ -1,0 +1,161 @@
+//! `orchestrate events`: everything that happened to a run, in order, also while it does.
+//!
+//! What is shown is the journal. As text an event is a sentence; as JSON it is what the journal
+//! holds, with that sentence beside it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::common::{self, Surroundings};
+use super::show::{self, document, put_json};
+use super::{Common, Failure, signals};
+use crate::disk;
+use crate::fleet::hint::{Bell, Hints, Patience};
+use crate::ids::RunId;
+use crate::store::History;
+use crate::store::journal::Entry;
+use crate::ui::board::{Board, Standing, one_line, remark};
+use crate::ui::text::log_line;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct EventsArgs {
+    /// The run: its id, the beginning of it, or `latest`
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Go on with what happens later, until nobody drives the run any more. With `--json` each
+    /// event is a document on a line of its own
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only the last N
+    #[arg(short = 'n', long, value_name = "N")]
+    pub last: Option<usize>,
+}
+
+pub fn main(args: &EventsArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let (id, root) = common::find_run(&around, &args.run)?;
+    let mut reader = Reader { around: &around, id, root, seen: 0, size: None };
+    let board = reader.board()?;
+    let mut shown = reader.new_events(&board)?;
+    let skipped = args.last.map_or(0, |last| shown.len().saturating_sub(last));
+    shown.drain(..skipped);
+    match (common.json, args.follow) {
+        (true, false) => {
+            let events: Vec<Value> = shown.iter().map(|event| event.json.clone()).collect();
+            put_json("events/v1", json!({ "run_id": reader.id, "events": events }))?;
+            Ok(0)
+        }
+        (_, false) => {
+            reader.print(&shown)?;
+            Ok(0)
+        }
+        (_, true) => reader.follow(board, shown),
+    }
+}
+
+/// An event, as people and as programs read it.
+struct Shown {
+    /// Nothing, for what is of no interest to people.
+    line: Option<String>,
+    json: Value,
+}
+
+struct Reader<'a> {
+    around: &'a Surroundings,
+    id: RunId,
+    root: PathBuf,
+    /// The number of the last event that was shown.
+    seen: u64,
+    /// How large the journals were when they were read last.
+    size: Option<u64>,
+}
+
+impl Reader<'_> {
+    fn board(&self) -> Result<Board, Failure> {
+        show::board_at_once(self.around, show::queue_if_any(self.around)?)
+    }
+
+    /// What has been added to the journals since they were read last.
+    fn new_events(&mut self, board: &Board) -> Result<Vec<Shown>, Failure> {
+        let size = journals_size(&self.root);
+        if self.size == Some(size) {
+            return Ok(Vec::new());
+        }
+        let damaged = |error: &dyn std::fmt::Display| {
+            let hint = format!("`orchestrate resume {} --repair` rebuilds it", self.id);
+            Failure::new(7, error.to_string()).hint(hint)
+        };
+        let history = History::read(&*disk::machine(), &self.root).map_err(|e| damaged(&e))?;
+        let (plan, run) = board.open(&self.id).map_err(|error| damaged(&error))?;
+        self.size = Some(size);
+        let new = history.entries.iter().filter(|entry| entry.seq > self.seen);
+        let shown = new.map(|entry| {
+            let line = log_line(&plan, &run, &entry.event).map(|line| one_line(&line));
+            shown(entry, line)
+        });
+        let shown = shown.collect();
+        self.seen = history.entries.last().map_or(self.seen, |last| last.seq.max(self.seen));
+        Ok(shown)
+    }
+
+    /// Writes events, a line each. False if nobody reads.
+    fn print(&self, events: &[Shown]) -> Result<bool, Failure> {
+        let lines = events.iter().filter_map(|event| match self.around.common.json {
+            true => Some(document("event/v1", &event.json).to_string()),
+            false => event.line.clone(),
+        });
+        show::put_or_stop(&lines.map(|line| line + "\n").collect::<String>())
+    }
+
+    fn follow(&mut self, mut board: Board, mut events: Vec<Shown>) -> Result<u8, Failure> {
+        let signals = signals::listen()?;
+        let bell = Arc::new(Bell::default());
+        let ringing = bell.clone();
+        let mut hints = Hints::new(move |_, _| ringing.ring());
+        hints.add(&self.root);
+        let (least, most) = (Duration::from_millis(50), Duration::from_millis(500));
+        let mut patience = Patience::new(least, most, 1);
+        loop {
+            let heard = bell.rings();
+            let run = board.run(&self.id);
+            // Looked at after who drives it, so that the last events are not missed.
+            events.extend(self.new_events(&board)?);
+            if !self.print(&events)? {
+                return Ok(0);
+            }
+            use Standing::{Doubtful, Queued, Running};
+            if !matches!(run.state, Running | Queued | Doubtful) {
+                let remark = remark(&run);
+                let remark = if remark.is_empty() { remark } else { format!(": {remark}") };
+                self.around.say(format!("run {} {}{remark}", self.id, run.state.word()));
+                return Ok(0);
+            }
+            if !std::mem::take(&mut events).is_empty() {
+                patience.reset();
+            }
+            bell.wait(heard, patience.next_wait());
+            if signals.stop.level() > 0 {
+                return Ok(signals.code());
+            }
+            board = self.board()?;
+        }
+    }
+}
+
+fn shown(entry: &Entry, line: Option<String>) -> Shown {
+    let mut json = serde_json::to_value(entry).unwrap_or_default();
+    if let (Some(fields), Some(line)) = (json.as_object_mut(), &line) {
+        fields.insert("text".into(), Value::from(line.as_str()));
+    }
+    Shown { line: line.map(|line| format!("{}  {line}", entry.at.to_milli())), json }
+}
+
+/// How large the journals of a run are together: whether there can be anything new.
+fn journals_size(root: &Path) -> u64 {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let journals = entries.filter(|e| e.file_name().to_string_lossy().starts_with("journal"));
+    journals.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
+}

@@ -1,0 +1,174 @@
+//! `orchestrate init`: a workspace to begin with, which runs offline at once.
+//!
+//! **Invariant:** nothing that is there is changed. What should be in a file that is there already
+//! is told instead.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::show::put_json;
+use super::{Common, Failure};
+use crate::workflow::shape::schema::{Topic, schema};
+
+/// The files of a new workspace, by their place in it.
+pub const FILES: [(&str, &str); 7] = [
+    ("workflow.yaml", include_str!("../../../workflows/init/workflow.yaml")),
+    ("offline.yaml", include_str!("../../../workflows/init/offline.yaml")),
+    ("prompts/plan.md", include_str!("../../../workflows/init/prompts/plan.md")),
+    ("workflows/spells/check.md", include_str!("../../../workflows/init/spells/check.md")),
+    (".orchestrate/config.yaml", include_str!("../../../workflows/init/config.yaml")),
+    (".gitignore", include_str!("../../../workflows/init/gitignore")),
+    ("AGENTS.md", include_str!("../../../workflows/init/AGENTS.md")),
+];
+const SCHEMAS: [Topic; 2] = [Topic::Workflow, Topic::Config];
+const INBOXES: [&str; 4] = ["inbox/architect", "inbox/coordinator", "inbox/engineer", "inbox/qa"];
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct InitArgs {
+    /// The workspace; made if it is not there
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+}
+
+/// What became of it all.
+#[derive(Debug, Default, Serialize)]
+struct Outcome {
+    workspace: PathBuf,
+    made: Vec<String>,
+    left_alone: Vec<LeftAlone>,
+}
+
+/// A file that was there before.
+#[derive(Debug, Serialize)]
+struct LeftAlone {
+    path: String,
+    /// Lines that it lacks and should have.
+    lacks: Vec<String>,
+    /// What brings it up to date, where it was made by another version.
+    refresh: Option<String>,
+}
+
+pub fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
+    let dir = &args.dir;
+    let cannot = |path: &Path, error: &io::Error| {
+        let message = format!("cannot make `{}`: {error}", path.display());
+        let failure = Failure::new(1, message);
+        match error.kind() {
+            ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+                failure.hint("something that is no directory is in the way: name another DIR")
+            }
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                failure.hint("name a DIR that you may write to: `orchestrate init DIR`")
+            }
+            ErrorKind::StorageFull => failure.hint("make room, then run it again: it goes on"),
+            _ => failure,
+        }
+    };
+    make_dir(dir).map_err(|error| cannot(dir, &error))?;
+    let workspace = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
+    let mut outcome = Outcome { workspace, ..Outcome::default() };
+    let schemas = SCHEMAS.map(|topic| {
+        let text = serde_json::to_string_pretty(&schema(topic)).unwrap_or_default();
+        (format!(".orchestrate/schemas/{}.json", topic.name()), format!("{text}\n"), Some(topic))
+    });
+    let files = FILES.map(|(name, text)| (name.to_owned(), text.to_owned(), None));
+    for (name, text, topic) in files.into_iter().chain(schemas) {
+        let path = dir.join(&name);
+        match lay(&path, &text) {
+            Ok(true) => outcome.made.push(name),
+            Ok(false) => outcome.left_alone.push(left_alone(&path, name, &text, topic)),
+            Err(error) => return Err(cannot(&path, &error)),
+        }
+    }
+    for name in INBOXES {
+        let path = dir.join(name);
+        let new = !path.is_dir();
+        make_dir(&path).map_err(|error| cannot(&path, &error))?;
+        if new {
+            outcome.made.push(format!("{name}/"));
+        }
+    }
+    tell(&outcome, args, common)?;
+    Ok(0)
+}
+
+/// Makes a directory and those above it. Others than the group may never write to it: whoever
+/// writes into an inbox gives orders.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o775).create(dir)
+}
+
+/// Writes a file that is not there. Says whether it was not.
+fn lay(path: &Path, text: &str) -> io::Result<bool> {
+    if let Some(parent) = path.parent() {
+        make_dir(parent)?;
+    }
+    let mut file = match OpenOptions::new().write(true).create_new(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
+        file => file?,
+    };
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).inspect_err(|_| {
+        // A half is worse than nothing, and the next try would leave it alone.
+        let _ = std::fs::remove_file(path);
+    })?;
+    Ok(true)
+}
+
+fn left_alone(path: &Path, name: String, text: &str, topic: Option<Topic>) -> LeftAlone {
+    let there = std::fs::read_to_string(path).unwrap_or_default();
+    let lacks = match name.as_str() {
+        ".gitignore" => missing_lines(&there, text),
+        // The fragment as a whole, if nobody has put it there.
+        "AGENTS.md" if !there.contains("orchestrate") => text.lines().map(str::to_owned).collect(),
+        _ => Vec::new(),
+    };
+    let refresh = topic.filter(|_| there != text).map(|topic| {
+        format!("orchestrate schema {} > .orchestrate/schemas/{0}.json", topic.name())
+    });
+    LeftAlone { path: name, lacks, refresh }
+}
+
+fn missing_lines(there: &str, wanted: &str) -> Vec<String> {
+    let has = |line: &str| there.lines().any(|other| other.trim() == line);
+    wanted.lines().filter(|line| !has(line)).map(str::to_owned).collect()
+}
+
+fn tell(outcome: &Outcome, args: &InitArgs, common: &Common) -> Result<(), Failure> {
+    if common.json {
+        return put_json("init/v1", outcome);
+    }
+    for path in &outcome.made {
+        println!("{path}");
+    }
+    if common.quiet {
+        return Ok(());
+    }
+    for LeftAlone { path, lacks, refresh } in &outcome.left_alone {
+        eprintln!("left alone: {path}");
+        if let Some(refresh) = refresh {
+            eprintln!("  it is of another version; to bring it up to date: {refresh}");
+        }
+        if !lacks.is_empty() {
+            eprintln!("  it should also have:");
+        }
+        for line in lacks {
+            eprintln!("{}", format!("    {line}").trim_end());
+        }
+    }
+    let enter = match args.dir.as_path() {
+        here if here == Path::new(".") => String::new(),
+        dir => format!("  cd {}\n", dir.display()),
+    };
+    eprintln!(
+        "\nThe workspace is ready. Next:\n{enter}\
+         \x20 orchestrate run workflow.yaml      run the workflow, offline\n\
+         \x20 orchestrate up                     start the fleet; then, in another terminal:\n\
+         \x20 orchestrate enqueue engineer \"...\" give an agent a task\n\
+         \x20 orchestrate help                   every verb"
+    );
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! `orchestrate report`: all that there is to know of a run, as one HTML file to keep, to send and
+//! to print.
+
+use std::path::{Path, PathBuf};
+
+use super::common::{self, Surroundings};
+use super::show::{self, put, put_json};
+use super::{Common, Failure};
+use crate::disk;
+use crate::ids::RunId;
+use crate::ui::board::Board;
+use crate::ui::report::{self, Amount, Report};
+use crate::ui::web;
+
+/// What it is called in the run's directory.
+pub const FILE: &str = "report.html";
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ReportArgs {
+    /// The run: its id, the beginning of it, or `latest`
+    #[arg(value_name = "RUN", default_value = "latest")]
+    pub run: String,
+    /// Where it is written; `-` is standard output [default: report.html in the run's directory]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "json")]
+    pub output: Option<PathBuf>,
+}
+
+pub fn main(args: &ReportArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let (id, _) = common::find_run(&around, &args.run)?;
+    let queue = show::queue_if_any(&around)?;
+    let board = show::board(&around, queue)?;
+    if around.common.json {
+        put_json("report/v1", tell(&board, &id)?)?;
+        return Ok(0);
+    }
+    if args.output.as_deref() == Some(Path::new("-")) {
+        put(&web::report::page(&tell(&board, &id)?, &|_| None))?;
+        return Ok(0);
+    }
+    let file = write(&board, &id, args.output.as_deref())?;
+    let file = file.strip_prefix(&around.workspace).unwrap_or(&file);
+    put(&format!("{}\n", file.display()))?;
+    Ok(0)
+}
+
+/// Writes the report of a run, by default into its directory. Says which file that is.
+pub fn write(board: &Board, id: &RunId, to: Option<&Path>) -> Result<PathBuf, Failure> {
+    let report = tell(board, id)?;
+    let root = board.run_root(id);
+    let file = to.map_or_else(|| root.join(FILE), Path::to_owned);
+    // Links to the files of the run hold where the page lies beside them.
+    let beside = to.is_none();
+    let page = web::report::page(&report, &|file| beside.then(|| web::parts::address(file)));
+    let cannot = |error: &std::io::Error| {
+        Failure::new(1, format!("cannot write `{}`: {error}", file.display()))
+            .hint("`--output FILE` writes it elsewhere, `--output -` to standard output")
+    };
+    if file.is_dir() {
+        return Err(cannot(&std::io::Error::from(std::io::ErrorKind::IsADirectory)));
+    }
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let way = file.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
+    let disk = disk::machine();
+    disk::replace_by(&*disk, &way, &file, page.as_bytes()).map_err(|error| {
+        let _ = disk.remove(&way);
+        cannot(&error)
+    })?;
+    Ok(file)
+}
+
+fn tell(board: &Board, id: &RunId) -> Result<Report, Failure> {
+    report::gather(board, id, Amount::WHOLE).map_err(|error| {
+        Failure::new(7, format!("run {id} cannot be read: {error}"))
+            .hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
+    })
+}

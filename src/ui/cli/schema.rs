@@ -1,0 +1,51 @@
+//! `orchestrate schema`: what editors need to help with the files that people write.
+
+use std::io::Write as _;
+
+use serde_json::json;
+
+use super::show::put_json;
+use super::{Common, Failure};
+use crate::workflow::shape::schema::{Topic, schema};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct SchemaArgs {
+    /// What to print the schema of; without it, those that there are
+    #[arg(value_name = "TOPIC", value_parser = parse)]
+    pub topic: Option<Topic>,
+}
+
+/// The topic of this name. The error lists those that there are.
+fn parse(name: &str) -> Result<Topic, String> {
+    let found = Topic::ALL.iter().find(|(known, _)| *known == name);
+    let names: Vec<_> = Topic::ALL.iter().map(|(name, _)| *name).collect();
+    found.map(|(_, topic)| *topic).ok_or_else(|| format!("it is one of {}", names.join(", ")))
+}
+
+pub fn main(args: &SchemaArgs, common: &Common) -> Result<u8, Failure> {
+    match args.topic {
+        // It is JSON in either case; without `--json` it is laid out for people too.
+        Some(topic) => {
+            let schema = schema(topic);
+            let text = match common.json {
+                true => schema.to_string(),
+                false => serde_json::to_string_pretty(&schema).unwrap_or_default(),
+            };
+            // Whoever reads only the beginning of it has closed the pipe, which is no failure.
+            let _ = writeln!(std::io::stdout(), "{text}");
+        }
+        None if common.json => {
+            let topics: Vec<_> = Topic::ALL
+                .iter()
+                .map(|(name, topic)| json!({ "name": name, "about": topic.about() }))
+                .collect();
+            put_json("schemas/v1", json!({ "topics": topics }))?;
+        }
+        None => {
+            for (name, topic) in Topic::ALL {
+                println!("{name:<10} {}", topic.about());
+            }
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,160 @@
+//! What is shown of a text that may have no end: its beginning and its end, how long it is, and
+//! where the whole is.
+//!
+//! **Invariant:** no more is read than is shown, and nothing but a regular file: a link that an
+//! agent left in place of a log leads nowhere, and a pipe keeps nobody waiting.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path};
+
+use serde::Serialize;
+
+/// How much of a text is shown, of its beginning and of its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    pub head: usize,
+    pub tail: usize,
+}
+
+impl Room {
+    /// For what people read: a beginning says what it is, an end how it went.
+    pub const USUAL: Room = Room { head: 16 << 10, tail: 16 << 10 };
+    /// For what is one of many.
+    pub const LITTLE: Room = Room { head: 1 << 10, tail: 3 << 10 };
+
+    fn all(self) -> usize {
+        self.head + self.tail
+    }
+}
+
+/// A part of a text.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Excerpt {
+    /// The whole text, or its beginning.
+    pub text: String,
+    /// Its end, where something between was left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tail: Option<String>,
+    /// How long the whole is.
+    pub bytes: u64,
+    /// How much of it is not here.
+    #[serde(skip_serializing_if = "is_none_left_out")]
+    pub left_out: u64,
+    /// Where the whole is, from the run's directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+fn is_none_left_out(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
+impl Excerpt {
+    /// Of a text at hand.
+    pub fn of(text: &str, room: Room) -> Excerpt {
+        let bytes = text.len() as u64;
+        if text.len() <= room.all() {
+            return Excerpt { text: text.to_owned(), bytes, ..Excerpt::default() };
+        }
+        let fits = |at: &usize| text.is_char_boundary(*at);
+        let head = (0..=room.head).rev().find(fits).unwrap_or(0);
+        let tail = (text.len() - room.tail..=text.len()).find(fits).unwrap_or(text.len());
+        Excerpt {
+            text: text[..head].to_owned(),
+            tail: Some(text[tail..].to_owned()),
+            bytes,
+            left_out: (tail - head) as u64,
+            file: None,
+        }
+    }
+
+    /// Of a file in the run's directory; nothing, if there is none that may be read.
+    pub fn of_file(root: &Path, file: &str, room: Room) -> Option<Excerpt> {
+        let mut open = open(root, file).ok()?;
+        let bytes = open.metadata().ok()?.len();
+        let mut read = |from: u64, most: usize| -> io::Result<String> {
+            let mut part = Vec::new();
+            open.seek(SeekFrom::Start(from))?;
+            (&mut open).take(most as u64).read_to_end(&mut part)?;
+            Ok(String::from_utf8_lossy(&part).into_owned())
+        };
+        let file = Some(file.to_owned());
+        if bytes <= room.all() as u64 {
+            let text = read(0, room.all()).ok()?;
+            return Some(Excerpt { text, bytes, file, ..Excerpt::default() });
+        }
+        let (text, tail) = (read(0, room.head).ok()?, read(bytes - room.tail as u64, room.tail));
+        let left_out = bytes - room.all() as u64;
+        // What a cut took of a letter is no damage.
+        let tail = tail.ok()?.trim_start_matches('\u{fffd}').to_owned();
+        let text = text.trim_end_matches('\u{fffd}').to_owned();
+        Some(Excerpt { text, tail: Some(tail), bytes, left_out, file })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// How much of it is at hand.
+    pub fn size(&self) -> usize {
+        self.text.len() + self.tail.as_ref().map_or(0, String::len)
+    }
+}
+
+/// Opens a regular file by a path that stays in the directory.
+pub fn open(root: &Path, file: &str) -> io::Result<File> {
+    let stays = |part: Component| matches!(part, Component::Normal(_));
+    if file.is_empty() || !Path::new(file).components().all(stays) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not in the run's directory",
+        ));
+    }
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC;
+    let open = OpenOptions::new().read(true).custom_flags(flags).open(root.join(file))?;
+    match open.metadata()?.is_file() {
+        true => Ok(open),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Room = Room { head: 4, tail: 3 };
+
+    #[test]
+    fn a_long_text_shows_its_ends() {
+        let whole = Excerpt::of("1234567", SMALL);
+        assert_eq!((whole.text.as_str(), whole.tail, whole.left_out), ("1234567", None, 0));
+        let cut = Excerpt::of("123ä5678ß", SMALL);
+        assert_eq!((cut.text.as_str(), cut.tail.as_deref()), ("123", Some("8ß")));
+        assert_eq!((cut.bytes, cut.left_out), (11, 5));
+    }
+
+    #[test]
+    fn a_huge_file_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let huge = File::create(dir.path().join("huge")).unwrap();
+        huge.set_len(100 << 30).unwrap();
+        let cut = Excerpt::of_file(dir.path(), "huge", SMALL).unwrap();
+        assert_eq!((cut.text.len(), cut.bytes, cut.left_out), (4, 100 << 30, (100 << 30) - 7));
+        assert_eq!(cut.file.as_deref(), Some("huge"));
+    }
+
+    #[test]
+    fn what_is_no_file_of_the_run_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("secret"), "x").unwrap();
+        let root = dir.path().join("run");
+        std::fs::create_dir(&root).unwrap();
+        std::os::unix::fs::symlink("../secret", root.join("link")).unwrap();
+        nix::unistd::mkfifo(&root.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for name in ["link", "pipe", "../secret", "/etc/passwd", "", ".", "absent"] {
+            assert_eq!(Excerpt::of_file(&root, name, SMALL), None, "{name}");
+        }
+    }
+}

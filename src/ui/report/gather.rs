@@ -1,0 +1,423 @@
+//! Gathers what is told of a run from its files and from the queue.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use super::excerpt::{Excerpt, Room};
+use super::{
+    Amount, AttemptOutcome, AttemptReport, ErrorReport, GateReport, LogReport, ProviderSpent,
+    Report, StepReport, said,
+};
+use crate::disk;
+use crate::engine::run::{Address, Slot, StepState};
+use crate::engine::{Event, Record, Run, RunStatus};
+use crate::fleet::open::OpenError;
+use crate::ids::{Attempt, RunId};
+use crate::provider::{Kind, Stream};
+use crate::store::{DEFINITION, History};
+use crate::time::Time;
+use crate::ui::board::{self, Board, EventView, RunSpent, Standing, StepShown, gates_of, one_line};
+use crate::ui::graph;
+use crate::ui::text::log_line;
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Step};
+
+/// Tells a run. The error says why it cannot be read.
+pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenError> {
+    let detail = board.detail(id)?;
+    let (plan, run) = board.open(id)?;
+    let root = board.run_root(id);
+    let history = History::read(&*disk::machine(), &root).unwrap_or_default();
+    let states = detail.steps.iter().map(|step| (step.step.clone(), step.state)).collect();
+    let driven = matches!(detail.run.state, Standing::Running | Standing::Doubtful);
+    let tried = attempts(&history, driven);
+    let mut gathering = Gathering {
+        board,
+        plan: &plan,
+        run: &run,
+        root,
+        states,
+        tried,
+        driven,
+        amount,
+        left: amount.text,
+    };
+    let (steps, steps_left_out) = gathering.steps();
+    let (events, events_left_out) = events(&plan, &run, &history, amount.events);
+    let workflow = gathering.file(DEFINITION, Room { head: 256 << 10, tail: 16 << 10 });
+    let pending = match run.status {
+        RunStatus::Running => gates_of(board.workspace().root(), &plan, &run),
+        _ => Vec::new(),
+    };
+    // Documents tell times to the second; the journal knows better.
+    let began = history.entries.first().map_or(run.started_at, |entry| entry.at);
+    let last = history.entries.last().map_or(run.updated_at, |entry| entry.at);
+    let until = if driven { board.now } else { last };
+    Ok(Report {
+        generated_at: board.now,
+        version: env!("CARGO_PKG_VERSION"),
+        name: plan.name.clone(),
+        description: plan.description.clone(),
+        unit: plan.unit(),
+        why: board::why_run(&detail),
+        began,
+        duration_ms: until.ms_since(began),
+        usage: detail.usage.clone(),
+        providers: providers(&run),
+        request: run.origin.request.as_deref().cloned(),
+        context: run.origin.context.clone(),
+        graph: graph::of_run(&detail, &plan, &run),
+        pending,
+        gates: gates(&history),
+        steps,
+        steps_left_out,
+        events,
+        events_left_out,
+        workflow,
+        run: detail.run,
+    })
+}
+
+struct Gathering<'a> {
+    board: &'a Board,
+    plan: &'a Plan,
+    run: &'a Run,
+    root: PathBuf,
+    /// What the board knows of the steps where control is.
+    states: HashMap<String, StepShown>,
+    /// Everything that was tried, by the step's path.
+    tried: HashMap<String, Vec<AttemptReport>>,
+    driven: bool,
+    amount: Amount,
+    /// How much text may still be told.
+    left: usize,
+}
+
+impl Gathering<'_> {
+    /// The steps that are told, and how many are not.
+    fn steps(&mut self) -> (Vec<StepReport>, usize) {
+        let slots = self.run.slots();
+        let is_told = |at: &Address, slot: &Slot| {
+            at.loops.is_empty() || slot.record.is_some() || slot.attempts > 0
+        };
+        let told: Vec<(Address, &Slot)> =
+            slots.into_iter().filter(|(at, slot)| is_told(at, slot)).collect();
+        let kept = keep(&told, self.amount.steps);
+        let left_out = told.len() - kept.len();
+        // Those that went wrong have the first right to the room there is.
+        let mut order = kept.clone();
+        order.sort_by_key(|index| !is_bad(told[*index].1));
+        let mut steps: BTreeMap<usize, StepReport> = BTreeMap::new();
+        for index in order {
+            let (at, slot) = &told[index];
+            steps.insert(index, self.step(at, slot));
+        }
+        (steps.into_values().collect(), left_out)
+    }
+
+    fn step(&mut self, at: &Address, slot: &Slot) -> StepReport {
+        let step = at.step_of(self.plan);
+        let path = at.path(self.plan).to_string();
+        let record = slot.record.as_deref().cloned().unwrap_or_default();
+        let room = match at.loops.is_empty() || is_bad(slot) {
+            true => self.amount.room,
+            false => Room::LITTLE,
+        };
+        let mut attempts = self.tried.remove(&path).unwrap_or_default();
+        for attempt in &mut attempts {
+            attempt.worker = self.worker(&record, attempt);
+        }
+        let over = slot.state == StepState::Settled;
+        let sent = record.task.as_ref();
+        StepReport {
+            depth: at.loops.len(),
+            kind: graph::kind(step),
+            state: self.state(&path, slot),
+            agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
+            exit_code: record.exit_code.filter(|_| over),
+            started_at: record.started_at.or(attempts.first().map(|one| one.started_at)),
+            duration_ms: record.duration_ms.filter(|_| over),
+            usage: board::step_spent(&record),
+            progress: progress(step, slot),
+            skip_cause: record.skip_cause,
+            warning: record.warning.clone(),
+            error: record.error.as_ref().map(|error| ErrorReport {
+                message: error.message.clone(),
+                tail: match error.stderr_tail.is_empty() {
+                    true => error.stdout_tail.clone(),
+                    false => error.stderr_tail.clone(),
+                },
+                context: error.context.clone(),
+            }),
+            asked: self.asked(step, &path, &record, room),
+            output: self.output(&record, room),
+            logs: self.logs(step, &path, slot, room),
+            files: record.files.clone().unwrap_or_default().into_iter().take(100).collect(),
+            worktree: record.worktree.as_deref().cloned(),
+            attempts,
+            step: path,
+        }
+    }
+
+    fn state(&self, path: &str, slot: &Slot) -> StepShown {
+        if let Some(state) = self.states.get(path) {
+            return *state;
+        }
+        match slot.state {
+            StepState::Pending | StepState::Ready => StepShown::Pending,
+            StepState::Resting { .. } => StepShown::Resting,
+            StepState::Asking | StepState::Waiting => StepShown::Asking,
+            StepState::Running if self.driven => StepShown::Running,
+            StepState::Running => StepShown::Interrupted,
+            StepState::Settled => StepShown::settled(slot.status()),
+        }
+    }
+
+    /// Who executed an attempt, where that was a task.
+    fn worker(&self, record: &Record, attempt: &AttemptReport) -> Option<String> {
+        let id = attempt.task.as_ref()?;
+        let agent = record.task.as_ref().map_or("", |task| task.agent.as_str());
+        let task = self.board.task_of_run(self.run.id.as_str(), agent, id).ok()??;
+        task.place.worker().map(str::to_owned)
+    }
+
+    /// What was said or run: as it was sent where that was kept, else as it was written.
+    fn asked(
+        &mut self,
+        step: &Step,
+        path: &str,
+        record: &Record,
+        room: Room,
+    ) -> Option<super::Asked> {
+        let gate = record.gate.as_ref().map(|gate| Excerpt::of(&gate.message, room));
+        let written = said::as_written(step);
+        let what = written.as_ref().map_or("prompt", |asked| asked.what);
+        let sent = match (gate, what) {
+            (Some(message), _) => Some(message),
+            (None, "prompt") => {
+                let kept = self.file(&format!("logs/{path}.prompt.txt"), room);
+                kept.or_else(|| Some(Excerpt::of(&self.of_task(record)?, room)))
+            }
+            _ => None,
+        };
+        let asked = match sent {
+            Some(text) => Some(super::Asked { what, as_sent: true, text }),
+            None => written,
+        };
+        asked.filter(|asked| self.pay(&asked.text))
+    }
+
+    /// The prompt that the task of a step carries.
+    fn of_task(&self, record: &Record) -> Option<String> {
+        let task = record.task.as_ref()?;
+        let run = self.run.id.as_str();
+        let document = self.board.document_of_run(run, &task.agent, &task.id).ok()??;
+        let text = document.get("work")?.get("stdin")?.get("text")?;
+        text.as_str().map(str::to_owned)
+    }
+
+    fn output(&mut self, record: &Record, room: Room) -> Option<Excerpt> {
+        let whole = record.whole.as_ref().and_then(|whole| self.file(&whole.path, room));
+        let kept = || match (&record.output, &record.lines, &record.json) {
+            (Some(output), _, _) => Some(output.clone()),
+            (_, Some(lines), _) => Some(lines.join("\n")),
+            (_, _, Some(json)) => serde_json::to_string_pretty(json).ok(),
+            _ => None,
+        };
+        let output = whole.or_else(|| Some(Excerpt::of(&kept()?, room)));
+        output.filter(|text| !text.is_empty() && self.pay(text))
+    }
+
+    /// What was printed, of every attempt of which something is kept; the latest first.
+    fn logs(&mut self, step: &Step, path: &str, slot: &Slot, room: Room) -> Vec<LogReport> {
+        const ATTEMPTS: Attempt = 5;
+        if slot.attempts == 0 || step.inner().is_some() || matches!(step.action, Action::Gate(_)) {
+            return Vec::new();
+        }
+        let adapter = self.plan.adapter(step);
+        let mut logs = Vec::new();
+        for attempt in (1..=slot.attempts).rev().take(ATTEMPTS as usize) {
+            for stream in ["stdout", "stderr"] {
+                let file = match attempt == slot.attempts {
+                    true => format!("logs/{path}.{stream}"),
+                    false => format!("logs/{path}.{attempt}.{stream}"),
+                };
+                let Some(text) = self.file(&file, room).filter(|text| !text.is_empty()) else {
+                    continue;
+                };
+                let readable = stream == "stdout" && adapter.is_stream();
+                let text = if readable { heard(text, adapter) } else { text };
+                if self.pay(&text) {
+                    logs.push(LogReport { stream, attempt, readable, text });
+                }
+            }
+        }
+        logs
+    }
+
+    fn file(&self, file: &str, room: Room) -> Option<Excerpt> {
+        Excerpt::of_file(&self.root, file, room)
+    }
+
+    /// Takes room for a text. Once it is used up, texts are left out.
+    fn pay(&mut self, text: &Excerpt) -> bool {
+        let enough = self.left >= text.size();
+        self.left = self.left.saturating_sub(text.size());
+        enough
+    }
+}
+
+/// What an agent said and did, from the events it printed.
+fn heard(events: Excerpt, adapter: Kind) -> Excerpt {
+    let turns = |text: &str| {
+        let turns = Stream::new(adapter).push(text.as_bytes());
+        turns.iter().map(|turn| format!("{turn}\n")).collect::<String>()
+    };
+    let tail = events.tail.as_deref().map(turns);
+    Excerpt { text: turns(&events.text), tail, ..events }
+}
+
+fn is_bad(slot: &Slot) -> bool {
+    use crate::engine::StepStatus::{Completed, Skipped};
+    slot.state == StepState::Settled && !matches!(slot.status(), Completed | Skipped)
+        || matches!(slot.state, StepState::Running | StepState::Asking | StepState::Waiting)
+}
+
+/// Which steps are told where there are too many: those of the workflow itself, those that went
+/// wrong or go on, and then the first and the last.
+fn keep(told: &[(Address, &Slot)], most: usize) -> Vec<usize> {
+    if told.len() <= most {
+        return (0..told.len()).collect();
+    }
+    let first_right = |index: &usize| told[*index].0.loops.is_empty() || is_bad(told[*index].1);
+    let (mut kept, rest): (Vec<usize>, Vec<usize>) = (0..told.len()).partition(first_right);
+    kept.truncate(most);
+    let half = (most - kept.len()) / 2;
+    kept.extend(rest.iter().take(half));
+    kept.extend(rest.iter().rev().take(half.min(rest.len().saturating_sub(half))));
+    kept.sort_unstable();
+    kept
+}
+
+fn progress(step: &Step, slot: &Slot) -> Option<(usize, Option<usize>)> {
+    let each = slot.each.as_deref()?;
+    Some(match &step.action {
+        Action::Rounds(rounds) => (each.iterations.len(), Some(rounds.most as usize)),
+        _ => (each.iterations.len(), Some(each.items.len())),
+    })
+}
+
+/// Every execution in the journal, by step.
+fn attempts(history: &History, driven: bool) -> HashMap<String, Vec<AttemptReport>> {
+    let mut all: HashMap<String, Vec<AttemptReport>> = HashMap::new();
+    for entry in &history.entries {
+        match &entry.event {
+            Event::Launched { step, attempt, task } => {
+                let begun = begun(*attempt, entry.at, AttemptOutcome::Interrupted);
+                let task = task.as_ref().map(|task| task.id.clone());
+                all.entry(step.clone()).or_default().push(AttemptReport { task, ..begun });
+            }
+            Event::Gated { step, attempt, .. } => {
+                let asked = begun(*attempt, entry.at, AttemptOutcome::Asked);
+                all.entry(step.clone()).or_default().push(asked);
+            }
+            Event::Answered { step, attempt, .. } => {
+                let tried = all.entry(step.clone()).or_default();
+                if let Some(one) = tried.iter_mut().rev().find(|one| one.attempt == *attempt) {
+                    one.ended_at = Some(entry.at);
+                }
+            }
+            Event::Ended { step, attempt, record } => {
+                let tried = all.entry(step.clone()).or_default();
+                let open = tried.iter().rposition(|one| one.attempt == *attempt);
+                let at = open.unwrap_or_else(|| {
+                    // It was refused before it went out.
+                    tried.push(begun(*attempt, entry.at, AttemptOutcome::Failed));
+                    tried.len() - 1
+                });
+                end(&mut tried[at], entry.at, record);
+            }
+            _ => {}
+        }
+    }
+    if driven {
+        for one in all.values_mut().filter_map(|tried| tried.last_mut()) {
+            if one.outcome == AttemptOutcome::Interrupted {
+                one.outcome = AttemptOutcome::Running;
+            }
+        }
+    }
+    all
+}
+
+fn begun(attempt: Attempt, at: Time, outcome: AttemptOutcome) -> AttemptReport {
+    AttemptReport {
+        attempt,
+        outcome,
+        started_at: at,
+        ended_at: None,
+        duration_ms: None,
+        exit_code: None,
+        task: None,
+        worker: None,
+        usage: None,
+        error: None,
+    }
+}
+
+fn end(one: &mut AttemptReport, at: Time, record: &Record) {
+    use crate::engine::StepStatus;
+    one.outcome = match record.status {
+        StepStatus::Failed => AttemptOutcome::Failed,
+        _ => AttemptOutcome::Completed,
+    };
+    one.ended_at = Some(at);
+    one.duration_ms = record.duration_ms.or(Some(at.ms_since(one.started_at)));
+    one.exit_code = record.exit_code;
+    one.usage = record.usage.as_deref().cloned();
+    one.error = record.error.as_ref().map(|error| one_line(&error.message));
+}
+
+fn gates(history: &History) -> Vec<GateReport> {
+    let mut gates: Vec<GateReport> = Vec::new();
+    for entry in &history.entries {
+        match &entry.event {
+            Event::Gated { step, attempt, gate } => gates.push(GateReport {
+                step: step.clone(),
+                attempt: *attempt,
+                asked_at: entry.at,
+                message: gate.message.clone(),
+                answered_at: None,
+                answer: None,
+            }),
+            Event::Answered { step, attempt, answer } => {
+                let same = |gate: &&mut GateReport| gate.step == *step && gate.attempt == *attempt;
+                if let Some(gate) = gates.iter_mut().rev().find(same) {
+                    (gate.answered_at, gate.answer) = (Some(entry.at), Some(answer.clone()));
+                }
+            }
+            _ => {}
+        }
+    }
+    gates
+}
+
+fn events(plan: &Plan, run: &Run, history: &History, most: usize) -> (Vec<EventView>, usize) {
+    let told = history.entries.iter().filter_map(|entry| {
+        let text = one_line(&log_line(plan, run, &entry.event)?);
+        Some(EventView { at: entry.at, text })
+    });
+    let all: Vec<EventView> = told.collect();
+    let left_out = all.len().saturating_sub(most);
+    (all.into_iter().skip(left_out).collect(), left_out)
+}
+
+/// What each provider has cost, by its name.
+fn providers(run: &Run) -> Vec<ProviderSpent> {
+    let mut sums: BTreeMap<String, RunSpent> = BTreeMap::new();
+    for (_, slot) in run.slots() {
+        let Some(spent) = slot.record.as_deref().and_then(board::step_spent) else { continue };
+        sums.entry(spent.provider.clone()).or_default().add(&spent.usage);
+    }
+    sums.into_iter().map(|(provider, spent)| ProviderSpent { provider, spent }).collect()
+}

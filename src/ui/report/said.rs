@@ -1,0 +1,63 @@
+//! What a step was to say or to run, as its author wrote it.
+
+use super::Asked;
+use super::excerpt::{Excerpt, Room};
+use crate::template::{Hole, Missing, Scope, Template};
+use crate::workflow::plan::{Action, Code, ShellText, SpellSource, Step, Words};
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// Fills every hole with itself.
+struct AsWritten;
+
+impl Scope for AsWritten {
+    fn look_up(&self, hole: &Hole) -> Result<Cow<'_, Value>, Missing> {
+        Ok(Cow::Owned(Value::String(format!("${{{}}}", hole.raw))))
+    }
+}
+
+fn text(template: &Template) -> String {
+    template.render(&AsWritten).unwrap_or_default()
+}
+
+/// What is known of it before anything is executed.
+pub fn as_written(step: &Step) -> Option<Asked> {
+    let (what, text) = match &step.action {
+        Action::Exec { argv } => {
+            let words: Vec<String> = argv.iter().map(text).collect();
+            ("command", words.iter().map(|word| shown(word)).collect::<Vec<_>>().join(" "))
+        }
+        Action::Ask { .. } => {
+            let file = step.input_file.as_ref().map(text)?;
+            ("prompt", format!("the file {file}"))
+        }
+        Action::Prompt(prompt) => match &prompt.words {
+            Words::Inline(words) => ("prompt", words.source()),
+            Words::Command(name) => ("prompt", format!("the command file {name}")),
+            Words::Spell(spell) => match &spell.source {
+                SpellSource::Named(name) => ("prompt", format!("the spell {name}")),
+                SpellSource::Inline(spell) => ("prompt", spell.text().to_owned()),
+            },
+        },
+        Action::Shell { script: ShellText::Node(script) } => ("script", script.source()),
+        Action::Shell { script: ShellText::Spell(script) } => ("script", script.text().to_owned()),
+        Action::Script(script) => match &script.code {
+            Code::Inline(code) => ("script", code.source()),
+            Code::Named(name) => ("script", format!("the script {name}")),
+        },
+        Action::Gate(gate) => ("question", gate.message.source()),
+        Action::Wait(wait) => ("files", text(&wait.glob)),
+        Action::Cancel { reason } => ("reason", reason.source()),
+        Action::Each(_) | Action::Rounds(_) | Action::Merge { .. } => return None,
+    };
+    Some(Asked { what, as_sent: false, text: Excerpt::of(&text, Room::USUAL) })
+}
+
+/// A word of a command line, in quotes where a shell would want them.
+fn shown(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%${}".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}

@@ -1,0 +1,224 @@
+//! HTML, written piece by piece.
+//!
+//! **Invariant:** markup is what is written in this program; all else is text. [`Html::raw`] takes
+//! nothing but literals, so a name, an output or a path of somebody's has no way to a page that
+//! does not escape it. Letters that move a cursor or turn the direction of a text are shown as
+//! `\u{fffd}`: what a person is asked to approve must read as it is.
+
+use std::fmt::{Display, Write as _};
+
+/// A piece of a page.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Html(String);
+
+/// What an element has: a name that is written here, and any value.
+pub type Attribute<'a> = (&'static str, &'a dyn Display);
+
+impl Html {
+    /// Markup that is written in this program.
+    pub fn raw(&mut self, markup: &'static str) -> &mut Html {
+        self.0.push_str(markup);
+        self
+    }
+
+    /// Text of anybody's.
+    pub fn text(&mut self, text: impl Display) -> &mut Html {
+        let mut out = Escaping(&mut self.0);
+        // Writing to a string does not fail.
+        let _ = write!(out, "{text}");
+        self
+    }
+
+    pub fn open(&mut self, tag: &'static str, attributes: &[Attribute]) -> &mut Html {
+        self.0.push('<');
+        self.0.push_str(tag);
+        for (name, value) in attributes {
+            self.0.push(' ');
+            self.0.push_str(name);
+            self.0.push_str("=\"");
+            self.text(value);
+            self.0.push('"');
+        }
+        self.0.push('>');
+        self
+    }
+
+    pub fn close(&mut self, tag: &'static str) -> &mut Html {
+        self.0.push_str("</");
+        self.0.push_str(tag);
+        self.0.push('>');
+        self
+    }
+
+    /// An element with text in it.
+    pub fn element(
+        &mut self,
+        tag: &'static str,
+        attributes: &[Attribute],
+        text: impl Display,
+    ) -> &mut Html {
+        self.open(tag, attributes).text(text).close(tag)
+    }
+
+    /// An element with text and nothing else.
+    pub fn plain(&mut self, tag: &'static str, text: impl Display) -> &mut Html {
+        self.element(tag, &[], text)
+    }
+
+    pub fn add(&mut self, piece: &Html) -> &mut Html {
+        self.0.push_str(&piece.0);
+        self
+    }
+
+    /// A picture that [`crate::ui::graph::svg`] has drawn, which escapes for itself.
+    pub fn picture(&mut self, svg: &str) -> &mut Html {
+        self.0.push_str(svg);
+        self
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn into_string(self) -> String {
+        self.0
+    }
+}
+
+/// Escapes what is written to it.
+struct Escaping<'a>(&'a mut String);
+
+impl std::fmt::Write for Escaping<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        for letter in text.chars() {
+            match letter {
+                '&' => self.0.push_str("&amp;"),
+                '<' => self.0.push_str("&lt;"),
+                '>' => self.0.push_str("&gt;"),
+                '"' => self.0.push_str("&quot;"),
+                '\'' => self.0.push_str("&#39;"),
+                '\n' | '\t' => self.0.push(letter),
+                letter if is_treacherous(letter) => self.0.push('\u{fffd}'),
+                letter => self.0.push(letter),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Letters that are no text: they steer a terminal, or turn the order of what stands around them.
+fn is_treacherous(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}')
+}
+
+/// What a program printed for a terminal, as text: without colours and titles, and of a line that
+/// was written over itself the last state.
+pub fn printed(text: &str) -> String {
+    let text = without_escapes(text);
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let (line, end) = match line.strip_suffix('\n') {
+            Some(line) => (line, "\n"),
+            None => (line, ""),
+        };
+        let line = line.trim_end_matches('\r');
+        out.push_str(line.rsplit('\r').next().unwrap_or_default());
+        out.push_str(end);
+    }
+    out
+}
+
+/// Removes the sequences that steer a terminal. One that has no end takes its line with it at most.
+fn without_escapes(text: &str) -> String {
+    const ESCAPE: char = '\u{1b}';
+    let mut out = String::with_capacity(text.len());
+    let mut letters = text.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if letter != ESCAPE {
+            out.push(letter);
+            continue;
+        }
+        match letters.peek() {
+            Some('[') => {
+                letters.next();
+                while letters.next_if(|c| matches!(c, '\u{20}'..='\u{3f}')).is_some() {}
+                letters.next_if(|c| matches!(c, '\u{40}'..='\u{7e}'));
+            }
+            Some(']' | 'P' | '^' | '_') => {
+                while letters.next_if(|c| !matches!(c, '\u{7}' | '\n' | &ESCAPE)).is_some() {}
+                if letters.next_if_eq(&'\u{7}').is_none() && letters.next_if_eq(&ESCAPE).is_some() {
+                    letters.next_if_eq(&'\\');
+                }
+            }
+            Some('(' | ')' | '*' | '+') => {
+                letters.next();
+                letters.next_if(|c| c.is_ascii_graphic());
+            }
+            Some(c) if c.is_ascii_graphic() => {
+                letters.next();
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+/// A part of a path in an address: letters, digits and `-._~` as they are.
+pub fn part(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(byte as char);
+            }
+            byte => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_text_in_elements_and_in_attributes() {
+        let mut html = Html::default();
+        let hostile = "</script><img src=x onerror='a(\"b\")'>&";
+        html.element("p", &[("title", &hostile)], hostile);
+        let shown = "&lt;/script&gt;&lt;img src=x onerror=&#39;a(&quot;b&quot;)&#39;&gt;&amp;";
+        assert_eq!(html.into_string(), format!("<p title=\"{shown}\">{shown}</p>"));
+    }
+
+    #[test]
+    fn what_steers_or_turns_is_shown() {
+        let mut html = Html::default();
+        html.text("a\u{0}b\u{7}\u{202e}txt.exe\u{2066}\u{9b}\u{2028}c\nd\te");
+        let shown = "a\u{fffd}b\u{fffd}\u{fffd}txt.exe\u{fffd}\u{fffd}\u{fffd}c\nd\te";
+        assert_eq!(html.into_string(), shown);
+    }
+
+    #[test]
+    fn colours_titles_and_progress_are_left_out() {
+        for (text, shown) in [
+            ("\u{1b}[1;31mred\u{1b}[0m\n", "red\n"),
+            ("\u{1b}]0;title\u{7}a\u{1b}]8;;http://x\u{1b}\\b", "ab"),
+            ("10%\r50%\r100%\r\nnext", "100%\nnext"),
+            ("\u{1b}(Bplain\u{1b}", "plain"),
+            ("\u{1b}]no end\nnext line", "\nnext line"),
+            ("\u{1b}[31", ""),
+            ("äöü\u{1b}[Kß", "äöüß"),
+        ] {
+            assert_eq!(printed(text), shown, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_an_address_cannot_leave_it() {
+        assert_eq!(part("a/../b?c#d e%ä"), "a%2F..%2Fb%3Fc%23d%20e%25%C3%A4");
+    }
+}

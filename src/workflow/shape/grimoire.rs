@@ -1,0 +1,101 @@
+//! The language of grimoires.
+
+use super::Shape::{
+    Bool, Duration, Either, Filled, Integer, Name, OneOf, Some, Table as Map, Text,
+};
+use super::steps::{ALIAS, CONTRACT, CONTRACT_IS, INPUT, SPELL, SPELL_IS, SYSTEM_PROMPT};
+use super::{Field, Rule, Shape, Table, field};
+
+const LONG: Shape = Duration { or_none: false };
+
+pub static TOP: Table = Table::new(
+    "grimoire",
+    "A workflow around spells.",
+    &[
+        field("name", Filled, "What the grimoire is called.").required(),
+        field("description", Text, "For people."),
+        field("timeout", LONG, "How long all of it may take, such as 1h30m."),
+        field("steps", Some(&Map(&STEP)), "The steps, in their order.").required(),
+    ],
+);
+
+/// A step as a schema has it: its type decides which of these it is.
+static STEP: Table = Table::new("grimoire-step", "A step.", &[]).rule(Rule::ByType(&[
+    ("agent", &AGENT),
+    ("script", &SCRIPT),
+    ("loop", &LOOP),
+    ("merge", &MERGE),
+]));
+
+/// What every step has.
+static HEAD: [Field; 2] = [
+    field("name", Name, "The name of the step, by which spells know its result.").required(),
+    field("type", OneOf(&["agent", "script", "loop", "merge"]), "What kind of step it is.")
+        .required(),
+];
+
+const WHEN: Shape =
+    Either(&[Text, Bool, Shape::Number { least: f64::MIN, itself: true, most: f64::MAX }]);
+const WHEN_IS: &str = "It is skipped unless this comes to true, such as {{.previous.failed}}.";
+const ON_FAIL: Shape = OneOf(&["continue", "block"]);
+const ON_FAIL_IS: &str = "What follows a failure. Default: block.";
+const ON_SUCCESS: Shape = OneOf(&["exit_loop"]);
+const ON_SUCCESS_IS: &str = "exit_loop ends the loop around the step.";
+const OUTPUT_IS: &str = "A second name by which spells know the result.";
+
+pub static AGENT: Table = Table::new(
+    "agent-step",
+    "Say a spell to an agent.",
+    &[
+        field("spell", SPELL, SPELL_IS).required(),
+        field("input", INPUT, "Values that the spell knows."),
+        field("output", ALIAS, OUTPUT_IS),
+        field("contract", CONTRACT, CONTRACT_IS),
+        field("system_prompt", Text, SYSTEM_PROMPT),
+        field("when", WHEN, WHEN_IS),
+        field("on_fail", ON_FAIL, ON_FAIL_IS),
+        field("on_success", ON_SUCCESS, ON_SUCCESS_IS),
+        field("timeout", LONG, "How long it may take. Default: 15m."),
+        field("agent", Name, "In a fleet, whose worker does it."),
+        field("provider", Text, "Who is asked."),
+        field("model", Text, "Which model."),
+    ],
+)
+.also(&[&HEAD]);
+
+pub static SCRIPT: Table = Table::new(
+    "script-step",
+    "Run a shell command.",
+    &[
+        field("command", Filled, "What `sh` runs. Values in it are one word each.").required(),
+        field("when", WHEN, WHEN_IS),
+        field("on_fail", ON_FAIL, ON_FAIL_IS),
+        field("on_success", ON_SUCCESS, ON_SUCCESS_IS),
+        field("output", ALIAS, OUTPUT_IS),
+        field("timeout", LONG, "How long it may take. Default: 5m."),
+    ],
+)
+.also(&[&HEAD]);
+
+pub static LOOP: Table = Table::new(
+    "loop-step",
+    "Run steps round after round.",
+    &[
+        field("steps", Some(&Map(&STEP)), "The steps.").required(),
+        field("max_iterations", Integer(1, 10_000), "How many rounds there may be. Default: 10."),
+        field(
+            "on_max_iterations",
+            OneOf(&["block", "continue", "exit"]),
+            "What follows the last round that nothing ended; exit fails the run. Default: block.",
+        ),
+        field("timeout", LONG, "How long all rounds may take."),
+    ],
+)
+.also(&[&HEAD]);
+
+pub static MERGE: Table = Table::new(
+    "merge-step",
+    "Merge the branch of the bead.",
+    &[field("require_review", Bool, "Whether a person is asked first. Default: true.")],
+)
+.also(&[&HEAD]);

@@ -1,0 +1,24 @@
+//! The front matter of a task.
+
+use super::Shape::{Duration, Either, Filled, Integer, List, Name, Table as Map};
+use super::{Rule, Table, field};
+
+pub static HEAD: Table = Table::new(
+    "task-head",
+    "The front matter of a task, between two lines of `---`.",
+    &[
+        field("title", Filled, "What it is called."),
+        field("provider", Filled, "Who is asked. Default: the agent's provider."),
+        field("model", Filled, "Which model."),
+        field("priority", Integer(0, 9), "0 is the most urgent, 9 the least. Default: 5."),
+        field("timeout", Duration { or_none: false }, "How long it may take, such as 15m."),
+        field("spell", Filled, "The template that the text is put into."),
+        field("bead", Either(&[Filled, Map(&BEAD)]), "The work item: an id, a file, or itself."),
+        field("next", Either(&[Name, List(&Name)]), "The agents that go on with it, in order."),
+    ],
+)
+.rule(Rule::Nullable);
+
+static BEAD: Table =
+    Table::new("bead", "A work item.", &[field("id", Filled, "What it is called.").required()])
+        .rule(Rule::Open);
