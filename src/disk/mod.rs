@@ -66,6 +66,23 @@ pub trait Disk: Send + Sync {
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;
 }
 
+#[cfg(test)]
+thread_local! {
+    static SIMULATED: std::cell::RefCell<Option<std::sync::Arc<dyn Disk>>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+/// Gives this thread a disk instead of the machine's.
+#[cfg(test)]
+pub fn simulate(disk: Option<std::sync::Arc<dyn Disk>>) {
+    SIMULATED.with(|here| *here.borrow_mut() = disk);
+}
+
+#[cfg(test)]
+fn simulated() -> Option<std::sync::Arc<dyn Disk>> {
+    SIMULATED.with(|here| here.borrow().clone())
+}
+
 /// What [`Disk::read_regular`] says of something that is not what it reads.
 pub fn no_file(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)

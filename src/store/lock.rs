@@ -19,7 +19,15 @@ const CHECKOUT: &str = ".orchestrate/checkout.lock";
 /// A held lock. The kernel lets go of it when the process ends, however it ends. Nothing, where
 /// the volume has no locks.
 #[derive(Debug)]
-pub struct RunLock(#[expect(dead_code, reason = "held, not read")] Option<File>);
+pub struct RunLock(#[expect(dead_code, reason = "held, not read")] Option<Held>);
+
+/// What the kernel holds a lock by.
+#[derive(Debug)]
+enum Held {
+    File(#[expect(dead_code, reason = "held, not read")] File),
+    #[cfg(test)]
+    Simulated(#[expect(dead_code, reason = "held, not read")] crate::host::Lock),
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -31,8 +39,21 @@ pub enum LockError {
 
 /// Takes the lock of a run, or says who has it.
 pub fn take(root: &Path) -> Result<RunLock, LockError> {
+    #[cfg(test)]
+    if crate::host::is_simulated() {
+        return take_simulated(&root.join(DEFINITION));
+    }
     // Writable, because a network file system gives an exclusive lock on nothing less.
     take_file(OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?)
+}
+
+#[cfg(test)]
+fn take_simulated(path: &Path) -> Result<RunLock, LockError> {
+    crate::disk::machine().read(path)?;
+    match crate::host::try_lock(path) {
+        Ok(lock) => Ok(RunLock(Some(Held::Simulated(lock)))),
+        Err(pid) => Err(LockError::Held { owner: Holder { pid: Some(pid) }.to_string() }),
+    }
 }
 
 /// Takes the lock of a workspace for a run that changes what is in it, or says who has it.
@@ -50,7 +71,7 @@ fn take_file(file: File) -> Result<RunLock, LockError> {
             return Err(io::Error::from(nix::errno::Errno::ENOLCK).into());
         }
         match fs4::FileExt::try_lock(&file) {
-            Ok(()) => return Ok(RunLock(Some(file))),
+            Ok(()) => return Ok(RunLock(Some(Held::File(file)))),
             Err(fs4::TryLockError::WouldBlock) => {}
             Err(fs4::TryLockError::Error(error)) => return Err(error.into()),
         }
