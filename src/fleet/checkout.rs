@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use super::open;
 use super::post::{self, Asked, COORDINATOR};
 use super::run_task;
+use crate::host;
 use crate::queue::{Claim, FsQueue, Place, Queue, TaskId, Turn, TurnHolder};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::workspace::Workspace;
@@ -121,7 +122,7 @@ impl Suitor {
             Some(Place::Waiting { .. }) | None => {
                 let since = match &self.idle {
                     Some((seen, since)) if seen == turn => *since,
-                    _ => Instant::now(),
+                    _ => host::instant(),
                 };
                 self.idle = Some((turn.clone(), since));
                 if since.elapsed() < patience {

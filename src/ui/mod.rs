@@ -8,6 +8,7 @@ mod metrics;
 mod progress;
 pub mod report;
 mod rows;
+pub mod serve;
 mod text;
 mod top;
 pub mod web;

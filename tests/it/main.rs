@@ -24,6 +24,7 @@ mod pattern;
 mod runtimes;
 mod sandbox;
 mod schema;
+mod serve;
 mod signals;
 mod terminal;
 mod tidy;
@@ -33,6 +34,7 @@ mod turns;
 mod twice;
 mod units;
 mod watch;
+mod web;
 mod worktree;
 mod world;
 
@@ -63,6 +65,7 @@ fn coded() -> Vec<Trial> {
         fuzz::trials(),
         case::checks(),
         pattern::checks(),
+        serve::trials(),
         disk::trials(),
         doctor::trials(),
         hostile::trials(),

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::{Coordinator, Held, Reports, is_paused};
 use crate::fleet::checkout::{Before, Suitor, Taken};
 use crate::fleet::post::COORDINATOR;
+use crate::host;
 use crate::ids::RunId;
 use crate::queue::{Claim, Queue, TaskId};
 use crate::store::StoreError;
@@ -39,7 +40,7 @@ impl Line {
         let new = || Waiting { run: run.clone(), told: None };
         self.waiting.entry(own.clone()).or_insert_with(new);
         let first = self.waiting.first_key_value().is_some_and(|(place, _)| *place == own);
-        first && self.next.is_none_or(|at| at <= Instant::now())
+        first && self.next.is_none_or(|at| at <= host::instant())
     }
 
     pub(super) fn leave(&mut self, claim: &Claim) {
@@ -52,7 +53,7 @@ impl Line {
     }
 
     pub(super) fn next_look(&self) -> Option<Instant> {
-        (!self.waiting.is_empty()).then(|| self.next.unwrap_or_else(Instant::now))
+        (!self.waiting.is_empty()).then(|| self.next.unwrap_or_else(host::instant))
     }
 
     /// The run to ask for, if it is time to.
@@ -136,7 +137,7 @@ impl Coordinator {
                 settings.beat
             }
         };
-        self.line.next = Some(Instant::now() + again);
+        self.line.next = Some(host::instant() + again);
         false
     }
 
@@ -153,7 +154,7 @@ impl Coordinator {
         let alone = queue
             .claims(COORDINATOR)
             .is_ok_and(|claims| claims.iter().all(|claim| claim.worker == me));
-        let rest = (!alone).then(|| Instant::now() + self.setup.config.queue.poll);
+        let rest = (!alone).then(|| host::instant() + self.setup.config.queue.poll);
         self.line.next = rest;
     }
 }

@@ -49,7 +49,7 @@ fn answer(
     approve: bool,
     comment: &str,
 ) -> Result<Done, Failure> {
-    let given = decide::give(around, run, Some(node), approve, comment)?;
+    let given = decide::give(around, run, Some(node), approve, comment, None)?;
     let word = if approve { "approved" } else { "rejected" };
     let said = format!("`{node}` of run {} {word}", given.id);
     match decide::is_taken_in(around, &given)? {

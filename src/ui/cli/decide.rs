@@ -32,6 +32,9 @@ pub struct ApproveArgs {
     /// What is to be said with it: the next round of a loop reads it
     #[arg(long, short, value_name = "TEXT")]
     pub comment: Option<String>,
+    /// Answer only if this is still what is asked: the `shown` of `pending --json`
+    #[arg(long, value_name = "DIGEST")]
+    pub shown: Option<String>,
     /// Only record the answer
     #[arg(long)]
     pub no_resume: bool,
@@ -50,6 +53,9 @@ pub struct RejectArgs {
     /// Why: `$REJECTION_REASON` for whoever is to do better
     #[arg(long, short, value_name = "TEXT")]
     pub reason: String,
+    /// Answer only if this is still what is asked: the `shown` of `pending --json`
+    #[arg(long, value_name = "DIGEST")]
+    pub shown: Option<String>,
     /// Only record the answer
     #[arg(long)]
     pub no_resume: bool,
@@ -63,6 +69,7 @@ struct Decision<'a> {
     step: Option<&'a str>,
     approve: bool,
     comment: String,
+    shown: Option<&'a str>,
     no_resume: bool,
     options: &'a RunOptions,
 }
@@ -71,14 +78,16 @@ pub fn approve(args: &ApproveArgs, common: &Common) -> Result<u8, Failure> {
     let comment = args.comment.clone().unwrap_or_default();
     let (run, step) = (args.run.as_str(), args.step.as_deref());
     let (no_resume, options) = (args.no_resume, &args.options);
-    decide(&Decision { run, step, approve: true, comment, no_resume, options }, common)
+    let shown = args.shown.as_deref();
+    decide(&Decision { run, step, approve: true, comment, shown, no_resume, options }, common)
 }
 
 pub fn reject(args: &RejectArgs, common: &Common) -> Result<u8, Failure> {
     let comment = args.reason.clone();
     let (run, step) = (args.run.as_str(), args.step.as_deref());
     let (no_resume, options) = (args.no_resume, &args.options);
-    decide(&Decision { run, step, approve: false, comment, no_resume, options }, common)
+    let shown = args.shown.as_deref();
+    decide(&Decision { run, step, approve: false, comment, shown, no_resume, options }, common)
 }
 
 /// An answer that lies where whoever drives the run looks for it.
@@ -89,19 +98,24 @@ pub struct Given {
     workspace: Workspace,
 }
 
-/// Gives an answer, once.
+/// Gives an answer, once; and only to what was looked at, where that is said.
 pub fn give(
     around: &Surroundings,
     run: &str,
     step: Option<&str>,
     approve: bool,
     comment: &str,
+    shown: Option<&str>,
 ) -> Result<Given, Failure> {
     let (id, root) = common::find_run(around, run)?;
     let workspace = common::open_workspace(around)?;
     let (plan, run) = open::look(&workspace, &root)
         .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
     let gate = choose(&around.workspace, &plan, &run, step)?;
+    if shown.is_some_and(|shown| shown != gate.shown) {
+        let message = format!("what `{}` of run {id} asks is not what was looked at", gate.node);
+        return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
+    }
     let by = whoami(around);
     let answer = AnswerFile::new(approve, comment.to_owned(), by, gate.shown.clone());
     let given = gates::give(&root, &gate.step, gate.attempt, &answer).map_err(|error| {
@@ -120,8 +134,8 @@ pub fn give(
 
 fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
-    let Decision { run, step, approve, comment, no_resume, options } = decision;
-    let given = give(&around, run, *step, *approve, comment)?;
+    let Decision { run, step, approve, comment, shown, no_resume, options } = decision;
+    let given = give(&around, run, *step, *approve, comment, *shown)?;
     let (id, node) = (&given.id, &given.gate.node);
     let word = if *approve { "approved" } else { "rejected" };
     around.say(format!("`{node}` of run {id} {word}"));

@@ -70,7 +70,7 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     let loaded = common::load(&around, Path::new("workflow.yaml"))?;
     let context = loaded.plan.context.clone();
     let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, Policy::default()) };
-    let Owned { plan, run, store, lock } = submit::put_out(&around, &queue, new)?;
+    let Owned { plan, run, store, lock, .. } = submit::put_out(&around, &queue, new)?;
     // The coordinator drives it, and keeps its log.
     drop((store, lock));
     log::keep_no_more();

@@ -38,6 +38,7 @@ mod retry;
 mod run;
 mod run_step;
 mod schema;
+mod serve;
 mod service;
 mod show;
 mod signals;
@@ -137,6 +138,8 @@ enum Verb {
     Graph(graph::GraphArgs),
     /// Write down all that there is to know of a run, as one HTML file
     Report(report::ReportArgs),
+    /// Show runs, logs, inboxes and what waits for people in a browser, and act from there
+    Serve(serve::ServeArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Call a command file directly, or list those that there are
@@ -303,6 +306,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Schema(args) => schema::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Report(args) => report::main(args, &cli.common),
+        Verb::Serve(args) => serve::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),

@@ -126,19 +126,19 @@ pub fn go_on(
 pub fn go_on_unheard(around: &Surroundings, id: &RunId, stop: &Stop) -> Result<Finish, Failure> {
     let mut around = around.clone();
     let root = around.state_dir.join(id.as_str());
-    let owned = own(&mut around, id, &root, false)?;
+    let mut owned = own(&mut around, id, &root, false)?;
     cancel::forget(None, id, &root)?;
     if owned.run.status == RunStatus::Completed {
         return Ok(Finish::Ended(RunStatus::Completed));
     }
     check_source(&around, &owned.run)?;
-    let _checkout = common::take_checkout(&around, &owned.plan)?;
+    owned.checkout = common::take_checkout(&around, &owned.plan)?;
     exec::sweep(&format!("{id}/"));
     common::keep_log(&around, &owned.plan, &root, id)?;
     let options = RunOptions::default();
     let event = Some(Event::Resumed { policy: policy(&around, &owned.run, &options) });
     let driven = common::drive_to_end(&around, owned, &options, stop, event, Unheard)?;
-    drop(driven.lock);
+    drop(driven.held);
     driven.notifier.finish();
     Ok(driven.finish)
 }

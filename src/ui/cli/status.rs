@@ -24,15 +24,29 @@ pub struct StatusArgs {
 
 /// Everything, as it is shown to programs.
 #[derive(Serialize)]
-struct Overview {
-    runs: Vec<RunView>,
+pub struct Overview {
+    pub runs: Vec<RunView>,
     /// How many runs there are in all.
-    runs_kept: usize,
-    workers: Vec<WorkerView>,
-    inboxes: Vec<InboxView>,
-    failed_tasks: usize,
+    pub runs_kept: usize,
+    pub workers: Vec<WorkerView>,
+    pub inboxes: Vec<InboxView>,
+    pub failed_tasks: usize,
     /// Providers that are left alone.
-    parked: Vec<ParkedView>,
+    pub parked: Vec<ParkedView>,
+}
+
+impl Overview {
+    pub fn look(board: &Board, limit: usize) -> std::io::Result<Overview> {
+        let ids = board.run_ids();
+        Ok(Overview {
+            runs: ids.iter().take(limit).map(|id| board.run(id)).collect(),
+            runs_kept: ids.len(),
+            workers: board.members.views().collect(),
+            inboxes: board.inboxes()?,
+            failed_tasks: board.failed()?,
+            parked: board.parked.clone(),
+        })
+    }
 }
 
 pub fn main(args: &StatusArgs, common: &Common) -> Result<u8, Failure> {
@@ -49,15 +63,7 @@ pub fn main(args: &StatusArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure> {
-    let ids = board.run_ids();
-    let overview = Overview {
-        runs: ids.iter().take(limit).map(|id| board.run(id)).collect(),
-        runs_kept: ids.len(),
-        workers: board.members.views().collect(),
-        inboxes: board.inboxes().map_err(|error| show::unreadable(&error))?,
-        failed_tasks: board.failed().map_err(|error| show::unreadable(&error))?,
-        parked: board.parked.clone(),
-    };
+    let overview = Overview::look(board, limit).map_err(|error| show::unreadable(&error))?;
     match around.common.json {
         true => put_json("fleet-status/v1", &overview)?,
         false => put(&text(&overview, board.now))?,

@@ -27,6 +27,7 @@ fn run(id: &str, state: Standing, file: &str) -> RunView {
         run_root: format!(".orchestrate/runs/{id}"),
         state,
         recorded: None,
+        turn_after: None,
         owner: Owner::Nobody { reason: None },
         fleet: true,
         workflow_file: file.into(),
@@ -68,6 +69,8 @@ fn step(path: &str, depth: usize, state: StepShown) -> StepView {
         name: path.rsplit('.').next().unwrap_or_default().into(),
         state,
         current: false,
+        parked: None,
+        waits_for_worktree: None,
         agent: None,
         attempt: 1,
         exit_code: None,
@@ -332,6 +335,7 @@ fn a_queue_and_its_tasks() {
     press(&mut state, &seen, KeyCode::Enter);
     assert_eq!(*state.screen(), Screen::Queue { agent: "engineer".into() });
     let task = |number: usize| TaskView {
+        waits_for_worktree: None,
         task: format!("01ARZ3NDEKTSV4RRFFQ69G5F{number:02}"),
         kind: "step".into(),
         agent: "engineer".into(),
@@ -342,7 +346,13 @@ fn a_queue_and_its_tasks() {
         attempt: 1,
         crashes: 0,
         created_at: None,
-        place: PlaceView::Waiting { ahead: number, workers: 1, paused: None, last: None },
+        place: PlaceView::Waiting {
+            ahead: number,
+            workers: 1,
+            paused: None,
+            parked: None,
+            last: None,
+        },
     };
     seen.tasks = Some(((0..30).map(task).collect(), 10_000));
     press(&mut state, &seen, KeyCode::End);
