@@ -264,6 +264,20 @@ impl<'a> Fields<'a> {
         Some(texts)
     }
 
+    /// A list of commands for the shell, of which none is blank. One may stand alone.
+    pub fn commands(&self, key: &str) -> Option<Vec<String>> {
+        let texts = match self.get(key)?.value {
+            Value::Text(_) => vec![(self.text(key)?, self.get(key)?.place)],
+            _ => self.texts(key)?,
+        };
+        for (text, place) in &texts {
+            if text.trim().is_empty() {
+                self.findings.error(*place, format!("a command of `{key}` is empty"));
+            }
+        }
+        Some(texts.into_iter().map(|(text, _)| text.to_owned()).collect())
+    }
+
     pub fn template(&self, key: &str) -> Option<Template> {
         let text = self.text(key)?;
         parse_template(self.findings, text, self.get(key)?.place)

@@ -79,24 +79,27 @@ pub fn mention<'r>(
 
 fn tell_variables(findings: &Findings, text: &NodeText, used: Use, what: &str, place: Place) {
     let vars: BTreeSet<Var> = text.vars().collect();
-    for var in vars {
-        let looped = matches!(used, Use::LoopPrompt | Use::UntilBash);
-        match (used, var) {
-            (Use::Message, _) => findings.add(
-                Problem::warning(format!("`{var}` is not replaced in {what}"))
-                    .at(place)
-                    .hint("there, only what nodes gave is put in: `$id.output`"),
-            ),
-            (_, Var::LoopUserInput | Var::LoopPrevOutput) if !looped => {
-                let message = format!("`{var}` is empty in {what}: only a `loop` has it");
-                findings.warn(place, message);
-            }
-            (_, Var::RejectionReason) if used != Use::RejectPrompt => {
-                let message = format!("`{var}` is empty in {what}: only `on_reject` has it");
-                findings.warn(place, message);
-            }
-            _ => {}
+    vars.into_iter().for_each(|var| tell_variable(findings, var, used, what, place));
+}
+
+/// Tells of a variable that is nothing where it stands.
+pub fn tell_variable(findings: &Findings, var: Var, used: Use, what: &str, place: Place) {
+    let looped = matches!(used, Use::LoopPrompt | Use::UntilBash);
+    match (used, var) {
+        (Use::Message, _) => findings.add(
+            Problem::warning(format!("`{var}` is not replaced in {what}"))
+                .at(place)
+                .hint("there, only what nodes gave is put in: `$id.output`"),
+        ),
+        (_, Var::LoopUserInput | Var::LoopPrevOutput) if !looped => {
+            let message = format!("`{var}` is empty in {what}: only a `loop` has it");
+            findings.warn(place, message);
         }
+        (_, Var::RejectionReason) if used != Use::RejectPrompt => {
+            let message = format!("`{var}` is empty in {what}: only `on_reject` has it");
+            findings.warn(place, message);
+        }
+        _ => {}
     }
 }
 

@@ -4,6 +4,7 @@
 //! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is
 //! damaged, 128 + n stopped by signal n.
 
+pub(in crate::ui) mod act;
 mod cancel;
 mod clean;
 mod command;
@@ -37,12 +38,14 @@ mod retry;
 mod run;
 mod run_step;
 mod schema;
+mod serve;
 mod service;
 mod show;
 mod signals;
 mod spell;
 mod status;
 mod submit;
+mod top;
 mod torture;
 mod up;
 mod validate;
@@ -97,8 +100,10 @@ enum Verb {
     Up(up::UpArgs),
     /// Show runs, workers and inboxes, or one run and its steps
     Status(status::StatusArgs),
-    /// Show what is being executed now
+    /// Show what is being executed now, who is there to do it, and what waits
     Ps(ps::PsArgs),
+    /// Watch runs, workers and queues live, and decide, cancel or retry with a key
+    Top(top::TopArgs),
     /// Show what steps and tasks print, also while they do
     Logs(logs::LogsArgs),
     /// Show everything that happened to a run, also while it does
@@ -133,6 +138,8 @@ enum Verb {
     Graph(graph::GraphArgs),
     /// Write down all that there is to know of a run, as one HTML file
     Report(report::ReportArgs),
+    /// Show runs, logs, inboxes and what waits for people in a browser, and act from there
+    Serve(serve::ServeArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Call a command file directly, or list those that there are
@@ -282,6 +289,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Up(args) => up::main(args, &cli.common),
         Verb::Status(args) => status::main(args, &cli.common),
         Verb::Ps(args) => ps::main(args, &cli.common),
+        Verb::Top(args) => top::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Events(args) => events::main(args, &cli.common),
         Verb::Metrics(args) => metrics::main(args, &cli.common),
@@ -298,6 +306,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Schema(args) => schema::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Report(args) => report::main(args, &cli.common),
+        Verb::Serve(args) => serve::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::common::{self, Surroundings};
 use super::failure::problem_json;
-use super::{Common, Failure};
+use super::{Common, Failure, request};
 use crate::fleet::open::compile_in;
 use crate::fleet::spellbook;
 use crate::workflow::{Problem, lint};
@@ -51,7 +51,13 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
             Ok((plan, warnings)) => {
                 let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
                 let lost = spellbook::gather(&plan, &read).err().unwrap_or_default();
-                lost.into_iter().chain(warnings).chain(lint::look(&text, &plan)).collect()
+                let (parts, missing) = request::look_for(&around, &file, &plan);
+                let doubtful = request::doubtful(&around, &plan, &parts);
+                // Where it is run they may be there: at home, for one.
+                let missing = missing.into_iter().map(Problem::warning);
+                let lints = lint::look(&text, &plan);
+                let told = lost.into_iter().chain(warnings).chain(doubtful);
+                told.chain(missing).chain(lints).collect()
             }
             Err(problems) => problems,
         };
