@@ -24,13 +24,17 @@ mod pattern;
 mod runtimes;
 mod sandbox;
 mod schema;
+mod serve;
 mod signals;
 mod terminal;
 mod tidy;
+mod top;
 mod torture;
+mod turns;
 mod twice;
 mod units;
 mod watch;
+mod web;
 mod worktree;
 mod world;
 
@@ -61,6 +65,7 @@ fn coded() -> Vec<Trial> {
         fuzz::trials(),
         case::checks(),
         pattern::checks(),
+        serve::trials(),
         disk::trials(),
         doctor::trials(),
         hostile::trials(),
@@ -72,8 +77,10 @@ fn coded() -> Vec<Trial> {
         sandbox::trials(),
         signals::trials(),
         terminal::trials(),
+        top::trials(),
         tidy::trials(),
         torture::trials(),
+        turns::trials(),
         twice::trials(),
         units::trials(),
         watch::trials(),
