@@ -217,6 +217,10 @@ impl Disk for FaultyDisk {
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.whole(|| self.real.remove(path))
     }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.whole(|| self.real.remove_dir(dir))
+    }
 }
 
 #[cfg(test)]

@@ -62,6 +62,8 @@ pub trait Disk: Send + Sync {
     /// Who may do what with a file or a directory: the mode's last twelve bits.
     fn mode(&self, path: &Path) -> io::Result<u32>;
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory, if it is empty.
+    fn remove_dir(&self, dir: &Path) -> io::Result<()>;
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::moves::{Patience, is_transient};
 use super::name::{ClaimName, TaskName};
 use super::status::{CANCELLED, UNREADABLE};
 use super::stock::{First, Stock};
-use super::{Claim, Claimed, End, Ending, FsQueue, Task, seal};
+use super::{Claim, Claimed, End, Ending, FsQueue, Task, Wanted, seal};
 use crate::host;
 
 /// The largest task that is read.
@@ -62,7 +62,7 @@ enum Next {
 }
 
 impl FsQueue {
-    pub(super) fn claim_next(&self, agent: &str) -> io::Result<Claimed> {
+    pub(super) fn claim_next(&self, agent: &str, wanted: Option<Wanted>) -> io::Result<Claimed> {
         let inbox = self.inbox(agent)?;
         if self.current_marks()?.is_paused(agent) {
             return Ok(Claimed::Nothing);
@@ -73,7 +73,16 @@ impl FsQueue {
         while let Some(next) = self.next(&mut search)? {
             let name = match next {
                 Next::Found(name) => Some(name),
-                Next::File(file) => self.try_file(&mut search, &file)?,
+                Next::File(file)
+                    if wanted.is_none_or(|wanted| self.is_wanted(&search, &file, wanted)) =>
+                {
+                    self.try_file(&mut search, &file)?
+                }
+                Next::File(_) => {
+                    // It will be in the next listing again, which is not for this call.
+                    search.listings = LISTINGS;
+                    None
+                }
             };
 
             let Some(name) = name else { continue };
@@ -86,6 +95,16 @@ impl FsQueue {
             }
         }
         search.error.map_or(Ok(Claimed::Nothing), Err)
+    }
+
+    /// Whether the caller wants a waiting file, which it may look into.
+    fn is_wanted(&self, search: &Search, file: &str, wanted: Wanted) -> bool {
+        let Some(name) = TaskName::parse(file) else { return true };
+        let read = || {
+            let bytes = self.disk.read_regular(&search.inbox.join(file), SIZE_MAX).ok()?;
+            Task::read(name.clone(), search.agent, seal::unseal(&bytes)?)
+        };
+        wanted(&name, &read)
     }
 
     fn next(&self, search: &mut Search) -> io::Result<Option<Next>> {

@@ -18,7 +18,7 @@ use super::markers::Marks;
 use super::moves::Patience;
 use super::name::{ClaimName, TaskId, TaskName, is_word};
 use super::stock::{Stock, Stuck};
-use super::{Claim, Claimed, End, Ending, Finish, Place, Queue, Reaped, Still, Task};
+use super::{Claim, Claimed, End, Ending, Finish, Place, Queue, Reaped, Still, Task, Wanted};
 use crate::disk::Disk;
 use crate::{ids, random};
 
@@ -253,7 +253,11 @@ impl Queue for FsQueue {
     }
 
     fn claim(&self, agent: &str) -> io::Result<Claimed> {
-        self.claim_next(agent)
+        self.claim_next(agent, None)
+    }
+
+    fn claim_wanted(&self, agent: &str, wanted: Wanted) -> io::Result<Claimed> {
+        self.claim_next(agent, Some(wanted))
     }
 
     fn claim_this(&self, agent: &str, name: &TaskName) -> io::Result<Claimed> {

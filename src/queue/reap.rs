@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -119,12 +120,24 @@ impl FsQueue {
             is_theirs(worker).then(|| file.to_owned())
         })?;
         for file in &left {
-            match self.disk.remove(&self.layout.tmp().join(file)) {
+            match self.remove_left(&self.layout.tmp().join(file)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
         Ok(left.len())
+    }
+
+    /// Removes a file, or a directory of files.
+    pub(super) fn remove_left(&self, path: &Path) -> io::Result<()> {
+        match self.disk.remove(path) {
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {}
+            removed => return removed,
+        }
+        for file in self.disk.list(path)? {
+            self.disk.remove(&path.join(file))?;
+        }
+        self.disk.remove_dir(path)
     }
 }
 

@@ -7,6 +7,7 @@ mod errors;
 mod files;
 mod races;
 mod tricks;
+mod turns;
 
 use std::io;
 use std::path::Path;

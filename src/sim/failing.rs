@@ -101,6 +101,9 @@ impl Disk for Failing {
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.call(|| self.disk.remove(path))
     }
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.call(|| self.disk.remove_dir(dir))
+    }
 }
 
 fn task(number: u128) -> Task {

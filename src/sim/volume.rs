@@ -651,6 +651,19 @@ impl Disk for Volume {
             Ok(())
         })
     }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.call(false, |image, _, _| {
+            let dir = image.dir(path)?;
+            if !dir.names.is_empty() || !dir.dirs.is_empty() {
+                return Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty));
+            }
+            image.dirs.remove(path);
+            let (above, name) = place(path);
+            image.dir(&above)?.dirs.remove(&name);
+            Ok(())
+        })
+    }
 }
 
 /// The longest that a change stays unseen: well below a lease.

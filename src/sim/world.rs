@@ -763,7 +763,7 @@ fn execute(judge: &Judge, site: &Site, work: &Work, mark: &str, stop: &Stop) -> 
             Record { status, exit_code: Some(code), output, metrics, error, ..Record::default() }
         }
     };
-    Some(Performed { record, left_running: 0 })
+    Some(Performed::of(record))
 }
 
 struct Telling {

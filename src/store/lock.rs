@@ -13,6 +13,9 @@ use crate::disk::faulty::has_locks;
 /// Somebody who only looks whether a run is held keeps the lock for moments.
 const LOOKED_AT: [Duration; 5] = [Duration::from_millis(5); 5];
 
+/// Locked by whoever changes what is in the workspace.
+const CHECKOUT: &str = ".orchestrate/checkout.lock";
+
 /// A held lock. The kernel lets go of it when the process ends, however it ends. Nothing, where
 /// the volume has no locks.
 #[derive(Debug)]
@@ -55,7 +58,7 @@ fn take_simulated(path: &Path) -> Result<RunLock, LockError> {
 
 /// Takes the lock of a workspace for a run that changes what is in it, or says who has it.
 pub fn take_checkout(workspace: &Path) -> Result<RunLock, LockError> {
-    let path = workspace.join(".orchestrate/checkout.lock");
+    let path = workspace.join(CHECKOUT);
     std::fs::create_dir_all(path.parent().unwrap_or(workspace))?;
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     or_none(take_file(open?))
@@ -117,7 +120,16 @@ impl std::fmt::Display for Holder {
 
 /// Who holds a run's lock, if anybody does.
 pub fn held_by(root: &Path) -> Option<Holder> {
-    let file = File::open(root.join(DEFINITION)).ok()?;
+    holder_of(&root.join(DEFINITION))
+}
+
+/// Who holds the lock of a workspace, if anybody does.
+pub fn checkout_held_by(workspace: &Path) -> Option<Holder> {
+    holder_of(&workspace.join(CHECKOUT))
+}
+
+fn holder_of(path: &Path) -> Option<Holder> {
+    let file = File::open(path).ok()?;
     if let Some(pid) = pid_of_holder(&file) {
         return Some(Holder { pid: Some(pid) });
     }

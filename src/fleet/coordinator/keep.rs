@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -105,9 +105,13 @@ fn look_at_claims(queue: &FsQueue, rounds: &mut Rounds) -> io::Result<HashSet<St
 }
 
 /// What changes of directories mean to the loop.
-pub(super) fn hear_changes(tell: Sender<Heard>) -> impl Fn(&Path, Change) + Send + 'static {
-    move |_, change| {
+pub(super) fn hear_changes(
+    tell: Sender<Heard>,
+    checkout: PathBuf,
+) -> impl Fn(&Path, Change) + Send + 'static {
+    move |dir, change| {
         let heard = match change {
+            _ if dir == checkout => Heard::Turned,
             Change::Went(name) => match ClaimName::parse(&name) {
                 Some(name) => Heard::Went(name),
                 None => return,

@@ -16,6 +16,7 @@ mod hands;
 mod keep;
 mod own;
 mod results;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::io;
@@ -28,6 +29,8 @@ use std::time::{Duration, Instant};
 use self::hands::FleetHands;
 use self::keep::hear_changes;
 use self::own::{run_of, take_due};
+use self::turns::Line;
+use super::checkout::{self, Before};
 use super::config::Config;
 use super::drive::{Drive, Reins, Report};
 use super::hint::{Hints, Patience};
@@ -79,6 +82,10 @@ pub trait Reports {
     fn note(&mut self, line: &str);
     /// No new runs are taken any more.
     fn closing(&mut self) {}
+    /// A run waits for its turn to change the checkout.
+    fn waits(&mut self, run: &Run, before: &Before) {
+        self.note(&format!("run {} waits for its turn: {before} works on this checkout", run.id));
+    }
     /// A run is no longer driven here.
     fn left(&mut self, run: &Run, how: Left);
 }
@@ -110,6 +117,8 @@ enum Heard {
     /// Something came into the coordinator's inbox.
     Came,
     Signal,
+    /// Somebody took or gave up the turn to change the checkout.
+    Turned,
     Looked {
         /// When the sign of life was given before the look.
         since_ms: u64,
@@ -132,6 +141,8 @@ struct Held {
     _lock: Option<RunLock>,
     /// Executions in this process.
     here: usize,
+    /// Its turn to change the checkout, if it needs one and has it.
+    turn: Option<checkout::Held>,
     cancelling: bool,
     /// It could not be ended, which was told.
     failing: bool,
@@ -188,12 +199,14 @@ pub struct Coordinator {
     sure_ms: u64,
     intake: Option<Intake>,
     next_intake: Instant,
+    /// Those that wait for their turn.
+    line: Line,
 }
 
 impl Coordinator {
     pub fn new(setup: Setup) -> Coordinator {
         let (tell, heard) = mpsc::channel();
-        let hints = Hints::new(hear_changes(tell.clone()));
+        let hints = Hints::new(hear_changes(tell.clone(), setup.queue.layout.checkout()));
         let settings = &setup.config.queue;
         let most = settings.idle_poll;
         let patience = Patience::new(settings.poll, most, u64::from(host::pid()));
@@ -221,6 +234,7 @@ impl Coordinator {
             sure_ms: uptime_ms(),
             intake: None,
             next_intake: host::instant(),
+            line: Line::default(),
         }
     }
 
@@ -350,6 +364,7 @@ impl Coordinator {
                 reports.note(&format!("run {}: {error}", held.drive.run.id));
             }
             let paused = is_paused(&held) && !self.closing;
+            self.line.leave(&held.claim);
             // A run that was started here and stopped here is for its owner to resume.
             let left = match self.only {
                 Some(_) if !paused => self.end_claim(&held.claim, End::Failed, "stopped"),
@@ -357,6 +372,11 @@ impl Coordinator {
             };
             if let Err(error) = left {
                 reports.note(&format!("run {}: {error}", held.drive.run.id));
+            }
+            // One that goes on elsewhere keeps its turn, and so does one that workers are still at.
+            let out = self.out.values().any(|out| out.run == held.drive.run.id);
+            if self.only.is_some() && !out {
+                self.give_up_turn(&mut held);
             }
             let how = if paused { Left::Paused } else { Left::GivenBack };
             reports.left(&held.drive.run, how);
@@ -432,6 +452,7 @@ impl Coordinator {
         for (claim, _) in take_due(&mut self.put_off, now) {
             self.take_up(claim, reports);
         }
+        self.touched.extend(self.line.due(now));
         self.touched.extend(std::mem::take(&mut self.timed));
         let (due, later) = std::mem::take(&mut self.later).into_iter().partition(|l| l.1 <= now);
         self.later = later;
@@ -446,7 +467,7 @@ impl Coordinator {
             let Some(mut held) = self.held.remove(&run) else { continue };
             let driven = match self.closing || held.cancelling {
                 true => Ok(()),
-                false => self.with(&mut held, |drive, reins| drive.advance(reins)),
+                false => self.drive_on(&mut held, reports),
             };
             if let Err(error) = driven {
                 self.abandon(held, &error, reports);
@@ -510,6 +531,9 @@ impl Coordinator {
         if self.intake.is_some() {
             nap = nap.min(self.next_intake.saturating_duration_since(host::instant()));
         }
+        if let Some(at) = self.line.next_look() {
+            nap = nap.min(at.saturating_duration_since(host::instant()));
+        }
         for (_, at) in &self.later {
             nap = nap.min(at.saturating_duration_since(host::instant()));
         }
@@ -554,6 +578,7 @@ impl Coordinator {
             Heard::Went(name) => self.consume_hinted(&name, reports),
             Heard::Came => self.next_intake = host::instant(),
             Heard::Signal => {}
+            Heard::Turned => self.line.look_now(),
             Heard::Looked { since_ms, held, cancel, buried } => {
                 // What is due before the next beat is done now that the loop is awake.
                 let (now, soon) = (host::instant(), host::instant() + self.setup.config.queue.beat);

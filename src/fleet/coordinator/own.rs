@@ -16,7 +16,7 @@ use crate::exec::Stop;
 use crate::fleet::drive::{self, Drive};
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::{self, Asked, COORDINATOR, RunTask};
-use crate::fleet::site::{self, Site};
+use crate::fleet::site::{self, Site, Turns};
 use crate::fleet::systemd;
 use crate::host;
 use crate::ids::RunId;
@@ -149,7 +149,9 @@ impl Coordinator {
             live: true,
             grace: config.grace,
             input_bytes: config.input_bytes,
+            parking: None,
             program: self.setup.program.clone(),
+            turns: Turns::of(&config),
             sandboxes: crate::fleet::sandboxes::Sandboxes::of(&config, None),
         };
         let masked = site::secrets(&plan);
@@ -165,6 +167,7 @@ impl Coordinator {
             stop,
             _lock: lock,
             here: 0,
+            turn: None,
             cancelling: false,
             failing: false,
         }))
@@ -215,6 +218,7 @@ impl Coordinator {
         held.stop.request(1);
         held.drive.tidy_up();
         self.forget_tasks(&held.drive.run.id);
+        self.line.leave(&held.claim);
         let _ = self.setup.queue.release(&held.claim);
         reports.left(&held.drive.run, Left::GivenBack);
     }
@@ -271,6 +275,10 @@ impl Coordinator {
             let _ = self.setup.queue.forget_cancel(run.as_str());
         }
         self.forget_tasks(&run);
+        self.line.leave(&held.claim);
+        if left != Left::Lost {
+            self.give_up_turn(held);
+        }
         reports.left(&held.drive.run, left);
         Ok(true)
     }
@@ -312,6 +320,7 @@ impl Coordinator {
             held.stop.request(1);
             held.drive.tidy_up();
             self.forget_tasks(&run);
+            self.line.leave(&held.claim);
             reports.left(&held.drive.run, Left::Lost);
         }
     }

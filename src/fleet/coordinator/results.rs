@@ -8,6 +8,7 @@ use serde_json::Map;
 use super::{Coordinator, Out, Reports};
 use crate::engine::Record;
 use crate::fleet::drive::{Job, Launch};
+use crate::fleet::parking::Pass;
 use crate::fleet::perform::Performed;
 use crate::fleet::post::{self};
 use crate::host;
@@ -65,7 +66,7 @@ impl Coordinator {
         self.patience.reset();
         let Some(held) = self.held.remove(&out.run) else { return };
         // A task that ended with its run is no failure of its step.
-        let performed = (!cancelled).then_some(Performed { record, left_running: 0 });
+        let performed = (!cancelled).then_some(Performed::of(record));
         self.ended(held, &out.step, out.attempt, performed, reports);
     }
 
@@ -185,7 +186,8 @@ impl Coordinator {
             reports.note(&format!("run {}: task {} is put out again", out.run, out.task.id));
             let (run, site) = (out.run.clone(), held.drive.site.clone());
             let (step, attempt, task) = (out.step.clone(), out.attempt, Some(out.task.clone()));
-            let launch = Launch { run, site, step, attempt, job: Job::Run(work), task };
+            let pass = Pass::free();
+            let launch = Launch { run, site, step, attempt, job: Job::Run(work), task, pass };
             let begun = self.with(&mut held, |_, reins| reins.hands.begin(launch));
             if let Err(error) = begun {
                 reports.note(&format!("run {}: {error}", out.run));

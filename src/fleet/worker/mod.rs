@@ -8,6 +8,7 @@
 //! lost to another is never ended here.
 
 mod keep;
+mod limits;
 mod prepare;
 mod slot;
 
@@ -21,14 +22,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use self::keep::{obituary, recover};
+pub use self::limits::account_of;
 
 use self::keep::{keep_beat, stand_guard};
+use self::limits::Account;
 use self::prepare::{given, hidden};
 use self::slot::commit_groups;
 use super::config::Config;
 use super::hint::Bell;
 use super::intake::{self, FreeTasks, Intake};
 use super::member::Member;
+use super::parking::Parking;
 use super::sandboxes::Sandboxes;
 use super::site::Environment;
 use crate::exec::{Mask, Stop};
@@ -131,6 +135,12 @@ struct Shop {
     /// Variables that the agent's children do not inherit, and those they get beside.
     hidden: Vec<String>,
     given: Vec<(String, OsString)>,
+    /// Which accounts of providers are left alone.
+    parking: Arc<Parking>,
+    /// Whose limits waiting tasks are under, by their ids, as far as that was looked up.
+    accounts: Mutex<HashMap<String, Option<Account>>>,
+    /// Tasks were left because of that when it was last looked for one, and for so long at least.
+    parked: Mutex<Option<Duration>>,
     sandboxes: Sandboxes,
     /// Ends tasks in groups, where each must survive a power cut.
     commits: Option<Sender<Option<(Finish, Doing)>>>,
@@ -141,6 +151,8 @@ struct Shop {
 pub struct Tally {
     pub done: usize,
     pub failed: usize,
+    /// Tasks are left that wait for an account which is left alone for long.
+    pub parked: bool,
 }
 
 impl Shop {
@@ -206,6 +218,14 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         masks: Mutex::default(),
         hidden: hidden(&setup),
         given: given(&setup),
+        parking: Arc::new(Parking::new(
+            setup.workspace.root(),
+            setup.config.back_off,
+            setup.config.back_off_max,
+            false,
+        )),
+        accounts: Mutex::default(),
+        parked: Mutex::default(),
         sandboxes: Sandboxes::of(&setup.config, Some(&setup.agent)),
         commits: setup.config.durable.then_some(commits),
         setup,
@@ -234,5 +254,9 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
     over.store(true, Ordering::SeqCst);
     keeper.wake();
     keeper.join();
-    Ok(Tally { done: shop.done.load(Ordering::SeqCst), failed: shop.failed.load(Ordering::SeqCst) })
+    Ok(Tally {
+        done: shop.done.load(Ordering::SeqCst),
+        failed: shop.failed.load(Ordering::SeqCst),
+        parked: shop.is_parked(),
+    })
 }

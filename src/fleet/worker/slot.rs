@@ -1,5 +1,6 @@
 //! A slot: claims a task, executes it, ends it with its status, and claims the next.
 
+use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::fleet::conclude;
 use crate::fleet::free::FreeTask;
 use crate::fleet::hint::Patience;
 use crate::fleet::member::{self};
-use crate::fleet::perform::{self, Performed};
+use crate::fleet::parking::Pass;
+use crate::fleet::perform::{self, Performed, Terms};
 use crate::fleet::post::{self};
 use crate::host;
 use crate::provider::Kind;
@@ -33,11 +35,12 @@ impl Shop {
         let mut failing = false;
         while !self.is_closing() {
             let heard = self.bell.rings();
-            match self.setup.queue.claim(&self.setup.agent) {
+            let pass = RefCell::new(None);
+            match self.claim(&pass) {
                 Ok(Claimed::Task(claim)) => {
                     patience.reset();
                     failing = false;
-                    self.execute(*claim);
+                    self.execute(*claim, pass.take());
                     if self.setup.until == Until::Once {
                         self.close();
                     }
@@ -45,9 +48,7 @@ impl Shop {
                 Ok(Claimed::Quarantined { name, reason }) => {
                     self.audience.note(&format!("{}: {reason}", name.task.file()));
                 }
-                Ok(Claimed::Nothing) if self.setup.until == Until::Empty && !self.takes_in() => {
-                    break;
-                }
+                Ok(Claimed::Nothing) if self.ends_now() => break,
                 Ok(Claimed::Nothing) => self.bell.wait(heard, patience.next_wait()),
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
@@ -61,7 +62,7 @@ impl Shop {
         self.bell.ring();
     }
 
-    pub(super) fn execute(&self, claim: Claim) {
+    pub(super) fn execute(&self, claim: Claim, pass: Option<Arc<Pass>>) {
         let began = SystemClock.now();
         let ready = self.prepare(&claim);
         let mut doing = doing(&claim, ready.as_ref().map(Ready::logs).unwrap_or_default());
@@ -74,6 +75,11 @@ impl Shop {
                 let status = post::status(&claim, &record, began, SystemClock.now());
                 return self.end(Finish { claim, end: End::Failed, status }, doing);
             }
+        };
+        let Some(pass) = pass.or_else(|| self.may_ask(&work)) else {
+            // Somebody met a limit since it was looked at.
+            let _ = self.setup.queue.release(&claim);
+            return;
         };
         let Ok(stop) = Stop::new().inspect_err(|error| tracing::warn!("cannot run: {error}"))
         else {
@@ -90,8 +96,10 @@ impl Shop {
         }
         perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
         let mark = member::mark(&claim.name);
-        let performed = perform::run(&site, &work, &mark, &stop);
+        let terms = Terms { pass, task_attempt: Some(claim.name.task.attempt) };
+        let performed = perform::run_on(&terms, &site, &work, &mark, &stop);
         match performed {
+            Some(performed) if performed.returns => self.give_back(claim, &doing, &terms.pass),
             Some(performed) => self.finish(claim, doing, performed, free.as_ref(), began),
             None => self.give_up(claim, &doing, why.load(Ordering::SeqCst), began),
         }
