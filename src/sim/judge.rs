@@ -176,8 +176,7 @@ impl Judge {
             document.get("kind").is_some_and(|kind| kind == "run")
                 && document.get("run_id").is_some_and(|id| id == run)
         };
-        let found = known.tasks.values().filter(of_run).filter_map(|task| task.ended_at).max();
-        found
+        known.tasks.values().filter(of_run).filter_map(|task| task.ended_at).max()
     }
 
     /// A file was moved.

@@ -354,7 +354,7 @@ impl Simulated for Here {
     }
 
     fn wait(&self, time: Duration, ready: &mut dyn FnMut() -> bool) {
-        let until = self.sched.now() + (time.as_micros() as Us).min(3600 * SECOND).max(1);
+        let until = self.sched.now() + (time.as_micros() as Us).clamp(1, 3600 * SECOND);
         while !ready() && self.sched.now() < until && !std::thread::panicking() {
             self.sched.sleep_until(self.actor, until, true);
         }

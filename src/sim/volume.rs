@@ -41,6 +41,9 @@ struct Dir {
 
 type Place = (PathBuf, String);
 
+/// When a name was opened, and what was there.
+type Seen = (Us, Option<Vec<u8>>);
+
 /// A change of names that the medium may not have.
 #[derive(Clone)]
 enum Change {
@@ -82,7 +85,7 @@ pub struct Image {
     inodes: Vec<Inode>,
     pending: Vec<Change>,
     /// What machines saw when they opened names, and when.
-    seen: HashMap<(usize, PathBuf), (Us, Option<Vec<u8>>)>,
+    seen: HashMap<(usize, PathBuf), Seen>,
     random: Random,
     pub weather: Weather,
     pub failed_calls: u64,
