@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::exec::Sweep;
 use crate::ids::{Attempt, StepPath};
 use crate::provider::Kind;
-use crate::workflow::plan::{CaptureMode, Require, Runtime, Until};
+use crate::workflow::plan::{CaptureMode, Checks, Require, Runtime, Until};
 use crate::workflow::sandbox::Sandbox;
 
 /// One execution of a child.
@@ -66,6 +66,9 @@ pub struct Work {
     pub adapter: Kind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
+    /// Whose limits the provider is under, where that is not the provider's own name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
     /// The conversation that it begins or goes on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionWork>,
@@ -115,6 +118,7 @@ impl Work {
             asks: false,
             adapter: Kind::Plain,
             provider: None,
+            account: None,
             session: None,
             env_pass: Vec::new(),
             sandbox: None,
@@ -128,6 +132,12 @@ impl Work {
 
     pub fn sweep(&self) -> Sweep {
         if self.asks { Sweep::Always } else { Sweep::OnStop }
+    }
+
+    /// Whose limits it is under, where it asks anybody.
+    pub fn account(&self) -> Option<&str> {
+        let asked = self.account.as_deref().or(self.provider.as_deref());
+        asked.filter(|_| self.asks)
     }
 
     pub fn timeout(&self) -> Option<Duration> {
@@ -206,7 +216,19 @@ pub struct TreeWork {
     /// The branch that it begins at, where that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
+    /// How long is waited for somebody else who works there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
 }
+
+impl TreeWork {
+    pub fn wait(&self) -> Duration {
+        self.wait_ms.map_or(TREE_WAIT, Duration::from_millis)
+    }
+}
+
+/// How long somebody else in a worktree is waited for, where nobody says.
+pub const TREE_WAIT: Duration = Duration::from_secs(3600);
 
 /// A merge of what was done for a bead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,6 +237,11 @@ pub struct MergeWork {
     pub title: Option<String>,
     /// The digest of what a person approved.
     pub approval: Option<String>,
+    /// What must succeed in the merged tree.
+    pub checks: Checks,
+    pub attempt: Attempt,
+    /// How long others are waited for.
+    pub wait: Duration,
 }
 
 /// A script of a language that has a runtime of its own.

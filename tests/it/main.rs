@@ -15,6 +15,7 @@ mod examples;
 mod examples_nodes;
 mod fleet;
 mod fleet_faults;
+mod fuzz;
 mod hostile;
 mod kill;
 mod nodes;
@@ -27,7 +28,9 @@ mod serve;
 mod signals;
 mod terminal;
 mod tidy;
+mod top;
 mod torture;
+mod turns;
 mod twice;
 mod units;
 mod watch;
@@ -59,6 +62,7 @@ fn coded() -> Vec<Trial> {
         examples_nodes::trials(),
         fleet::trials(),
         fleet_faults::trials(),
+        fuzz::trials(),
         case::checks(),
         pattern::checks(),
         serve::trials(),
@@ -73,8 +77,10 @@ fn coded() -> Vec<Trial> {
         sandbox::trials(),
         signals::trials(),
         terminal::trials(),
+        top::trials(),
         tidy::trials(),
         torture::trials(),
+        turns::trials(),
         twice::trials(),
         units::trials(),
         watch::trials(),

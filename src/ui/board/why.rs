@@ -92,6 +92,9 @@ fn why_paused(run: &RunView, steps: &[StepView]) -> String {
 
 fn why_queued(run: &RunView) -> String {
     let id = &run.run_id;
+    if let Some(before) = &run.turn_after {
+        return format!("run {id} waits for its turn: {before} works on this checkout");
+    }
     let Owner::Queue { ahead, coordinators, paused } = &run.owner else {
         return format!("run {id} waits for a coordinator");
     };
@@ -137,6 +140,10 @@ pub fn remark(run: &RunView) -> String {
             Some(step) => format!("at {}", each_quoted(step)),
             None => String::new(),
         },
+        (Standing::Queued, _) if run.turn_after.is_some() => {
+            let before = run.turn_after.as_deref().unwrap_or_default();
+            format!("waits for its turn after {before}")
+        }
         (Standing::Queued, Owner::Queue { paused: Some(reason), .. }) => {
             format!("`coordinator` is paused{}", because(reason))
         }
@@ -205,6 +212,10 @@ fn why_current(run: &RunView, steps: &[StepView]) -> String {
 /// Why a step is in the state it is in.
 fn sentence(run: &RunView, step: &StepView) -> String {
     let (name, unit) = (&step.step, run.unit);
+    let lives = matches!(step.state, StepShown::Running);
+    if let Some(tree) = step.waits_for_worktree.as_ref().filter(|_| lives) {
+        return format!("{unit} `{name}` waits for worktree {tree}");
+    }
     if let Some(task) = &step.task {
         return format!("{unit} `{name}` {}", placed(task));
     }
@@ -240,6 +251,9 @@ fn sentence(run: &RunView, step: &StepView) -> String {
             "{unit} `{name}` is on record as put out, but its task is nowhere; it is put out again \
              when somebody drives the run"
         ),
+        StepShown::Ready if step.parked.is_some() => {
+            format!("{unit} `{name}` waits: {}", step.parked.as_deref().unwrap_or_default())
+        }
         StepShown::Ready => format!("{unit} `{name}` is about to be executed by {}", who(run)),
         other => format!("{unit} `{name}` is {}", other.word()),
     }
@@ -263,6 +277,7 @@ fn placed(task: &TaskView) -> String {
             "waits because `{agent}` is paused{}; `orchestrate queue resume {agent}` lets it go on",
             because(reason)
         ),
+        PlaceView::Waiting { parked: Some(parked), .. } => format!("waits: {parked}"),
         PlaceView::Waiting { workers: 0, last, .. } => {
             let last = last.as_ref().map(|last| format!(" (the last was {last})"));
             format!(
@@ -297,7 +312,12 @@ fn placed(task: &TaskView) -> String {
                     "is claimed by worker {on}{since}; whether that lives shows only in its next \
                      beat"
                 ),
-                Life::Alive => format!("is being executed by worker {on}{since}"),
+                Life::Alive => match &task.waits_for_worktree {
+                    Some(tree) => {
+                        format!("was claimed by worker {on}{since} and waits for worktree {tree}")
+                    }
+                    None => format!("is being executed by worker {on}{since}"),
+                },
             }
         }
         PlaceView::Processed(ended) => format!("was processed by worker {}", ended.worker),
@@ -367,13 +387,14 @@ mod tests {
             attempt: 1,
             crashes: 0,
             created_at: None,
+            waits_for_worktree: None,
             place,
         }
     }
 
     fn waiting(ahead: usize, workers: usize, paused: Option<&str>, last: Option<&str>) -> TaskView {
         let (paused, last) = (paused.map(str::to_owned), last.map(str::to_owned));
-        task(PlaceView::Waiting { ahead, workers, paused, last })
+        task(PlaceView::Waiting { ahead, workers, paused, parked: None, last })
     }
 
     fn claimed(life: Life) -> TaskView {
@@ -383,6 +404,9 @@ mod tests {
 
     fn step(state: StepShown, task: Option<TaskView>) -> StepView {
         StepView {
+            depth: 0,
+            name: "Build".into(),
+            last_line: None,
             step: "Build".into(),
             state,
             current: true,
@@ -393,6 +417,7 @@ mod tests {
             duration_ms: None,
             until: None,
             waits_for: None,
+            waits_for_worktree: None,
             usage: None,
             error: None,
             items: None,
@@ -400,6 +425,7 @@ mod tests {
             asks: None,
             skip_cause: None,
             warning: None,
+            parked: None,
             needs: Vec::new(),
             task,
         }
@@ -412,6 +438,7 @@ mod tests {
             state,
             recorded: None,
             owner,
+            turn_after: None,
             fleet: true,
             workflow_file: "w.yaml".into(),
             started_at: None,

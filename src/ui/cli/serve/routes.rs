@@ -202,7 +202,7 @@ impl House {
     }
 
     fn board_page(&self, board: &Board, word: &str) -> Result<String, No> {
-        let Overview { runs, runs_kept, workers, inboxes, failed_tasks } =
+        let Overview { runs, runs_kept, workers, inboxes, failed_tasks, .. } =
             Overview::look(board, RUNS)?;
         let gates = board.gates();
         let (gates, runs) = (&gates, &runs);
