@@ -155,6 +155,7 @@ mod tests {
             grace: std::time::Duration::ZERO,
             input_bytes: 0,
             mask: Default::default(),
+            parking: None,
             program: Default::default(),
             turns: Default::default(),
             sandboxes: Default::default(),

@@ -124,6 +124,7 @@ impl Question<'_> {
             provider: Some(self.name.to_owned()),
             session,
             env_pass: provider.env_pass.clone(),
+            account: provider.account.clone(),
             sandbox: provider.sandbox.clone(),
             writes: provider.writes.clone(),
             ..work

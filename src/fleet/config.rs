@@ -223,6 +223,9 @@ pub struct Config {
     pub max_visits: u32,
     pub grace: Duration,
     pub input_bytes: u64,
+    /// How long a provider is left alone that does not say how long, at first and at most.
+    pub back_off: Duration,
+    pub back_off_max: Duration,
 }
 
 /// A settings file that cannot be used.
@@ -257,6 +260,8 @@ impl Config {
             max_visits: 10_000,
             grace: Duration::from_secs(5),
             input_bytes: 64 << 20,
+            back_off: Duration::from_secs(5),
+            back_off_max: Duration::from_secs(900),
         }
     }
 
@@ -320,6 +325,8 @@ impl Config {
         self.max_visits = layer.max_visits.unwrap_or(self.max_visits);
         self.grace = layer.grace.unwrap_or(self.grace);
         self.input_bytes = layer.input_bytes.unwrap_or(self.input_bytes);
+        self.back_off = layer.back_off.unwrap_or(self.back_off);
+        self.back_off_max = layer.back_off_max.unwrap_or(self.back_off_max);
         Ok(())
     }
 

@@ -6,25 +6,30 @@
 //!
 //! **Invariant:** an event is in the journal before anything is done because of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::perform::{self, Performed};
+use super::parking::{Cause, Entry, Note, Pass};
+use super::perform::{self, Performed, Terms};
 use super::prepare::{Prepared, prepare};
 use super::site::Site;
 use super::work::{MergeWork, Waiting, Work};
-use super::{artifacts, gates, lifecycle, tree};
+use super::{artifacts, gates, lifecycle, member, tree};
 use crate::engine::run::{Address, StepState};
 use crate::engine::{self, Choice, Effect, Event, Record, Run, RunStatus, SkipCause, TaskRef};
-use crate::exec::{self, Stop};
+use crate::exec::Stop;
+use crate::host;
 use crate::ids::{Attempt, RunId, StepPath};
+use crate::prompt::limits::FaultClass;
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, Time};
 use crate::workflow::Plan;
 
 /// How often it is looked whether a person has answered.
 const ANSWERS: Duration = Duration::from_secs(1);
+/// How often it is looked whether an account may be asked again.
+const PARKED: Duration = Duration::from_millis(500);
 
 /// Where a run is told about, and where a person is asked.
 pub trait Report {
@@ -61,6 +66,8 @@ pub struct Launch {
     pub job: Job,
     /// The task it goes out as.
     pub task: Option<TaskRef>,
+    /// The right to ask a provider.
+    pub pass: Arc<Pass>,
 }
 
 pub enum Job {
@@ -75,7 +82,8 @@ impl Launch {
         match &self.job {
             Job::Run(work) => {
                 let mark = format!("{}/{}#{}", self.run, self.step, self.attempt);
-                perform::run(&self.site, work, &mark, stop)
+                let terms = Terms { pass: self.pass.clone(), task_attempt: None };
+                perform::run_on(&terms, &self.site, work, &mark, stop)
             }
             Job::Wait(waiting) => perform::wait(&self.site, waiting, stop),
             Job::Merge(work) => tree::merge(&self.site, &self.run, &self.step, work, stop),
@@ -89,6 +97,12 @@ pub struct Reins<'a> {
     pub report: &'a mut dyn Report,
     pub hands: &'a mut dyn Hands,
     pub stop: &'a Stop,
+}
+
+/// Ends the processes of a run on this machine. Says how many.
+pub fn sweep(run: &RunId) -> usize {
+    let prefix = format!("{run}/");
+    member::sweep_if(&|mark| mark.starts_with(&prefix))
 }
 
 /// One run being driven.
@@ -105,6 +119,10 @@ pub struct Drive {
     /// A time that is waited for, and the same on a clock that nobody sets.
     wake: Option<(Time, Instant)>,
     warned: bool,
+    /// Attempts that wait because an account is left alone, and which, by step.
+    parked: HashMap<String, (Attempt, String, String)>,
+    /// Notes that were told of.
+    told: HashSet<String>,
 }
 
 impl Drive {
@@ -120,6 +138,8 @@ impl Drive {
             left_running: 0,
             wake: None,
             warned: false,
+            parked: HashMap::new(),
+            told: HashSet::new(),
         }
     }
 
@@ -231,9 +251,10 @@ impl Drive {
     pub fn patience(&self, now: Time) -> Option<Duration> {
         // A due time that has passed and could not be met (a full disk) is no reason to spin.
         let files = self.store.next_due().map(|due| due.ms_since(now).clamp(1, 3_600_000));
-        let wake = self.wake.map(|(_, wake)| wake.saturating_duration_since(Instant::now()));
+        let wake = self.wake.map(|(_, wake)| wake.saturating_duration_since(host::instant()));
         let gates = self.run.has_gate().then_some(ANSWERS);
-        files.map(Duration::from_millis).into_iter().chain(wake).chain(gates).min()
+        let parked = (!self.parked.is_empty()).then_some(PARKED);
+        files.map(Duration::from_millis).into_iter().chain(wake).chain(gates).chain(parked).min()
     }
 
     /// Keeps the files fresh. A failure here loses nothing yet: the journal has what counts, and
@@ -249,7 +270,7 @@ impl Drive {
     /// Ends what plain commands have left running.
     pub fn tidy_up(&mut self) {
         if std::mem::take(&mut self.left_running) > 0 {
-            let ended = exec::sweep(&format!("{}/", self.run.id));
+            let ended = sweep(&self.run.id);
             tracing::info!("ended {ended} processes that commands had left running");
         }
     }
@@ -277,7 +298,9 @@ impl Drive {
     pub fn advance(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
         loop {
             let mut progressed = false;
+            // What waits for its account takes nobody's place.
             let room = reins.hands.jobs().saturating_sub(self.in_flight.len());
+            let room = if room == 0 { 0 } else { room + self.parked.len() };
             for effect in engine::owed(&self.plan, &self.run, room) {
                 progressed |= self.perform(reins, effect)?;
             }
@@ -285,6 +308,16 @@ impl Drive {
                 return Ok(());
             }
         }
+    }
+
+    /// Takes in what people have answered, and does nothing else.
+    pub fn hear_answers(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
+        for effect in engine::owed(&self.plan, &self.run, 0) {
+            if let Effect::Answer { step, attempt } = effect {
+                self.answer(reins, &step, attempt)?;
+            }
+        }
+        Ok(())
     }
 
     /// Performs or begins one effect. Says whether the run may now be owed something else.
@@ -318,9 +351,9 @@ impl Drive {
         let rest = || Duration::from_millis(at.ms_since(reins.clock.now()));
         let due = match self.wake {
             Some((known, due)) if known == at => due,
-            _ => Instant::now() + rest(),
+            _ => host::instant() + rest(),
         };
-        if Instant::now() < due {
+        if host::instant() < due {
             self.wake = Some((at, due));
             return Ok(false);
         }
@@ -371,6 +404,19 @@ impl Drive {
     ) -> Result<bool, StoreError> {
         let here = self.address(&step);
         let fleet = self.run.origin.fleet;
+        if self.in_flight.len() >= reins.hands.jobs() {
+            return Ok(false);
+        }
+        let mut pass = None;
+        if let Some((known, account, provider)) = self.parked.get(&step.to_string()).cloned()
+            && known == attempt
+        {
+            match self.enter(&account, &provider) {
+                Ok(entered) => pass = Some(entered),
+                Err(note) if note.cause != Cause::Person => return Ok(false),
+                Err(_) => {}
+            }
+        }
         perform::keep_earlier_logs(&self.site, &step, attempt);
         let prepared = prepare(&self.site, &self.plan, &self.run, &here, attempt, fleet);
         let name = step.to_string();
@@ -405,13 +451,34 @@ impl Drive {
             Prepared::Wait(waiting) => Job::Wait(waiting),
             Prepared::Merge(work) => Job::Merge(work),
         };
-        if self.backups {
-            self.store.back_up(&self.plan, &self.run, &name, reins.clock.now())?;
-        }
         let agent = match &job {
             Job::Run(work) if fleet => reins.hands.agent_for(work),
             _ => None,
         };
+        if let (Job::Run(work), None, None) = (&job, &agent, &pass)
+            && let Some(account) = work.account()
+        {
+            let provider = work.provider.as_deref().unwrap_or(account);
+            match self.enter(account, provider) {
+                Ok(entered) => pass = Some(entered),
+                Err(note) if note.cause == Cause::Person => {
+                    self.parked.remove(&name);
+                    let record = Box::new(refusal(&note, provider));
+                    let ended = Event::Ended { step: name, attempt, record };
+                    return self.record(reins, ended).map(|()| true);
+                }
+                Err(note) => {
+                    self.tell_parked(&note, provider);
+                    let (account, provider) = (account.to_owned(), provider.to_owned());
+                    self.parked.insert(name, (attempt, account, provider));
+                    return Ok(false);
+                }
+            }
+        }
+        self.parked.remove(&name);
+        if self.backups {
+            self.store.back_up(&self.plan, &self.run, &name, reins.clock.now())?;
+        }
         let task = agent.map(|agent| reins.hands.new_task(agent));
         let launched = Event::Launched { step: name.clone(), attempt, task: task.clone() };
         self.record(reins, launched)?;
@@ -420,8 +487,29 @@ impl Drive {
         }
         self.in_flight.insert(name, attempt);
         let (run, site) = (self.run.id.clone(), self.site.clone());
-        reins.hands.begin(Launch { run, site, step, attempt, job, task })?;
+        let pass = pass.unwrap_or_else(Pass::free);
+        reins.hands.begin(Launch { run, site, step, attempt, job, task, pass })?;
         Ok(true)
+    }
+
+    /// The right to ask an account, or why it is left alone.
+    fn enter(&self, account: &str, provider: &str) -> Result<Arc<Pass>, Note> {
+        match self.site.parking.as_ref().map(|parking| parking.enter(account, provider)) {
+            None => Ok(Pass::free()),
+            Some(Entry::Open(pass)) => Ok(pass),
+            Some(Entry::Parked(note)) => Err(note),
+        }
+    }
+
+    fn tell_parked(&mut self, note: &Note, provider: &str) {
+        if note.cause != Cause::Easing && self.told.insert(note.word.clone()) {
+            let until = note.until.map(Time::to_second).unwrap_or_default();
+            tracing::warn!(
+                "provider `{provider}` is parked until {until}: {}; its steps wait, and nothing \
+                 is asked meanwhile",
+                note.reason
+            );
+        }
     }
 
     fn open(&mut self, reins: &mut Reins, step: StepPath) -> Result<bool, StoreError> {
@@ -473,4 +561,18 @@ impl Drive {
             None => Ok(false),
         }
     }
+}
+
+/// The record of a step that is not even begun, because its provider needs a person.
+fn refusal(note: &Note, provider: &str) -> Record {
+    let (account, reason) = (&note.account, &note.reason);
+    let message = format!(
+        "provider `{provider}` is parked until a person has acted: {reason}; then `orchestrate \
+         provider resume {account}`"
+    );
+    let mut record = Record::refused(1, message, serde_json::Map::new());
+    if let Some(error) = &mut record.error {
+        error.class = Some(FaultClass::Fatal);
+    }
+    record
 }

@@ -23,7 +23,7 @@ use crate::workflow::plan::{InputMode, Provider};
 use crate::workspace::Workspace;
 
 /// How long a program may take to tell its version.
-const VERSION: Duration = Duration::from_secs(10);
+const VERSION: Duration = Duration::from_secs(30);
 /// How long it may take to answer.
 const ANSWER: Duration = Duration::from_secs(120);
 /// Points any provider at a server, whatever its own variable is called.
@@ -48,7 +48,10 @@ pub fn find(provider: &Provider, environment: &Environment, cwd: &Path) -> Progr
         Some("orchestrate") => Program::BuiltIn,
         Some(program) => match exec::locate(program, path, cwd) {
             Ok(file) => Program::Found(file),
-            Err(error) => Program::Missing(error.to_string()),
+            Err(error) => Program::Missing(match provider.adapter.install_hint() {
+                Some(hint) => format!("{error}; {hint}"),
+                None => error.to_string(),
+            }),
         },
     }
 }
@@ -169,6 +172,7 @@ pub fn try_out(
         grace: config.grace,
         input_bytes: config.input_bytes,
         mask: Mask::default(),
+        parking: None,
         turns: Turns::default(),
         program: crate::fleet::site::program(),
         sandboxes: Default::default(),

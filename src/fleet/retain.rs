@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::free::made_at;
 use super::intake::files;
+use super::parking;
 use super::perform::SESSIONS;
 use super::run_task;
 use crate::disk;
@@ -49,6 +50,8 @@ pub enum Kind {
     Requests,
     /// What is known of conversations with providers.
     Conversations,
+    /// Notes on providers that were left alone.
+    Parked,
 }
 
 impl Kind {
@@ -60,6 +63,7 @@ impl Kind {
             Kind::Evidence => "evidence",
             Kind::Requests => "requests",
             Kind::Conversations => "conversations",
+            Kind::Parked => "parked",
         }
     }
 }
@@ -323,6 +327,17 @@ pub fn old_conversations(workspace: &Path, before: Time) -> Option<Heap> {
     let items: Vec<Vec<PathBuf>> =
         kept.into_iter().map(|path| vec![path.clone(), path.with_extension("lock")]).collect();
     (!items.is_empty()).then_some(Heap { kind: Kind::Conversations, dir, items, whole: false })
+}
+
+/// Notes on providers that were left alone and may be asked again.
+pub fn old_notes(workspace: &Path, before: Time) -> Option<Heap> {
+    let dir = workspace.join(parking::PARKED);
+    let list = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+    let mut old: Vec<PathBuf> = list.map(|entry| entry.path()).collect();
+    old.retain(|path| written(path).is_some_and(|at| at < before) && parking::is_over(path));
+    old.sort();
+    let items: Vec<Vec<PathBuf>> = old.into_iter().map(|path| vec![path]).collect();
+    (!items.is_empty()).then_some(Heap { kind: Kind::Parked, dir, items, whole: false })
 }
 
 /// Whether somebody takes part in a conversation.

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::Config;
+use super::parking::Parking;
 use super::sandboxes::Sandboxes;
 use super::work::TREE_WAIT;
 use crate::exec::Mask;
@@ -36,6 +38,8 @@ pub struct Site {
     pub mask: Mask,
     /// This program, for steps that call `orchestrate`.
     pub program: PathBuf,
+    /// Which accounts of providers are left alone; nothing, where nobody else asks.
+    pub parking: Option<Arc<Parking>>,
     pub turns: Turns,
     /// What its children may do.
     pub sandboxes: Sandboxes,

@@ -201,7 +201,7 @@ pub fn merge(
         }
         Ok((id, Merged::Blocked(block))) => blocked(site, &id, &block),
     };
-    Some(Performed { record, left_running: 0 })
+    Some(Performed::of(record))
 }
 
 /// A merge that is kept from being done; nothing was changed.

@@ -66,6 +66,9 @@ pub struct Work {
     pub adapter: Kind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
+    /// Whose limits the provider is under, where that is not the provider's own name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
     /// The conversation that it begins or goes on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionWork>,
@@ -115,6 +118,7 @@ impl Work {
             asks: false,
             adapter: Kind::Plain,
             provider: None,
+            account: None,
             session: None,
             env_pass: Vec::new(),
             sandbox: None,
@@ -128,6 +132,12 @@ impl Work {
 
     pub fn sweep(&self) -> Sweep {
         if self.asks { Sweep::Always } else { Sweep::OnStop }
+    }
+
+    /// Whose limits it is under, where it asks anybody.
+    pub fn account(&self) -> Option<&str> {
+        let asked = self.account.as_deref().or(self.provider.as_deref());
+        asked.filter(|_| self.asks)
     }
 
     pub fn timeout(&self) -> Option<Duration> {

@@ -210,7 +210,7 @@ impl Result {
             return verdict;
         }
         if self.api_error == "connection_failed" || lower.contains("timed out") {
-            return Verdict::BackOff { reason };
+            return Verdict::BackOff { reason, crowded: false };
         }
         Verdict::Fail { reason }
     }

@@ -132,7 +132,7 @@ fn fault(message: &str, end: &End) -> Verdict {
     // A refused request is told as its whole body, in which any word may stand.
     let body = message.trim_start().starts_with('{');
     match !body && PASSES.iter().any(|sign| lower.contains(sign)) {
-        true => Verdict::BackOff { reason },
+        true => Verdict::BackOff { reason, crowded: lower.contains("429") },
         false => Verdict::Fail { reason },
     }
 }

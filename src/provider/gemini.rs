@@ -185,7 +185,7 @@ fn fault(message: &str, status: Option<u64>, end: &End) -> Verdict {
         return Verdict::RetryAt { at: end.now.plus_ms(seconds.saturating_mul(1000)), reason };
     }
     if lower.contains("daily quota") {
-        return Verdict::BackOff { reason };
+        return Verdict::BackOff { reason, crowded: true };
     }
     if let Some(verdict) = of_exit(end.exit_code, message) {
         return verdict;

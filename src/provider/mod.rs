@@ -86,6 +86,23 @@ impl Kind {
             .then(|| format!("the prompt has {length} {unit}, but {} takes {most}", self.name()))
     }
 
+    /// Whether it takes a prompt that begins with a slash for a command of its own.
+    pub fn takes_commands(self) -> bool {
+        matches!(self, Kind::Claude | Kind::Gemini)
+    }
+
+    /// How its program is installed.
+    pub fn install_hint(self) -> Option<String> {
+        let package = match self {
+            Kind::Claude => "@anthropic-ai/claude-code",
+            Kind::Codex => "@openai/codex",
+            Kind::Gemini => "@google/gemini-cli",
+            Kind::OpenCode => "opencode-ai",
+            Kind::Plain => return None,
+        };
+        Some(format!("`npm install -g {package}` installs it"))
+    }
+
     /// How long it takes to end itself, where that is longer than usual.
     pub fn grace(self) -> Duration {
         Duration::from_secs(if self == Kind::Gemini { 15 } else { 0 })
@@ -197,6 +214,8 @@ pub struct Outcome {
     /// The answer in the form that was asked for.
     pub structured: Option<Value>,
     pub verdict: Verdict,
+    /// When it says that it works again, however long that takes.
+    pub works_at: Option<Time>,
     /// The last of what a person would have seen.
     pub notes: Vec<Turn>,
 }
@@ -212,6 +231,7 @@ impl Outcome {
             denials: Vec::new(),
             structured: None,
             verdict,
+            works_at: None,
             notes: Vec::new(),
         }
     }

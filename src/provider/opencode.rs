@@ -124,7 +124,9 @@ impl Fault {
             (Some(429 | 500..=599), Some(seconds)) => {
                 Verdict::RetryAt { at: end.now.plus_ms(seconds.saturating_mul(1000)), reason }
             }
-            _ if self.retryable => Verdict::BackOff { reason },
+            _ if self.retryable => {
+                Verdict::BackOff { reason, crowded: matches!(self.status, Some(429 | 529)) }
+            }
             (Some(status), _) => {
                 Verdict::of_status(status, &reason).unwrap_or(Verdict::Fail { reason })
             }

@@ -43,8 +43,9 @@ impl Stream {
             self.end_line();
         }
         let outcome = self.adapter.finish(end);
+        let works_at = outcome.verdict.at();
         let verdict = outcome.verdict.within_a_day(end.now);
-        Outcome { notes: self.notes.into(), verdict, ..outcome }
+        Outcome { notes: self.notes.into(), verdict, works_at, ..outcome }
     }
 
     fn extend(&mut self, part: &[u8]) {

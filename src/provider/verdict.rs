@@ -18,6 +18,8 @@ pub enum Verdict {
     /// It may work again soon.
     BackOff {
         reason: String,
+        /// Too much was asked at once, which no question is to blame for.
+        crowded: bool,
     },
     /// It works again when a person has done something: logged in, paid, waited for days.
     NeedsPerson {
@@ -57,7 +59,7 @@ impl Verdict {
         match self {
             Verdict::Answered => "",
             Verdict::RetryAt { reason, .. }
-            | Verdict::BackOff { reason }
+            | Verdict::BackOff { reason, .. }
             | Verdict::NeedsPerson { reason }
             | Verdict::Fail { reason }
             | Verdict::Limit { reason }
@@ -97,7 +99,9 @@ impl Verdict {
         let reason = reason.to_owned();
         match status {
             401..=403 => Some(Verdict::NeedsPerson { reason }),
-            408 | 429 | 500..=599 => Some(Verdict::BackOff { reason }),
+            408 | 429 | 500..=599 => {
+                Some(Verdict::BackOff { reason, crowded: matches!(status, 429 | 529) })
+            }
             400..=499 => Some(Verdict::Fail { reason }),
             _ => None,
         }

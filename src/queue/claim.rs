@@ -8,7 +8,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -17,7 +17,8 @@ use super::moves::{Patience, is_transient};
 use super::name::{ClaimName, TaskName};
 use super::status::{CANCELLED, UNREADABLE};
 use super::stock::{First, Stock};
-use super::{Claim, Claimed, End, Ending, FsQueue, Task, seal};
+use super::{Claim, Claimed, End, Ending, FsQueue, Task, Wanted, seal};
+use crate::host;
 
 /// The largest task that is read.
 pub(super) const SIZE_MAX: u64 = 64 << 20;
@@ -61,7 +62,7 @@ enum Next {
 }
 
 impl FsQueue {
-    pub(super) fn claim_next(&self, agent: &str) -> io::Result<Claimed> {
+    pub(super) fn claim_next(&self, agent: &str, wanted: Option<Wanted>) -> io::Result<Claimed> {
         let inbox = self.inbox(agent)?;
         if self.current_marks()?.is_paused(agent) {
             return Ok(Claimed::Nothing);
@@ -72,7 +73,16 @@ impl FsQueue {
         while let Some(next) = self.next(&mut search)? {
             let name = match next {
                 Next::Found(name) => Some(name),
-                Next::File(file) => self.try_file(&mut search, &file)?,
+                Next::File(file)
+                    if wanted.is_none_or(|wanted| self.is_wanted(&search, &file, wanted)) =>
+                {
+                    self.try_file(&mut search, &file)?
+                }
+                Next::File(_) => {
+                    // It will be in the next listing again, which is not for this call.
+                    search.listings = LISTINGS;
+                    None
+                }
             };
 
             let Some(name) = name else { continue };
@@ -85,6 +95,16 @@ impl FsQueue {
             }
         }
         search.error.map_or(Ok(Claimed::Nothing), Err)
+    }
+
+    /// Whether the caller wants a waiting file, which it may look into.
+    fn is_wanted(&self, search: &Search, file: &str, wanted: Wanted) -> bool {
+        let Some(name) = TaskName::parse(file) else { return true };
+        let read = || {
+            let bytes = self.disk.read_regular(&search.inbox.join(file), SIZE_MAX).ok()?;
+            Task::read(name.clone(), search.agent, seal::unseal(&bytes)?)
+        };
+        wanted(&name, &read)
     }
 
     fn next(&self, search: &mut Search) -> io::Result<Option<Next>> {
@@ -101,7 +121,7 @@ impl FsQueue {
     }
 
     fn relist(&self, inbox: &Path, stock: &mut Stock) -> io::Result<()> {
-        let since = Instant::now();
+        let since = host::instant();
         let stuck = self.stuck.of(inbox);
         let mut first = First::default();
         self.scan(inbox, &mut |file| {
@@ -149,7 +169,7 @@ impl FsQueue {
         if stock.doubts.is_empty() {
             return Ok(());
         }
-        let since = Instant::now();
+        let since = host::instant();
         let dir = self.layout.claimed(agent);
         let mut doubts: HashMap<String, ClaimName> =
             stock.doubts.drain(..).map(|name| (name.file(), name)).collect();

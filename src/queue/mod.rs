@@ -24,6 +24,7 @@ mod status;
 mod stock;
 #[cfg(test)]
 mod tests;
+pub mod turn;
 mod volume;
 pub mod watch;
 
@@ -36,6 +37,7 @@ pub use fs::FsQueue;
 pub use layout::Layout;
 pub use lost::VolumeFault;
 pub use name::{ClaimName, TaskId, TaskName};
+pub use turn::{Turn, TurnHolder};
 pub use volume::{fault_of, has_queue};
 
 /// What is put into an inbox.
@@ -122,6 +124,10 @@ pub enum Reaped {
 /// Asked before a task appears: is it still to be put out?
 pub type Still<'a> = &'a dyn Fn(&Task) -> io::Result<bool>;
 
+/// Asked before a waiting task is claimed: is it wanted? What it says is read if that is asked for,
+/// and nothing if it is gone or not whole.
+pub type Wanted<'a> = &'a dyn Fn(&TaskName, &dyn Fn() -> Option<Task>) -> bool;
+
 /// What every backend offers. All of it may be called by any number of threads and processes at
 /// once.
 pub trait Queue: Send + Sync {
@@ -136,6 +142,8 @@ pub trait Queue: Send + Sync {
     /// Takes the next task of an agent: the most urgent, and of those the oldest. Nothing while
     /// the agent is paused.
     fn claim(&self, agent: &str) -> io::Result<Claimed>;
+    /// The same, of the tasks that are wanted.
+    fn claim_wanted(&self, agent: &str, wanted: Wanted) -> io::Result<Claimed>;
     /// Takes one particular waiting task. Nothing if somebody else has it, or the agent is paused.
     fn claim_this(&self, agent: &str, name: &TaskName) -> io::Result<Claimed>;
     /// Ends claimed tasks, each with its status. The move of each is its commit. One result for

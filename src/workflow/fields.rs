@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use super::lint;
 use super::plan::Version;
 use super::problem::{Place, Problem, nearest};
 use super::shape::Table;
@@ -193,7 +194,7 @@ impl<'a> Fields<'a> {
             let days = millis / DAY_MS;
             let message = format!("`{key}` of {} is {days:.1} days long", self.what);
             let problem = Problem::warning(message).at(node.place);
-            self.findings.add(problem.hint("it counts milliseconds"));
+            self.findings.add(problem.hint("it counts milliseconds").lint(lint::LONG_TIMEOUT));
         }
         Some(std::time::Duration::from_secs_f64(millis / 1000.0))
     }

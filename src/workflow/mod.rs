@@ -12,7 +12,9 @@ pub mod grimoire;
 mod grimoire_names;
 #[cfg(test)]
 mod grimoire_tests;
+pub mod lint;
 mod nodes;
+pub mod nodes_commands;
 mod nodes_graph;
 mod nodes_keys;
 mod nodes_modes;

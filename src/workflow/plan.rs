@@ -754,6 +754,8 @@ pub struct Provider {
     pub env: Vec<(String, String)>,
     /// Variables that it inherits beside the usual ones, where it does not inherit all.
     pub env_pass: Vec<String>,
+    /// Whose limits it is under, where it shares them with other providers.
+    pub account: Option<String>,
     /// What it may do; nothing: what its user may.
     pub sandbox: Option<Sandbox>,
     /// Places of its own that it writes to, in a sandbox too, where they are there.

@@ -46,6 +46,9 @@ pub struct ConfigLayer {
     pub max_visits: Option<u32>,
     pub grace: Option<Duration>,
     pub input_bytes: Option<u64>,
+    /// How long a provider is left alone that does not say how long, at first and at most.
+    pub back_off: Option<Duration>,
+    pub back_off_max: Option<Duration>,
 }
 
 /// What one file says about the worktrees of beads.
@@ -198,6 +201,8 @@ fn read_top(top: &Fields) -> ConfigLayer {
         layer.max_visits = number(&limits, "max_visits", 1);
         layer.grace = limits.seconds("grace_sec", true);
         layer.input_bytes = limits.integer("input_bytes", 1, 1 << 40);
+        layer.back_off = limits.seconds("back_off_sec", false);
+        layer.back_off_max = limits.seconds("back_off_max_sec", false);
     }
     layer
 }

@@ -235,9 +235,20 @@ fn read_provider(
         adapter: fields.choice("adapter", &Kind::ALL).unwrap_or_default(),
         env: parts::env(&fields),
         env_pass: settings::variables(&fields, "env_pass").unwrap_or_default(),
+        account: account(&fields),
         sandbox: sandbox::read(&fields, version),
         writes: sandbox::places(&fields, "writes").unwrap_or_default(),
     })
+}
+
+/// It becomes the name of a file.
+fn account(fields: &Fields) -> Option<String> {
+    let name = fields.text("account")?;
+    if let (Some(fault), Some(node)) = (name_fault(name), fields.get("account")) {
+        let message = format!("`{name}` cannot name an account: {fault}");
+        fields.findings.error(node.place, message);
+    }
+    Some(name.to_owned())
 }
 
 fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Option<Block> {

@@ -9,7 +9,9 @@ Prints a line for each case, and exits with 1 if one failed.
 import json, os, shutil, signal, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROVIDERS = ("claude", "codex", "gemini")
+PROVIDERS = ("claude", "codex", "gemini", "opencode")
+# The slowest and hungriest, which is tried for what is its own.
+OF_OPENCODE = ("plain", "writes")
 
 
 class Fake:
@@ -59,6 +61,17 @@ class Bench:
                      '[model_providers.fake]\nname = "fake"\nbase_url = "%s/v1"\n'
                      'env_key = "OPENAI_FAKE_KEY"\nwire_api = "responses"\n'
                      'request_max_retries = 0\nstream_max_retries = 0\n' % base)
+        elif provider == "opencode":
+            model = {"name": "fake-model", "limit": {"context": 200000, "output": 8192},
+                     "cost": {"input": 3, "output": 15, "cache_read": 0.3}}
+            config = {"autoupdate": False, "share": "disabled", "enabled_providers": ["fake"],
+                      "provider": {"fake": {"npm": "@ai-sdk/openai-compatible", "name": "fake",
+                                            "options": {"baseURL": base + "/v1", "apiKey": "dummy"},
+                                            "models": {"fake-model": model}}},
+                      "model": "fake/fake-model", "small_model": "fake/fake-model"}
+            self.env.update({"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, **{
+                "OPENCODE_DISABLE_" + what: "1" for what in (
+                    "AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS")})
         else:
             self.env.update(GOOGLE_GEMINI_BASE_URL=base, GEMINI_API_KEY="dummy",
                             GEMINI_CLI_HOME=home)
@@ -78,10 +91,16 @@ class Bench:
             return file.read()
 
     def workflow(self, scenario, more=""):
-        model = "gemini-3.8-flash" if self.provider == "gemini" else ""
+        models = {"gemini": "gemini-3.8-flash", "opencode": "fake/fake-model"}
+        model = models.get(self.provider, "")
         params = "provider_params: { model: '%s', sandbox_mode: danger-full-access }" % model
         if self.provider == "claude":
             params = "provider_params: { model: sonnet }"
+        if self.provider == "opencode":
+            params = "provider_params: { model: '%s' }" % model
+        # Whoever rests rests shortly here.
+        self.put(".orchestrate/config.yaml",
+                 "durability: process\nlimits: { back_off_sec: 1, back_off_max_sec: 2 }\n")
         self.put("p.md", "Task %s.\n[[fake:%s]]\n" % (self.mark, scenario))
         self.put("w.yaml", 'version: "1.1"\nsteps:\n  - name: Ask\n    provider: %s\n    %s\n'
                  '    input_file: p.md\n    output_file: out.md\n%s' % (self.provider, params, more))
@@ -92,6 +111,7 @@ class Bench:
 
     def call(self, *args, limit=100):
         child = self.start(*args)
+        limit = 240 if self.provider == "opencode" else limit
         try:
             out, _ = child.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -161,7 +181,7 @@ def plain(bench):
     assert step["output"] == "Fine. " + nonce == bench.read("out.md"), step
     usage = step["usage"]
     assert usage["input_tokens"] == 11 and usage["output_tokens"] == 7, usage
-    assert ("cost_usd" in usage) == (bench.provider == "claude"), usage
+    assert ("cost_usd" in usage) == (bench.provider in ("claude", "opencode")), usage
     log = bench.read(".orchestrate/runs/latest/logs/Ask.stdout")
     assert json.loads(log.splitlines()[0])["type"], log
     assert "not-for-agents" not in log
@@ -341,20 +361,121 @@ def worker(bench):
     bench.alone()
 
 
+def slow(bench):
+    bench.workflow("slow secs=6", "    timeout_sec: 60\n")
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    nonce = bench.fake.requests(bench.mark)[-1]["nonce"]
+    assert nonce in bench.step()["output"], bench.step()
+    bench.alone()
+
+
+def leaves_nothing(bench):
+    """What a tool left behind is ended after a normal end too, and does not hold it up."""
+    bench.workflow('bash cmd="nohup sleep 271 > /dev/null 2>&1 & echo begun"')
+    began = time.time()
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    assert time.time() - began < 90, "waited for what was left"
+    bench.alone()
+
+
+def json_contract(bench):
+    model = {"gemini": "gemini-3.8-flash", "claude": "sonnet"}.get(bench.provider)
+    bench.put("w.yaml", "name: form\ndescription: an answer with a form\nprovider: %s\n%snodes:\n"
+              "  - id: Ask\n    prompt: 'Task %s. [[fake:json status=fine]]'\n"
+              "    output_format: { type: object, required: [status] }\n" % (
+                  bench.provider, "model: %s\n" % model if model else "", bench.mark))
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    assert json.loads(bench.step()["output"])["status"] == "fine", bench.step()
+    bench.alone()
+
+
+def fleet(bench, scenario, tasks=3):
+    """Puts tasks out for a fleet, and says how to start a worker of it."""
+    bench.put(".orchestrate/config.yaml", "durability: process\ndefault_provider: %s\n"
+              "limits: { back_off_sec: 1, back_off_max_sec: 2 }\n" % bench.provider)
+    options = ["--model", "gemini-3.8-flash"] if bench.provider == "gemini" else []
+    for number in range(tasks):
+        text = "Task %s %d.\n[[fake:%s]]" % (bench.mark, number, scenario)
+        status, out = bench.call("enqueue", "engineer", text, *options)
+        assert status == 0, out
+
+
+def ended(bench, folder):
+    top = os.path.join(bench.work, folder)
+    return [n for _, _, names in os.walk(top) for n in names if n.endswith(".task")]
+
+
+def parked_for_a_person(bench):
+    """A dead login costs one question, and no task."""
+    fleet(bench, "err401")
+    status, out = bench.call("worker", "engineer", "--drain", "--concurrency", "1")
+    assert status == 3, out
+    first = {request["prompt_head"][:200] for request in bench.fake.requests(bench.mark)}
+    assert len(first) == 1, first
+    assert not ended(bench, "failed") and len(ended(bench, "inbox")) == 3
+    _, told = bench.call("status")
+    assert "until a person has acted" in told, told
+    status, told = bench.call("provider", "resume", bench.provider)
+    assert status == 0 and "may be asked again" in told, told
+    bench.alone()
+
+
+def parked_for_a_time(bench):
+    """A limit that one worker meets is heeded by the other, and no task is lost over it."""
+    if bench.provider == "claude":
+        bench.env["CLAUDE_CODE_OAUTH_TOKEN"] = "sk-ant-oat01-dummy"
+        del bench.env["ANTHROPIC_API_KEY"]
+    fleet(bench, "rate_limit retry_after=3600" if bench.provider == "gemini"
+          else "usage_limit reset=3600")
+    status, out = bench.call("worker", "engineer", "--drain")
+    assert status == 3, out
+    asked = len(bench.fake.requests(bench.mark))
+    status, out = bench.call("worker", "engineer", "--drain", "--concurrency", "3")
+    assert status == 3, out
+    assert len(bench.fake.requests(bench.mark)) == asked, "the other asks nothing"
+    assert not ended(bench, "failed") and len(ended(bench, "inbox")) == 3
+    bench.alone()
+
+
+def many_at_a_limit(bench):
+    """Of tasks that are met by a limit each in turn, all are done, and none is asked too often."""
+    fleet(bench, "rate_limit times=2", tasks=6)
+    children = [bench.start("worker", "engineer", "--drain", "--concurrency", "3")
+                for _ in range(2)]
+    for child in children:
+        out, _ = child.communicate(timeout=100)
+        assert child.returncode == 0, out
+    assert len(ended(bench, "processed")) == 6 and not ended(bench, "failed")
+    asked = len(bench.fake.requests(bench.mark))
+    assert asked == 18, "each is answered at the third time: %d" % asked
+    bench.alone()
+
+
 CASES = {
+    "slow": slow, "leaves-nothing": leaves_nothing, "json-contract": json_contract,
+    "parked-for-a-person": parked_for_a_person, "parked-for-a-time": parked_for_a_time,
     "plain": plain, "writes": writes, "inherits": inherits, "status-401": status_401,
     "status-429": status_429, "status-500": status_500, "status-529": status_529,
     "limit-with-a-time": limit_with_a_time, "times-out": times_out,
     "goes-on-after-a-failure": goes_on_after_a_failure,
     "goes-on-after-a-kill": goes_on_after_a_kill, "nodes-go-on": nodes_go_on,
     "cancel-leaves-nothing": cancel_leaves_nothing, "worker": worker,
+    "many-at-a-limit": many_at_a_limit,
 }
 
 
 def main():
     program, tools, wanted = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3:]
     fake = Fake()
-    jobs = [(p, n) for n in CASES for p in PROVIDERS
+    there = [p for p in PROVIDERS if os.path.exists(os.path.join(tools, p, "node_modules"))]
+    jobs = [(p, n) for n in CASES for p in there
+            if (p != "opencode" or n in OF_OPENCODE) and (n != "many-at-a-limit" or p == "codex")]
+    # The slowest first, so that nobody waits for them at the end.
+    jobs.sort(key=lambda job: ("opencode", "gemini", "claude", "codex").index(job[0]))
+    jobs = [(p, n) for p, n in jobs
             if not wanted or p in wanted or "%s/%s" % (p, n) in wanted or n in wanted]
     lock, wrong, total = threading.Lock(), [], len(jobs)
 

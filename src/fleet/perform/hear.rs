@@ -5,30 +5,42 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::super::parking::Pass;
 use super::super::site::Site;
 use super::super::work::Work;
 use super::{mode, output_path};
 use crate::engine::record::Spent;
 use crate::exec::{Capture, Captured, How, Mode};
-use crate::prompt::limits::FaultClass;
-use crate::provider::{End, Outcome, Stream, Usage, Verdict};
+use crate::prompt::limits::{self, FaultClass};
+use crate::provider::{End, Outcome, Stream, Turn, Usage, Verdict};
 use crate::time::{Clock, SystemClock, utc_offset_s};
 
 /// How many lines are shown of what an agent did before it failed.
 const SHOWN: usize = 10;
 
+/// How much of a notice is told.
+const NOTICE: usize = 300;
+
 /// A stream that is listened to.
 pub type Ear = Rc<RefCell<Stream>>;
 
 /// Lets an agent's output be heard while it is logged whole.
-pub fn listen(site: &Site, work: &Work) -> (Ear, Capture) {
+pub fn listen(site: &Site, work: &Work, pass: Arc<Pass>) -> (Ear, Capture) {
     let ear = Rc::new(RefCell::new(Stream::new(work.adapter)));
     let hearing = ear.clone();
     let log = Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stdout"));
-    (ear, log.tap(move |bytes| _ = hearing.borrow_mut().push(bytes)))
+    let hear = move |bytes: &[u8]| {
+        let turns = hearing.borrow_mut().push(bytes);
+        // A model that calls a tool is there; what is said may be the notice that it is not.
+        if turns.iter().any(|turn| matches!(turn, Turn::Called { .. })) {
+            pass.works();
+        }
+    };
+    (ear, log.tap(hear))
 }
 
 /// What was heard of an agent.
@@ -36,6 +48,8 @@ pub struct Heard {
     pub outcome: Outcome,
     /// What this execution alone cost.
     pub usage: Usage,
+    /// It is not over: its task goes back.
+    pub returns: bool,
 }
 
 /// Ends the hearing.
@@ -49,7 +63,15 @@ pub fn outcome(ear: Ear, how: How, stderr_tail: &[String]) -> Option<Outcome> {
     };
     let timed_out = matches!(how, How::TimedOut | How::Silent);
     let utc_offset_s = utc_offset_s(now);
-    Some(stream.finish(&End { exit_code, signal, timed_out, stderr_tail, now, utc_offset_s }))
+    let mut outcome =
+        stream.finish(&End { exit_code, signal, timed_out, stderr_tail, now, utc_offset_s });
+    if outcome.verdict == Verdict::Answered && limits::is_limit_notice(&outcome.text) {
+        // Some say so as if it were their answer, and not how long it lasts.
+        let said: String = outcome.text.trim().chars().take(NOTICE).collect();
+        let reason = format!("the agent's answer is only a limit notice: {said}");
+        outcome.verdict = Verdict::NeedsPerson { reason };
+    }
+    Some(outcome)
 }
 
 impl Heard {

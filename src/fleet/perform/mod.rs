@@ -20,6 +20,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
@@ -32,6 +33,7 @@ use self::script::Unready;
 pub use self::session::SESSIONS;
 use self::session::{Busy, Session};
 pub use self::wait::wait;
+use super::parking::Pass;
 use super::prepare::{Unusable, mask_json, mask_map, missing_secrets};
 use super::site::Site;
 use super::tree;
@@ -51,6 +53,14 @@ pub struct Performed {
     pub record: Record,
     /// Processes that were left running, as plain commands may.
     pub left_running: usize,
+    /// It was met by a limit and is not over: its task goes back to where it waited.
+    pub returns: bool,
+}
+
+impl Performed {
+    pub fn of(record: Record) -> Performed {
+        Performed { record, left_running: 0, returns: false }
+    }
 }
 
 /// What a step exits with whose sandbox is not to be had: as with a program that is not.
@@ -67,16 +77,64 @@ struct Child<'a> {
     mark: &'a str,
     stop: &'a Stop,
     confined: Option<&'a Confined>,
+    pass: &'a Arc<Pass>,
+    /// The attempt of the task that it is done for.
+    task_attempt: Option<u32>,
+}
+
+/// On what terms an execution asks a provider.
+pub struct Terms {
+    pub pass: Arc<Pass>,
+    /// It is done for a task, in this attempt, which goes back when a limit is met.
+    pub task_attempt: Option<u32>,
+}
+
+impl Terms {
+    /// Those of whoever asks alone, or asks nobody.
+    pub fn free() -> Terms {
+        Terms { pass: Pass::free(), task_attempt: None }
+    }
+}
+
+/// Does work in place of [`run`].
+#[cfg(test)]
+pub type Script =
+    std::sync::Arc<dyn Fn(&Site, &Work, &str, &Stop) -> Option<Performed> + Send + Sync>;
+
+#[cfg(test)]
+thread_local! {
+    static SCRIPT: std::cell::RefCell<Option<Script>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Lets a script do this thread's work.
+#[cfg(test)]
+pub fn simulate(script: Option<Script>) {
+    SCRIPT.with(|here| *here.borrow_mut() = script);
 }
 
 /// Runs a child, its processes to be known by `mark`. Nothing comes back when it was stopped: the
 /// attempt then stays open.
 pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
+    run_on(&Terms::free(), site, work, mark, stop)
+}
+
+/// The same, on the terms that whoever asks has.
+pub fn run_on(
+    terms: &Terms,
+    site: &Site,
+    work: &Work,
+    mark: &str,
+    stop: &Stop,
+) -> Option<Performed> {
+    #[cfg(test)]
+    if let Some(script) = SCRIPT.with(|script| script.borrow().clone()) {
+        return script(site, work, mark, stop);
+    }
     if let Err(missing) = missing_secrets(&work.secrets, &site.environment) {
         let context = mask_map(site, missing.context);
         let mut record = Record::refused(2, site.mask.text(&missing.message), context);
         classify(work, None, &mut record);
-        return Some(Performed { record, left_running: 0 });
+        return Some(Performed::of(record));
     }
     let mut work = match place::place(site, work) {
         Ok(placed) => placed,
@@ -113,7 +171,20 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
     };
     let confined = confined.as_ref();
     env.extend(confined.and_then(Confined::env));
-    let child = Child { site, cwd, step: &step, env: &env, hidden: &hidden, mark, stop, confined };
+    let Terms { pass, task_attempt } = terms;
+    let task_attempt = *task_attempt;
+    let child = Child {
+        site,
+        cwd,
+        step: &step,
+        env: &env,
+        hidden: &hidden,
+        mark,
+        stop,
+        pass,
+        task_attempt,
+        confined,
+    };
     if let Some(script) = &work.script {
         let argv = match script::ready(&child, script) {
             Ok(argv) => argv,
@@ -132,6 +203,7 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
         Err(refused) => return Some(*refused),
     };
     let (work, ended) = (&*work, &ran.ended);
+    let returns = heard.as_ref().is_some_and(|heard| heard.returns);
     if ended.cut_off {
         tracing::warn!("a process that step `{}` left running held its output open", work.step);
     }
@@ -146,8 +218,11 @@ pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performe
         entered.leave(site, work, &mut record);
     }
     record.duration_ms = Some(began.elapsed().as_millis() as u64);
+    if work.asks && !work.adapter.is_stream() && record.status == StepStatus::Completed {
+        pass.works();
+    }
     let left = if work.asks { 0 } else { ended.survivors };
-    Some(Performed { record, left_running: left })
+    Some(Performed { left_running: left, returns, ..Performed::of(record) })
 }
 
 /// A child that ran, and what is kept of its output.
@@ -166,7 +241,7 @@ type Executed<T> = Result<Option<T>, Box<Performed>>;
 fn execute(child: &Child, work: &Work) -> Executed<Ran> {
     let Child { site, cwd, env, hidden, mark, stop, .. } = *child;
     let stop_here = |code, message| Err(Box::new(refused(site, work, code, message)));
-    let heard = work.adapter.is_stream().then(|| hear::listen(site, work));
+    let heard = work.adapter.is_stream().then(|| hear::listen(site, work, child.pass.clone()));
     let (ear, captures) = match heard {
         Some((ear, out)) => (Some(ear), Ok((out, log_of_errors(site, work)))),
         None => (None, open_captures(site, work)),
@@ -197,7 +272,11 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
     };
     let ended = match exec::run(&order, &mut out, &mut err, stop) {
         Ok(ended) => ended,
-        Err(error) => return stop_here(error.exit_code(), error.to_string()),
+        Err(error) => {
+            let install = work.adapter.install_hint().filter(|_| error.exit_code() == 127);
+            let install = install.map(|install| format!("; {install}")).unwrap_or_default();
+            return stop_here(error.exit_code(), format!("{error}{install}"));
+        }
     };
     let (out, err) = (out.finish(), err.finish());
     let tail = err.as_ref().map(|err| err.tail.as_slice()).unwrap_or_default();
@@ -212,6 +291,10 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
     let prompt = work.stdin.as_ref().map(Input::bytes);
     if let Some(refusal) = prompt.and_then(|prompt| work.adapter.refuses(&prompt)) {
         return stop_here(work, 2, refusal);
+    }
+    if work.adapter.takes_commands() && work.stdin.as_ref().is_some_and(is_command) {
+        let work = work.to_mut();
+        work.stdin = work.stdin.take().map(|prompt| below(HEADING, &prompt));
     }
     // Found now, a file that cannot be written costs nothing.
     let file = work.output_file.as_ref().map(|path| site.workspace.create(path)).transpose();
@@ -242,16 +325,33 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
             session.iter_mut().for_each(Session::forget);
             continue;
         }
+        child.pass.heard(&outcome);
+        let returns =
+            child.task_attempt.is_some_and(|attempt| child.pass.returns(&outcome, attempt));
         let alone = outcome.usage.since(&provider::Usage::default());
-        let usage = session.as_mut().map_or(Ok(alone.clone()), |session| session.heard(&outcome));
+        let usage =
+            session.as_mut().map_or(Ok(alone.clone()), |session| session.heard(&outcome, returns));
         let usage = usage.unwrap_or_else(|error| {
             tracing::warn!("{}", Busy::Error(error));
             alone
         });
-        let heard = Heard { outcome, usage };
+        let heard = Heard { outcome, usage, returns };
         ran.out = ran.out.and_then(|stream| heard.answer(site, work, file, &stream));
         return Ok(Some((ran, Some(heard))));
     }
+}
+
+/// Stands above a prompt that would be taken for a command of the provider's own.
+const HEADING: &str = "Your task:\n\n";
+
+fn is_command(prompt: &Input) -> bool {
+    prompt.bytes().trim_ascii_start().starts_with(b"/")
+}
+
+fn below(heading: &str, prompt: &Input) -> Input {
+    let mut bytes = heading.as_bytes().to_vec();
+    bytes.extend(prompt.bytes());
+    Input::of(bytes)
 }
 
 /// A path that can never be written is not worth another try; a full disk may be.
@@ -367,7 +467,7 @@ fn refused(site: &Site, work: &Work, code: i32, message: String) -> Performed {
     let mut record = Record::refused(code, site.mask.text(&message), context);
     record.debug = work.debug.clone();
     classify(work, None, &mut record);
-    Performed { record, left_running: 0 }
+    Performed::of(record)
 }
 
 /// A script that could not be made ready.
@@ -376,7 +476,7 @@ fn unready(site: &Site, mut record: Record, began: Instant) -> Performed {
         error.message = site.mask.text(&error.message);
     }
     record.duration_ms = Some(began.elapsed().as_millis() as u64);
-    Performed { record, left_running: 0 }
+    Performed::of(record)
 }
 
 /// The argv for people to see: masked, and an argument of kilobytes cut short.

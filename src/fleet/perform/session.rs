@@ -51,6 +51,9 @@ struct Kept {
     /// What the provider counted when it last spoke.
     #[serde(default)]
     usage: Usage,
+    /// What was spent by executions that no record tells of, because they were begun again.
+    #[serde(default, skip_serializing_if = "Usage::is_unknown")]
+    unrecorded: Usage,
 }
 
 /// Why a conversation cannot be had.
@@ -152,9 +155,12 @@ impl Session {
         self.kept.generation += 1;
     }
 
-    /// Keeps what a provider said of the conversation. Gives what this execution alone cost.
-    pub fn heard(&mut self, outcome: &Outcome) -> io::Result<Usage> {
-        let own = outcome.usage.since(&self.kept.usage);
+    /// Keeps what a provider said of the conversation. Gives what this execution alone cost, and
+    /// those before it that were begun again, as this one will be if it `returns`.
+    pub fn heard(&mut self, outcome: &Outcome, returns: bool) -> io::Result<Usage> {
+        let mut own = outcome.usage.since(&self.kept.usage);
+        own.add(&self.kept.unrecorded);
+        self.kept.unrecorded = if returns { own.clone() } else { Usage::default() };
         if !outcome.usage.is_unknown() {
             self.kept.usage = outcome.usage.clone();
         }

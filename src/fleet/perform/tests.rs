@@ -37,6 +37,7 @@ fn trial() -> Trial {
         grace: std::time::Duration::from_millis(200),
         input_bytes: 1 << 20,
         mask: exec::Mask::new(["s3cret".to_owned()]),
+        parking: None,
         program: "orchestrate".into(),
         turns: Default::default(),
         sandboxes: Default::default(),

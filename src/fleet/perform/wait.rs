@@ -23,7 +23,7 @@ pub fn wait(site: &Site, waiting: &Waiting, stop: &Stop) -> Option<Performed> {
             Err(error) => {
                 let message = site.mask.text(&error.to_string());
                 let record = Record::refused(2, message, Map::new());
-                return Some(Performed { record, left_running: 0 });
+                return Some(Performed::of(record));
             }
         };
         let met = files.len() >= waiting.min_count;
@@ -77,5 +77,5 @@ fn waited_for(
         record.error = Some(Fault { message, exit_code: 124, context, ..Fault::default() });
     }
     record.files = Some(files);
-    Performed { record, left_running: 0 }
+    Performed::of(record)
 }

@@ -8,6 +8,7 @@
 //! lost to another is never ended here.
 
 mod keep;
+mod limits;
 mod prepare;
 mod slot;
 
@@ -21,17 +22,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use self::keep::{obituary, recover};
+pub use self::limits::account_of;
 
 use self::keep::{keep_beat, stand_guard};
+use self::limits::Account;
 use self::prepare::{given, hidden};
 use self::slot::commit_groups;
 use super::config::Config;
 use super::hint::Bell;
 use super::intake::{self, FreeTasks, Intake};
 use super::member::Member;
+use super::parking::Parking;
 use super::sandboxes::Sandboxes;
 use super::site::Environment;
 use crate::exec::{Mask, Stop};
+use crate::host;
 use crate::provider::Kind;
 use crate::queue::{Finish, FsQueue};
 use crate::workspace::Workspace;
@@ -130,6 +135,12 @@ struct Shop {
     /// Variables that the agent's children do not inherit, and those they get beside.
     hidden: Vec<String>,
     given: Vec<(String, OsString)>,
+    /// Which accounts of providers are left alone.
+    parking: Arc<Parking>,
+    /// Whose limits waiting tasks are under, by their ids, as far as that was looked up.
+    accounts: Mutex<HashMap<String, Option<Account>>>,
+    /// Tasks were left because of that when it was last looked for one, and for so long at least.
+    parked: Mutex<Option<Duration>>,
     sandboxes: Sandboxes,
     /// Ends tasks in groups, where each must survive a power cut.
     commits: Option<Sender<Option<(Finish, Doing)>>>,
@@ -140,6 +151,8 @@ struct Shop {
 pub struct Tally {
     pub done: usize,
     pub failed: usize,
+    /// Tasks are left that wait for an account which is left alone for long.
+    pub parked: bool,
 }
 
 impl Shop {
@@ -205,29 +218,45 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         masks: Mutex::default(),
         hidden: hidden(&setup),
         given: given(&setup),
+        parking: Arc::new(Parking::new(
+            setup.workspace.root(),
+            setup.config.back_off,
+            setup.config.back_off_max,
+            false,
+        )),
+        accounts: Mutex::default(),
+        parked: Mutex::default(),
         sandboxes: Sandboxes::of(&setup.config, Some(&setup.agent)),
         commits: setup.config.durable.then_some(commits),
         setup,
     });
     let (guarded, pulse, guards) = (shop.clone(), member.pulse.clone(), stop.clone());
-    std::thread::spawn(move || stand_guard(&guarded, &pulse, &guards));
+    drop(host::spawn(move || stand_guard(&guarded, &pulse, &guards)));
     let adopt = Box::new(FreeTasks { config: shop.setup.config.clone() });
     let settings = intake::Settings::of(&shop.setup.config);
     let intake = Intake::new(queue.layout.clone(), queue.me(), settings, adopt);
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let shop = &*shop;
-        let keeper = scope.spawn(|| keep_beat(shop, member, &over, stop));
-        for slot in 0..slots {
-            scope.spawn(move || shop.serve(slot as u64 + 1));
-        }
-        let groups = scope.spawn(move || commit_groups(shop, &groups));
-        shop.attend(intake);
-        shop.commits.iter().for_each(|commits| _ = commits.send(None));
-        // It is a member as long as it ends tasks.
-        let _ = groups.join();
-        over.store(true, Ordering::SeqCst);
-        keeper.thread().unpark();
-    });
-    Ok(Tally { done: shop.done.load(Ordering::SeqCst), failed: shop.failed.load(Ordering::SeqCst) })
+    let over = Arc::new(AtomicBool::new(false));
+    let (kept, ended, stopped) = (shop.clone(), over.clone(), stop.clone());
+    let keeper = host::spawn(move || keep_beat(&kept, member, &ended, &stopped));
+    let serve = |slot: usize| {
+        let shop = shop.clone();
+        host::spawn(move || shop.serve(slot as u64 + 1))
+    };
+    let serving: Vec<host::Thread> = (0..slots).map(serve).collect();
+    let ending = shop.clone();
+    let groups = host::spawn(move || commit_groups(&ending, &groups));
+    shop.attend(intake);
+    serving.into_iter().for_each(host::Thread::join);
+    shop.commits.iter().for_each(|commits| _ = commits.send(None));
+    host::poke();
+    // It is a member as long as it ends tasks.
+    groups.join();
+    over.store(true, Ordering::SeqCst);
+    keeper.wake();
+    keeper.join();
+    Ok(Tally {
+        done: shop.done.load(Ordering::SeqCst),
+        failed: shop.failed.load(Ordering::SeqCst),
+        parked: shop.is_parked(),
+    })
 }

@@ -84,6 +84,7 @@ impl Shop {
             input_bytes: config.input_bytes,
             mask: self.mask(masked, own),
             program: program.clone(),
+            parking: Some(self.parking.clone()),
             turns: Turns::of(config),
             sandboxes: self.sandboxes.clone(),
         }

@@ -1,11 +1,12 @@
 //! A slot: claims a task, executes it, ends it with its status, and claims the next.
 
+use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -18,8 +19,10 @@ use crate::fleet::conclude;
 use crate::fleet::free::FreeTask;
 use crate::fleet::hint::Patience;
 use crate::fleet::member::{self};
-use crate::fleet::perform::{self, Performed};
+use crate::fleet::parking::Pass;
+use crate::fleet::perform::{self, Performed, Terms};
 use crate::fleet::post::{self};
+use crate::host;
 use crate::provider::Kind;
 use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
 use crate::time::{Clock, SystemClock, Time};
@@ -32,11 +35,12 @@ impl Shop {
         let mut failing = false;
         while !self.is_closing() {
             let heard = self.bell.rings();
-            match self.setup.queue.claim(&self.setup.agent) {
+            let pass = RefCell::new(None);
+            match self.claim(&pass) {
                 Ok(Claimed::Task(claim)) => {
                     patience.reset();
                     failing = false;
-                    self.execute(*claim);
+                    self.execute(*claim, pass.take());
                     if self.setup.until == Until::Once {
                         self.close();
                     }
@@ -44,9 +48,7 @@ impl Shop {
                 Ok(Claimed::Quarantined { name, reason }) => {
                     self.audience.note(&format!("{}: {reason}", name.task.file()));
                 }
-                Ok(Claimed::Nothing) if self.setup.until == Until::Empty && !self.takes_in() => {
-                    break;
-                }
+                Ok(Claimed::Nothing) if self.ends_now() => break,
                 Ok(Claimed::Nothing) => self.bell.wait(heard, patience.next_wait()),
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
@@ -60,7 +62,7 @@ impl Shop {
         self.bell.ring();
     }
 
-    pub(super) fn execute(&self, claim: Claim) {
+    pub(super) fn execute(&self, claim: Claim, pass: Option<Arc<Pass>>) {
         let began = SystemClock.now();
         let ready = self.prepare(&claim);
         let mut doing = doing(&claim, ready.as_ref().map(Ready::logs).unwrap_or_default());
@@ -73,6 +75,11 @@ impl Shop {
                 let status = post::status(&claim, &record, began, SystemClock.now());
                 return self.end(Finish { claim, end: End::Failed, status }, doing);
             }
+        };
+        let Some(pass) = pass.or_else(|| self.may_ask(&work)) else {
+            // Somebody met a limit since it was looked at.
+            let _ = self.setup.queue.release(&claim);
+            return;
         };
         let Ok(stop) = Stop::new().inspect_err(|error| tracing::warn!("cannot run: {error}"))
         else {
@@ -89,8 +96,10 @@ impl Shop {
         }
         perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
         let mark = member::mark(&claim.name);
-        let performed = perform::run(&site, &work, &mark, &stop);
+        let terms = Terms { pass, task_attempt: Some(claim.name.task.attempt) };
+        let performed = perform::run_on(&terms, &site, &work, &mark, &stop);
         match performed {
+            Some(performed) if performed.returns => self.give_back(claim, &doing, &terms.pass),
             Some(performed) => self.finish(claim, doing, performed, free.as_ref(), began),
             None => self.give_up(claim, &doing, why.load(Ordering::SeqCst), began),
         }
@@ -166,7 +175,7 @@ impl Shop {
             Ok(Ending::Fenced) => "lost to another worker",
             Err(_) => "left behind",
         };
-        self.audience.ended(doing, how, doing.since.elapsed());
+        self.audience.ended(doing, how, host::since(doing.since));
     }
 
     /// Ends a task, at once or in the next group.
@@ -174,6 +183,7 @@ impl Shop {
         match &self.commits {
             Some(commits) => {
                 commits.send(Some((finish, doing))).expect("groups are ended after the slots");
+                host::poke();
             }
             None => self.commit(vec![(finish, doing)]),
         }
@@ -216,7 +226,7 @@ impl Shop {
             self.done.fetch_add(1, Ordering::SeqCst);
             self.failed.fetch_add(usize::from(finish.end != End::Processed), Ordering::SeqCst);
         }
-        self.audience.ended(doing, &how, doing.since.elapsed());
+        self.audience.ended(doing, &how, host::since(doing.since));
     }
 }
 
@@ -233,15 +243,31 @@ pub(super) fn doing(claim: &Claim, logs: [PathBuf; 2]) -> Doing {
         label: label.to_owned(),
         run: text("run_id").map(str::to_owned),
         attempt: claim.name.task.attempt,
-        since: Instant::now(),
+        since: host::instant(),
         logs,
         adapter: Kind::Plain,
     }
 }
 
+/// The next task to be ended; nothing when there will be none.
+fn hear(waiting: &Receiver<Option<(Finish, Doing)>>) -> Option<(Finish, Doing)> {
+    let mut next = waiting.try_recv().ok();
+    while next.is_none() {
+        let mut found = None;
+        let mut look = || {
+            found = waiting.try_recv().ok();
+            found.is_some()
+        };
+        let real = || next = Some(waiting.recv().unwrap_or(None));
+        host::wait(Duration::from_secs(3600), &mut look, real);
+        next = next.or(found);
+    }
+    next.flatten()
+}
+
 /// Ends tasks in groups: while one group is on its way to the medium, the next one gathers.
 pub(super) fn commit_groups(shop: &Shop, waiting: &Receiver<Option<(Finish, Doing)>>) {
-    while let Ok(Some(first)) = waiting.recv() {
+    while let Some(first) = hear(waiting) {
         let mut group = vec![first];
         let mut over = false;
         for next in waiting.try_iter().take(255) {

@@ -7,7 +7,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Board, LOOKS, Life, one_line};
+use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
+use crate::fleet::worker::account_of;
 use crate::queue::{ClaimName, End, FsQueue, Place, Queue, TaskId, TaskName};
 use crate::time::Time;
 
@@ -51,6 +53,9 @@ pub enum PlaceView {
         workers: usize,
         #[serde(skip_serializing_if = "Option::is_none")]
         paused: Option<String>,
+        /// How it stands with its provider, where that is left alone.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parked: Option<String>,
         /// Who served the agent last, if nobody does: who, and when it was last heard of.
         #[serde(skip_serializing_if = "Option::is_none")]
         last: Option<String>,
@@ -166,7 +171,7 @@ impl Board {
             Place::Ended { name, .. } => (&name.task, ""),
         };
         let place = match &found.place {
-            Place::Waiting { agent, name } => self.waiting(queue, agent, name)?,
+            Place::Waiting { agent, name } => self.waiting(queue, agent, name, &document)?,
             Place::Claimed { agent, name } => self.claimed(queue, agent, name),
             Place::Ended { end, name, .. } => {
                 let status = queue.status(*end, &found.batch, name)?.unwrap_or_default();
@@ -180,16 +185,45 @@ impl Board {
         Ok(view)
     }
 
-    fn waiting(&self, queue: &FsQueue, agent: &str, name: &TaskName) -> io::Result<PlaceView> {
-        let waiting = queue.waiting(agent)?;
-        let ahead = waiting.iter().position(|other| other == name).unwrap_or(0);
+    /// How it stands with the provider of a waiting task, where that is left alone.
+    fn parked(&self, document: &Map<String, Value>, agent: &str) -> Option<String> {
+        if self.parked.is_empty() {
+            return None;
+        }
+        let account = account_of(document, agent, &self.config)?;
+        self.parked_account(&account.name, Some(agent))
+    }
+
+    /// The same for an account. What a person must do on one machine holds nobody up where a
+    /// worker of the agent is on another, nor a local run, which tries.
+    pub(super) fn parked_account(&self, account: &str, agent: Option<&str>) -> Option<String> {
+        let elsewhere = |host: &String| {
+            agent.is_none_or(|agent| self.members.serving(agent).any(|w| w.host != *host))
+        };
+        let holds = |parked: &&ParkedView| {
+            parked.holds(account) && !parked.host.as_ref().is_some_and(elsewhere)
+        };
+        let held: Vec<String> = self.parked.iter().filter(holds).map(parking::told).collect();
+        (!held.is_empty()).then(|| held.join("; "))
+    }
+
+    fn waiting(
+        &self,
+        queue: &FsQueue,
+        agent: &str,
+        name: &TaskName,
+        document: &Map<String, Value>,
+    ) -> io::Result<PlaceView> {
+        let waiting = self.memory.waiting(queue, agent)?;
+        let ahead = waiting.names.iter().position(|other| other == name).unwrap_or(0);
         let workers = self.members.serving(agent).count();
         let last = self.members.last_dead(agent).filter(|_| workers == 0).map(|dead| {
             let seen = dead.last_beat.map(|at| format!(", last heard of at {at}"));
             format!("{} on {}{}", dead.worker, dead.host, seen.unwrap_or_default())
         });
         let paused = queue.paused(agent)?.map(|reason| one_line(&reason));
-        Ok(PlaceView::Waiting { ahead, workers, paused, last })
+        let parked = self.parked(document, agent);
+        Ok(PlaceView::Waiting { ahead, workers, paused, parked, last })
     }
 
     fn claimed(&self, queue: &FsQueue, agent: &str, name: &ClaimName) -> PlaceView {
@@ -233,8 +267,8 @@ impl Board {
         let batch = NO_BATCH.to_owned();
         let mut claims = queue.claims(agent)?;
         claims.sort_by(|a, b| a.task.id.cmp(&b.task.id));
-        let waiting = queue.waiting(agent)?;
-        let total = claims.len() + waiting.len();
+        let waiting = self.memory.waiting(queue, agent)?;
+        let total = claims.len() + waiting.names.len();
         let mut views = Vec::new();
         for name in claims.into_iter().take(most) {
             let place = Place::Claimed { agent: agent.to_owned(), name };
@@ -242,12 +276,13 @@ impl Board {
         }
         let (workers, paused) =
             (self.members.serving(agent).count(), queue.paused(agent)?.map(|r| one_line(&r)));
-        for (ahead, name) in waiting.into_iter().take(most).enumerate() {
+        for (ahead, name) in waiting.names.iter().take(most).enumerate() {
             let place = Place::Waiting { agent: agent.to_owned(), name: name.clone() };
             let document = queue.read(&place, &batch)?.map(|task| task.document);
-            let paused = paused.clone();
-            let place = PlaceView::Waiting { ahead, workers, paused, last: None };
-            views.push(view(&name, agent, &document.unwrap_or_default(), place));
+            let document = document.unwrap_or_default();
+            let (paused, parked) = (paused.clone(), self.parked(&document, agent));
+            let place = PlaceView::Waiting { ahead, workers, paused, parked, last: None };
+            views.push(view(name, agent, &document, place));
         }
         Ok((views, total))
     }

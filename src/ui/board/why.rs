@@ -92,6 +92,9 @@ fn why_paused(run: &RunView, steps: &[StepView]) -> String {
 
 fn why_queued(run: &RunView) -> String {
     let id = &run.run_id;
+    if let Some(before) = &run.turn_after {
+        return format!("run {id} waits for its turn: {before} works on this checkout");
+    }
     let Owner::Queue { ahead, coordinators, paused } = &run.owner else {
         return format!("run {id} waits for a coordinator");
     };
@@ -137,6 +140,10 @@ pub fn remark(run: &RunView) -> String {
             Some(step) => format!("at {}", each_quoted(step)),
             None => String::new(),
         },
+        (Standing::Queued, _) if run.turn_after.is_some() => {
+            let before = run.turn_after.as_deref().unwrap_or_default();
+            format!("waits for its turn after {before}")
+        }
         (Standing::Queued, Owner::Queue { paused: Some(reason), .. }) => {
             format!("`coordinator` is paused{}", because(reason))
         }
@@ -244,6 +251,9 @@ fn sentence(run: &RunView, step: &StepView) -> String {
             "{unit} `{name}` is on record as put out, but its task is nowhere; it is put out again \
              when somebody drives the run"
         ),
+        StepShown::Ready if step.parked.is_some() => {
+            format!("{unit} `{name}` waits: {}", step.parked.as_deref().unwrap_or_default())
+        }
         StepShown::Ready => format!("{unit} `{name}` is about to be executed by {}", who(run)),
         other => format!("{unit} `{name}` is {}", other.word()),
     }
@@ -267,6 +277,7 @@ fn placed(task: &TaskView) -> String {
             "waits because `{agent}` is paused{}; `orchestrate queue resume {agent}` lets it go on",
             because(reason)
         ),
+        PlaceView::Waiting { parked: Some(parked), .. } => format!("waits: {parked}"),
         PlaceView::Waiting { workers: 0, last, .. } => {
             let last = last.as_ref().map(|last| format!(" (the last was {last})"));
             format!(
@@ -383,7 +394,7 @@ mod tests {
 
     fn waiting(ahead: usize, workers: usize, paused: Option<&str>, last: Option<&str>) -> TaskView {
         let (paused, last) = (paused.map(str::to_owned), last.map(str::to_owned));
-        task(PlaceView::Waiting { ahead, workers, paused, last })
+        task(PlaceView::Waiting { ahead, workers, paused, parked: None, last })
     }
 
     fn claimed(life: Life) -> TaskView {
@@ -393,6 +404,9 @@ mod tests {
 
     fn step(state: StepShown, task: Option<TaskView>) -> StepView {
         StepView {
+            depth: 0,
+            name: "Build".into(),
+            last_line: None,
             step: "Build".into(),
             state,
             current: true,
@@ -411,6 +425,7 @@ mod tests {
             asks: None,
             skip_cause: None,
             warning: None,
+            parked: None,
             needs: Vec::new(),
             task,
         }
@@ -423,6 +438,7 @@ mod tests {
             state,
             recorded: None,
             owner,
+            turn_after: None,
             fleet: true,
             workflow_file: "w.yaml".into(),
             started_at: None,

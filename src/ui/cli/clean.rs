@@ -72,6 +72,7 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
         heaps = retain::old(queue, &runs, before).map_err(|error| unreadable(&error))?;
     }
     heaps.extend(retain::old_conversations(&around.workspace, before));
+    heaps.extend(retain::old_notes(&around.workspace, before));
     for heap in &heaps {
         let thrown = if args.dry_run { Ok(()) } else { throw_away(heap) };
         match thrown {
@@ -121,6 +122,7 @@ fn tell_heap(around: &Surroundings, dry_run: bool, heap: &Heap) -> Result<(), Fa
         Kind::Evidence => ("status that did not count", "statuses that did not count"),
         Kind::Requests => ("request to cancel", "requests to cancel"),
         Kind::Conversations => ("conversation", "conversations"),
+        Kind::Parked => ("note on a provider", "notes on providers"),
     };
     let count = heap.count();
     let noun = if count == 1 { one } else { several };

@@ -71,14 +71,16 @@ pub fn beside(around: &Surroundings, stop: &Stop) -> Result<(), Failure> {
     // As somebody else, who sees the coordinator too: a member does not look at itself.
     let queue = fleet::open_queue(around)?;
     let (workspace, stop) = (common::open_workspace(around)?, stop.clone());
-    let (state_dir, beat) = (around.state_dir.clone(), around.config.queue.beat);
+    let (state_dir, config) = (around.state_dir.clone(), around.config.clone());
+    let beat = config.queue.beat;
     std::thread::spawn(move || {
         let mut meter = Meter::default();
         let mut failing = false;
         loop {
             let root = workspace.root();
             let written = Workspace::open(root).and_then(|workspace| {
-                let board = Board::look(workspace, &state_dir, Some(queue.clone()), beat)?;
+                let board =
+                    Board::look(workspace, &state_dir, Some(queue.clone()), beat, config.clone())?;
                 disk::replace(&*disk::machine(), &file, meter.read(&board)?.as_bytes())
             });
             match written {

@@ -10,6 +10,7 @@ use super::show::{put, put_json, table};
 use super::{Common, Failure, signals};
 use crate::engine::StepStatus;
 use crate::exec::{self, Stop};
+use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::providers::{self, Program};
 use crate::provider::Kind;
 use crate::workflow::Configured;
@@ -23,6 +24,9 @@ pub enum ProviderVerb {
     /// Say whether a provider can be used; asks it something only on a server of this machine
     #[command(after_help = "Exit codes: 0 nothing is wrong with what was checked, 1 something is.")]
     Test(TestArgs),
+    /// Let a provider be asked again that is left alone after a limit or for want of a person
+    #[command(after_help = "Exit codes: 0 it may be asked, 2 there is no such provider.")]
+    Resume(TestArgs),
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -49,6 +53,11 @@ struct ProviderView {
     tried: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
+    /// Whose limits it is under.
+    account: String,
+    /// How it is left alone now, on every machine and on some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    parked: Vec<ParkedView>,
 }
 
 /// What a test found.
@@ -70,10 +79,12 @@ pub fn main(verb: &ProviderVerb, common: &Common) -> Result<u8, Failure> {
     match verb {
         ProviderVerb::Ls => ls(&around, &signals.stop),
         ProviderVerb::Test(args) => test(args, &around, &signals.stop),
+        ProviderVerb::Resume(args) => resume(args, &around),
     }
 }
 
 fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> ProviderView {
+    let account = provider.account.as_deref().unwrap_or(name);
     let mut view = ProviderView {
         name: name.to_owned(),
         adapter: provider.adapter.name(),
@@ -82,6 +93,8 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
         version: None,
         tried: None,
         problem: None,
+        parked: parked(around, account),
+        account: account.to_owned(),
     };
     match providers::find(provider, &around.environment, &around.workspace) {
         Program::BuiltIn => view.version = Some(env!("CARGO_PKG_VERSION").to_owned()),
@@ -120,7 +133,7 @@ fn ls(around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
 }
 
 fn row(view: &ProviderView) -> Vec<String> {
-    let ProviderView { name, adapter, program, file, version, tried, problem } = view;
+    let ProviderView { name, adapter, program, file, version, tried, problem, parked, .. } = view;
     let place = match (file, program.as_deref()) {
         (Some(file), _) => file.clone(),
         (None, Some("orchestrate")) => "built in".to_owned(),
@@ -131,19 +144,53 @@ fn row(view: &ProviderView) -> Vec<String> {
         (Some(version), _) => version.clone(),
         (None, _) => String::new(),
     };
-    vec![name.clone(), adapter.to_string(), place, version, problem.clone().unwrap_or_default()]
+    let mut notes: Vec<String> = problem.iter().cloned().collect();
+    notes.extend(parked.iter().map(ParkedView::sentence));
+    vec![name.clone(), adapter.to_string(), place, version, notes.join("; ")]
+}
+
+fn parked(around: &Surroundings, account: &str) -> Vec<ParkedView> {
+    let mut all = parking::look(&around.workspace).unwrap_or_default();
+    all.retain(|parked| parked.holds(account));
+    all
+}
+
+/// Lifts whatever keeps a provider from being asked. An account can be named too: a workflow may
+/// have providers that the settings do not know.
+fn resume(args: &TestArgs, around: &Surroundings) -> Result<u8, Failure> {
+    let provider = around.config.providers().get(&args.name);
+    let account = provider.and_then(|provider| provider.account.clone());
+    let account = account.unwrap_or_else(|| args.name.clone());
+    let lifted = parking::lift(&around.workspace, &account).map_err(|error| {
+        Failure::new(1, format!("cannot let `{account}` be asked again: {error}"))
+            .hint("the workspace must be writable; `orchestrate doctor` tells more")
+    })?;
+    if !lifted && provider.is_none() {
+        return Err(unknown(args, around));
+    }
+    if around.common.json {
+        let body = serde_json::json!({ "account": account, "was_parked": lifted });
+        put_json("provider-resume/v1", body)?;
+    } else if lifted {
+        put(&format!("`{account}` may be asked again\n"))?;
+    } else {
+        around.say(format!("`{account}` was not parked"));
+    }
+    Ok(0)
+}
+
+fn unknown(args: &TestArgs, around: &Surroundings) -> Failure {
+    let all = around.config.providers();
+    let failure = Failure::new(2, format!("there is no provider `{}`", args.name));
+    failure.hint(match nearest(&args.name, all.keys().map(String::as_str)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`orchestrate provider ls` shows those there are".to_owned(),
+    })
 }
 
 fn test(args: &TestArgs, around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
     let all = around.config.providers();
-    let Some(provider) = all.get(&args.name) else {
-        let failure = Failure::new(2, format!("there is no provider `{}`", args.name));
-        let near = nearest(&args.name, all.keys().map(String::as_str));
-        return Err(failure.hint(match near {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => "`orchestrate provider ls` shows those there are".to_owned(),
-        }));
-    };
+    let Some(provider) = all.get(&args.name) else { return Err(unknown(args, around)) };
     let mut found = TestView {
         provider: view(around, &args.name, provider, stop),
         well: true,
@@ -231,6 +278,7 @@ fn told(found: &TestView, kind: Kind) -> String {
     }
     lines.push(format!("read as: {}", provider.adapter));
     lines.extend(answer.as_ref().map(|answer| format!("answers: {answer}")));
+    lines.extend(provider.parked.iter().map(|parked| format!("parked: {}", parking::told(parked))));
     lines.extend(provider.problem.as_ref().map(|problem| format!("problem: {problem}")));
     lines.extend(not_checked.iter().map(|what| format!("not checked: {what}")));
     lines.iter().map(|line| format!("{line}\n")).collect()

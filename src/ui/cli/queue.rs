@@ -100,6 +100,7 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
     if dropped > 0 {
         around.say(format!("{dropped} dropped files that no worker has taken in yet"));
     }
+    show::say_parked(around, &board);
     if rows.is_empty() {
         around.say("no task is waiting or being executed");
         return Ok(0);
@@ -120,6 +121,7 @@ fn row(task: &TaskView) -> Vec<String> {
             format!("{worker}{host}, {}", life.word())
         }
         PlaceView::Waiting { paused: Some(_), .. } => "paused".to_owned(),
+        PlaceView::Waiting { parked: Some(_), .. } => "provider parked".to_owned(),
         _ => String::new(),
     };
     let run = task.run_id.clone().unwrap_or_else(|| "-".to_owned());

@@ -109,7 +109,6 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let (code, run) = if args.fleet {
         coordinator::run(&around, new, &args.options, &signals)?
     } else {
-        let _checkout = common::take_checkout(&around, &new.plan)?;
         let owned = common::create(&around, new)?;
         around.say(format!("run {} of {}", owned.run.id, loaded.file));
         common::drive(&around, owned, &args.options, &signals, None)?

@@ -12,8 +12,9 @@ use super::Failure;
 use super::common::{self, Surroundings};
 use super::fleet;
 use crate::disk;
+use crate::fleet::parking;
 use crate::ids::RunId;
-use crate::queue::{self, FsQueue, Layout};
+use crate::queue::{self, FsQueue, Layout, Turn};
 use crate::ui::board::{Board, Found, Lookup};
 
 /// The queue of the workspace, if there ever was one: looking makes none.
@@ -24,6 +25,17 @@ pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failu
         true => fleet::open_queue(around).map(Some),
         false => Ok(None),
     }
+}
+
+/// The run of a fleet that has its turn to change the checkout, if anybody goes on with it. What
+/// cannot be seen is no reason to refuse a run that needs no fleet.
+pub fn run_with_turn(around: &Surroundings) -> Option<String> {
+    let dir = Layout::new(&around.workspace).checkout();
+    let names = std::fs::read_dir(dir).ok()?.flatten();
+    let mut turns = names.filter_map(|entry| Turn::parse(entry.file_name().to_str()?));
+    turns.find(|turn| turn.holder.is_some())?;
+    let board = board(around, queue_if_any(around).ok()?).ok()?;
+    board.run_with_turn()
 }
 
 /// The queue of the workspace, for verbs that are about it.
@@ -49,7 +61,14 @@ fn board_after(
     beat: Duration,
 ) -> Result<Board, Failure> {
     let workspace = common::open_workspace(around)?;
-    Board::look(workspace, &around.state_dir, queue, beat).map_err(|error| unreadable(&error))
+    let config = around.config.clone();
+    Board::look(workspace, &around.state_dir, queue, beat, config)
+        .map_err(|error| unreadable(&error))
+}
+
+/// Says which providers are left alone.
+pub fn say_parked(around: &Surroundings, board: &Board) {
+    board.parked.iter().for_each(|parked| around.say(parking::told(parked)));
 }
 
 /// The queue does not answer.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::common::{self, Surroundings};
 use super::{Common, Failure, fleet, signals};
+use crate::fleet::parking;
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::worker::{self, Setup, Until};
 use crate::ids::name_fault;
@@ -72,6 +73,12 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         .map_err(|error| fleet::had_to_end("the worker", &error))?;
     if signals.stop.level() > 1 {
         return Ok(signals.code());
+    }
+    if until != Until::Told && tally.failed == 0 && tally.parked {
+        for parked in parking::look(&around.workspace).unwrap_or_default() {
+            around.say(parking::told(&parked));
+        }
+        return Ok(3);
     }
     let failed = until != Until::Told && tally.failed > 0;
     Ok(u8::from(failed))

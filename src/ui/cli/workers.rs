@@ -6,12 +6,12 @@ use serde_json::json;
 
 use super::common::Surroundings;
 use super::show::{self, put, put_json, table};
-use super::status::worker_row;
 use super::{Common, Failure};
 use crate::fleet::member;
 use crate::fleet::post::COORDINATOR;
 use crate::queue::FsQueue;
 use crate::ui::board::{Life, WorkerView};
+use crate::ui::rows::worker_row;
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum WorkersVerb {
@@ -53,9 +53,10 @@ fn list(around: &Surroundings) -> Result<u8, Failure> {
     let board = show::board(around, show::queue_if_any(around)?)?;
     let workers: Vec<WorkerView> = board.members.views().collect();
     if around.common.json {
-        put_json("workers/v1", json!({ "workers": workers }))?;
+        put_json("workers/v1", json!({ "workers": workers, "parked": board.parked }))?;
         return Ok(0);
     }
+    show::say_parked(around, &board);
     if workers.is_empty() {
         around.say("no worker is there; `orchestrate worker AGENT` starts one");
     }

@@ -151,6 +151,12 @@ pub static LIMITS: Table = Table::new(
             Integer(1, 1 << 40),
             "The largest prompt or schema. Default: 67108864.",
         ),
+        field(
+            "back_off_sec",
+            seconds(false),
+            "How long a provider is left alone that does not say how long. Default: 5.",
+        ),
+        field("back_off_max_sec", seconds(false), "The same at most. Default: 900."),
     ],
 )
 .rule(Rule::Nullable);

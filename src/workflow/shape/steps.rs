@@ -73,6 +73,7 @@ pub static PROVIDER: Table = Table::new(
         ),
         field("sandbox", SANDBOX_SHAPE, "What it may do. Several take away together."),
         field("writes", List(&PLACE), "Places of its own that it writes to, in a sandbox too."),
+        field("account", Name, "Whose limits it is under. Default: its own name."),
     ],
 );
 
