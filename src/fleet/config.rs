@@ -179,6 +179,15 @@ impl NotifySettings {
     }
 }
 
+/// Figures that a coordinator writes for a monitor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Nothing: never.
+    pub every: Option<Duration>,
+    /// From the workspace.
+    pub file: String,
+}
+
 /// Settings in force.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -203,6 +212,7 @@ pub struct Config {
     pub env_pass: Vec<String>,
     pub queue: QueueSettings,
     pub notify: NotifySettings,
+    pub metrics: MetricsSettings,
     /// Whether what was acknowledged survives a power cut, or the end of processes only.
     pub durable: bool,
     pub max_visits: u32,
@@ -238,6 +248,7 @@ impl Config {
             env_pass: Vec::new(),
             queue: QueueSettings::default(),
             notify: NotifySettings::default(),
+            metrics: MetricsSettings { every: None, file: ".orchestrate/metrics.prom".into() },
             durable: true,
             max_visits: 10_000,
             grace: Duration::from_secs(5),
@@ -297,6 +308,8 @@ impl Config {
         self.env_pass.extend(layer.env_pass.unwrap_or_default());
         self.durable = durable.unwrap_or(self.durable);
         self.notify.lay_over(layer.notify);
+        self.metrics.every = layer.metrics_every.unwrap_or(self.metrics.every);
+        self.metrics.file = layer.metrics_file.unwrap_or(std::mem::take(&mut self.metrics.file));
         self.own_providers.extend(layer.providers);
         self.max_visits = layer.max_visits.unwrap_or(self.max_visits);
         self.grace = layer.grace.unwrap_or(self.grace);
@@ -399,6 +412,8 @@ mod tests {
         let mut notify = NotifySettings { on: Vec::new(), timeout, ..config.notify.clone() };
         notify.lay_over(file.notify);
         assert_eq!(notify, config.notify);
+        assert_eq!(file.metrics_every, Some(config.metrics.every));
+        assert_eq!(file.metrics_file, Some(config.metrics.file));
     }
 
     /// Queue settings that differ from the built-in ones in every field.

@@ -23,6 +23,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::fleet::Config;
+use crate::fleet::free::made_at;
 use crate::fleet::intake::is_dropped;
 use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
@@ -71,6 +72,9 @@ pub struct InboxView {
     pub workers: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
+    /// When the task was made that waits longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_at: Option<Time>,
 }
 
 impl Board {
@@ -122,7 +126,8 @@ impl Board {
         let named = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let view = |agent: String| {
             let dropped = self.dropped(&agent);
-            InboxView { agent, waiting: 0, claimed: 0, dropped, workers: 0, paused: None }
+            let (waiting, claimed, workers) = (0, 0, 0);
+            InboxView { agent, waiting, claimed, dropped, workers, paused: None, oldest_at: None }
         };
         named.map(view).filter(|inbox| inbox.dropped > 0).collect()
     }
@@ -134,8 +139,10 @@ impl Board {
     }
 
     fn inbox(&self, queue: &FsQueue, agent: String) -> io::Result<InboxView> {
+        let waiting = queue.waiting(&agent)?;
         Ok(InboxView {
-            waiting: queue.waiting(&agent)?.len(),
+            oldest_at: waiting.iter().map(|name| made_at(&name.id)).min(),
+            waiting: waiting.len(),
             claimed: queue.claims(&agent)?.len(),
             dropped: self.dropped(&agent),
             workers: self.members.serving(&agent).count(),

@@ -4,6 +4,7 @@ pub mod board;
 pub mod cli;
 pub mod graph;
 mod log;
+mod metrics;
 mod progress;
 pub mod report;
 mod text;

@@ -12,7 +12,7 @@ use super::plan::{Provider, Version};
 use super::problem::{Place, Problem};
 use super::sandbox::{self, Sandbox};
 use super::shape::Table;
-use super::shape::settings::{AGENT, LIMITS, NOTIFY, QUEUE, TOP, WORKTREE};
+use super::shape::settings::{AGENT, LIMITS, METRICS, NOTIFY, QUEUE, TOP, WORKTREE};
 use super::steps;
 use super::yaml::{self, Node, Value};
 use crate::ids::name_fault;
@@ -41,6 +41,9 @@ pub struct ConfigLayer {
     /// Whether what was acknowledged is to survive a power cut.
     pub durable: Option<bool>,
     pub notify: NotifyLayer,
+    /// How often, and where to, a coordinator writes figures; `Some(None)`: never.
+    pub metrics_every: Option<Option<Duration>>,
+    pub metrics_file: Option<String>,
     pub max_visits: Option<u32>,
     pub grace: Option<Duration>,
     pub input_bytes: Option<u64>,
@@ -170,6 +173,10 @@ fn read_top(top: &Fields) -> ConfigLayer {
     if let Some(queue) = section("queue", &QUEUE) {
         layer.queue = read_queue(&queue);
     }
+    if let Some(metrics) = section("metrics", &METRICS) {
+        layer.metrics_every = duration_or_none(&metrics, "every");
+        layer.metrics_file = metrics.text("file").map(str::to_owned);
+    }
     if let Some(notify) = section("notify", &NOTIFY) {
         layer.notify = read_notify(&notify);
     }
@@ -279,7 +286,7 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
         concurrency: number(&fields, "concurrency", 1),
         system_prompt: text("system_prompt"),
         spell: text("spell"),
-        timeout: timeout(&fields),
+        timeout: duration_or_none(&fields, "timeout"),
         env: variables(&fields, "env"),
         next: names(&fields, "next", "an agent", agent_fault),
         sandbox: sandbox::read(&fields, VERSION),
@@ -287,10 +294,10 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
 }
 
 /// A length of time, or `none`.
-fn timeout(fields: &Fields) -> Option<Option<Duration>> {
-    match fields.get("timeout").and_then(Node::text) {
+fn duration_or_none(fields: &Fields, key: &str) -> Option<Option<Duration>> {
+    match fields.get(key).and_then(Node::text) {
         Some("none") => Some(None),
-        _ => fields.duration("timeout", ", or `none`").map(Some),
+        _ => fields.duration(key, ", or `none`").map(Some),
     }
 }
 

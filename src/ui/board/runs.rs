@@ -48,6 +48,19 @@ pub enum Standing {
 }
 
 impl Standing {
+    pub const ALL: [Standing; 10] = [
+        Standing::Running,
+        Standing::Queued,
+        Standing::Doubtful,
+        Standing::Stopped,
+        Standing::Paused,
+        Standing::Completed,
+        Standing::Failed,
+        Standing::Cancelled,
+        Standing::Blocked,
+        Standing::Damaged,
+    ];
+
     pub fn word(self) -> &'static str {
         match self {
             Standing::Running => "running",

@@ -12,7 +12,7 @@ use super::fleet::Teller;
 use super::processed::Processed;
 use super::request::RequestArgs;
 use super::signals::Signals;
-use super::{Common, Failure, fleet, show, signals};
+use super::{Common, Failure, fleet, metrics, show, signals};
 use crate::digest::sha256;
 use crate::engine::{Choice, Event, Policy, Run, RunStatus};
 use crate::exec::{Mask, Stop};
@@ -57,6 +57,7 @@ pub fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     let alive = Box::new(move || told.alive("drives runs"));
     let setup = setup(&around, queue.clone(), false)?;
     let notifier = common::notifier(&around);
+    metrics::beside(&around, &signals.stop)?;
     let adopt: Option<Box<dyn Adopt>> = Some(Box::new(Submissions { around, queue }));
     let setup = Setup { credentials, alive, adopt, ..setup };
     let mut daemon = Daemon { teller, notifier: notifier.clone() };

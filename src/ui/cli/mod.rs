@@ -21,6 +21,7 @@ mod fsck;
 mod graph;
 mod init;
 mod logs;
+mod metrics;
 mod offline;
 mod pending;
 mod processed;
@@ -117,6 +118,8 @@ enum Verb {
     Workers(workers::WorkersVerb),
     /// Put tasks into an agent's inbox
     Enqueue(enqueue::EnqueueArgs),
+    /// Print figures for a monitor: runs, queues, heartbeats, tokens, costs
+    Metrics(metrics::MetricsArgs),
     /// Check workflows without running them
     Validate(validate::ValidateArgs),
     /// Print JSON Schemas, for editors that help with workflows and settings
@@ -259,6 +262,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Ps(args) => ps::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Events(args) => events::main(args, &cli.common),
+        Verb::Metrics(args) => metrics::main(args, &cli.common),
         Verb::Why(args) => why::main(args, &cli.common),
         Verb::Pending(args) => pending::main(args, &cli.common),
         Verb::Approve(args) => decide::approve(args, &cli.common),

@@ -131,7 +131,7 @@ pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
 }
 
 fn inbox_row(inbox: &InboxView) -> Vec<String> {
-    let InboxView { agent, waiting, claimed, dropped, workers, paused } = inbox;
+    let InboxView { agent, waiting, claimed, dropped, workers, paused, .. } = inbox;
     let served = match workers {
         0 if waiting + dropped > 0 => "nobody serves it".to_owned(),
         0 => "no worker".to_owned(),

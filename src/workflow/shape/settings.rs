@@ -36,7 +36,8 @@ pub static TOP: Table = Table::new("config", "Settings. What is not written stay
         "Whether an agent that does not say how its work went is asked once more.",
     ),
     field("worktree", Map(&WORKTREE), "Worktrees of beads."),
-        field("notify", Map(&NOTIFY), "Who is told when a run pauses or ends."),
+    field("notify", Map(&NOTIFY), "Who is told when a run pauses or ends."),
+    field("metrics", Map(&METRICS), "Figures that a coordinator writes for a monitor."),
 ])
 .rule(Rule::Nullable);
 
@@ -123,6 +124,16 @@ pub static NOTIFY: Table = Table::new(
         field("command", Some(&Text), "A program that is started, as a list of words."),
         field("webhook", Like("^https?://"), "An address that the notice is posted to."),
         field("timeout", Duration { or_none: false }, "How long it may take. Default: 10s."),
+    ],
+)
+.rule(Rule::Nullable);
+
+pub static METRICS: Table = Table::new(
+    "metrics",
+    "Figures that a coordinator writes for a monitor.",
+    &[
+        field("every", Duration { or_none: true }, "How often. Default: none, never."),
+        field("file", Text, "Where to, from the workspace. Default: .orchestrate/metrics.prom."),
     ],
 )
 .rule(Rule::Nullable);
