@@ -6,6 +6,7 @@
 //! it is shown ([`ui`]). Everything up to `prompt` touches nothing outside itself.
 
 pub mod digest;
+pub mod host;
 pub mod ids;
 pub mod process;
 pub mod random;
@@ -33,4 +34,6 @@ pub mod worktree;
 pub mod offline;
 
 pub mod fleet;
+#[cfg(test)]
+mod sim;
 pub mod ui;

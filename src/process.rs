@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::host;
+pub use crate::host::uptime_ms;
+
 /// A process, told from all others that ever were.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
@@ -18,9 +21,13 @@ pub struct Process {
 impl Process {
     /// This process.
     pub fn this() -> Process {
+        #[cfg(test)]
+        if let Some(boot_id) = host::with(|host| host.boot_id()) {
+            return Process::simulated(boot_id);
+        }
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let pid_namespace = std::fs::read_link("/proc/self/ns/pid");
-        let pid = std::process::id();
+        let pid = host::pid();
         Process {
             host: nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned(),
             boot_id: boot_id.unwrap_or_default().trim().to_owned(),
@@ -28,6 +35,13 @@ impl Process {
             pid,
             start_time: start_time(pid).unwrap_or(0),
         }
+    }
+
+    #[cfg(test)]
+    fn simulated(boot_id: String) -> Process {
+        let (pid, pid_namespace) = (host::pid(), String::new());
+        let start_time = start_time(pid).unwrap_or(0);
+        Process { host: boot_id.clone(), boot_id, pid_namespace, pid, start_time }
     }
 
     /// Whether both are processes of one kernel that see each other.
@@ -52,6 +66,10 @@ impl Process {
 
 /// When a process began; nothing, if there is none or it is only waiting to be buried.
 fn start_time(pid: u32) -> Option<u64> {
+    #[cfg(test)]
+    if let Some(found) = host::with(|host| host.start_time(pid)) {
+        return found;
+    }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything, so fields are counted from its end.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -60,13 +78,6 @@ fn start_time(pid: u32) -> Option<u64> {
         return None;
     }
     fields.nth(18)?.parse().ok()
-}
-
-/// Milliseconds of a clock that nobody sets and that goes on while the machine sleeps.
-pub fn uptime_ms() -> u64 {
-    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
-        .map(|time| time.tv_sec() as u64 * 1000 + time.tv_nsec() as u64 / 1_000_000)
-        .unwrap_or(0)
 }
 
 #[cfg(test)]

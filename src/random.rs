@@ -1,6 +1,8 @@
 //! Numbers nobody guesses by accident: small, quick, the same on every machine for the same seed.
 //! Not for secrets that somebody attacks.
 
+pub use crate::host::chance;
+
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The `count`-th number of a seed's row.
@@ -20,12 +22,6 @@ pub fn word(mut bits: u64) -> String {
         letter
     };
     (0..10).map(|_| draw()).collect()
-}
-
-/// A number that the system's own source of chance is behind.
-pub fn chance() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 /// A seed's row, drawn one after the other.

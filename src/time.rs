@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use chrono::{DateTime, Offset, SecondsFormat, TimeZone, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::host;
+
 /// Milliseconds since 1970 in UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub i64);
@@ -77,9 +79,8 @@ pub fn set_wrong(by_ms: i64) {
 }
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is where time enters")]
     fn now(&self) -> Time {
-        Time(Utc::now().timestamp_millis() + WRONG_BY_MS.load(Ordering::Relaxed))
+        Time(host::wall_ms() + WRONG_BY_MS.load(Ordering::Relaxed))
     }
 }
 

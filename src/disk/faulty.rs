@@ -52,6 +52,10 @@ pub fn fail_by(faults: Faults) {
 
 /// The disk of this machine, or the faulty one where that was asked for.
 pub fn machine() -> Arc<dyn Disk> {
+    #[cfg(test)]
+    if let Some(disk) = super::simulated() {
+        return disk;
+    }
     match FAULTS.get() {
         None => Arc::new(RealDisk::default()),
         Some(faults) => Arc::new(FaultyDisk::new(*faults)),
@@ -212,6 +216,10 @@ impl Disk for FaultyDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.whole(|| self.real.remove(path))
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.whole(|| self.real.remove_dir(dir))
     }
 }
 

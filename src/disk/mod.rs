@@ -62,6 +62,25 @@ pub trait Disk: Send + Sync {
     /// Who may do what with a file or a directory: the mode's last twelve bits.
     fn mode(&self, path: &Path) -> io::Result<u32>;
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory, if it is empty.
+    fn remove_dir(&self, dir: &Path) -> io::Result<()>;
+}
+
+#[cfg(test)]
+thread_local! {
+    static SIMULATED: std::cell::RefCell<Option<std::sync::Arc<dyn Disk>>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+/// Gives this thread a disk instead of the machine's.
+#[cfg(test)]
+pub fn simulate(disk: Option<std::sync::Arc<dyn Disk>>) {
+    SIMULATED.with(|here| *here.borrow_mut() = disk);
+}
+
+#[cfg(test)]
+fn simulated() -> Option<std::sync::Arc<dyn Disk>> {
+    SIMULATED.with(|here| here.borrow().clone())
 }
 
 /// What [`Disk::read_regular`] says of something that is not what it reads.

@@ -236,4 +236,8 @@ impl Disk for RealDisk {
         self.forget(path);
         fs::remove_file(path)
     }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        fs::remove_dir(dir)
+    }
 }

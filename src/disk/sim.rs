@@ -174,6 +174,21 @@ impl Image {
         if there { Ok(()) } else { Err(missing()) }
     }
 
+    /// Renames a directory with the files in it. One that is not empty is never covered.
+    fn rename_dir(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.dirs.contains(to) && !self.names_in(to)?.is_empty() {
+            return Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty));
+        }
+        for name in self.names_in(from)? {
+            if let Some(inode) = self.names.remove(&from.join(&name)) {
+                self.names.insert(to.join(name), inode);
+            }
+        }
+        self.dirs.remove(from);
+        self.dirs.insert(to.to_owned());
+        Ok(())
+    }
+
     fn names_in(&self, dir: &Path) -> io::Result<Vec<String>> {
         self.has_dir(dir)?;
         // What lies below a directory comes right after it.
@@ -262,9 +277,8 @@ impl Disk for SimDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.act(|image| {
             image.has_dir(to.parent().unwrap_or(Path::new("")))?;
-            if image.dirs.remove(from) {
-                image.dirs.insert(to.to_owned());
-                return Ok(());
+            if image.dirs.contains(from) {
+                return image.rename_dir(from, to);
             }
             let inode = image.names.remove(from).ok_or_else(missing)?;
             image.names.insert(to.to_owned(), inode);
@@ -326,6 +340,21 @@ impl Disk for SimDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.act(|image| image.names.remove(path).map(drop).ok_or_else(missing))
+        self.act(|image| {
+            if image.dirs.contains(path) {
+                return Err(io::Error::from(io::ErrorKind::IsADirectory));
+            }
+            image.names.remove(path).map(drop).ok_or_else(missing)
+        })
+    }
+
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.act(|image| match image.names_in(dir)?.is_empty() {
+            true => {
+                image.dirs.remove(dir);
+                Ok(())
+            }
+            false => Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty)),
+        })
     }
 }

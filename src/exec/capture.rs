@@ -102,7 +102,13 @@ impl Capture {
 
     /// Where the whole masked stream goes if memory does not hold it.
     pub fn log(mut self, path: PathBuf) -> Capture {
-        self.log = Log::Unopened(path);
+        self.log = Log::Unopened(path, false);
+        self
+    }
+
+    /// The same, after what is in it.
+    pub fn log_on(mut self, path: PathBuf) -> Capture {
+        self.log = Log::Unopened(path, true);
         self
     }
 
@@ -290,14 +296,15 @@ fn unkept(path: &Path, error: &io::Error) -> io::Error {
 /// A file that exists only if there is something to write. Not buffered: people follow it.
 enum Log {
     Nowhere,
-    Unopened(PathBuf),
+    /// Where it will be, and whether what is there stays.
+    Unopened(PathBuf, bool),
     Open(PathBuf, File),
 }
 
 impl Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if let Log::Unopened(path) = self {
-            let file = create(path)?;
+        if let Log::Unopened(path, stays) = self {
+            let file = if *stays { go_on(path)? } else { create(path)? };
             *self = Log::Open(std::mem::take(path), file);
         }
         match self {
@@ -309,13 +316,17 @@ impl Log {
     fn path(&self) -> PathBuf {
         match self {
             Log::Nowhere => PathBuf::new(),
-            Log::Unopened(path) | Log::Open(path, _) => path.clone(),
+            Log::Unopened(path, _) | Log::Open(path, _) => path.clone(),
         }
     }
 }
 
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)
+}
+
+fn go_on(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o644).open(path)
 }
 
 /// Shortens to at most `limit` bytes without splitting a character. Says whether it had to.

@@ -31,13 +31,25 @@ pub struct Daemon {
 impl Daemon {
     /// Starts it in a group of its own, so that Ctrl-C on a terminal does not reach it. Its
     /// standard error is for the caller to read.
-    #[expect(clippy::disallowed_methods, reason = "this is where children are started")]
     pub fn start(
         program: &Path,
         arguments: &[OsString],
     ) -> io::Result<(Daemon, Option<ChildStderr>)> {
+        Daemon::start_without(program, arguments, &[])
+    }
+
+    /// The same, with variables of the environment left out.
+    #[expect(clippy::disallowed_methods, reason = "this is where children are started")]
+    pub fn start_without(
+        program: &Path,
+        arguments: &[OsString],
+        variables: &[&str],
+    ) -> io::Result<(Daemon, Option<ChildStderr>)> {
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
+        for name in variables {
+            command.env_remove(name);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = children::spawn(&mut command)?;
         let handle = Process::open(child.id() as Pid).inspect_err(|_| {

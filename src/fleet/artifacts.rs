@@ -157,6 +157,7 @@ mod tests {
             mask: Default::default(),
             parking: None,
             program: Default::default(),
+            turns: Default::default(),
             sandboxes: Default::default(),
         }
     }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::work::TREE_WAIT;
 use crate::digest::sha256;
-use crate::workflow::plan::Provider;
+use crate::workflow::plan::{Checks, Provider};
 use crate::workflow::sandbox::Sandbox;
 use crate::workflow::settings::{AgentLayer, NotifyLayer, Occasion, QueueLayer};
 use crate::workflow::{ConfigLayer, Configured, Problem, read_config};
@@ -208,6 +209,10 @@ pub struct Config {
     pub contract_repair: bool,
     /// Where the worktrees of beads begin.
     pub base_branch: Option<String>,
+    /// What must succeed in a merged tree.
+    pub checks: Checks,
+    /// How long is waited for a worktree that somebody else works in.
+    pub tree_wait: Duration,
     /// Variables that providers inherit beside the usual ones.
     pub env_pass: Vec<String>,
     pub queue: QueueSettings,
@@ -245,6 +250,8 @@ impl Config {
             default_provider: "claude".into(),
             contract_repair: false,
             base_branch: None,
+            checks: Checks::default(),
+            tree_wait: TREE_WAIT,
             env_pass: Vec::new(),
             queue: QueueSettings::default(),
             notify: NotifySettings::default(),
@@ -302,7 +309,11 @@ impl Config {
         let ConfigLayer { default_agent, command_agent, default_provider, durable, .. } = layer;
         self.default_agent = default_agent.unwrap_or_else(|| self.default_agent.clone());
         self.command_agent = command_agent.or_else(|| self.command_agent.take());
-        self.base_branch = layer.base_branch.clone().or(self.base_branch.take());
+        let tree = layer.worktree;
+        self.base_branch = tree.base_branch.or(self.base_branch.take());
+        self.checks.commands = tree.checks.unwrap_or(std::mem::take(&mut self.checks.commands));
+        self.checks.timeout = tree.check_timeout.unwrap_or(self.checks.timeout);
+        self.tree_wait = tree.wait.unwrap_or(self.tree_wait);
         self.contract_repair = layer.contract_repair.unwrap_or(self.contract_repair);
         self.default_provider = default_provider.unwrap_or_else(|| self.default_provider.clone());
         self.env_pass.extend(layer.env_pass.unwrap_or_default());
@@ -368,6 +379,10 @@ impl Configured for Config {
 
     fn contract_repair(&self) -> bool {
         self.contract_repair
+    }
+
+    fn checks(&self) -> Checks {
+        self.checks.clone()
     }
 }
 

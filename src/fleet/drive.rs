@@ -15,10 +15,11 @@ use super::perform::{self, Performed, Terms};
 use super::prepare::{Prepared, prepare};
 use super::site::Site;
 use super::work::{MergeWork, Waiting, Work};
-use super::{artifacts, gates, lifecycle, tree};
+use super::{artifacts, gates, lifecycle, member, tree};
 use crate::engine::run::{Address, StepState};
 use crate::engine::{self, Choice, Effect, Event, Record, Run, RunStatus, SkipCause, TaskRef};
-use crate::exec::{self, Stop};
+use crate::exec::Stop;
+use crate::host;
 use crate::ids::{Attempt, RunId, StepPath};
 use crate::prompt::limits::FaultClass;
 use crate::store::{Store, StoreError};
@@ -96,6 +97,12 @@ pub struct Reins<'a> {
     pub report: &'a mut dyn Report,
     pub hands: &'a mut dyn Hands,
     pub stop: &'a Stop,
+}
+
+/// Ends the processes of a run on this machine. Says how many.
+pub fn sweep(run: &RunId) -> usize {
+    let prefix = format!("{run}/");
+    member::sweep_if(&|mark| mark.starts_with(&prefix))
 }
 
 /// One run being driven.
@@ -244,7 +251,7 @@ impl Drive {
     pub fn patience(&self, now: Time) -> Option<Duration> {
         // A due time that has passed and could not be met (a full disk) is no reason to spin.
         let files = self.store.next_due().map(|due| due.ms_since(now).clamp(1, 3_600_000));
-        let wake = self.wake.map(|(_, wake)| wake.saturating_duration_since(Instant::now()));
+        let wake = self.wake.map(|(_, wake)| wake.saturating_duration_since(host::instant()));
         let gates = self.run.has_gate().then_some(ANSWERS);
         let parked = (!self.parked.is_empty()).then_some(PARKED);
         files.map(Duration::from_millis).into_iter().chain(wake).chain(gates).chain(parked).min()
@@ -263,7 +270,7 @@ impl Drive {
     /// Ends what plain commands have left running.
     pub fn tidy_up(&mut self) {
         if std::mem::take(&mut self.left_running) > 0 {
-            let ended = exec::sweep(&format!("{}/", self.run.id));
+            let ended = sweep(&self.run.id);
             tracing::info!("ended {ended} processes that commands had left running");
         }
     }
@@ -303,6 +310,16 @@ impl Drive {
         }
     }
 
+    /// Takes in what people have answered, and does nothing else.
+    pub fn hear_answers(&mut self, reins: &mut Reins) -> Result<(), StoreError> {
+        for effect in engine::owed(&self.plan, &self.run, 0) {
+            if let Effect::Answer { step, attempt } = effect {
+                self.answer(reins, &step, attempt)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Performs or begins one effect. Says whether the run may now be owed something else.
     fn perform(&mut self, reins: &mut Reins, effect: Effect) -> Result<bool, StoreError> {
         match effect {
@@ -334,9 +351,9 @@ impl Drive {
         let rest = || Duration::from_millis(at.ms_since(reins.clock.now()));
         let due = match self.wake {
             Some((known, due)) if known == at => due,
-            _ => Instant::now() + rest(),
+            _ => host::instant() + rest(),
         };
-        if Instant::now() < due {
+        if host::instant() < due {
             self.wake = Some((at, due));
             return Ok(false);
         }

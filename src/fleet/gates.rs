@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk;
 use crate::engine::Answer;
+use crate::host;
 use crate::ids::{Attempt, StepPath};
 
 /// The directory of a run that people drop answers into.
@@ -63,7 +64,7 @@ pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -> Op
     };
     tracing::warn!("the answer `{}` does not count: {reason}", path.display());
     let aside = path.with_extension("answer-refused");
-    if let Err(error) = disk::rename(&path, &aside) {
+    if let Err(error) = disk::machine().rename(&path, &aside) {
         tracing::warn!("cannot put `{}` aside: {error}", path.display());
     }
     None
@@ -91,7 +92,7 @@ pub fn give(
     let dir = root.join(CONTROL);
     disk.make_dirs(&dir)?;
     let path = path(root, step, attempt);
-    let whole = dir.join(format!(".{step}.{attempt}.{}", std::process::id()));
+    let whole = dir.join(format!(".{step}.{attempt}.{}", host::pid()));
     let text = serde_json::to_vec_pretty(answer).map_err(io::Error::from)?;
     disk.write(&whole, &text)?;
     disk.sync(&whole)?;

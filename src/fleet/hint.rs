@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::host;
+
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -30,6 +32,7 @@ impl Bell {
     pub fn ring(&self) {
         *self.lock() += 1;
         self.rung.notify_all();
+        host::poke();
     }
 
     /// How often it has rung; taken before looking.
@@ -39,9 +42,11 @@ impl Bell {
 
     /// Waits until it has rung more often than that, or the time is over.
     pub fn wait(&self, heard: u64, time: Duration) {
-        let quiet = |rings: &mut u64| *rings <= heard;
-        let waited = self.rung.wait_timeout_while(self.lock(), time, quiet);
-        drop(waited.unwrap_or_else(|poison| poison.into_inner()));
+        host::wait(time, &mut || *self.lock() > heard, || {
+            let quiet = |rings: &mut u64| *rings <= heard;
+            let waited = self.rung.wait_timeout_while(self.lock(), time, quiet);
+            drop(waited.unwrap_or_else(|poison| poison.into_inner()));
+        });
     }
 }
 
@@ -79,6 +84,10 @@ impl Hints {
     /// Begins to watch. Without a watcher (no more of them, or a file system that has none) all
     /// goes on by looking, which is said once.
     pub fn new(tell: impl Fn(&Path, Change) + Send + 'static) -> Hints {
+        #[cfg(test)]
+        if host::is_simulated() {
+            return Hints { watcher: None };
+        }
         Hints { watcher: Watcher::start(tell).map_err(degraded).ok() }
     }
 

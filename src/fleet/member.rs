@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::digest::sha256;
-use crate::exec;
+use crate::exec::{self, Stop};
+use crate::host;
 use crate::queue::name::ENDING;
 use crate::queue::watch::{DeathWatch, Evidence};
 use crate::queue::{ClaimName, FsQueue, Queue, Reaped};
@@ -52,8 +53,8 @@ pub struct Registration {
 pub fn registrations(queue: &FsQueue) -> io::Result<Vec<Registration>> {
     let dir = queue.layout.workers();
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let Ok(bytes) = std::fs::read(entry?.path()) else { continue };
+    for name in queue.disk().list(&dir)? {
+        let Ok(bytes) = queue.disk().read(&dir.join(name)) else { continue };
         found.extend(serde_json::from_slice::<Registration>(&bytes).ok());
     }
     found.sort_by(|a, b| (&a.agent, &a.started_at).cmp(&(&b.agent, &b.started_at)));
@@ -100,16 +101,16 @@ pub struct Rounds {
 
 impl Rounds {
     pub fn new(lease: Duration) -> Rounds {
-        Rounds { next: Instant::now(), most: lease / 6 }
+        Rounds { next: host::instant(), most: lease / 6 }
     }
 
     pub fn are_due(&self) -> bool {
-        Instant::now() >= self.next
+        host::instant() >= self.next
     }
 
     /// A look that was begun then is over.
     pub fn looked(&mut self, since: Instant) {
-        self.next = Instant::now() + (since.elapsed() * 1000).min(self.most);
+        self.next = host::instant() + (host::since(since) * 1000).min(self.most);
     }
 }
 
@@ -150,7 +151,7 @@ impl Undertaker {
         self.known =
             registrations(&self.queue)?.into_iter().map(|r| (r.worker.clone(), r)).collect();
         if self.rounds.are_due() {
-            let since = Instant::now();
+            let since = host::instant();
             self.holders = self.list_holders()?;
             self.rounds.looked(since);
         }
@@ -220,11 +221,11 @@ impl Undertaker {
 /// Ends what the tasks of a dead worker still run on this machine: those that it holds, and those
 /// that were taken from it before it died. Nobody else's, who may be at the same tasks again.
 fn end_orphans(worker: &str) -> usize {
-    exec::sweep_if(&|mark| claim_of(mark).is_some_and(|claim| claim.worker == worker))
+    sweep_if(&|mark| claim_of(mark).is_some_and(|claim| claim.worker == worker))
 }
 
 /// The claim that a process belongs to, by its mark.
-fn claim_of(mark: &str) -> Option<ClaimName> {
+pub fn claim_of(mark: &str) -> Option<ClaimName> {
     let (_, stem) = mark.strip_prefix("task-")?.split_once('/')?;
     ClaimName::parse(&format!("{stem}{ENDING}"))
 }
@@ -240,23 +241,23 @@ pub fn end_earlier(claim: &ClaimName) -> usize {
     let is_earlier = |other: ClaimName| {
         other.task.id == claim.task.id && other.task.attempt < claim.task.attempt
     };
-    exec::sweep_if(&|mark| claim_of(mark).is_some_and(is_earlier))
+    sweep_if(&|mark| claim_of(mark).is_some_and(is_earlier))
 }
 
 /// Removes what a member left of itself.
 fn forget(queue: &FsQueue, worker: &str) {
     let layout = &queue.layout;
-    let _ = std::fs::remove_file(layout.workers().join(format!("{worker}.json")));
-    let _ = std::fs::remove_file(layout.beats().join(worker));
-    let _ = std::fs::remove_file(layout.drain().join(worker));
+    let _ = queue.disk().remove(&layout.workers().join(format!("{worker}.json")));
+    let _ = queue.disk().remove(&layout.beats().join(worker));
+    let _ = queue.disk().remove(&layout.drain().join(worker));
 }
 
 /// Asks a member to finish what it does and end. It sees that within a beat.
 pub fn ask_to_drain(queue: &FsQueue, worker: &str) -> io::Result<()> {
     let dir = queue.layout.drain();
-    std::fs::create_dir_all(&dir)?;
+    queue.disk().make_dirs(&dir)?;
     // The name is what counts, and it is there at once or not at all.
-    std::fs::write(dir.join(worker), "")
+    queue.disk().write(&dir.join(worker), b"")
 }
 
 /// This process, as a member.
@@ -301,7 +302,7 @@ impl Member {
     fn register(&self) -> io::Result<()> {
         let text = serde_json::to_vec(&self.registration).expect("it is always JSON");
         // Read by people and by `serde_json`, which takes no half of one.
-        std::fs::write(self.path(), text)
+        self.queue.disk().write(&self.path(), &text)
     }
 
     /// Tells others that this member takes no new tasks.
@@ -315,12 +316,11 @@ impl Member {
 
     /// Whether somebody has asked this member to finish what it does and end.
     pub fn is_asked_to_drain(&self) -> io::Result<bool> {
-        let entries = match std::fs::read_dir(self.queue.layout.drain()) {
+        let names = match self.queue.disk().list(&self.queue.layout.drain()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            entries => entries?,
+            names => names?,
         };
-        let me = self.registration.worker.as_str();
-        Ok(entries.flatten().any(|entry| entry.file_name() == me))
+        Ok(names.contains(&self.registration.worker))
     }
 
     /// Leaves: nobody has to find out.
@@ -333,13 +333,32 @@ impl Member {
         self.queue.beat()?;
         self.pulse.felt();
         // Others may have forgotten a member that was away for long.
-        if self.path().exists() { Ok(()) } else { self.register() }
+        match self.queue.disk().mode(&self.path()) {
+            Ok(_) => Ok(()),
+            Err(_) => self.register(),
+        }
     }
 
     /// Looks after the others: buries the dead. To be called once a beat.
     pub fn look_around(&mut self) -> io::Result<Vec<Buried>> {
         self.undertaker.look_around()
     }
+}
+
+/// Ends the processes on this machine whose mark will do. Says how many.
+pub fn sweep_if(will_do: &dyn Fn(&str) -> bool) -> usize {
+    #[cfg(test)]
+    if host::is_simulated() {
+        // Simulated children end with their process.
+        return 0;
+    }
+    exec::sweep_if(will_do)
+}
+
+/// Waits until a request to stop is above a level, or the time is over. Says what it is then.
+pub fn wait_above(stop: &Stop, level: u8, time: Duration) -> u8 {
+    host::wait(time, &mut || stop.level() > level, || _ = stop.wait_above(level, time));
+    stop.level()
 }
 
 /// A word that nobody can guess.

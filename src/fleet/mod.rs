@@ -4,6 +4,7 @@ pub mod answer;
 pub mod artifacts;
 mod ask;
 pub mod check;
+pub mod checkout;
 pub mod conclude;
 pub mod config;
 pub mod coordinator;

@@ -72,7 +72,7 @@ pub fn compile_in(
 /// The settings that a run was begun with.
 pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
     let path = root.join(store::SETTINGS);
-    let layers: Vec<Layer> = match std::fs::read(&path) {
+    let layers: Vec<Layer> = match disk::machine().read(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         read => read
             .and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::from))
@@ -84,7 +84,7 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
 /// The plan that a run was begun with.
 pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Result<Plan, OpenError> {
     let path = root.join(store::DEFINITION);
-    let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
+    let text = read_text(&path).map_err(|error| unreadable(&path, error))?;
     let plan = match compile_in(workspace, config, &text) {
         Ok((plan, _)) => plan,
         Err(problems) => {
@@ -119,21 +119,26 @@ pub fn look(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError
 
 /// What a run was begun with, from whichever file still says it.
 pub fn origin(root: &Path) -> Option<Origin> {
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let disk = disk::machine();
+    let names = disk.list(root).unwrap_or_default().into_iter();
     let backups = names.filter(|name| name.starts_with(store::STATE) && name.ends_with(".bak"));
     for name in std::iter::once(store::STATE.to_owned()).chain(backups) {
-        let document = std::fs::read(root.join(name)).unwrap_or_default();
+        let document = disk.read(&root.join(name)).unwrap_or_default();
         if let Ok(origin) = serde_json::from_slice::<Origin>(&document) {
             return Some(origin);
         }
     }
-    let bytes = std::fs::read(root.join(store::JOURNAL)).ok()?;
+    let bytes = disk.read(&root.join(store::JOURNAL)).ok()?;
     let first = journal::read(&bytes).entries.into_iter().next()?;
     match first.event {
         Event::Started { origin } => Some(origin),
         _ => None,
     }
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = disk::machine().read(path)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 fn unreadable(path: &Path, source: io::Error) -> OpenError {

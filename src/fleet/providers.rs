@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::ask::{self, AskError, Question};
 use super::config::Config;
 use super::perform;
-use super::site::{Environment, Site};
+use super::site::{Environment, Site, Turns};
 use super::work::{Input, Work};
 use crate::engine::Record;
 use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
@@ -173,6 +173,7 @@ pub fn try_out(
         input_bytes: config.input_bytes,
         mask: Mask::default(),
         parking: None,
+        turns: Turns::default(),
         program: crate::fleet::site::program(),
         sandboxes: Default::default(),
     };

@@ -16,18 +16,37 @@ const NO_BATCH: &str = "none";
 
 /// Where the tasks of runs are that wait for a coordinator or are held by one, by the run's id.
 pub fn out(queue: &FsQueue) -> io::Result<HashMap<String, Place>> {
+    out_known(queue, &mut HashMap::new())
+}
+
+/// The same for one who looks again and again: tasks that are known by their files are not read.
+pub fn out_known(
+    queue: &FsQueue,
+    known: &mut HashMap<String, Option<RunId>>,
+) -> io::Result<HashMap<String, Place>> {
     let agent = COORDINATOR;
     let waiting = queue.waiting(agent)?.into_iter();
     let mut places: Vec<Place> =
         waiting.map(|name| Place::Waiting { agent: agent.to_owned(), name }).collect();
     let claims = queue.claims(agent)?.into_iter();
     places.extend(claims.map(|name| Place::Claimed { agent: agent.to_owned(), name }));
-    let mut found = HashMap::new();
+    let (mut found, mut still) = (HashMap::new(), HashMap::new());
     for place in places {
-        if let Some(run) = run_at(queue, &place, NO_BATCH)? {
+        let file = match &place {
+            Place::Waiting { name, .. } => name.file(),
+            Place::Claimed { name, .. } => name.file(),
+            Place::Ended { .. } => continue,
+        };
+        let run = match known.remove(&file) {
+            Some(run @ Some(_)) => run,
+            _ => run_at(queue, &place, NO_BATCH)?,
+        };
+        if let Some(run) = &run {
             found.insert(run.to_string(), place);
         }
+        still.insert(file, run);
     }
+    *known = still;
     Ok(found)
 }
 

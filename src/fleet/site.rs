@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::config::Config;
 use super::parking::Parking;
 use super::sandboxes::Sandboxes;
+use super::work::TREE_WAIT;
 use crate::exec::Mask;
 use crate::ids::{RunId, StepPath};
 use crate::workflow::Plan;
@@ -38,8 +40,30 @@ pub struct Site {
     pub program: PathBuf,
     /// Which accounts of providers are left alone; nothing, where nobody else asks.
     pub parking: Option<Arc<Parking>>,
+    pub turns: Turns,
     /// What its children may do.
     pub sandboxes: Sandboxes,
+}
+
+/// How executions wait for one another.
+#[derive(Clone, Copy, Debug)]
+pub struct Turns {
+    /// How long others wait for a sign of life of whoever executes here.
+    pub lease: Duration,
+    /// How long somebody else in a worktree is waited for.
+    pub wait: Duration,
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns { lease: Duration::ZERO, wait: TREE_WAIT }
+    }
+}
+
+impl Turns {
+    pub fn of(config: &Config) -> Turns {
+        Turns { lease: config.queue.lease, wait: config.tree_wait }
+    }
 }
 
 impl Site {

@@ -13,37 +13,62 @@ use crate::engine::record::TreeRecord;
 use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
 use crate::ids::{BeadId, RunId, StepPath};
-use crate::worktree::{Block, Hold, Merge, Merged, TreeError, Trees, Wants, Why, Worktree, lives};
-
-/// How long a merge waits for others.
-const WAIT: Duration = Duration::from_secs(3600);
+use crate::worktree::{
+    Block, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why, Worktree, lives,
+};
 
 /// A worktree that is worked in.
 pub struct Entered {
     trees: Trees,
     pub tree: Worktree,
     run: Option<String>,
-    _hold: Hold,
+    hold: Hold,
 }
 
-/// Lets an execution into the worktree that it is to work in. The error is its result: whatever is
-/// found there that does not fit is left as it is, and nothing is started.
-pub fn enter(site: &Site, work: &Work, tree: &TreeWork) -> Result<Entered, Box<Record>> {
+/// Lets an execution into the worktree that it is to work in, once nobody else is there. The error
+/// is its result: whatever is found there that does not fit is left as it is, and nothing is
+/// started. Nothing comes back when it was stopped.
+pub fn enter(
+    site: &Site,
+    work: &Work,
+    tree: &TreeWork,
+    mark: &str,
+    stop: &Stop,
+) -> Option<Result<Entered, Box<Record>>> {
     let entered = || -> Result<Entered, TreeError> {
         let id = BeadId::parse(&tree.id).map_err(|error| TreeError::found(error, ""))?;
         let trees = Trees::open(site.cwd())?;
+        let run = run_of(site);
+        let (step, attempt) = (work.step.to_string(), work.attempt);
+        let (run_id, mark) = (run.as_deref(), Some(mark));
+        let wants = Wants { run: run_id, step: &step, attempt, mark, lease: site.turns.lease };
+        // What is found while somebody works there says nothing.
+        let hold = wait_for(&trees, &id, &wants, tree.wait(), stop)?;
         let created = trees.create(&id, tree.base.as_deref())?;
         for warning in created.warnings {
             tracing::warn!("worktree `{id}`: {warning}");
         }
-        let run = run_of(site);
-        let step = work.step.to_string();
-        let wants = Wants { run: run.as_deref(), step: &step, attempt: work.attempt };
-        let hold = trees.hold(&id, &wants, &lives)?;
-        let verified = trees.verify(&id)?;
-        Ok(Entered { trees, tree: verified, run, _hold: hold })
+        Ok(Entered { trees, tree: created.tree, run, hold })
     };
-    entered().map_err(|error| Box::new(refusal(site, &error)))
+    match entered() {
+        Err(TreeError::Stopped) => None,
+        Err(error) => Some(Err(Box::new(refusal(site, &error)))),
+        Ok(entered) => Some(Ok(entered)),
+    }
+}
+
+/// Waits for a worktree, and says for whom.
+fn wait_for(
+    trees: &Trees,
+    id: &BeadId,
+    wants: &Wants,
+    wait: Duration,
+    stop: &Stop,
+) -> Result<Hold, TreeError> {
+    let tell = |holder: &str| {
+        tracing::info!("step `{}` waits for worktree `{id}`: {holder} has it", wants.step);
+    };
+    trees.wait_for(id, wants, &Patience { wait, stop, tell: &tell })
 }
 
 impl Entered {
@@ -59,12 +84,13 @@ impl Entered {
 
     /// Keeps what an agent did in a commit, and tells what the worktree is then.
     pub fn leave(self, site: &Site, work: &Work, record: &mut Record) {
-        let Entered { trees, tree, run, _hold } = self;
+        let Entered { trees, tree, run, hold } = self;
         let step = work.step.to_string();
         let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt };
         let mut checkpoint = None;
         if work.asks {
-            match trees.checkpoint(&tree.id, &why) {
+            let kept = hold.still_holds().and_then(|()| trees.checkpoint(&tree.id, &why));
+            match kept {
                 Ok(made) => checkpoint = made.commit,
                 Err(error) => fail(site, record, &error),
             }
@@ -131,15 +157,27 @@ pub fn merge(
     let merged = || -> Result<(BeadId, Merged), TreeError> {
         let id = BeadId::parse(&work.id).map_err(|error| TreeError::found(error, ""))?;
         let trees = Trees::open(site.cwd())?;
+        let name = step.to_string();
+        let (run_id, attempt, lease) = (Some(run.as_str()), work.attempt, site.turns.lease);
+        let wants = Wants { run: run_id, step: &name, attempt, mark: None, lease };
+        let hold = wait_for(&trees, &id, &wants, work.wait, stop)?;
+        let mut env = site.about.clone();
+        env.push(("ORCHESTRATE_STEP".into(), (&name).into()));
         let order = Merge {
             id: &id,
             title: work.title.as_deref(),
-            checks: &[],
-            check_limit: None,
+            checks: Checks {
+                commands: &work.checks.commands,
+                limit: Some(work.checks.timeout),
+                env: &env,
+                hidden: &site.hidden,
+                mask: Some(&site.mask),
+                logs: Some(&["stdout", "stderr"].map(|ending| site.log(step, ending))),
+            },
             approval: work.approval.as_deref(),
-            wait: WAIT,
+            wait: work.wait,
         };
-        let merged = trees.merge(&order, None, stop, &lives)?;
+        let merged = trees.merge(&order, Some(&hold), stop, &lives)?;
         Ok((id, merged))
     };
     let done = |output: String, extra: Value| Record {
@@ -161,20 +199,24 @@ pub fn merge(
             let extra = json!({ "merged": false, "base": base });
             done(format!("all of `{id}` is in `{base}` already"), extra)
         }
-        Ok((id, Merged::Blocked(block))) => blocked(&id, &block),
+        Ok((id, Merged::Blocked(block))) => blocked(site, &id, &block),
     };
     Some(Performed::of(record))
 }
 
 /// A merge that is kept from being done; nothing was changed.
-fn blocked(id: &BeadId, block: &Block) -> Record {
+fn blocked(site: &Site, id: &BeadId, block: &Block) -> Record {
     let context = match block {
         Block::Conflicts { base, files } => json!({ "base": base, "conflicts": files }),
         Block::Copy { base, path, .. } => json!({ "base": base, "copy": path }),
-        Block::Check { command, .. } => json!({ "check": command }),
+        Block::Check { command, code, .. } => json!({ "check": command, "check_exit_code": code }),
         Block::Moving { base, .. } => json!({ "base": base }),
     };
     let context = context.as_object().cloned().unwrap_or_default();
     let message = format!("`{id}` cannot be merged: {block}; {}", block.cure(id));
-    Record::refused(1, message, context)
+    let mut record = Record::refused(1, site.mask.text(&message), context);
+    if let (Block::Check { stdout, stderr, .. }, Some(error)) = (block, &mut record.error) {
+        (error.stdout_tail, error.stderr_tail) = (stdout.clone(), stderr.clone());
+    }
+    record
 }

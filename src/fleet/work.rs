@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::exec::Sweep;
 use crate::ids::{Attempt, StepPath};
 use crate::provider::Kind;
-use crate::workflow::plan::{CaptureMode, Require, Runtime, Until};
+use crate::workflow::plan::{CaptureMode, Checks, Require, Runtime, Until};
 use crate::workflow::sandbox::Sandbox;
 
 /// One execution of a child.
@@ -216,7 +216,19 @@ pub struct TreeWork {
     /// The branch that it begins at, where that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
+    /// How long is waited for somebody else who works there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
 }
+
+impl TreeWork {
+    pub fn wait(&self) -> Duration {
+        self.wait_ms.map_or(TREE_WAIT, Duration::from_millis)
+    }
+}
+
+/// How long somebody else in a worktree is waited for, where nobody says.
+pub const TREE_WAIT: Duration = Duration::from_secs(3600);
 
 /// A merge of what was done for a bead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,6 +237,11 @@ pub struct MergeWork {
     pub title: Option<String>,
     /// The digest of what a person approved.
     pub approval: Option<String>,
+    /// What must succeed in the merged tree.
+    pub checks: Checks,
+    pub attempt: Attempt,
+    /// How long others are waited for.
+    pub wait: Duration,
 }
 
 /// A script of a language that has a runtime of its own.

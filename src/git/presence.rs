@@ -120,7 +120,13 @@ pub struct Sight {
 
 impl Watch {
     pub fn new() -> Watch {
-        Watch { this: Process::this(), deaths: DeathWatch::new(LEASE_MS) }
+        Watch::with_lease(LEASE_MS)
+    }
+
+    /// For those who may be silent for longer, because they look after themselves.
+    pub fn with_lease(lease_ms: u64) -> Watch {
+        let lease_ms = lease_ms.max(LEASE_MS);
+        Watch { this: Process::this(), deaths: DeathWatch::new(lease_ms) }
     }
 
     pub fn look(&mut self, dir: &Path, word: &str) -> Sight {

@@ -8,7 +8,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -18,6 +18,7 @@ use super::name::{ClaimName, TaskName};
 use super::status::{CANCELLED, UNREADABLE};
 use super::stock::{First, Stock};
 use super::{Claim, Claimed, End, Ending, FsQueue, Task, Wanted, seal};
+use crate::host;
 
 /// The largest task that is read.
 pub(super) const SIZE_MAX: u64 = 64 << 20;
@@ -120,7 +121,7 @@ impl FsQueue {
     }
 
     fn relist(&self, inbox: &Path, stock: &mut Stock) -> io::Result<()> {
-        let since = Instant::now();
+        let since = host::instant();
         let stuck = self.stuck.of(inbox);
         let mut first = First::default();
         self.scan(inbox, &mut |file| {
@@ -168,7 +169,7 @@ impl FsQueue {
         if stock.doubts.is_empty() {
             return Ok(());
         }
-        let since = Instant::now();
+        let since = host::instant();
         let dir = self.layout.claimed(agent);
         let mut doubts: HashMap<String, ClaimName> =
             stock.doubts.drain(..).map(|name| (name.file(), name)).collect();

@@ -19,6 +19,20 @@ const GROUP: usize = 256;
 impl FsQueue {
     pub(super) fn put_out(&self, tasks: &[Task], still: Still) -> io::Result<Vec<bool>> {
         let mut moves = Vec::with_capacity(tasks.len());
+        let put = self.write_and_put(tasks, still, &mut moves);
+        if put.is_err() {
+            // Those that were put have left their private names; nobody will ask for the others.
+            moves.iter().for_each(|(from, _)| self.drop_half(from));
+        }
+        put
+    }
+
+    fn write_and_put(
+        &self,
+        tasks: &[Task],
+        still: Still,
+        moves: &mut Vec<(PathBuf, PathBuf)>,
+    ) -> io::Result<Vec<bool>> {
         for group in tasks.chunks(GROUP) {
             for task in group {
                 check_name(&task.batch, "a batch")?;
@@ -28,7 +42,7 @@ impl FsQueue {
             moves.extend(self.write_tasks(group)?.into_iter().zip(targets));
         }
         let mut out = Vec::with_capacity(tasks.len());
-        for (task, (from, to)) in tasks.iter().zip(&moves) {
+        for (task, (from, to)) in tasks.iter().zip(moves.iter()) {
             let wanted = still(task)?;
             if wanted {
                 self.put(from, to)?;
@@ -73,14 +87,26 @@ impl FsQueue {
         let files: Vec<(PathBuf, Vec<u8>)> =
             tasks.iter().map(|task| (self.temporary(), document(task))).collect();
         let results = self.disk.write_new(&files, self.durable);
-        let written = files.into_iter().zip(results).map(|((path, bytes), result)| match result {
-            Ok(()) => Ok(path),
-            Err(error) => {
-                self.drop_half(&path);
-                self.write_temporary(&bytes, Some(error))
+        let (mut written, mut fault) = (Vec::with_capacity(files.len()), None);
+        for ((path, bytes), result) in files.into_iter().zip(results) {
+            match result {
+                Ok(()) => written.push(path),
+                Err(error) => {
+                    self.drop_half(&path);
+                    // After one that cannot be written, no other is waited for.
+                    if fault.is_none() {
+                        match self.write_temporary(&bytes, Some(error)) {
+                            Ok(path) => written.push(path),
+                            Err(error) => fault = Some(error),
+                        }
+                    }
+                }
             }
-        });
-        written.collect()
+        }
+        let Some(error) = fault else { return Ok(written) };
+        // All or none: what could be written is nobody's.
+        written.iter().for_each(|path| self.drop_half(path));
+        Err(error)
     }
 
     /// Writes a private file, after an earlier one that failed with `error`. Each try has a new

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -51,10 +51,7 @@ pub struct FsQueue {
     beats: AtomicU64,
 }
 
-/// Locks are held for moments by code that does not panic; if it does, the data is still whole.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
-}
+pub(super) use crate::host::lock;
 
 impl FsQueue {
     /// Opens the queue of a workspace, making its directories. `me` is this process: lower-case
@@ -107,6 +104,11 @@ impl FsQueue {
             layout.results(),
         ];
         dirs.iter().try_for_each(|dir| self.disk.make_dirs(dir))
+    }
+
+    /// The disk that all of it lies on.
+    pub fn disk(&self) -> &dyn Disk {
+        &*self.disk
     }
 
     /// This process's incarnation.

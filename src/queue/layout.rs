@@ -99,6 +99,11 @@ impl Layout {
         self.own("pause")
     }
 
+    /// The turn of runs that change the checkout: one file, whose name says who has it.
+    pub fn checkout(&self) -> PathBuf {
+        self.own("checkout")
+    }
+
     pub fn intake(&self) -> PathBuf {
         self.own("intake")
     }

@@ -8,12 +8,16 @@ use serde_json::{Map, Value};
 
 use super::claim::SIZE_MAX;
 use super::fs::check_name;
-use super::moves::parent;
+use super::moves::{Patience, parent};
 use super::name::{ClaimName, TaskId, TaskName};
 use super::{End, FsQueue, Place, Task, seal};
 use crate::ids;
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
+
+fn unseen(path: &Path) -> io::Error {
+    io::Error::other(format!("`{}` is listed but cannot be read", path.display()))
+}
 
 impl FsQueue {
     pub(super) fn list_agents(&self) -> io::Result<Vec<String>> {
@@ -68,7 +72,15 @@ impl FsQueue {
         name: &ClaimName,
     ) -> io::Result<Option<Map<String, Value>>> {
         check_name(batch, "a batch")?;
-        let bytes = self.read_task_file(&self.layout.end(end, batch).join(name.status()))?;
+        let path = self.layout.end(end, batch).join(name.status());
+        let mut patience = Patience::new(self.patience);
+        let bytes = loop {
+            match self.read_task_file(&path)? {
+                // A cache may remember that there was none.
+                None if self.is_there(&path)? => patience.wait_anyway(unseen(&path))?,
+                read => break read,
+            }
+        };
         Ok(bytes.and_then(|bytes| seal::unseal(&bytes)))
     }
 

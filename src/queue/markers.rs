@@ -6,7 +6,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -17,6 +17,7 @@ use super::name::TaskName;
 use super::status::CANCELLED;
 use super::stock::Pace;
 use super::{End, Ending, FsQueue, Task};
+use crate::host;
 
 /// What was there when somebody looked last.
 #[derive(Default)]
@@ -56,7 +57,7 @@ impl FsQueue {
     pub(super) fn current_marks(&self) -> io::Result<Arc<Seen>> {
         let mut marks = lock(&self.marks);
         if marks.pace.is_due(Duration::ZERO) {
-            let since = Instant::now();
+            let since = host::instant();
             let cancels = self.markers(&self.layout.cancel())?;
             let pauses = self.markers(&self.layout.pause())?;
             marks.seen = Arc::new(Seen { cancels, pauses });

@@ -24,6 +24,7 @@ mod status;
 mod stock;
 #[cfg(test)]
 mod tests;
+pub mod turn;
 mod volume;
 pub mod watch;
 
@@ -36,6 +37,7 @@ pub use fs::FsQueue;
 pub use layout::Layout;
 pub use lost::VolumeFault;
 pub use name::{ClaimName, TaskId, TaskName};
+pub use turn::{Turn, TurnHolder};
 pub use volume::{fault_of, has_queue};
 
 /// What is put into an inbox.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use super::{Ending, FsQueue};
+use crate::host;
 
 /// What a volume says that does not answer just now.
 const TRANSIENT: [Errno; 20] = [
@@ -51,7 +52,7 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn new(total: Duration) -> Self {
-        Patience { until: Instant::now() + total, next: Duration::from_millis(1) }
+        Patience { until: host::instant() + total, next: Duration::from_millis(1) }
     }
 
     /// Waits if `error` may pass; gives it back if it will not or has taken too long.
@@ -61,10 +62,10 @@ impl Patience {
 
     /// Waits, whatever the error; gives it back when it has taken too long.
     pub(super) fn wait_anyway(&mut self, error: io::Error) -> io::Result<()> {
-        if Instant::now() >= self.until {
+        if host::instant() >= self.until {
             return Err(error);
         }
-        std::thread::sleep(self.next);
+        host::nap(self.next);
         self.next = (self.next * 2).min(Duration::from_millis(250));
         Ok(())
     }

@@ -5,6 +5,9 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::path::Path;
+
+use serde_json::{Map, Value};
 
 use super::claim::Found;
 use super::moves::is_transient;
@@ -72,7 +75,8 @@ impl FsQueue {
             Found::Gone => return Ok(None),
         };
         for end in [End::Processed, End::Failed, End::Cancelled] {
-            if self.read_status(end, &claim.task.batch, name)?.is_some() {
+            let status = self.read_status(end, &claim.task.batch, name)?;
+            if status.is_some_and(|status| is_of(&status, &claim)) {
                 let ending = self.finish_forward(&claim, end)?;
                 return Ok(if_ours(ending, Reaped::Finished { name: name.clone(), end }));
             }
@@ -116,13 +120,32 @@ impl FsQueue {
             is_theirs(worker).then(|| file.to_owned())
         })?;
         for file in &left {
-            match self.disk.remove(&self.layout.tmp().join(file)) {
+            match self.remove_left(&self.layout.tmp().join(file)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
         }
         Ok(left.len())
     }
+
+    /// Removes a file, or a directory of files.
+    pub(super) fn remove_left(&self, path: &Path) -> io::Result<()> {
+        match self.disk.remove(path) {
+            Err(error) if error.kind() == io::ErrorKind::IsADirectory => {}
+            removed => return removed,
+        }
+        for file in self.disk.list(path)? {
+            self.disk.remove(&path.join(file))?;
+        }
+        self.disk.remove_dir(path)
+    }
+}
+
+/// Whether a status carries the ticket of a claimed task. One that does not was put there by a
+/// stranger, and ends nothing.
+fn is_of(status: &Map<String, Value>, claim: &Claim) -> bool {
+    let ticket = |of: &Map<String, Value>| of.get("ticket").filter(|t| !t.is_null()).cloned();
+    ticket(status) == ticket(&claim.task.document)
 }
 
 /// What was done, unless somebody else did it.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::fs::lock;
 use super::moves::parent;
 use super::name::{ClaimName, TaskName};
+use crate::host;
 
 /// How many names are kept of a listing: the first in the order of claims.
 const KEPT: usize = 65_536;
@@ -31,11 +32,11 @@ impl Pace {
     /// Whether to look again: what was seen is older than `fresh`, and looking would not take
     /// more than its share of the time.
     pub(super) fn is_due(&self, fresh: Duration) -> bool {
-        self.last.is_none_or(|(at, took)| at.elapsed() > fresh.max(took * SHARE))
+        self.last.is_none_or(|(at, took)| host::since(at) > fresh.max(took * SHARE))
     }
 
     pub(super) fn looked(&mut self, since: Instant) {
-        self.last = Some((Instant::now(), since.elapsed()));
+        self.last = Some((host::instant(), host::since(since)));
     }
 
     /// What was seen does not count any more.
@@ -97,14 +98,15 @@ pub(super) struct Stuck(Mutex<HashMap<PathBuf, Instant>>);
 impl Stuck {
     pub(super) fn add(&self, path: PathBuf) {
         let mut stuck = lock(&self.0);
-        stuck.retain(|_, at| at.elapsed() < STUCK);
-        stuck.insert(path, Instant::now());
+        stuck.retain(|_, at| host::since(*at) < STUCK);
+        stuck.insert(path, host::instant());
     }
 
     /// Which files of a directory these are.
     pub(super) fn of(&self, dir: &Path) -> HashSet<String> {
         let stuck = lock(&self.0);
-        let here = stuck.iter().filter(|(path, at)| at.elapsed() < STUCK && parent(path) == dir);
+        let here =
+            stuck.iter().filter(|(path, at)| host::since(**at) < STUCK && parent(path) == dir);
         here.filter_map(|(path, _)| Some(path.file_name()?.to_str()?.to_owned())).collect()
     }
 }

@@ -7,6 +7,7 @@ mod errors;
 mod files;
 mod races;
 mod tricks;
+mod turns;
 
 use std::io;
 use std::path::Path;
@@ -33,7 +34,7 @@ fn task(number: u64, priority: u8) -> Task {
 }
 
 fn done() -> Map<String, Value> {
-    object(json!({ "success": true }))
+    object(json!({ "success": true, "ticket": "secret" }))
 }
 
 /// Opens a queue that is durable on the simulated disk. On the real one that only takes time,

@@ -43,6 +43,8 @@ enum Line {
 }
 
 const SUM_LEN: usize = 8;
+/// The greatest number that an event can have.
+pub const LAST_SEQ: u64 = u64::MAX / 2;
 /// `,"sum":"01234567"}` without the newline.
 const TRAILER_LEN: usize = 8 + SUM_LEN + 2;
 
@@ -69,7 +71,11 @@ fn decode(line: &[u8]) -> Line {
     if trailer != format!(",\"sum\":\"{}\"}}", sum(head)).as_bytes() {
         return Line::Bad;
     }
-    serde_json::from_slice(line).map_or(Line::Foreign, |entry| Line::Good(Box::new(entry)))
+    match serde_json::from_slice::<Entry>(line) {
+        // No run gets that far; one could not go on from there.
+        Ok(entry) if entry.seq <= LAST_SEQ => Line::Good(Box::new(entry)),
+        _ => Line::Foreign,
+    }
 }
 
 /// Reads a journal as far as it can be believed.
@@ -104,7 +110,7 @@ pub fn read(bytes: &[u8]) -> Journal {
 impl Journal {
     /// Whether an entry follows the last one: a gap means that something is missing.
     fn is_next(&self, entry: &Entry) -> bool {
-        self.entries.last().is_none_or(|last| entry.seq == last.seq + 1)
+        self.entries.last().is_none_or(|last| last.seq.checked_add(1) == Some(entry.seq))
     }
 }
 

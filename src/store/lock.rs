@@ -13,10 +13,21 @@ use crate::disk::faulty::has_locks;
 /// Somebody who only looks whether a run is held keeps the lock for moments.
 const LOOKED_AT: [Duration; 5] = [Duration::from_millis(5); 5];
 
+/// Locked by whoever changes what is in the workspace.
+const CHECKOUT: &str = ".orchestrate/checkout.lock";
+
 /// A held lock. The kernel lets go of it when the process ends, however it ends. Nothing, where
 /// the volume has no locks.
 #[derive(Debug)]
-pub struct RunLock(#[expect(dead_code, reason = "held, not read")] Option<File>);
+pub struct RunLock(#[expect(dead_code, reason = "held, not read")] Option<Held>);
+
+/// What the kernel holds a lock by.
+#[derive(Debug)]
+enum Held {
+    File(#[expect(dead_code, reason = "held, not read")] File),
+    #[cfg(test)]
+    Simulated(#[expect(dead_code, reason = "held, not read")] crate::host::Lock),
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -28,13 +39,26 @@ pub enum LockError {
 
 /// Takes the lock of a run, or says who has it.
 pub fn take(root: &Path) -> Result<RunLock, LockError> {
+    #[cfg(test)]
+    if crate::host::is_simulated() {
+        return take_simulated(&root.join(DEFINITION));
+    }
     // Writable, because a network file system gives an exclusive lock on nothing less.
     take_file(OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?)
 }
 
+#[cfg(test)]
+fn take_simulated(path: &Path) -> Result<RunLock, LockError> {
+    crate::disk::machine().read(path)?;
+    match crate::host::try_lock(path) {
+        Ok(lock) => Ok(RunLock(Some(Held::Simulated(lock)))),
+        Err(pid) => Err(LockError::Held { owner: Holder { pid: Some(pid) }.to_string() }),
+    }
+}
+
 /// Takes the lock of a workspace for a run that changes what is in it, or says who has it.
 pub fn take_checkout(workspace: &Path) -> Result<RunLock, LockError> {
-    let path = workspace.join(".orchestrate/checkout.lock");
+    let path = workspace.join(CHECKOUT);
     std::fs::create_dir_all(path.parent().unwrap_or(workspace))?;
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     or_none(take_file(open?))
@@ -47,7 +71,7 @@ fn take_file(file: File) -> Result<RunLock, LockError> {
             return Err(io::Error::from(nix::errno::Errno::ENOLCK).into());
         }
         match fs4::FileExt::try_lock(&file) {
-            Ok(()) => return Ok(RunLock(Some(file))),
+            Ok(()) => return Ok(RunLock(Some(Held::File(file)))),
             Err(fs4::TryLockError::WouldBlock) => {}
             Err(fs4::TryLockError::Error(error)) => return Err(error.into()),
         }
@@ -96,7 +120,16 @@ impl std::fmt::Display for Holder {
 
 /// Who holds a run's lock, if anybody does.
 pub fn held_by(root: &Path) -> Option<Holder> {
-    let file = File::open(root.join(DEFINITION)).ok()?;
+    holder_of(&root.join(DEFINITION))
+}
+
+/// Who holds the lock of a workspace, if anybody does.
+pub fn checkout_held_by(workspace: &Path) -> Option<Holder> {
+    holder_of(&workspace.join(CHECKOUT))
+}
+
+fn holder_of(path: &Path) -> Option<Holder> {
+    let file = File::open(path).ok()?;
     if let Some(pid) = pid_of_holder(&file) {
         return Some(Holder { pid: Some(pid) });
     }

@@ -413,6 +413,9 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
             head.schema_version
         ));
     }
+    if head.journal_seq > super::journal::LAST_SEQ {
+        return Err(format!("its journal_seq is {}, which no run gets to", head.journal_seq));
+    }
     let sequential = plan.root.edges.is_none();
     if sequential && head.status == RunStatus::Running && head.cursor.is_none() {
         return Err("it is `running`, but its `cursor` names no step".to_owned());

@@ -103,6 +103,9 @@ impl Disk for Faulty {
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.disk.remove(path)
     }
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.remove_dir(dir)
+    }
 }
 
 struct World {

@@ -7,35 +7,39 @@
 //! who drives it: what its last owner wrote down before it died is not taken for what is.
 
 mod gates;
+mod last;
 mod members;
+mod memory;
 mod runs;
 mod spent;
 mod tasks;
+mod turns;
 mod why;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::fleet::Config;
 use crate::fleet::free::made_at;
-use crate::fleet::intake::is_dropped;
 use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
 use crate::ids::RunId;
-use crate::queue::{End, FsQueue, Layout, Place, Queue};
+use crate::queue::{End, FsQueue, Layout, Place, Queue, TurnHolder};
 use crate::store;
 use crate::time::{Clock, SystemClock, Time};
 use crate::workspace::Workspace;
 
 pub use gates::{Gate, gates_in, gates_of, that_may_ask};
+pub use last::last_said;
 pub use members::{Life, Members, WorkerView};
+pub use memory::Memory;
 pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView};
 pub use spent::{RunSpent, of_step as step_spent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
@@ -57,6 +61,10 @@ pub struct Board {
     config: Config,
     /// Where the tasks of runs are that wait for a coordinator or are held by one.
     runs: HashMap<String, Place>,
+    /// What was seen before.
+    memory: Arc<Memory>,
+    /// The run of a fleet that took its turn to change the checkout, and gave it up not yet.
+    turn: Option<TurnHolder>,
     pub now: Time,
 }
 
@@ -87,19 +95,56 @@ impl Board {
         beat: Duration,
         config: Config,
     ) -> io::Result<Board> {
-        let parked = parking::look(workspace.root()).unwrap_or_default();
-        let (mut members, mut runs) = (Members::default(), HashMap::new());
-        if let Some(queue) = &queue {
+        let watch = |queue: &FsQueue, holders| Members::look(queue, holders, beat);
+        Board::look_by(workspace, state_dir, queue, config, Arc::default(), watch)
+    }
+
+    /// Looks again, which costs little where nothing has changed. Nobody is watched: a beat is
+    /// compared with what was seen of it before.
+    pub fn look_again(
+        workspace: Workspace,
+        state_dir: &Path,
+        queue: Option<Arc<FsQueue>>,
+        beat: Duration,
+        config: Config,
+        memory: &Arc<Memory>,
+    ) -> io::Result<Board> {
+        let recall = |queue: &FsQueue, holders| Members::recall(queue, holders, beat, memory);
+        Board::look_by(workspace, state_dir, queue, config, memory.clone(), recall)
+    }
+
+    fn look_by(
+        workspace: Workspace,
+        state_dir: &Path,
+        queue: Option<Arc<FsQueue>>,
+        config: Config,
+        memory: Arc<Memory>,
+        members: impl FnOnce(&FsQueue, BTreeSet<String>) -> io::Result<Members>,
+    ) -> io::Result<Board> {
+        let mut board = Board {
+            parked: parking::look(workspace.root()).unwrap_or_default(),
+            config,
+            workspace,
+            state_dir: state_dir.to_owned(),
+            queue,
+            members: Members::default(),
+            runs: HashMap::new(),
+            memory,
+            turn: None,
+            now: SystemClock.now(),
+        };
+        if let Some(queue) = &board.queue {
             let mut holders = BTreeSet::new();
             for agent in queue.agents()? {
                 holders.extend(queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
             }
-            members = Members::look(queue, holders, beat)?;
-            runs = run_task::out(queue)?;
+            board.members = members(queue, holders)?;
+            let mut known = board.memory.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            board.turn = queue.turn()?.holder;
+            board.runs = run_task::out_known(queue, &mut known)?;
         }
-        let state_dir = state_dir.to_owned();
-        let now = SystemClock.now();
-        Ok(Board { workspace, state_dir, queue, members, parked, config, runs, now })
+        board.now = SystemClock.now();
+        Ok(board)
     }
 
     pub fn workspace(&self) -> &Workspace {
@@ -125,26 +170,21 @@ impl Board {
         let entries = std::fs::read_dir(inboxes).into_iter().flatten().flatten();
         let named = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let view = |agent: String| {
-            let dropped = self.dropped(&agent);
+            let inbox = Layout::new(self.workspace.root()).inbox(&agent);
+            let dropped = memory::dropped_in(&inbox);
             let (waiting, claimed, workers) = (0, 0, 0);
             InboxView { agent, waiting, claimed, dropped, workers, paused: None, oldest_at: None }
         };
         named.map(view).filter(|inbox| inbox.dropped > 0).collect()
     }
 
-    fn dropped(&self, agent: &str) -> usize {
-        let inbox = Layout::new(self.workspace.root()).inbox(agent);
-        let entries = std::fs::read_dir(inbox).into_iter().flatten().flatten();
-        entries.filter(|entry| is_dropped(&entry.file_name())).count()
-    }
-
     fn inbox(&self, queue: &FsQueue, agent: String) -> io::Result<InboxView> {
-        let waiting = queue.waiting(&agent)?;
+        let waiting = self.memory.waiting(queue, &agent)?;
         Ok(InboxView {
-            oldest_at: waiting.iter().map(|name| made_at(&name.id)).min(),
-            waiting: waiting.len(),
+            oldest_at: waiting.names.iter().map(|name| made_at(&name.id)).min(),
+            waiting: waiting.names.len(),
             claimed: queue.claims(&agent)?.len(),
-            dropped: self.dropped(&agent),
+            dropped: waiting.dropped,
             workers: self.members.serving(&agent).count(),
             paused: queue.paused(&agent)?.map(|reason| one_line(&reason)),
             agent,
@@ -154,7 +194,10 @@ impl Board {
     /// How many tasks lie in `failed/`.
     pub fn failed(&self) -> io::Result<usize> {
         let Some(queue) = &self.queue else { return Ok(0) };
-        let count = |batch: &String| Ok(queue.ended(End::Failed, batch)?.len());
+        let count = |batch: &String| {
+            let dir = queue.layout.end(End::Failed, batch);
+            self.memory.count(&dir, || Ok(queue.ended(End::Failed, batch)?.len()))
+        };
         queue.batches(End::Failed)?.iter().map(count).sum()
     }
 

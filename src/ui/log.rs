@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -18,6 +19,9 @@ use crate::time::{Clock, SystemClock};
 
 /// The open log of the run that this process drives.
 static RUN_LOG: Mutex<Option<RunLog>> = Mutex::new(None);
+
+/// Nothing is shown, because something else has the screen.
+static HUSHED: AtomicBool = AtomicBool::new(false);
 
 struct RunLog {
     file: File,
@@ -36,6 +40,11 @@ pub fn set_up(shown: Level, kept: Level) {
     let _ = tracing_subscriber::registry().with(Lines { shown, kept }).try_init();
 }
 
+/// Lets nothing be shown as long as something else has the screen. Lines are kept as ever.
+pub fn hush(on: bool) {
+    HUSHED.store(on, Ordering::SeqCst);
+}
+
 /// Begins to keep lines in a run's log.
 pub fn keep_in(root: &Path, trace: Option<String>, mask: Mask) -> std::io::Result<()> {
     let path = root.join("logs").join("orchestrator.log");
@@ -43,6 +52,11 @@ pub fn keep_in(root: &Path, trace: Option<String>, mask: Mask) -> std::io::Resul
     *RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner()) =
         Some(RunLog { file, trace, mask });
     Ok(())
+}
+
+/// Ends to keep lines: the run is somebody else's now.
+pub fn keep_no_more() {
+    *RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner()) = None;
 }
 
 impl<S: Subscriber> Layer<S> for Lines {
@@ -59,7 +73,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         if level <= self.kept {
             keep(level, &line.0);
         }
-        if level <= self.shown {
+        if level <= self.shown && !HUSHED.load(Ordering::SeqCst) {
             let label = match level {
                 Level::ERROR => "error: ",
                 Level::WARN => "warning: ",

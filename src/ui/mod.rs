@@ -7,5 +7,8 @@ mod log;
 mod metrics;
 mod progress;
 pub mod report;
+mod rows;
+pub mod serve;
 mod text;
+mod top;
 pub mod web;

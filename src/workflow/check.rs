@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::fields::{Fields, Findings, suggest};
+use super::lint;
 use super::plan::{Action, Block, CaptureMode, Each, Items, Param, Step, Target, When};
 use super::problem::{Place, Problem};
 use super::steps::{Reading, Visible};
@@ -252,7 +253,8 @@ pub fn fall_through(findings: &Findings, block: &Block, node: &Node) {
                     block.steps[index].name, before.name
                 ))
                 .at(place)
-                .hint(format!("give `{}` an `on: {{ success: {{ goto: … }} }}`", before.name)),
+                .hint(format!("give `{}` an `on: {{ success: {{ goto: … }} }}`", before.name))
+                .lint(lint::FALL_THROUGH),
             );
         }
     }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use super::lint;
 use super::plan::Version;
 use super::problem::{Place, Problem, nearest};
 use super::shape::Table;
@@ -193,7 +194,7 @@ impl<'a> Fields<'a> {
             let days = millis / DAY_MS;
             let message = format!("`{key}` of {} is {days:.1} days long", self.what);
             let problem = Problem::warning(message).at(node.place);
-            self.findings.add(problem.hint("it counts milliseconds"));
+            self.findings.add(problem.hint("it counts milliseconds").lint(lint::LONG_TIMEOUT));
         }
         Some(std::time::Duration::from_secs_f64(millis / 1000.0))
     }
@@ -261,6 +262,20 @@ impl<'a> Fields<'a> {
             }
         }
         Some(texts)
+    }
+
+    /// A list of commands for the shell, of which none is blank. One may stand alone.
+    pub fn commands(&self, key: &str) -> Option<Vec<String>> {
+        let texts = match self.get(key)?.value {
+            Value::Text(_) => vec![(self.text(key)?, self.get(key)?.place)],
+            _ => self.texts(key)?,
+        };
+        for (text, place) in &texts {
+            if text.trim().is_empty() {
+                self.findings.error(*place, format!("a command of `{key}` is empty"));
+            }
+        }
+        Some(texts.into_iter().map(|(text, _)| text.to_owned()).collect())
     }
 
     pub fn template(&self, key: &str) -> Option<Template> {

@@ -189,10 +189,7 @@ fn read_step(reading: &Reading, node: &Node, depth: usize) -> Option<Step> {
         Kind::Agent => agent(reading, &fields),
         Kind::Script => script(&fields),
         Kind::Loop => repeated(reading, &fields, depth),
-        Kind::Merge => {
-            let review = fields.boolean("require_review").unwrap_or(true);
-            Some(Step::new("", Action::Merge { review }))
-        }
+        Kind::Merge => Some(merge(reading, &fields)),
     };
     let blocks = [("continue", OnFail::Continue), ("block", OnFail::Block)];
     let on_fail = Some(fields.choice("on_fail", &blocks).unwrap_or(OnFail::Block));
@@ -291,6 +288,15 @@ fn repeated(reading: &Reading, fields: &Fields, depth: usize) -> Option<Step> {
     let block = read_block(reading, steps, &format!("`steps` of {}", fields.what), depth + 1)?;
     let rounds = Rounds { block, kind: RoundsKind::Steps { on_most }, most: most? as u32 };
     Some(Step { timeout, ..Step::new("", Action::Rounds(rounds)) })
+}
+
+/// A merge. Checks of its own take the place of those of the settings.
+fn merge(reading: &Reading, fields: &Fields) -> Step {
+    let mut checks = reading.configured.checks();
+    checks.commands = fields.commands("checks").unwrap_or(checks.commands);
+    checks.timeout = fields.duration("check_timeout", "").unwrap_or(checks.timeout);
+    let review = fields.boolean("require_review").unwrap_or(true);
+    Step::new("", Action::Merge { review, checks })
 }
 
 /// A condition, which must come to true, false or a number.

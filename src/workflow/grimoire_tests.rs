@@ -78,7 +78,7 @@ steps:
     let c = &rounds.block.steps[0];
     assert_eq!((c.timeout, c.exit_loop), (Some(Duration::from_secs(300)), true));
     assert_eq!(c.on_fail, Some(OnFail::Continue));
-    assert!(matches!(m.action, Action::Merge { review: true }));
+    assert!(matches!(m.action, Action::Merge { review: true, .. }));
     let names: Vec<_> = plan.spells.iter().map(|mention| mention.what.clone()).collect();
     let spell = |name: &str| Mentioned::Spell(name.into());
     assert_eq!(names, [spell("implement"), Mentioned::SystemPrompt(None), spell("review")]);

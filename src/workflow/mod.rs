@@ -12,7 +12,9 @@ pub mod grimoire;
 mod grimoire_names;
 #[cfg(test)]
 mod grimoire_tests;
+pub mod lint;
 mod nodes;
+pub mod nodes_commands;
 mod nodes_graph;
 mod nodes_keys;
 mod nodes_modes;
@@ -37,7 +39,7 @@ pub use plan::Plan;
 pub use problem::{Place, Problem, Severity};
 pub use settings::{ConfigLayer, read_config};
 
-use plan::Provider;
+use plan::{Checks, Provider};
 
 /// A plan, and what its author should know about it.
 #[derive(Debug)]
@@ -59,6 +61,11 @@ pub trait Configured {
     /// Whether an agent is asked once more that does not say how its work went.
     fn contract_repair(&self) -> bool {
         false
+    }
+
+    /// What must succeed in a merged tree, where a merge says nothing of its own.
+    fn checks(&self) -> Checks {
+        Checks::default()
     }
 }
 

@@ -11,6 +11,9 @@ use super::yaml::{Node, Value};
 use crate::ids::name_fault;
 use crate::template::nodes::{NodeText, Piece};
 
+/// After so many suggestions nobody reads them any more.
+const SUGGESTIONS: usize = 20;
+
 /// The ids of all nodes.
 pub struct Ids {
     pub by_name: HashMap<String, usize>,
@@ -24,6 +27,11 @@ pub fn id(node: &Node) -> Option<&str> {
 }
 
 impl Ids {
+    /// The ids of a workflow that was read before.
+    pub fn known(by_name: HashMap<String, usize>) -> Ids {
+        Ids { by_name, suggestions: Cell::new(SUGGESTIONS) }
+    }
+
     /// Collects the ids; reports those that are none, stand twice, or cannot be referred to.
     pub fn collect(findings: &Findings, nodes: &[Node]) -> Ids {
         let mut by_name = HashMap::new();
@@ -60,7 +68,7 @@ impl Ids {
             }
             by_name.entry(id.to_owned()).or_insert(index);
         }
-        Ids { by_name, suggestions: Cell::new(20) }
+        Ids::known(by_name)
     }
 
     /// Adds the id that was perhaps meant. After many of them nobody reads them any more, and each

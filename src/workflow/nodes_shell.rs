@@ -22,6 +22,10 @@ pub enum Spot {
     /// A here-document in which nothing is expanded, up to this line.
     HereText(String),
     Comment,
+    /// What bash reckons with, and executes commands in; whether in double quotes.
+    Arithmetic {
+        quoted: bool,
+    },
 }
 
 impl Spot {
@@ -31,6 +35,7 @@ impl Spot {
             Spot::Single => "in single quotes",
             Spot::HereDocument | Spot::HereText(_) => "in a here-document",
             Spot::Comment => "in a comment",
+            Spot::Arithmetic { .. } => "in arithmetic",
         }
     }
 }
@@ -41,6 +46,9 @@ enum Inside {
     Parentheses,
     Backticks,
     Double,
+    Arithmetic,
+    /// Parentheses of its own in there.
+    Nested,
 }
 
 /// Stands for a reference in what is scanned.
@@ -49,7 +57,9 @@ const MARK: u8 = 0;
 /// The references of a script that are no words of their own.
 pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
     let spots = spots(script);
-    script.refs().zip(spots).filter_map(|(reference, spot)| Some((reference, spot?))).collect()
+    let misplaced = |spot: &Spot| !matches!(spot, Spot::Arithmetic { .. });
+    let each = script.refs().zip(spots);
+    each.filter_map(|(reference, spot)| Some((reference, spot.filter(misplaced)?))).collect()
 }
 
 /// Where each reference of a script stands; nothing, where it is a word of its own.
@@ -99,6 +109,8 @@ struct Scanner<'a> {
     inside: Vec<Inside>,
     /// One for each mark so far.
     spots: Vec<Option<Spot>>,
+    /// Where the parenthesis is closed that is opened here, as far as brackets alone tell.
+    closed: HashMap<usize, usize>,
     /// Where the last line of each text begins, without the tabs before it.
     last_lines: HashMap<&'a [u8], usize>,
     /// The here-documents that begin after this line, and whether nothing is expanded in them.
@@ -114,7 +126,7 @@ impl<'a> Scanner<'a> {
             begin += line.len() + 1;
         }
         let (inside, spots, pending) = (Vec::new(), Vec::new(), Vec::new());
-        Scanner { text, at: 0, inside, spots, last_lines, pending }
+        Scanner { text, at: 0, inside, spots, closed: pairs(text), last_lines, pending }
     }
 
     fn scan(mut self) -> Vec<Option<Spot>> {
@@ -123,7 +135,10 @@ impl<'a> Scanner<'a> {
             let next = self.text.get(self.at + 1).copied();
             self.at += 1;
             match byte {
-                MARK => self.spots.push(double.then_some(Spot::Double)),
+                MARK => {
+                    let spot = self.spot(double);
+                    self.spots.push(spot);
+                }
                 b'\\' => {
                     // What is escaped is no sign; a reference is one all the same.
                     self.at += usize::from(next.is_some_and(|byte| byte != MARK));
@@ -136,14 +151,31 @@ impl<'a> Scanner<'a> {
                     self.at += 1;
                     self.skip_escaped();
                 }
+                b'$' if next == Some(b'(') && self.is_arithmetic(self.at) => {
+                    self.at += 2;
+                    self.inside.push(Inside::Arithmetic);
+                }
                 b'$' if next == Some(b'(') => {
                     self.at += 1;
                     self.inside.push(Inside::Parentheses);
                 }
                 _ if double => {}
                 b'\'' => self.skip_to(b'\'', Spot::Single),
+                b'(' if self.is_arithmetic(self.at - 1) => {
+                    self.at += 1;
+                    self.inside.push(Inside::Arithmetic);
+                }
+                b'(' if self.is_reckoned() => self.inside.push(Inside::Nested),
                 b'(' => self.inside.push(Inside::Parentheses),
-                b')' if self.inside.last() == Some(&Inside::Parentheses) => _ = self.inside.pop(),
+                b')' if self.inside.last() == Some(&Inside::Arithmetic) => {
+                    self.at += usize::from(next == Some(b')'));
+                    self.inside.pop();
+                }
+                b')' if self.inside.last() == Some(&Inside::Parentheses)
+                    || self.inside.last() == Some(&Inside::Nested) =>
+                {
+                    self.inside.pop();
+                }
                 b'#' if self.begins_word() => {
                     self.skip_to(b'\n', Spot::Comment);
                     self.here_documents();
@@ -154,6 +186,42 @@ impl<'a> Scanner<'a> {
             }
         }
         self.spots
+    }
+
+    /// Whether the parenthesis at a place and the next one are closed as a pair, too.
+    fn is_arithmetic(&self, at: usize) -> bool {
+        let closed = |at: usize| self.closed.get(&at).copied();
+        self.text.get(at..at + 2) == Some(b"((")
+            && closed(at).is_some_and(|end| closed(at + 1) == Some(end - 1))
+    }
+
+    /// Whether what stands at the cursor is an arithmetic expression.
+    fn is_reckoned(&self) -> bool {
+        let around = self.inside.iter().rev().find(|inside| **inside != Inside::Double);
+        matches!(around, Some(Inside::Arithmetic | Inside::Nested))
+    }
+
+    /// What a mark before the cursor is in.
+    fn spot(&self, double: bool) -> Option<Spot> {
+        if self.is_reckoned() || self.is_compared() {
+            return Some(Spot::Arithmetic { quoted: double });
+        }
+        double.then_some(Spot::Double)
+    }
+
+    /// Whether the mark before the cursor is compared as a number in `[[ … ]]`.
+    fn is_compared(&self) -> bool {
+        const NEAR: usize = 256;
+        let part = |byte: &u8| b" \t\"".contains(byte);
+        let before = &self.text[self.at.saturating_sub(NEAR)..self.at - 1];
+        let after = &self.text[self.at..self.text.len().min(self.at + NEAR)];
+        let skip = after.iter().take_while(|byte| part(byte)).count();
+        let end = before.len() - before.iter().rev().take_while(|byte| part(byte)).count();
+        let is = |word: &[u8]| COMPARISONS.iter().any(|one| word == one.as_bytes());
+        let near = end.checked_sub(3).is_some_and(|from| is(&before[from..end]))
+            || after.get(skip..skip + 3).is_some_and(is);
+        let last = |sign: &[u8]| before.windows(2).rposition(|two| two == sign);
+        near && last(b"[[").is_some_and(|open| last(b"]]").is_none_or(|close| close < open))
     }
 
     /// Goes behind the next `end`; what is referred to until there is in that spot.
@@ -239,6 +307,22 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// How numbers are compared in `[[ … ]]`.
+const COMPARISONS: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
+
+/// Every opening parenthesis with its closing one.
+fn pairs(text: &[u8]) -> HashMap<usize, usize> {
+    let (mut open, mut pairs) = (Vec::new(), HashMap::new());
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            b'(' => open.push(at),
+            b')' => pairs.extend(open.pop().map(|begin| (begin, at))),
+            _ => {}
+        }
+    }
+    pairs
+}
+
 /// A line without the tabs before it.
 fn bare(line: &[u8]) -> &[u8] {
     &line[line.iter().position(|byte| *byte != b'\t').unwrap_or(line.len())..]
@@ -265,6 +349,7 @@ mod tests {
                 Spot::HereDocument => 'H',
                 Spot::HereText(_) => 'T',
                 Spot::Comment => 'C',
+                Spot::Arithmetic { .. } => 'A',
             };
             format!("{}{spot}", reference.node)
         });
@@ -294,6 +379,35 @@ mod tests {
             ("echo x\\ #\"$a.output\"", "aD"),
         ] {
             assert_eq!(misplaced_in(script), wanted, "{script}");
+        }
+    }
+
+    #[test]
+    fn what_is_reckoned_with_is_found() {
+        let found = |script: &str| -> String {
+            let letter = |spot: Option<Spot>| match spot {
+                None => 'w',
+                Some(Spot::Arithmetic { quoted: true }) => 'Q',
+                Some(Spot::Arithmetic { quoted: false }) => 'A',
+                Some(_) => 'x',
+            };
+            spots(&NodeText::parse(script)).into_iter().map(letter).collect()
+        };
+        for (script, wanted) in [
+            ("echo $(( $a.output + 1 )) $b.output", "Aw"),
+            ("echo \"$(( ($a.output) * 2 ))\" \"$b.output\"", "Ax"),
+            ("echo $(( \"$a.output\" )) $b.output", "Qw"),
+            ("(( $a.output > 3 )) && echo $b.output", "Aw"),
+            ("((n += $a.output))\n(echo $b.output)", "Aw"),
+            ("echo $((echo $a.output) | cat) $b.output", "ww"),
+            ("((cd x; ls $a.output) ; echo $b.output)", "ww"),
+            ("echo $(( $(echo $a.output) + $b.output ))", "wA"),
+            ("[[ $a.output -gt 5 ]] && echo $b.output", "Aw"),
+            ("[[ -n $a.output && 5 -le \"$b.output\" ]]; echo $c.output", "wQw"),
+            ("[[ x ]]; [ $a.output -gt 5 ]", "w"),
+            ("echo $(( 1 + 2", ""),
+        ] {
+            assert_eq!(found(script), wanted, "{script}");
         }
     }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::fields::{Fields, Findings};
+use super::lint;
 use super::nodes_graph::{self as graph, Ids};
 use super::nodes_shell as shell;
 use super::plan::{Action, Step};
@@ -78,24 +79,27 @@ pub fn mention<'r>(
 
 fn tell_variables(findings: &Findings, text: &NodeText, used: Use, what: &str, place: Place) {
     let vars: BTreeSet<Var> = text.vars().collect();
-    for var in vars {
-        let looped = matches!(used, Use::LoopPrompt | Use::UntilBash);
-        match (used, var) {
-            (Use::Message, _) => findings.add(
-                Problem::warning(format!("`{var}` is not replaced in {what}"))
-                    .at(place)
-                    .hint("there, only what nodes gave is put in: `$id.output`"),
-            ),
-            (_, Var::LoopUserInput | Var::LoopPrevOutput) if !looped => {
-                let message = format!("`{var}` is empty in {what}: only a `loop` has it");
-                findings.warn(place, message);
-            }
-            (_, Var::RejectionReason) if used != Use::RejectPrompt => {
-                let message = format!("`{var}` is empty in {what}: only `on_reject` has it");
-                findings.warn(place, message);
-            }
-            _ => {}
+    vars.into_iter().for_each(|var| tell_variable(findings, var, used, what, place));
+}
+
+/// Tells of a variable that is nothing where it stands.
+pub fn tell_variable(findings: &Findings, var: Var, used: Use, what: &str, place: Place) {
+    let looped = matches!(used, Use::LoopPrompt | Use::UntilBash);
+    match (used, var) {
+        (Use::Message, _) => findings.add(
+            Problem::warning(format!("`{var}` is not replaced in {what}"))
+                .at(place)
+                .hint("there, only what nodes gave is put in: `$id.output`"),
+        ),
+        (_, Var::LoopUserInput | Var::LoopPrevOutput) if !looped => {
+            let message = format!("`{var}` is empty in {what}: only a `loop` has it");
+            findings.warn(place, message);
         }
+        (_, Var::RejectionReason) if used != Use::RejectPrompt => {
+            let message = format!("`{var}` is empty in {what}: only `on_reject` has it");
+            findings.warn(place, message);
+        }
+        _ => {}
     }
 }
 
@@ -142,7 +146,8 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
             "it is one quoted word by itself, and other programs that read this language may run \
              what is in it: write `value={reference}` and then \"$value\""
         );
-        findings.add(Problem::warning(message).at(place).hint(hint));
+        let problem = Problem::warning(message).at(place).hint(hint);
+        findings.add(problem.lint(lint::QUOTED_REFERENCE));
     }
 }
 

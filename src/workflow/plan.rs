@@ -406,7 +406,22 @@ pub enum Action {
     /// Ends the run.
     Cancel { reason: NodeText },
     /// Merges what was done for a work item, perhaps after a person has looked at it.
-    Merge { review: bool },
+    Merge { review: bool, checks: Checks },
+}
+
+/// What must succeed in a merged tree before it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checks {
+    /// Commands of the shell, in order.
+    pub commands: Vec<String>,
+    /// How long each of them may take.
+    pub timeout: Duration,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Checks { commands: Vec::new(), timeout: Duration::from_secs(30 * 60) }
+    }
 }
 
 /// A shell script, in either language that has them.

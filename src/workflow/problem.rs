@@ -30,6 +30,8 @@ pub struct Problem {
     pub elsewhere: Option<(Arc<str>, Arc<str>)>,
     /// Its place within a text that is a value of the file.
     pub inside: Option<Inside>,
+    /// By which it can be allowed, see [`super::lint`].
+    pub lint: Option<&'static str>,
 }
 
 /// A place in a text that is written inside of another one.
@@ -43,7 +45,8 @@ pub struct Inside {
 impl Problem {
     pub fn error(message: impl Into<String>) -> Self {
         let (severity, message) = (Severity::Error, message.into());
-        Problem { severity, message, place: None, hint: None, elsewhere: None, inside: None }
+        let (place, hint, elsewhere, inside, lint) = (None, None, None, None, None);
+        Problem { severity, message, place, hint, elsewhere, inside, lint }
     }
 
     pub fn warning(message: impl Into<String>) -> Self {
@@ -56,6 +59,10 @@ impl Problem {
 
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Problem { hint: Some(hint.into()), ..self }
+    }
+
+    pub fn lint(self, id: &'static str) -> Self {
+        Problem { lint: Some(id), ..self }
     }
 
     pub fn is_error(&self) -> bool {
@@ -86,6 +93,9 @@ impl Problem {
         }
         if let Some(hint) = &self.hint {
             _ = writeln!(out, "{gutter} = hint: {hint}");
+        }
+        if let Some(id) = self.lint {
+            _ = writeln!(out, "{gutter} = lint: {id}");
         }
         out
     }

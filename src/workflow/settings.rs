@@ -33,8 +33,7 @@ pub struct ConfigLayer {
     pub default_provider: Option<String>,
     /// Whether an agent is asked once more that does not say how its work went.
     pub contract_repair: Option<bool>,
-    /// Where the worktrees of beads begin.
-    pub base_branch: Option<String>,
+    pub worktree: TreeLayer,
     /// Variables that providers inherit beside the usual ones.
     pub env_pass: Option<Vec<String>>,
     pub queue: QueueLayer,
@@ -50,6 +49,18 @@ pub struct ConfigLayer {
     /// How long a provider is left alone that does not say how long, at first and at most.
     pub back_off: Option<Duration>,
     pub back_off_max: Option<Duration>,
+}
+
+/// What one file says about the worktrees of beads.
+#[derive(Clone, Debug, Default)]
+pub struct TreeLayer {
+    /// Where they begin.
+    pub base_branch: Option<String>,
+    /// What must succeed in a merged tree, and how long each of that may take.
+    pub checks: Option<Vec<String>>,
+    pub check_timeout: Option<Duration>,
+    /// How long somebody else is waited for.
+    pub wait: Option<Duration>,
 }
 
 /// When the outside is told about a run.
@@ -144,10 +155,14 @@ pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
     if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok(layer) }
 }
 
-fn base_branch(top: &Fields) -> Option<String> {
-    let node = top.get("worktree")?;
-    let tree = Fields::open(top.findings, node, "`worktree`", &WORKTREE, VERSION)?;
-    tree.text("base_branch").filter(|name| !name.is_empty()).map(str::to_owned)
+fn worktree(tree: &Fields) -> TreeLayer {
+    let base_branch = tree.text("base_branch").filter(|name| !name.is_empty());
+    TreeLayer {
+        base_branch: base_branch.map(str::to_owned),
+        checks: tree.commands("checks"),
+        check_timeout: tree.duration("check_timeout", ""),
+        wait: tree.duration("wait", ""),
+    }
 }
 
 fn read_top(top: &Fields) -> ConfigLayer {
@@ -162,7 +177,6 @@ fn read_top(top: &Fields) -> ConfigLayer {
         command_agent: agent_name(top, "command_agent"),
         default_provider: top.text("default_provider").map(str::to_owned),
         contract_repair: top.boolean("contract_repair"),
-        base_branch: base_branch(top),
         env_pass: variables(top, "env_pass"),
         durable: top.choice("durability", &[("power", true), ("process", false)]),
         ..ConfigLayer::default()
@@ -172,6 +186,9 @@ fn read_top(top: &Fields) -> ConfigLayer {
     }
     if let Some(queue) = section("queue", &QUEUE) {
         layer.queue = read_queue(&queue);
+    }
+    if let Some(tree) = section("worktree", &WORKTREE) {
+        layer.worktree = worktree(&tree);
     }
     if let Some(metrics) = section("metrics", &METRICS) {
         layer.metrics_every = duration_or_none(&metrics, "every");

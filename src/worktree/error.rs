@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::git::repo::RepoError;
 use crate::git::{GitError, LockError};
@@ -20,8 +21,8 @@ pub enum TreeError {
     #[error("{what}")]
     Found { what: String, cure: String },
     /// Somebody works there.
-    #[error("worktree `{id}` is in use by {holder}")]
-    Held { id: String, holder: String },
+    #[error("worktree `{id}` is in use by {holder}{}", after(waited))]
+    Held { id: String, holder: String, waited: Duration },
     /// What was approved is not what is there.
     #[error(
         "the approval is void: the review diff of `{id}` is `{found}` now, but `{approved}` was \
@@ -30,6 +31,13 @@ pub enum TreeError {
     Void { id: String, approved: String, found: String },
     #[error("stopped while waiting")]
     Stopped,
+}
+
+fn after(waited: &Duration) -> String {
+    match waited.as_secs() {
+        0 => String::new(),
+        secs => format!("; waited {secs} s"),
+    }
 }
 
 impl TreeError {

@@ -1,20 +1,23 @@
 //! Who works in a worktree: one at a time.
 //!
-//! A hold has no lease. Whether its holder lives is for the caller to say, who knows what a run
-//! is; [`lives`] answers by the process alone, and takes one of another machine for alive.
+//! A holder can be seen to live ([`Presence`]): on its own machine by its process, from others by
+//! a beat that stands still for no longer than its lease. [`lives`] answers by the process alone,
+//! at once, and takes one of another machine for alive.
 //!
 //! **Invariant:** the file is read and replaced under the repository's lock only.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{TreeError, Trees};
 use crate::disk::{self, RealDisk};
 use crate::git::Lock;
-use crate::git::presence::new_word;
+use crate::git::lock::owners;
+use crate::git::presence::Presence;
 use crate::ids::{Attempt, BeadId};
 use crate::process::Process;
 use crate::time::{Clock, SystemClock, Time};
@@ -25,6 +28,33 @@ pub struct Wants<'a> {
     pub run: Option<&'a str>,
     pub step: &'a str,
     pub attempt: Attempt,
+    /// The mark of what is started there.
+    pub mark: Option<&'a str>,
+    /// How long it may be silent until others think it dead. It must have stopped by then.
+    pub lease: Duration,
+}
+
+impl<'a> Wants<'a> {
+    /// What a person wants it for, beside any run.
+    pub fn by_hand(step: &'a str) -> Wants<'a> {
+        Wants { run: None, step, attempt: 1, mark: None, lease: Duration::ZERO }
+    }
+}
+
+impl std::fmt::Display for Wants<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        name(f, self.step, self.attempt, self.run)
+    }
+}
+
+fn name(
+    f: &mut std::fmt::Formatter<'_>,
+    step: &str,
+    attempt: Attempt,
+    run: Option<&str>,
+) -> std::fmt::Result {
+    write!(f, "step `{step}`, attempt {attempt}")?;
+    run.map_or(Ok(()), |run| write!(f, ", of run {run}"))
 }
 
 /// Who has a worktree.
@@ -39,15 +69,16 @@ pub struct Holder {
     #[serde(flatten)]
     pub process: Process,
     pub since: Time,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<String>,
+    #[serde(default)]
+    pub lease_ms: u64,
 }
 
 impl std::fmt::Display for Holder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Holder { run, step, attempt, process, .. } = self;
-        write!(f, "step `{step}`, attempt {attempt}")?;
-        if let Some(run) = run {
-            write!(f, ", of run {run}")?;
-        }
+        name(f, step, *attempt, run.as_deref())?;
         write!(f, " (process {} on {})", process.pid, process.host)
     }
 }
@@ -63,6 +94,7 @@ pub struct Hold {
     trees: Trees,
     pub id: BeadId,
     pub holder: Holder,
+    _presence: Presence,
 }
 
 impl Trees {
@@ -90,22 +122,27 @@ impl Trees {
     ) -> Result<Hold, TreeError> {
         if let Some(holder) = self.holder(id)?.filter(is_alive) {
             let (id, holder) = (id.to_string(), holder.to_string());
-            return Err(TreeError::Held { id, holder });
+            return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
         }
+        let owners = owners(&self.repo.home());
+        let presence = Presence::enter(&owners, &format!("working in worktree `{id}` for {wants}"))
+            .map_err(|error| TreeError::io("write", &owners, error))?;
         let holder = Holder {
-            word: new_word(),
+            word: presence.word.clone(),
             run: wants.run.map(str::to_owned),
             step: wants.step.to_owned(),
             attempt: wants.attempt,
             process: Process::this(),
             since: SystemClock.now(),
+            mark: wants.mark.map(str::to_owned),
+            lease_ms: wants.lease.as_millis() as u64,
         };
         let path = self.holder_path(id);
         let bytes = serde_json::to_vec_pretty(&holder).unwrap_or_default();
         fs::create_dir_all(self.home(id))
             .and_then(|()| disk::replace(&RealDisk::default(), &path, &bytes))
             .map_err(|error| TreeError::io("write", &path, error))?;
-        Ok(Hold { trees: self.clone(), id: id.clone(), holder })
+        Ok(Hold { trees: self.clone(), id: id.clone(), holder, _presence: presence })
     }
 
     /// Who has a worktree, dead or alive.
@@ -123,13 +160,27 @@ impl Trees {
 }
 
 impl Hold {
+    /// Proves that nobody took the worktree, thinking that this process was dead.
+    pub fn still_holds(&self) -> Result<(), TreeError> {
+        let Hold { trees, id, holder, .. } = self;
+        match trees.holder(id)? {
+            Some(there) if there.word == holder.word => Ok(()),
+            _ => Err(TreeError::found(
+                format!("worktree `{id}` was lost: others thought that this process was dead"),
+                "somebody else may be at work there; nothing was committed",
+            )),
+        }
+    }
+
     fn let_go(&self) -> Result<(), TreeError> {
-        let Hold { trees, id, holder } = self;
+        let Hold { trees, id, holder, .. } = self;
         let _lock = trees.repo.lock(&format!("leaving worktree `{id}`"))?;
         // Another may have it by now, if this process was thought dead.
         if trees.holder(id)?.is_some_and(|there| there.word == holder.word) {
             let path = trees.holder_path(id);
             fs::remove_file(&path).map_err(|error| TreeError::io("remove", &path, error))?;
+            // What never came to be a worktree leaves nothing behind.
+            let _ = fs::remove_dir(trees.home(id));
         }
         Ok(())
     }

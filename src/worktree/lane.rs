@@ -1,11 +1,13 @@
-//! The merge lane of a repository: one merge at a time, first in, first out.
+//! Waiting in the order of coming: the merge lane of a repository, one merge at a time, and the
+//! line of those who want one worktree.
 //!
 //! Whoever wants to merge draws a number, a file whose name begins with it, under the
 //! repository's lock: so numbers follow one another, and none that comes later is smaller. The
 //! smallest number whose owner lives has its turn. Numbers of the dead are taken away by anybody.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{TreeError, Trees};
@@ -24,10 +26,10 @@ pub(super) struct Turn {
 }
 
 /// A number that somebody has drawn.
-struct Drawn {
+pub(super) struct Drawn {
     number: u64,
-    word: String,
-    path: PathBuf,
+    pub word: String,
+    pub path: PathBuf,
 }
 
 impl Trees {
@@ -36,11 +38,18 @@ impl Trees {
     }
 
     fn numbers(&self) -> Result<Vec<Drawn>, TreeError> {
-        let lane = self.lane();
-        let failed = |error| TreeError::io("list", &lane, error);
-        fs::create_dir_all(&lane).map_err(failed)?;
+        self.numbers_in(&self.lane())
+    }
+
+    /// The numbers that are out, the smallest first.
+    pub(super) fn numbers_in(&self, lane: &Path) -> Result<Vec<Drawn>, TreeError> {
+        let failed = |error| TreeError::io("list", lane, error);
         let mut found = Vec::new();
-        for entry in fs::read_dir(&lane).map_err(failed)? {
+        let entries = match fs::read_dir(lane) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let Some((number, word)) = name.split_once('-') else { continue };
@@ -60,13 +69,20 @@ impl Trees {
     }
 
     pub(super) fn draw(&self, doing: &str) -> Result<Turn, TreeError> {
+        self.draw_in(&self.lane(), doing, b"")
+    }
+
+    /// Draws a number. `what` is for others to read.
+    pub(super) fn draw_in(&self, lane: &Path, doing: &str, what: &[u8]) -> Result<Turn, TreeError> {
         let home = self.repo.home();
         let failed = |error| TreeError::io("write", &home, error);
         let me = Presence::enter(&owners(&home), doing).map_err(failed)?;
         let _lock = self.repo.lock(doing)?;
-        let number = self.numbers()?.last().map_or(1, |last| last.number + 1);
-        let path = self.lane().join(format!("{number:010}-{}", me.word));
-        fs::write(&path, "").map_err(|error| TreeError::io("write", &path, error))?;
+        let number = self.numbers_in(lane)?.last().map_or(1, |last| last.number + 1);
+        let path = lane.join(format!("{number:010}-{}", me.word));
+        fs::create_dir_all(lane)
+            .and_then(|()| fs::write(&path, what))
+            .map_err(|error| TreeError::io("write", &path, error))?;
         Ok(Turn { me, number, path })
     }
 
@@ -83,23 +99,12 @@ impl Trees {
         wait: Duration,
         stop: &Stop,
     ) -> Result<(), TreeError> {
-        let owners = owners(&self.repo.home());
         let mut watch = Watch::new();
         let began = Instant::now();
         loop {
-            let mut first = None;
-            for other in self.numbers()?.into_iter().take_while(|drawn| drawn.number < turn.number)
-            {
-                let sight = watch.look(&owners, &other.word);
-                if sight.dead {
-                    let _ = fs::remove_file(&other.path);
-                    presence::forget(&owners, &other.word);
-                } else if first.is_none() {
-                    let owner = sight.owner.map(|owner| owner.to_string());
-                    first = Some(owner.unwrap_or_else(|| "somebody".into()));
-                }
-            }
-            let Some(owner) = first else { return Ok(()) };
+            let Some(owner) = self.first_before(&self.lane(), Some(turn), &mut watch)? else {
+                return Ok(());
+            };
             if began.elapsed() >= wait {
                 return Err(LockError::Busy { owner, waited: wait }.into());
             }
@@ -107,6 +112,30 @@ impl Trees {
                 return Err(TreeError::Stopped);
             }
         }
+    }
+
+    /// Who is the first that lives of those before a number, or of all. Numbers of the dead are
+    /// taken away.
+    pub(super) fn first_before(
+        &self,
+        lane: &Path,
+        turn: Option<&Turn>,
+        watch: &mut Watch,
+    ) -> Result<Option<String>, TreeError> {
+        let owners = owners(&self.repo.home());
+        let number = turn.map_or(u64::MAX, |turn| turn.number);
+        let mut first = None;
+        for other in self.numbers_in(lane)?.into_iter().take_while(|drawn| drawn.number < number) {
+            let sight = watch.look(&owners, &other.word);
+            if sight.dead {
+                let _ = fs::remove_file(&other.path);
+                presence::forget(&owners, &other.word);
+            } else if first.is_none() {
+                let owner = sight.owner.map(|owner| owner.to_string());
+                first = Some(owner.unwrap_or_else(|| "somebody".into()));
+            }
+        }
+        Ok(first)
     }
 }
 

@@ -15,14 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoint::Why;
+use super::checks::Checks;
 use super::lane::Turn;
 use super::look::under_way;
 use super::remove::some;
 use super::save::tree_of;
 use super::{Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
-use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
+use crate::exec::{self, Stop};
 use crate::git::repo::{self, Entry, git_dir};
-use crate::git::{Git, Lock, NOT_INHERITED, failed, lock};
+use crate::git::{Git, Lock, failed, lock};
 use crate::ids::BeadId;
 
 /// How often a merge is done anew because the base has moved meanwhile.
@@ -31,15 +32,12 @@ const ROUNDS: u32 = 5;
 const PREFIX: &str = ".merge-";
 
 /// What is to be merged, and how.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Merge<'a> {
     pub id: &'a BeadId,
     /// What the bead is about, for the message.
     pub title: Option<&'a str>,
-    /// Commands that must succeed in the merged tree, in order.
-    pub checks: &'a [Vec<String>],
-    /// How long each of them may take.
-    pub check_limit: Option<Duration>,
+    pub checks: Checks<'a>,
     /// The digest of the review diff that somebody approved; nothing where nobody has to.
     pub approval: Option<&'a str>,
     /// How long to wait for other merges.
@@ -70,7 +68,14 @@ pub enum Block {
     #[error("it conflicts with `{base}` in {}", some(files))]
     Conflicts { base: String, files: Vec<String> },
     #[error("the check `{command}` failed with exit code {code}: {said}")]
-    Check { command: String, code: i32, said: String },
+    Check {
+        command: String,
+        code: i32,
+        said: String,
+        /// The last lines that it printed.
+        stdout: Vec<String>,
+        stderr: Vec<String>,
+    },
     #[error("`{base}` is checked out in `{}`: {why}", path.display())]
     Copy { base: String, path: PathBuf, why: String },
     #[error("`{base}` moved {times} times while it was being merged")]
@@ -134,7 +139,7 @@ impl Trees {
                 "`orchestrate worktree ls` shows those there are",
             ));
         }
-        let wants = Wants { run: None, step: "merge", attempt: 1 };
+        let wants = Wants::by_hand("merge");
         let _held = match hold {
             Some(hold) if hold.id == *id => None,
             _ => Some(self.hold_under(&lock, id, &wants, is_alive)?),
@@ -313,38 +318,7 @@ impl Round<'_> {
 
     fn check_in(&self, stage: &Stage) -> Result<Option<Block>, TreeError> {
         let cwd = stage.path.join(&self.trees.repo.prefix);
-        for argv in self.order.checks {
-            let mark = mark(&stage.word);
-            let order = Order {
-                env_remove: &NOT_INHERITED,
-                timeout: self.order.check_limit,
-                sweep: Sweep::Always,
-                ..Order::new(argv, &cwd, &mark)
-            };
-            let capture = || Capture::new(Mode::Tail, Mask::default());
-            let (mut out, mut err) = (capture(), capture());
-            let command = argv.join(" ");
-            let ended = match exec::run(&order, &mut out, &mut err, self.stop) {
-                Ok(ended) => ended,
-                Err(error) => {
-                    let (code, said) = (error.exit_code(), error.to_string());
-                    return Ok(Some(Block::Check { command, code, said }));
-                }
-            };
-            if ended.how == How::Stopped {
-                return Err(TreeError::Stopped);
-            }
-            let code = ended.how.exit_code();
-            if code != 0 {
-                let tail = |capture: Capture| capture.finish().map(|c| c.tail).unwrap_or_default();
-                let (out, err) = (tail(out), tail(err));
-                let said = if err.is_empty() { out } else { err };
-                let said = said[said.len().saturating_sub(3)..].join("; ");
-                let said = if said.is_empty() { "it printed nothing".into() } else { said };
-                return Ok(Some(Block::Check { command, code, said }));
-            }
-        }
-        Ok(None)
+        self.order.checks.run(&cwd, &mark(&stage.word), self.stop)
     }
 
     /// Moves the base, if it is where it was.

@@ -12,6 +12,7 @@
 //! so are the records here.
 
 mod checkpoint;
+mod checks;
 mod create;
 mod error;
 mod holder;
@@ -25,6 +26,7 @@ mod save;
 #[cfg(test)]
 mod tests;
 mod view;
+mod wait;
 
 use std::path::{Path, PathBuf};
 
@@ -32,6 +34,7 @@ use crate::git::{Git, Repo, lock};
 use crate::ids::BeadId;
 
 pub use checkpoint::{Checkpoint, Why};
+pub use checks::Checks;
 pub use create::{Created, Way};
 pub use error::TreeError;
 pub use holder::{Hold, Holder, Wants, lives};
@@ -42,6 +45,7 @@ pub use remove::{Loss, Removed};
 pub use review::Review;
 pub use save::{Saved, Scope};
 pub use view::View;
+pub use wait::{Patience, Waiter};
 
 /// Where worktrees lie in a workspace.
 pub const DIR: &str = ".coven/worktrees";

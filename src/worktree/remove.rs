@@ -4,6 +4,7 @@
 //! Killed anywhere in between, the next call finds what is left and goes on.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::look::{Found, under_way};
 use super::save::Scope;
@@ -95,7 +96,7 @@ impl Trees {
         // Nobody can take it from here on: that needs the lock too.
         if let Some(holder) = self.holder(id)?.filter(is_alive) {
             let (id, holder) = (id.to_string(), holder.to_string());
-            return Err(TreeError::Held { id, holder });
+            return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
         }
         self.remove_found(&lock, id, &found, force)
     }

@@ -20,7 +20,8 @@ fn trees() -> (tempfile::TempDir, PathBuf, Trees) {
     (dir, top, trees)
 }
 
-const WANTS: Wants = Wants { run: Some("run-1"), step: "Build", attempt: 1 };
+const WANTS: Wants =
+    Wants { run: Some("run-1"), step: "Build", attempt: 1, mark: None, lease: Duration::ZERO };
 
 #[test]
 fn one_works_in_a_worktree_at_a_time() {
@@ -67,6 +68,8 @@ fn a_holder_of_another_machine_is_taken_for_alive() {
         attempt: 1,
         process,
         since: crate::time::Time(0),
+        mark: None,
+        lease_ms: 0,
     };
     assert!(lives(&holder(this.clone())));
     assert!(lives(&holder(Process { boot_id: "far".into(), start_time: 1, ..this.clone() })));
@@ -141,8 +144,7 @@ fn a_merge_by_the_holder_of_the_worktree_needs_no_second_hold() {
     let order = Merge {
         id: &a,
         title: None,
-        checks: &[],
-        check_limit: None,
+        checks: Checks::default(),
         approval: None,
         wait: Duration::from_secs(60),
     };
@@ -186,8 +188,7 @@ fn a_base_that_somebody_works_on_is_not_moved_under_them() {
     let order = Merge {
         id: &b,
         title: None,
-        checks: &[],
-        check_limit: None,
+        checks: Checks::default(),
         approval: None,
         wait: Duration::from_secs(60),
     };

@@ -133,7 +133,9 @@ fn demo() {
     for path in [
         "team/workflow.yaml",
         "team/artifacts/report.md",
-        "team/processed",
+        "team/done",
+        "team/report.html",
+        "team/team.log",
         "team/.orchestrate/runs/latest/state.json",
         "team/.orchestrate/runs/latest/logs",
     ] {

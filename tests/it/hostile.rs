@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use crate::world::{Outcome, World, trial};
+use crate::world::{Outcome, World, trial, until};
 
 /// Runs with a bounded address space, and says how much memory was used at most, in MiB.
 fn bounded(world: &World, arguments: &[&str]) -> (Outcome, u64) {
@@ -403,6 +403,118 @@ fn swapped_links() {
     }
 }
 
+const FLEET: &str = "queue: { beat_sec: 0.1, lease_sec: 60, poll_ms: 20, idle_poll_ms: 100, \
+    settle_ms: 10 }\ndurability: process\ndefault_provider: step\n\
+    providers: { step: { command: [sh, ./step], input_mode: stdin } }\n";
+
+/// Every file below a directory, with its content; what is no file is not opened.
+fn contents(dir: &std::path::Path, found: &mut Vec<(std::path::PathBuf, Vec<u8>)>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let kind = entry.file_type().expect("a kind");
+        if kind.is_dir() {
+            contents(&entry.path(), found);
+        } else if kind.is_file() && entry.metadata().expect("a size").len() < 1 << 24 {
+            found.push((entry.path(), fs::read(entry.path()).expect("a file")));
+        }
+    }
+}
+
+/// What may lie in an inbox that others write to. A worker takes what is a task, and is neither
+/// held up, filled up nor led elsewhere by the rest.
+fn an_inbox_of_odd_files() {
+    let world = World::new();
+    world.write(".orchestrate/config.yaml", FLEET);
+    world.write("step", "cat >> asked; echo '{\"success\": true}'\n");
+    fs::write(world.outside("secret"), "the secret of others").expect("a file");
+    let inbox = world.path("inbox/engineer");
+    fs::create_dir_all(&inbox).expect("an inbox");
+    let drop = |name: &str, text: &str| fs::write(inbox.join(name), text).expect("a task");
+    symlink(world.outside("secret"), inbox.join("link.task")).expect("a link");
+    symlink("/dev/zero", inbox.join("endless.task")).expect("a link");
+    nix::unistd::mkfifo(&inbox.join("fifo.task"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let sparse = fs::File::create(inbox.join("sparse.task"));
+    sparse.and_then(|file| file.set_len(1 << 36)).expect("64 GiB of nothing");
+    fs::create_dir(inbox.join("folder.task")).expect("a folder");
+    drop("new\nline.task", "Named over two lines.");
+    drop(&format!("{}.task", "n".repeat(250)), "A name of 255 bytes.");
+    drop("-rf.task", "Named like a flag.");
+    drop("..task", "Named like a path.");
+    drop("$(touch escaped).task", "Named like a command.");
+    drop("Case.task", "One.");
+    drop("case.task", "Two.");
+    drop("bytes.task", "\u{0}\u{1b}[2J");
+    drop("deep.task", &format!("---\nbead: {}\n---\nx", "[".repeat(5000)));
+    drop("bomb.task", "---\nbead: { a: &a [x, x], b: &b [*a, *a], c: [*b, *b] }\n---\nx");
+    drop("good.task", "The good one.");
+    let worker = world.start(&["worker", "engineer"]);
+    let texts = ["The good one.", "Named over two lines.", "Named like a flag.", "One.", "Two."];
+    let asked = || texts.iter().all(|text| world.read("asked").contains(text));
+    until("all that are tasks are asked", asked);
+    worker.signal(nix::sys::signal::Signal::SIGTERM);
+    worker.wait();
+    assert!(!world.exists("escaped"));
+    let mut found = Vec::new();
+    contents(&world.path(""), &mut found);
+    for (path, bytes) in found {
+        let led = String::from_utf8_lossy(&bytes).contains("the secret of others");
+        assert!(!led, "what a link leads to came to `{}`", path.display());
+    }
+}
+
+const TELL: &str = r#"
+import base64, json, os, sys, time
+
+token = os.environ['TOKEN']
+for stream in (sys.stdout, sys.stderr):
+    print(token, json.dumps(token), base64.b64encode(token.encode()).decode(), file=stream)
+    print(base64.b64encode(('user:' + token).encode()).decode(), file=stream)
+    for letter in token:
+        print(letter, end='', file=stream, flush=True)
+        time.sleep(0.002)
+sys.exit('failed with ' + token)
+"#;
+
+/// A step prints its secret in every way; nothing that is kept or shown has it.
+fn a_secret_in_every_channel() {
+    const SECRET: &str = "pa\"ss\\word-9f8e7d6c5b4a";
+    const CORE: &str = "9f8e7d6c5b4a";
+    let world = World::with(
+        "version: '1.1'\nsteps:\n- name: Tell\n  agent: engineer\n  secrets: [TOKEN]\n  \
+         on: { failure: { goto: Ask } }\n  command: [sh, ./tell]\n- name: Ask\n  \
+         agent: engineer\n  provider: step\n  secrets: [TOKEN]\n  input_file: prompt.md\n",
+    );
+    world.write(".orchestrate/config.yaml", FLEET);
+    world.write("prompt.md", "Say the token.\n");
+    world.write("step", "cat; echo $TOKEN; echo $TOKEN >&2; echo '{\"success\": true}'\n");
+    world.write("tell.py", TELL);
+    world.write("tell", "exec python3 tell.py\n");
+    let mut command = world.command("orchestrate");
+    command.env("TOKEN", SECRET).args(["worker", "engineer", "--debug"]);
+    let worker = world.spawn(&mut command);
+    let mut command = world.command("orchestrate");
+    command.env("TOKEN", SECRET).args(["run", "--fleet", "w.yaml", "--debug", "--verbose"]);
+    let outcome = world.spawn(&mut command).wait();
+    worker.signal(nix::sys::signal::Signal::SIGTERM);
+    let said = worker.wait();
+    let mut shown = vec![outcome.stdout, outcome.stderr, said.stdout, said.stderr];
+    for verb in [&["status", "latest", "--json"][..], &["logs", "latest"], &["why", "latest"]] {
+        let told = world.run(verb);
+        shown.extend([told.stdout, told.stderr]);
+    }
+    assert_eq!(step(&world, "Tell")["status"], "failed");
+    assert!(step(&world, "Tell").to_string().contains("***"), "{}", step(&world, "Tell"));
+    let encoded = ["d29yZC05ZjhlN2Q2", "b3JkLTlmOGU3ZD"];
+    let tells = |text: &str| text.contains(CORE) || encoded.iter().any(|form| text.contains(form));
+    for text in shown {
+        assert!(!tells(&text), "it is shown: {text}");
+    }
+    let mut found = Vec::new();
+    contents(&world.path(""), &mut found);
+    for (path, bytes) in &found {
+        assert!(!tells(&String::from_utf8_lossy(bytes)), "it is in `{}`", path.display());
+    }
+}
+
 pub fn trials() -> Vec<Trial> {
     let bombs = bombs().into_iter().map(|(name, text)| {
         trial(format!("hostile/a YAML bomb of {name}"), move || defused(&text))
@@ -421,6 +533,8 @@ pub fn trials() -> Vec<Trial> {
         trial("hostile/children with odd output", odd_children),
         trial("hostile/a prompt of 10 MiB", ten_megabyte_prompt),
         trial("hostile/links that are swapped", swapped_links),
+        trial("hostile/an inbox of odd files", an_inbox_of_odd_files),
+        trial("hostile/a secret in every channel", a_secret_in_every_channel),
     ];
     trials.extend(bombs);
     trials

@@ -15,6 +15,7 @@ mod examples;
 mod examples_nodes;
 mod fleet;
 mod fleet_faults;
+mod fuzz;
 mod hostile;
 mod kill;
 mod nodes;
@@ -23,13 +24,17 @@ mod pattern;
 mod runtimes;
 mod sandbox;
 mod schema;
+mod serve;
 mod signals;
 mod terminal;
 mod tidy;
+mod top;
 mod torture;
+mod turns;
 mod twice;
 mod units;
 mod watch;
+mod web;
 mod worktree;
 mod world;
 
@@ -57,8 +62,10 @@ fn coded() -> Vec<Trial> {
         examples_nodes::trials(),
         fleet::trials(),
         fleet_faults::trials(),
+        fuzz::trials(),
         case::checks(),
         pattern::checks(),
+        serve::trials(),
         disk::trials(),
         doctor::trials(),
         hostile::trials(),
@@ -70,8 +77,10 @@ fn coded() -> Vec<Trial> {
         sandbox::trials(),
         signals::trials(),
         terminal::trials(),
+        top::trials(),
         tidy::trials(),
         torture::trials(),
+        turns::trials(),
         twice::trials(),
         units::trials(),
         watch::trials(),

@@ -590,8 +590,11 @@ fn merges_go_one_after_the_other_in_the_order_they_came() {
         started.push(world.start(&["worktree", "merge", id, "--check", &check]));
         until("it stands in the lane", || world.list(".git/coven/lane").len() == number + 1);
     }
-    let waiting = worktree(&world, &["merge", "a", "--wait", "0s"]).exits(5);
+    worktree(&world, &["add", "d"]).exits(0);
+    let waiting = worktree(&world, &["merge", "d", "--wait", "0s"]).exits(5);
     waiting.says("the repository is in use: process");
+    let held = worktree(&world, &["merge", "a", "--wait", "0s"]).exits(5);
+    held.says("worktree `a` is in use by step `merge`, attempt 1 (process");
     world.write("go", "");
     for started in started {
         started.wait().exits(0);
@@ -599,6 +602,81 @@ fn merges_go_one_after_the_other_in_the_order_they_came() {
     let log = git(&world, "", &["log", "--first-parent", "--reverse", "--format=%s", "main"]);
     assert_eq!(log, "first\nmerge coven/a\nmerge coven/b\nmerge coven/c");
     nobody_is_there(&world);
+}
+
+/// Settings, a bead, and an agent that works until it is let go.
+fn with_agent(world: &World) {
+    world.write(
+        ".orchestrate/config.yaml",
+        "default_provider: robot\nproviders:\n  robot:\n    command: [sh, robot.sh]\n    \
+         input_mode: stdin\n",
+    );
+    world.write(
+        "robot.sh",
+        "cat >/dev/null; echo in >> \"$HOME/log\"; echo $PPID >> work; \
+         until [ -e \"$HOME/go\" ]; do sleep 0.01; done; echo out >> \"$HOME/log\"; \
+         echo '{\"success\": true, \"summary\": \"s\"}'\n",
+    );
+    world.write("bead.md", "---\nid: bd\ntitle: T\n---\nDo it.\n");
+    world.write(
+        "g.yaml",
+        "name: g\nsteps:\n  - { name: implement, type: agent, spell: \"do\\nit\" }\n",
+    );
+    world.write(".gitignore", "*.log\n.orchestrate/\n.coven/\n");
+    commit(world, "", "the project");
+}
+
+fn one_waits_its_turn_for_a_worktree_in_sight_of_all() {
+    let world = repository();
+    with_agent(&world);
+    let home = world.path("home");
+    fs::create_dir_all(&home).unwrap();
+    let start = || {
+        let mut command = world.orchestrate(&["run", "g.yaml", "--bead", "bead.md"]);
+        world.spawn(command.env("HOME", &home))
+    };
+    let log = || fs::read_to_string(home.join("log")).unwrap_or_default();
+    let first = start();
+    until("the first is in", || log() == "in\n");
+    let second = start();
+    until("the second waits", || world.list(".git/coven/worktrees/bd/line").len() == 1);
+    let why = world.run(&["why", "latest"]).exits(0).stdout;
+    assert!(why.contains("`implement` waits for worktree `bd`, which step `implement`"), "{why}");
+    let status = world.run(&["status", "latest", "--json"]).exits(0).stdout;
+    assert!(status.contains("waits_for_worktree"), "{status}");
+    // A third that may not wait is told who has it.
+    world.write("impatient.yaml", "worktree: { wait: 1s }\n");
+    let third = world.run(&["run", "g.yaml", "--bead", "bead.md", "--config", "impatient.yaml"]);
+    third.exits(1).says("worktree `bd` is in use by step `implement`, attempt 1, of run");
+    assert_eq!(log(), "in\n", "nobody else was let in");
+    fs::write(home.join("go"), "").unwrap();
+    first.wait().exits(0);
+    second.wait().exits(0);
+    assert_eq!(log(), "in\nout\nin\nout\n");
+    assert_eq!(git(&world, "", &["rev-list", "--count", "main..coven/bd"]), "2");
+    nobody_is_there(&world);
+}
+
+/// A run that is killed leaves its agent at work. Whoever takes the worktree next ends it first.
+fn what_the_dead_left_at_work_is_ended_before_the_next_is_let_in() {
+    let world = repository();
+    with_agent(&world);
+    let home = world.path("home");
+    fs::create_dir_all(&home).unwrap();
+    let start = || {
+        let mut command = world.orchestrate(&["run", "g.yaml", "--bead", "bead.md"]);
+        world.spawn(command.env("HOME", &home))
+    };
+    let killed = start();
+    let log = || fs::read_to_string(home.join("log")).unwrap_or_default();
+    until("it is in", || log() == "in\n");
+    killed.kill();
+    let next = start();
+    until("the next is in", || log() == "in\nin\n");
+    fs::write(home.join("go"), "").unwrap();
+    next.wait().exits(0);
+    assert_eq!(log(), "in\nin\nout\n", "the one that was left did not go on");
+    assert!(git(&world, &place("bd"), &["show", "HEAD:work"]).lines().count() == 2, "no work lost");
 }
 
 /// What the `git` of ours does to its caller at the n-th call.
@@ -734,6 +812,8 @@ pub fn trials() -> Vec<Trial> {
         trial("worktree/a base that moves", a_base_that_moves_is_merged_anew),
         trial("worktree/approval", an_approval_is_bound_to_what_was_reviewed),
         trial("worktree/many at once", many_at_once_make_what_each_wants),
+        trial("worktree/waiting", one_waits_its_turn_for_a_worktree_in_sight_of_all),
+        trial("worktree/left", what_the_dead_left_at_work_is_ended_before_the_next_is_let_in),
         trial("worktree/merge lane", merges_go_one_after_the_other_in_the_order_they_came),
     ];
     for fault in &FAULTS {

@@ -66,6 +66,8 @@ pub enum Kind {
     HeldByDead,
     /// Something waits or is held although all should be quiet.
     Restless,
+    /// The turn to change the checkout is there more than once.
+    TwoTurns,
     /// A private file of a process that is gone.
     LeftTmp,
     /// A status whose task was taken away from its writer.
@@ -99,6 +101,7 @@ impl Kind {
             Kind::Undriven => "undriven",
             Kind::HeldByDead => "held-by-dead",
             Kind::Restless => "restless",
+            Kind::TwoTurns => "two-turns",
             Kind::LeftTmp => "left-tmp",
             Kind::StrayStatus => "stray-status",
             Kind::StrayTask => "stray-task",

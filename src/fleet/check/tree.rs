@@ -11,7 +11,7 @@ use super::{Calm, Finding, Kind};
 use crate::disk::{Disk, RealDisk};
 use crate::fleet::member::{Process, Registration};
 use crate::fleet::parking;
-use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, fault_of, seal};
+use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, Turn, fault_of, seal};
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
 /// The batch of what cannot be read: there, and only there, a task need not be whole.
@@ -93,6 +93,7 @@ impl Tree {
         }
         looker.count_places();
         looker.look_at_leftovers()?;
+        looker.look_at_turn()?;
         Ok(looker.tree)
     }
 
@@ -352,6 +353,35 @@ impl Looker<'_> {
         for (file, fault) in parking::faults(&self.layout.root)? {
             let shown = self.shown(&self.layout.root.join(parking::PARKED).join(file));
             self.find(Kind::LeftMark, shown, fault);
+        }
+        Ok(())
+    }
+}
+
+impl Looker<'_> {
+    /// The turn to change the checkout: one file, whose name says who has it.
+    fn look_at_turn(&mut self) -> io::Result<()> {
+        let mut turns = Vec::new();
+        for path in entries(&self.layout.checkout(), |_| true)? {
+            match Turn::parse(&name(&path)) {
+                Some(turn) => turns.push((turn, path)),
+                None => {
+                    let shown = self.shown(&path);
+                    self.find(Kind::BadName, shown, "its name is none that a turn has");
+                }
+            }
+        }
+        turns.sort_by_key(|(turn, _)| turn.number);
+        let Some((turn, path)) = turns.pop() else { return Ok(()) };
+        for (_, older) in turns {
+            let (shown, last) = (self.shown(&older), self.shown(&path));
+            let message = format!("the turn is `{last}`; remove this one");
+            self.find(Kind::TwoTurns, shown, message);
+        }
+        let held = turn.holder.as_ref().map(|holder| self.tree.find(holder.task.as_str()));
+        if held.is_some_and(|task| task.is_none_or(Lying::has_ended)) {
+            let shown = self.shown(&path);
+            self.find(Kind::LeftMark, shown, "it is the turn of a run that is over or stopped");
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The hands of a run in a fleet: tasks for agents, and a pool for what is done here.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 
 use super::{Heard, Out};
@@ -12,13 +12,15 @@ use crate::fleet::member::unguessable;
 use crate::fleet::pool::Pool;
 use crate::fleet::post::{self, StepTask};
 use crate::fleet::work::Work;
-use crate::queue::{FsQueue, Task};
+use crate::host;
+use crate::queue::{ClaimName, FsQueue, Task};
 use crate::store::StoreError;
 use crate::time::{Clock, SystemClock};
 
 /// The hands of a run in a fleet: tasks for agents, and a pool for what is done here.
 pub(super) struct FleetHands<'a> {
     pub(super) queue: &'a FsQueue,
+    pub(super) claim: &'a ClaimName,
     pub(super) config: &'a Config,
     pub(super) run_root: String,
     pub(super) debug: bool,
@@ -26,7 +28,7 @@ pub(super) struct FleetHands<'a> {
     pub(super) stop: &'a Stop,
     pub(super) tell: &'a Sender<Heard>,
     pub(super) pool: &'a mut Pool,
-    pub(super) out: &'a mut HashMap<String, Out>,
+    pub(super) out: &'a mut BTreeMap<String, Out>,
     pub(super) outbox: &'a mut Vec<Task>,
     pub(super) here: usize,
 }
@@ -74,16 +76,17 @@ impl FleetHands<'_> {
 
     fn execute_here(&mut self, launch: Launch) {
         self.here += 1;
-        let (tell, stop) = (self.tell.clone(), self.stop.clone());
+        let (tell, stop, claim) = (self.tell.clone(), self.stop.clone(), self.claim.clone());
         let waits = matches!(launch.job, Job::Wait(_) | Job::Merge(_));
         let execute = move || {
             let performed = launch.perform(&stop).map(Box::new);
             let Launch { run, step, attempt, .. } = launch;
-            let _ = tell.send(Heard::Done { run, step, attempt, performed });
+            let _ = tell.send(Heard::Done { run, claim, step, attempt, performed });
+            host::poke();
         };
         // Whoever only waits must not keep others from working.
         if waits {
-            std::thread::spawn(execute);
+            drop(host::spawn(execute));
         } else {
             self.pool.give(execute);
         }

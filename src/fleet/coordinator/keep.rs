@@ -2,17 +2,18 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Alive, Coordinator, Heard};
 use crate::exec::Stop;
 use crate::fleet::hint::Change;
-use crate::fleet::member::{Member, Rounds, uptime_ms};
+use crate::fleet::member::{Member, Rounds, uptime_ms, wait_above};
 use crate::fleet::post::COORDINATOR;
+use crate::host;
 use crate::queue::{ClaimName, FsQueue, Queue};
 
 impl Coordinator {
@@ -22,24 +23,25 @@ impl Coordinator {
         mut member: Member,
         over: Arc<AtomicBool>,
         drain: Option<Stop>,
-    ) -> std::thread::JoinHandle<()> {
+    ) -> host::Thread {
         let (queue, tell) = (self.setup.queue.clone(), self.tell.clone());
         let round = self.setup.config.queue.round();
         let mut rounds = Rounds::new(self.setup.config.queue.lease);
-        std::thread::spawn(move || {
+        host::spawn(move || {
             let mut failing = false;
             while !over.load(Ordering::SeqCst) {
                 match look_around(&queue, &mut member, drain.as_ref(), &mut rounds) {
                     Ok(looked) => {
                         failing = false;
                         let _ = tell.send(looked);
+                        host::poke();
                     }
                     Err(error) if !std::mem::replace(&mut failing, true) => {
                         tracing::warn!("cannot keep the beat: {error}; will be tried again");
                     }
                     Err(_) => {}
                 }
-                std::thread::park_timeout(round);
+                host::park(round, &|| over.load(Ordering::SeqCst));
             }
             member.leave();
         })
@@ -48,14 +50,15 @@ impl Coordinator {
     /// The thread that never touches the volume: it hears signals and gives signs of life.
     pub(super) fn spawn_guard(&self, stop: Stop, alive: Alive, over: Arc<AtomicBool>) {
         let tell = self.tell.clone();
-        std::thread::spawn(move || {
+        host::spawn(move || {
             let mut level = 0;
             while !over.load(Ordering::SeqCst) {
                 let again = alive().unwrap_or(Duration::from_secs(3600));
-                let now = stop.wait_above(level, again);
+                let now = wait_above(&stop, level, again);
                 if now > level && tell.send(Heard::Signal).is_err() {
                     return;
                 }
+                host::poke();
                 level = now;
             }
         });
@@ -89,7 +92,7 @@ pub(super) fn look_around(
 
 /// The claims that this process holds.
 fn look_at_claims(queue: &FsQueue, rounds: &mut Rounds) -> io::Result<HashSet<String>> {
-    let since = Instant::now();
+    let since = host::instant();
     // What could not be given back, or was claimed by a rename that seemed to have failed.
     for found in queue.adopt_surprises(&HashSet::new())? {
         tracing::info!("a claim that nobody knew of was dealt with: {found:?}");
@@ -102,9 +105,13 @@ fn look_at_claims(queue: &FsQueue, rounds: &mut Rounds) -> io::Result<HashSet<St
 }
 
 /// What changes of directories mean to the loop.
-pub(super) fn hear_changes(tell: Sender<Heard>) -> impl Fn(&Path, Change) + Send + 'static {
-    move |_, change| {
+pub(super) fn hear_changes(
+    tell: Sender<Heard>,
+    checkout: PathBuf,
+) -> impl Fn(&Path, Change) + Send + 'static {
+    move |dir, change| {
         let heard = match change {
+            _ if dir == checkout => Heard::Turned,
             Change::Went(name) => match ClaimName::parse(&name) {
                 Some(name) => Heard::Went(name),
                 None => return,

@@ -16,8 +16,9 @@ mod hands;
 mod keep;
 mod own;
 mod results;
+mod turns;
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,11 +29,13 @@ use std::time::{Duration, Instant};
 use self::hands::FleetHands;
 use self::keep::hear_changes;
 use self::own::{run_of, take_due};
+use self::turns::Line;
+use super::checkout::{self, Before};
 use super::config::Config;
 use super::drive::{Drive, Reins, Report};
 use super::hint::{Hints, Patience};
 use super::intake::{self, Adopt, Intake};
-use super::member::{Buried, Member, uptime_ms};
+use super::member::{Buried, Member, uptime_ms, wait_above};
 use super::perform::Performed;
 use super::pool::Pool;
 use super::post::COORDINATOR;
@@ -40,6 +43,7 @@ use super::site::Environment;
 use super::worker::{obituary, recover};
 use crate::engine::{Run, RunStatus, TaskRef};
 use crate::exec::Stop;
+use crate::host;
 use crate::ids::{Attempt, RunId, StepPath};
 use crate::queue::{Claim, ClaimName, End, FsQueue, Queue, Task};
 use crate::store::lock::RunLock;
@@ -78,6 +82,10 @@ pub trait Reports {
     fn note(&mut self, line: &str);
     /// No new runs are taken any more.
     fn closing(&mut self) {}
+    /// A run waits for its turn to change the checkout.
+    fn waits(&mut self, run: &Run, before: &Before) {
+        self.note(&format!("run {} waits for its turn: {before} works on this checkout", run.id));
+    }
     /// A run is no longer driven here.
     fn left(&mut self, run: &Run, how: Left);
 }
@@ -98,6 +106,8 @@ pub enum Left {
 enum Heard {
     Done {
         run: RunId,
+        /// Under which claim it was begun: the run may have been lost and taken up again since.
+        claim: ClaimName,
         step: StepPath,
         attempt: Attempt,
         performed: Option<Box<Performed>>,
@@ -107,6 +117,8 @@ enum Heard {
     /// Something came into the coordinator's inbox.
     Came,
     Signal,
+    /// Somebody took or gave up the turn to change the checkout.
+    Turned,
     Looked {
         /// When the sign of life was given before the look.
         since_ms: u64,
@@ -129,6 +141,8 @@ struct Held {
     _lock: Option<RunLock>,
     /// Executions in this process.
     here: usize,
+    /// Its turn to change the checkout, if it needs one and has it.
+    turn: Option<checkout::Held>,
     cancelling: bool,
     /// It could not be ended, which was told.
     failing: bool,
@@ -153,14 +167,14 @@ fn is_paused(held: &Held) -> bool {
 /// A coordinator at work.
 pub struct Coordinator {
     setup: Setup,
-    held: HashMap<RunId, Held>,
+    held: BTreeMap<RunId, Held>,
     /// Claimed, but somebody on this machine still has the run's lock, or its files cannot be
     /// read now.
     put_off: Vec<(Claim, Instant)>,
-    out: HashMap<String, Out>,
+    out: BTreeMap<String, Out>,
     /// Runs that may be owed something, or whose files may have to be kept up.
     touched: VecDeque<RunId>,
-    timed: HashSet<RunId>,
+    timed: BTreeSet<RunId>,
     outbox: Vec<Task>,
     pool: Pool,
     tell: Sender<Heard>,
@@ -185,22 +199,24 @@ pub struct Coordinator {
     sure_ms: u64,
     intake: Option<Intake>,
     next_intake: Instant,
+    /// Those that wait for their turn.
+    line: Line,
 }
 
 impl Coordinator {
     pub fn new(setup: Setup) -> Coordinator {
         let (tell, heard) = mpsc::channel();
-        let hints = Hints::new(hear_changes(tell.clone()));
+        let hints = Hints::new(hear_changes(tell.clone(), setup.queue.layout.checkout()));
         let settings = &setup.config.queue;
         let most = settings.idle_poll;
-        let patience = Patience::new(settings.poll, most, u64::from(std::process::id()));
+        let patience = Patience::new(settings.poll, most, u64::from(host::pid()));
         Coordinator {
             setup,
-            held: HashMap::new(),
+            held: BTreeMap::new(),
             put_off: Vec::new(),
-            out: HashMap::new(),
+            out: BTreeMap::new(),
             touched: VecDeque::new(),
-            timed: HashSet::new(),
+            timed: BTreeSet::new(),
             outbox: Vec::new(),
             pool: Pool::new(JOBS),
             tell,
@@ -208,7 +224,7 @@ impl Coordinator {
             hints,
             watched: HashSet::new(),
             patience,
-            next_look: Instant::now(),
+            next_look: host::instant(),
             closing: false,
             failing: false,
             later: Vec::new(),
@@ -217,7 +233,8 @@ impl Coordinator {
             only: None,
             sure_ms: uptime_ms(),
             intake: None,
-            next_intake: Instant::now(),
+            next_intake: host::instant(),
+            line: Line::default(),
         }
     }
 
@@ -258,8 +275,8 @@ impl Coordinator {
         }
         let served = self.go_on(stop, reports);
         over.store(true, Ordering::SeqCst);
-        keeper.thread().unpark();
-        let _ = keeper.join();
+        keeper.wake();
+        keeper.join();
         served
     }
 
@@ -313,7 +330,7 @@ impl Coordinator {
                 if !std::mem::replace(&mut self.failing, true) {
                     tracing::warn!("cannot reach the queue: {error}; will be tried again");
                 }
-                stop.wait_above(stop.level(), self.setup.config.queue.beat);
+                wait_above(stop, stop.level(), self.setup.config.queue.beat);
             }
         }
     }
@@ -347,6 +364,7 @@ impl Coordinator {
                 reports.note(&format!("run {}: {error}", held.drive.run.id));
             }
             let paused = is_paused(&held) && !self.closing;
+            self.line.leave(&held.claim);
             // A run that was started here and stopped here is for its owner to resume.
             let left = match self.only {
                 Some(_) if !paused => self.end_claim(&held.claim, End::Failed, "stopped"),
@@ -354,6 +372,11 @@ impl Coordinator {
             };
             if let Err(error) = left {
                 reports.note(&format!("run {}: {error}", held.drive.run.id));
+            }
+            // One that goes on elsewhere keeps its turn, and so does one that workers are still at.
+            let out = self.out.values().any(|out| out.run == held.drive.run.id);
+            if self.only.is_some() && !out {
+                self.give_up_turn(&mut held);
             }
             let how = if paused { Left::Paused } else { Left::GivenBack };
             reports.left(&held.drive.run, how);
@@ -366,7 +389,7 @@ impl Coordinator {
 
     /// Takes in what people dropped into the inbox.
     fn take_in_dropped(&mut self, reports: &mut dyn Reports) {
-        let now = Instant::now();
+        let now = host::instant();
         let Some(intake) = self.intake.as_mut().filter(|_| self.next_intake <= now) else { return };
         if self.closing && intake.is_idle() {
             // Not again until then, or the loop would not wait for anything else.
@@ -398,6 +421,7 @@ impl Coordinator {
     fn with<T>(&mut self, held: &mut Held, act: impl FnOnce(&mut Drive, &mut Reins) -> T) -> T {
         let mut hands = FleetHands {
             queue: &self.setup.queue,
+            claim: &held.claim.name,
             config: &held.config,
             run_root: held.drive.run.origin.run_root.clone(),
             debug: self.setup.debug,
@@ -424,11 +448,12 @@ impl Coordinator {
 
     /// Lets every run go on that something has happened to, then puts out what they are owed.
     fn advance(&mut self, reports: &mut dyn Reports) {
-        let now = Instant::now();
+        let now = host::instant();
         for (claim, _) in take_due(&mut self.put_off, now) {
             self.take_up(claim, reports);
         }
-        self.touched.extend(self.timed.drain());
+        self.touched.extend(self.line.due(now));
+        self.touched.extend(std::mem::take(&mut self.timed));
         let (due, later) = std::mem::take(&mut self.later).into_iter().partition(|l| l.1 <= now);
         self.later = later;
         let due: Vec<(RunId, Instant)> = due;
@@ -442,7 +467,7 @@ impl Coordinator {
             let Some(mut held) = self.held.remove(&run) else { continue };
             let driven = match self.closing || held.cancelling {
                 true => Ok(()),
-                false => self.with(&mut held, |drive, reins| drive.advance(reins)),
+                false => self.drive_on(&mut held, reports),
             };
             if let Err(error) = driven {
                 self.abandon(held, &error, reports);
@@ -494,20 +519,23 @@ impl Coordinator {
         if let Err(error) = self.setup.queue.enqueue_while(&tasks, &sure) {
             // They are on record, and will be found missing at the next look.
             reports.note(&format!("cannot put tasks out: {error}; will be tried again"));
-            self.next_look = Instant::now() + self.setup.config.queue.beat;
+            self.next_look = host::instant() + self.setup.config.queue.beat;
         }
-        let agents: HashSet<String> = tasks.into_iter().map(|task| task.agent).collect();
+        let agents: BTreeSet<String> = tasks.into_iter().map(|task| task.agent).collect();
         agents.iter().for_each(|agent| self.watch(agent));
     }
 
     /// Waits for the next messages and takes them in.
     fn listen(&mut self, reports: &mut dyn Reports) {
-        let mut nap = self.next_look.saturating_duration_since(Instant::now());
+        let mut nap = self.next_look.saturating_duration_since(host::instant());
         if self.intake.is_some() {
-            nap = nap.min(self.next_intake.saturating_duration_since(Instant::now()));
+            nap = nap.min(self.next_intake.saturating_duration_since(host::instant()));
+        }
+        if let Some(at) = self.line.next_look() {
+            nap = nap.min(at.saturating_duration_since(host::instant()));
         }
         for (_, at) in &self.later {
-            nap = nap.min(at.saturating_duration_since(Instant::now()));
+            nap = nap.min(at.saturating_duration_since(host::instant()));
         }
         let now = SystemClock.now();
         for run in &self.timed {
@@ -519,7 +547,17 @@ impl Coordinator {
             let due = tick.map(|at| Duration::from_millis(at.ms_since(now).max(1)));
             nap = nap.min(due.unwrap_or(nap));
         }
-        let mut next = self.heard.recv_timeout(nap).ok();
+        let mut next = self.heard.try_recv().ok();
+        if next.is_none() {
+            let heard = &self.heard;
+            let mut found = None;
+            let mut hear = || {
+                found = heard.try_recv().ok();
+                found.is_some()
+            };
+            host::wait(nap, &mut hear, || next = heard.recv_timeout(nap).ok());
+            next = next.or(found);
+        }
         while let Some(heard) = next {
             self.take_in(heard, reports);
             next = self.heard.try_recv().ok();
@@ -528,18 +566,22 @@ impl Coordinator {
 
     fn take_in(&mut self, heard: Heard, reports: &mut dyn Reports) {
         match heard {
-            Heard::Done { run, step, attempt, performed } => {
+            Heard::Done { run, claim, step, attempt, performed } => {
+                if self.held.get(&run).is_none_or(|held| held.claim.name != claim) {
+                    return;
+                }
                 let Some(mut held) = self.held.remove(&run) else { return };
                 held.here -= 1;
                 let performed = performed.map(|performed| *performed);
                 self.ended(held, &step, attempt, performed, reports);
             }
             Heard::Went(name) => self.consume_hinted(&name, reports),
-            Heard::Came => self.next_intake = Instant::now(),
+            Heard::Came => self.next_intake = host::instant(),
             Heard::Signal => {}
+            Heard::Turned => self.line.look_now(),
             Heard::Looked { since_ms, held, cancel, buried } => {
                 // What is due before the next beat is done now that the loop is awake.
-                let (now, soon) = (Instant::now(), Instant::now() + self.setup.config.queue.beat);
+                let (now, soon) = (host::instant(), host::instant() + self.setup.config.queue.beat);
                 if self.next_look <= soon {
                     self.next_look = now;
                 }
@@ -548,7 +590,7 @@ impl Coordinator {
                 }
                 for dead in &buried {
                     reports.note(&obituary(dead));
-                    self.next_look = Instant::now();
+                    self.next_look = host::instant();
                     self.dead.insert(dead.worker.clone());
                 }
                 if let Some(held) = held {

@@ -12,12 +12,13 @@ use serde_json::Map;
 use super::{Coordinator, Held, Left, Out, RUNS, Reports};
 use crate::disk;
 use crate::engine::{Event, Record, RunStatus, StepStatus};
-use crate::exec::{self, Stop};
-use crate::fleet::drive::Drive;
+use crate::exec::Stop;
+use crate::fleet::drive::{self, Drive};
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::{self, Asked, COORDINATOR, RunTask};
-use crate::fleet::site::{self, Site};
+use crate::fleet::site::{self, Site, Turns};
 use crate::fleet::systemd;
+use crate::host;
 use crate::ids::RunId;
 use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish, Queue};
 use crate::store::lock::{self, LockError, RunLock};
@@ -65,7 +66,7 @@ impl Coordinator {
                     let run = &task.run_id;
                     reports.note(&format!("run {run} waits: {owner} still has its lock"));
                 }
-                let again = Instant::now() + self.setup.config.queue.beat;
+                let again = host::instant() + self.setup.config.queue.beat;
                 return self.put_off.push((claim, again));
             }
             // A volume without locks: the claim is what counts between machines.
@@ -84,7 +85,7 @@ impl Coordinator {
     pub(super) fn put_off(&mut self, claim: Claim, error: &dyn Display, reports: &mut dyn Reports) {
         let name = claim.name.task.file();
         reports.note(&format!("{name}: {error}; will be tried again"));
-        let again = Instant::now() + self.setup.config.queue.lease;
+        let again = host::instant() + self.setup.config.queue.lease;
         self.put_off.push((claim, again));
     }
 
@@ -150,6 +151,7 @@ impl Coordinator {
             input_bytes: config.input_bytes,
             parking: None,
             program: self.setup.program.clone(),
+            turns: Turns::of(&config),
             sandboxes: crate::fleet::sandboxes::Sandboxes::of(&config, None),
         };
         let masked = site::secrets(&plan);
@@ -165,6 +167,7 @@ impl Coordinator {
             stop,
             _lock: lock,
             here: 0,
+            turn: None,
             cancelling: false,
             failing: false,
         }))
@@ -175,14 +178,14 @@ impl Coordinator {
     /// only did not come to end its task.
     pub(super) fn begin(&mut self, mut held: Held, reports: &mut dyn Reports) {
         let run = held.drive.run.id.clone();
-        let orphans = exec::sweep(&format!("{run}/"));
+        let orphans = drive::sweep(&run);
         if orphans > 0 {
             reports.note(&format!("run {run}: ended {orphans} processes of its last owner"));
         }
         if self.is_asked_to_cancel(&run) {
             held.cancelling = true;
             held.stop.request(1);
-        } else if held.claim.name.task.attempt > 1 && !held.drive.is_over() {
+        } else if was_driven(&held) && !held.drive.is_over() {
             let event = poison(&held)
                 .unwrap_or_else(|| Event::Resumed { policy: held.drive.run.origin.policy.clone() });
             let recorded = self.with(&mut held, |drive, reins| drive.record(reins, event));
@@ -199,7 +202,7 @@ impl Coordinator {
             let out = Out { run: run.clone(), step, attempt, task, made_here: false };
             self.out.insert(out.task.id.clone(), out);
         }
-        self.next_look = Instant::now();
+        self.next_look = host::instant();
         self.held.insert(run.clone(), held);
         self.touched.push_back(run);
     }
@@ -215,6 +218,7 @@ impl Coordinator {
         held.stop.request(1);
         held.drive.tidy_up();
         self.forget_tasks(&held.drive.run.id);
+        self.line.leave(&held.claim);
         let _ = self.setup.queue.release(&held.claim);
         reports.left(&held.drive.run, Left::GivenBack);
     }
@@ -233,7 +237,7 @@ impl Coordinator {
                 if let Err(error) = self.setup.queue.request_cancel(run.as_str()) {
                     tracing::warn!("run {run}: {error}; its tasks are not told that it is over");
                 }
-                self.next_look = Instant::now();
+                self.next_look = host::instant();
             }
             return Ok(false);
         }
@@ -271,6 +275,10 @@ impl Coordinator {
             let _ = self.setup.queue.forget_cancel(run.as_str());
         }
         self.forget_tasks(&run);
+        self.line.leave(&held.claim);
+        if left != Left::Lost {
+            self.give_up_turn(held);
+        }
         reports.left(&held.drive.run, left);
         Ok(true)
     }
@@ -281,7 +289,7 @@ impl Coordinator {
         if !std::mem::replace(&mut held.failing, true) {
             tracing::warn!("run {run}: {error}; will be tried again");
         }
-        self.later.push((run, Instant::now() + self.setup.config.queue.beat));
+        self.later.push((run, host::instant() + self.setup.config.queue.beat));
     }
 
     /// Runs whose claim is no longer here: somebody took this process for dead.
@@ -312,9 +320,16 @@ impl Coordinator {
             held.stop.request(1);
             held.drive.tidy_up();
             self.forget_tasks(&run);
+            self.line.leave(&held.claim);
             reports.left(&held.drive.run, Left::Lost);
         }
     }
+}
+
+/// Whether somebody drove the run before. A power cut may take a claim back, which is not synced,
+/// and leave what its holder had begun: the claim is the first one again, and the run is not new.
+fn was_driven(held: &Held) -> bool {
+    held.claim.name.task.attempt > 1 || !held.drive.cut_off().is_empty()
 }
 
 /// The end of an attempt that its coordinators died over, one after the other.

@@ -1,8 +1,7 @@
 //! What comes back: tasks that ended, that were cancelled with their run, or that are nowhere.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
-use std::time::Instant;
 
 use serde_json::Map;
 
@@ -12,6 +11,7 @@ use crate::fleet::drive::{Job, Launch};
 use crate::fleet::parking::Pass;
 use crate::fleet::perform::Performed;
 use crate::fleet::post::{self};
+use crate::host;
 use crate::ids::RunId;
 use crate::queue::{ClaimName, Place, Queue, TaskId};
 
@@ -27,7 +27,7 @@ impl Coordinator {
             held.cancelling = true;
             held.stop.request(1);
             self.touched.push_back(run);
-            self.next_look = Instant::now();
+            self.next_look = host::instant();
         }
     }
 
@@ -37,7 +37,7 @@ impl Coordinator {
         match self.setup.queue.ended_by_holder(out.run.as_str(), name) {
             Ok(Some((_, status))) => self.consume(&out, &status, reports),
             // It went back, or somebody else ended it, which the next look will find.
-            Ok(None) => self.next_look = Instant::now(),
+            Ok(None) => self.next_look = host::instant(),
             Err(error) => tracing::warn!("task {}: {error}", out.task.id),
         }
     }
@@ -95,6 +95,11 @@ impl Coordinator {
 
     /// Leaves a copy of a status where people look for an agent's.
     pub(super) fn show(&self, out: &Out, status: &Map<String, serde_json::Value>) {
+        #[cfg(test)]
+        if host::is_simulated() {
+            // The workspace is not simulated.
+            return;
+        }
         let mut shown = status.clone();
         for own in ["record", "ticket"] {
             shown.shift_remove(own);
@@ -114,21 +119,22 @@ impl Coordinator {
 
     /// Looks for what no hint may have told: tasks that ended, tasks that are nowhere.
     pub(super) fn look_if_due(&mut self, reports: &mut dyn Reports) {
-        if Instant::now() < self.next_look {
+        if host::instant() < self.next_look {
             return;
         }
-        let began = Instant::now();
+        let began = host::instant();
         if let Err(error) = self.look(reports) {
             tracing::warn!("cannot look for results: {error}; will be tried again");
         }
         // Looking takes a twentieth of the time at most, however many tasks wait.
-        let wait = self.patience.next_wait().max(began.elapsed() * 20);
-        self.next_look = Instant::now() + wait;
+        let wait = self.patience.next_wait().max(host::since(began) * 20);
+        self.next_look = host::instant() + wait;
     }
 
     pub(super) fn look(&mut self, reports: &mut dyn Reports) -> io::Result<()> {
         let queue = self.setup.queue.clone();
-        let agents: HashSet<String> = self.out.values().map(|out| out.task.agent.clone()).collect();
+        let agents: BTreeSet<String> =
+            self.out.values().map(|out| out.task.agent.clone()).collect();
         let mut seen: HashSet<String> = HashSet::new();
         for agent in &agents {
             seen.extend(queue.waiting(agent)?.into_iter().map(|name| name.id.to_string()));

@@ -22,6 +22,7 @@ pub use self::view::{ParkedView, faults, is_over, lift, look, told, told_in_shor
 
 use self::note::{Striker, person_file, read_trial, trial_file};
 use crate::disk;
+use crate::host;
 use crate::process::Process;
 use crate::provider::{Outcome, Verdict};
 use crate::queue::seal;
@@ -106,7 +107,7 @@ impl Parking {
         let Some(seen) = state.notes.get(&person).or_else(|| state.notes.get(account)) else {
             return Entry::Open(self.pass(account, provider, None));
         };
-        let (note, left) = (seen.note.clone(), seen.note.left(seen.first.elapsed(), now));
+        let (note, left) = (seen.note.clone(), seen.note.left(host::since(seen.first), now));
         let again = note.cause == Cause::Person && self.by_hand && seen.older;
         match note.cause {
             Cause::Easing if left.is_zero() => {
@@ -115,11 +116,11 @@ impl Parking {
                 Entry::Open(self.pass(account, provider, None))
             }
             Cause::Easing => match state.next.get(account) {
-                Some(next) if *next > Instant::now() => Entry::Parked(note),
+                Some(next) if *next > host::instant() => Entry::Parked(note),
                 _ => {
                     // About four in the time that is left, at no regular distance.
                     let wait = left.mul_f64((chance() % 1000) as f64 / 2000.0);
-                    state.next.insert(account.to_owned(), Instant::now() + wait);
+                    state.next.insert(account.to_owned(), host::instant() + wait);
                     Entry::Open(self.pass(account, provider, None))
                 }
             },
@@ -156,7 +157,7 @@ impl Parking {
         let last = trials.filter_map(|(file, since)| Some((of_note(file)?, file, *since))).max();
         let number = match last {
             None => 1,
-            Some((number, file, since)) if since.elapsed() >= TRIAL || self.is_dead(file) => {
+            Some((number, file, since)) if host::since(since) >= TRIAL || self.is_dead(file) => {
                 number + 1
             }
             Some(_) => return None,
@@ -189,7 +190,7 @@ impl Parking {
 
     /// Reads the notes again, if that was not done a moment ago.
     fn refresh(&self, state: &mut State) {
-        if state.looked.is_some_and(|looked| looked.elapsed() < PACE) {
+        if state.looked.is_some_and(|looked| host::since(looked) < PACE) {
             return;
         }
         let disk = disk::machine();
@@ -202,7 +203,7 @@ impl Parking {
         let (mut notes, mut trials) = (HashMap::new(), HashMap::new());
         for file in files.into_iter().filter(|file| !file.starts_with('.')) {
             if read_trial(&file).is_some() {
-                let since = state.trials.get(&file).copied().unwrap_or_else(Instant::now);
+                let since = state.trials.get(&file).copied().unwrap_or_else(host::instant);
                 trials.insert(file, since);
                 continue;
             }
@@ -213,11 +214,11 @@ impl Parking {
             };
             let known = state.notes.get(&file).filter(|known| known.note.word == note.word);
             let (first, older) =
-                known.map_or((Instant::now(), !state.began), |known| (known.first, known.older));
+                known.map_or((host::instant(), !state.began), |known| (known.first, known.older));
             notes.insert(file, Seen { note, first, older });
         }
         (state.notes, state.trials) = (notes, trials);
-        (state.looked, state.began) = (Some(Instant::now()), true);
+        (state.looked, state.began) = (Some(host::instant()), true);
     }
 
     /// Leaves a note for everybody.
@@ -264,7 +265,7 @@ impl Parking {
             && under.is_none_or(|under| under.word != seen.note.word)
         {
             // It was asked before that was known.
-            let left = seen.note.left(seen.first.elapsed(), SystemClock.now());
+            let left = seen.note.left(host::since(seen.first), SystemClock.now());
             if !left.is_zero() && !seen.note.yields_to(&note, left) {
                 return Ok(Some(seen.note.clone()));
             }

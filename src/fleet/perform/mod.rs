@@ -96,6 +96,22 @@ impl Terms {
     }
 }
 
+/// Does work in place of [`run`].
+#[cfg(test)]
+pub type Script =
+    std::sync::Arc<dyn Fn(&Site, &Work, &str, &Stop) -> Option<Performed> + Send + Sync>;
+
+#[cfg(test)]
+thread_local! {
+    static SCRIPT: std::cell::RefCell<Option<Script>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Lets a script do this thread's work.
+#[cfg(test)]
+pub fn simulate(script: Option<Script>) {
+    SCRIPT.with(|here| *here.borrow_mut() = script);
+}
+
 /// Runs a child, its processes to be known by `mark`. Nothing comes back when it was stopped: the
 /// attempt then stays open.
 pub fn run(site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
@@ -110,6 +126,10 @@ pub fn run_on(
     mark: &str,
     stop: &Stop,
 ) -> Option<Performed> {
+    #[cfg(test)]
+    if let Some(script) = SCRIPT.with(|script| script.borrow().clone()) {
+        return script(site, work, mark, stop);
+    }
     if let Err(missing) = missing_secrets(&work.secrets, &site.environment) {
         let context = mask_map(site, missing.context);
         let mut record = Record::refused(2, site.mask.text(&missing.message), context);
@@ -131,11 +151,18 @@ pub fn run_on(
         note_environment(site, &work, &env, &hidden);
     }
     let began = Instant::now();
-    let entered = match work.worktree.as_ref().map(|tree| tree::enter(site, &work, tree)) {
+    let entered = match &work.worktree {
         None => None,
-        Some(Ok(entered)) => Some(entered),
-        Some(Err(record)) => return Some(unready(site, *record, began)),
+        Some(tree) => match tree::enter(site, &work, tree, mark, stop)? {
+            Ok(entered) => Some(entered),
+            Err(record) => return Some(unready(site, *record, began)),
+        },
     };
+    if let (Some(_), Some(limit)) = (&work.limit, work.timeout_ms) {
+        // What is around the step counts the time that was waited, too.
+        let waited = began.elapsed().as_millis() as u64;
+        work.to_mut().timeout_ms = Some(limit.saturating_sub(waited).max(1));
+    }
     let cwd = entered.as_ref().map_or(site.cwd(), |entered| entered.cwd());
     let step = work.step.clone();
     let confined = match confine::confine(site, &work, entered.as_ref()) {

@@ -39,6 +39,7 @@ fn trial() -> Trial {
         mask: exec::Mask::new(["s3cret".to_owned()]),
         parking: None,
         program: "orchestrate".into(),
+        turns: Default::default(),
         sandboxes: Default::default(),
     };
     Trial { dir, site }

@@ -3,18 +3,20 @@
 //! **Invariant:** what is merged after a review is what the person was shown: an approval is bound
 //! to the digest of the diff, and void when that changes.
 
+use std::time::Duration;
+
 use super::{Prepared, Preparing, Refusal};
 use crate::engine::GateRecord;
 use crate::fleet::work::MergeWork;
 use crate::ids::BeadId;
-use crate::workflow::plan::Isolation;
+use crate::workflow::plan::{Checks, Isolation};
 use crate::worktree::{Review, TreeError, Trees};
 
 /// How many of the changed files a person is told of at once.
 const FILES: usize = 20;
 
 impl Preparing<'_> {
-    pub(super) fn merge(&mut self, review: bool) -> Result<Prepared, Refusal> {
+    pub(super) fn merge(&mut self, review: bool, checks: &Checks) -> Result<Prepared, Refusal> {
         let nothing = |why: &str| Refusal::new(format!("there is nothing to merge: {why}"));
         let Some((bead, isolation)) = self.scope.run.bead_of(self.step) else {
             return Err(nothing("the run has no bead; start it with `--bead`"));
@@ -24,7 +26,12 @@ impl Preparing<'_> {
         }
         let text = |key: &str| bead.get(key).and_then(|value| value.as_str()).map(str::to_owned);
         let id = BeadId::parse(&text("id").unwrap_or_default()).map_err(Refusal::new)?;
-        let mut work = MergeWork { id: id.to_string(), title: text("title"), approval: None };
+        let mut checks = checks.clone();
+        let (limit, _) = self.time_for(Some(checks.timeout.as_millis() as u64))?;
+        checks.timeout = limit.map_or(checks.timeout, Duration::from_millis);
+        let (id_text, title) = (id.to_string(), text("title"));
+        let (attempt, wait) = (self.attempt, self.site.turns.wait);
+        let mut work = MergeWork { id: id_text, title, approval: None, checks, attempt, wait };
         if !review {
             return Ok(Prepared::Merge(work));
         }

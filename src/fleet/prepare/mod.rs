@@ -182,7 +182,7 @@ impl Preparing<'_> {
             | Action::Script(_)
             | Action::Gate(_)
             | Action::Cancel { .. } => self.node(),
-            Action::Merge { review } => self.merge(*review),
+            Action::Merge { review, checks } => self.merge(*review, checks),
         }
     }
 
@@ -206,7 +206,8 @@ impl Preparing<'_> {
         let request = self.scope.run.origin.request.as_deref();
         let base = request.and_then(|request| request.base_branch.clone());
         let id = bead.get("id")?.as_str()?.to_owned();
-        (isolation == Isolation::Worktree).then_some(TreeWork { id, base })
+        let wait_ms = Some(self.site.turns.wait.as_millis() as u64);
+        (isolation == Isolation::Worktree).then_some(TreeWork { id, base, wait_ms })
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::refs::{Found, Into, RUN_ROOT, Values};
-use super::shell::{Expansions, spill_path, stays_inside};
+use super::shell::spill_path;
 use super::{Prepared, Preparing, Refusal};
 use crate::digest::Parts;
 use crate::disk;
@@ -106,16 +106,15 @@ impl Preparing<'_> {
             values.expansions.spots = nodes_shell::spots(text).into();
         }
         let filled = text.render(&mut values);
-        let (warnings, Expansions { env, spilled, ends, .. }) =
-            (values.warnings, values.expansions);
+        let (warnings, mut expansions) = (values.warnings, values.expansions);
         self.warn_all(warnings);
-        self.leave_spilled(spilled)?;
+        self.leave_spilled(std::mem::take(&mut expansions.spilled))?;
         let filled = filled.map_err(|refusals| {
             let all: Vec<_> = refusals.into_iter().map(|refusal| refusal.message).collect();
             Refusal::new(all.join("; "))
         })?;
-        stays_inside(&filled, &text.source(), &ends)?;
-        Ok((filled, env))
+        expansions.check(&filled, &text.source())?;
+        Ok((filled, expansions.env))
     }
 
     /// Leaves texts in files that are too long for a script.

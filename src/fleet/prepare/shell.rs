@@ -28,6 +28,8 @@ pub struct Expansions {
     pub env: Vec<(String, String)>,
     /// Texts that go by way of files: their digest, and what is in them.
     pub spilled: Vec<(String, String)>,
+    /// What cannot be put in where it stands, and why.
+    pub refused: Option<String>,
 }
 
 impl Expansions {
@@ -42,6 +44,7 @@ impl Expansions {
                 return safe;
             }
             Some(Spot::Comment) => return String::new(),
+            Some(Spot::Arithmetic { quoted }) => return self.reckon(&safe, *quoted),
             None if bare => return safe,
             _ => {}
         }
@@ -61,6 +64,26 @@ impl Expansions {
         }
     }
 
+    /// A number as it is. Anything else bash would read as an expression, commands included.
+    fn reckon(&mut self, text: &str, quoted: bool) -> String {
+        let number = text.trim();
+        let digits = number.strip_prefix(['-', '+']).unwrap_or(number);
+        match digits {
+            "" if number.is_empty() && quoted => String::new(),
+            "" if number.is_empty() => "\"\"".to_owned(),
+            _ if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                number.to_owned()
+            }
+            _ => {
+                let shown: String = number.chars().filter(|c| !c.is_control()).take(40).collect();
+                self.refused.get_or_insert_with(|| {
+                    format!("`{shown}` stands in arithmetic and is no whole number")
+                });
+                String::new()
+            }
+        }
+    }
+
     fn env_bytes(&self) -> usize {
         self.env.iter().map(|(_, value)| value.len()).sum()
     }
@@ -73,16 +96,22 @@ impl Expansions {
     }
 }
 
-/// Refuses a script in which a value ends the text that it stands in: what follows would be script.
-pub fn stays_inside(filled: &str, source: &str, ends: &BTreeSet<String>) -> Result<(), Refusal> {
-    for end in ends {
-        if nodes_shell::lines_like(filled, end) != nodes_shell::lines_like(source, end) {
-            return Err(Refusal::new(format!(
-                "an output in the here-document has the line `{end}`, which would end it"
-            )));
+impl Expansions {
+    /// Refuses a script in which a value would be read as script: it ends the text that it stands
+    /// in, or is reckoned with and is no number.
+    pub fn check(&self, filled: &str, source: &str) -> Result<(), Refusal> {
+        if let Some(reason) = &self.refused {
+            return Err(Refusal::new(format!("an output cannot be put into the script: {reason}")));
         }
+        for end in &self.ends {
+            if nodes_shell::lines_like(filled, end) != nodes_shell::lines_like(source, end) {
+                return Err(Refusal::new(format!(
+                    "an output in the here-document has the line `{end}`, which would end it"
+                )));
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Where a long text lies, in the run's directory.

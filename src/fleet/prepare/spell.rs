@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::results::Results;
-use super::shell::{Expansions, stays_inside};
+use super::shell::Expansions;
 use super::{Prepared, Preparing, Refusal};
 use crate::digest::sha256;
 use crate::fleet::spellbook;
@@ -78,7 +78,7 @@ impl Preparing<'_> {
                 }
             }
         }
-        stays_inside(&text, &source, &expansions.ends)?;
+        expansions.check(&text, &source)?;
         self.leave_spilled(expansions.spilled)?;
         let argv = self.shell_argv("sh", text)?;
         let mut env = self.step.env.clone();

@@ -12,6 +12,7 @@ use crate::exec::Stop;
 use crate::fleet::hint::{Change, Hints, Patience};
 use crate::fleet::intake::{self, Intake};
 use crate::fleet::member::{self, Buried, Member, Process, Pulse};
+use crate::host;
 use crate::queue::name::ENDING;
 use crate::queue::{FsQueue, Queue};
 
@@ -45,7 +46,7 @@ impl Shop {
             }
             Err(error) => {
                 tracing::warn!("cannot take in what was dropped: {error}; will be tried again");
-                Some(Instant::now() + self.setup.config.queue.beat)
+                Some(host::instant() + self.setup.config.queue.beat)
             }
         }
     }
@@ -53,7 +54,7 @@ impl Shop {
     /// Waits until all slots have left, taking in what people drop, listening for hints and
     /// telling what is being done.
     pub(super) fn attend(&self, mut intake: Intake) {
-        let mut look = Instant::now();
+        let mut look = host::instant();
         let mut patience = {
             let settings = &self.setup.config.queue;
             Patience::new(settings.poll, settings.idle_poll, 0)
@@ -77,16 +78,16 @@ impl Shop {
             if self.slots_left.load(Ordering::SeqCst) == 0 {
                 return;
             }
-            let now = Instant::now();
+            let now = host::instant();
             if dropped.swap(false, Ordering::SeqCst) || look <= now {
                 // What another machine drops rings no bell here. Looking takes a twentieth of the
                 // time at most, however many tasks there are.
                 let soon = self.take_in(&mut intake);
-                look = soon.unwrap_or(now + patience.next_wait().max(now.elapsed() * 20));
+                look = soon.unwrap_or(now + patience.next_wait().max(host::since(now) * 20));
             }
             let doing: Vec<Doing> = self.running().values().map(|r| r.doing.clone()).collect();
             let nap = self.audience.tick(&doing).unwrap_or(Duration::from_secs(3600));
-            self.bell.wait(heard, nap.min(look.saturating_duration_since(Instant::now())));
+            self.bell.wait(heard, nap.min(look.saturating_duration_since(host::instant())));
         }
     }
 
@@ -155,7 +156,7 @@ pub(super) fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop
             }
             Err(_) => {}
         }
-        std::thread::park_timeout(round);
+        host::park(round, &|| over.load(Ordering::SeqCst));
     }
     member.leave();
 }
@@ -196,13 +197,13 @@ pub(super) fn stand_guard(shop: &Shop, pulse: &Pulse, stop: &Stop) {
     let mut level = 0;
     while shop.slots_left.load(Ordering::SeqCst) > 0 {
         shop.audience.alive(shop.running().len());
-        let now = stop.wait_above(level, settings.beat);
+        let now = member::wait_above(stop, level, settings.beat);
         if now > 0 && closed.is_none() {
-            closed = Some(Instant::now());
+            closed = Some(host::instant());
             shop.audience.closing();
             shop.close();
         }
-        let late = closed.is_some_and(|since| since.elapsed() > settings.drain);
+        let late = closed.is_some_and(|since| host::since(since) > settings.drain);
         if now > 1 || late {
             shop.leaving.store(true, Ordering::SeqCst);
             shop.stop(Why::Leaving, now.max(1), |_, _| true);

@@ -36,6 +36,7 @@ use super::parking::Parking;
 use super::sandboxes::Sandboxes;
 use super::site::Environment;
 use crate::exec::{Mask, Stop};
+use crate::host;
 use crate::provider::Kind;
 use crate::queue::{Finish, FsQueue};
 use crate::workspace::Workspace;
@@ -230,25 +231,29 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
         setup,
     });
     let (guarded, pulse, guards) = (shop.clone(), member.pulse.clone(), stop.clone());
-    std::thread::spawn(move || stand_guard(&guarded, &pulse, &guards));
+    drop(host::spawn(move || stand_guard(&guarded, &pulse, &guards)));
     let adopt = Box::new(FreeTasks { config: shop.setup.config.clone() });
     let settings = intake::Settings::of(&shop.setup.config);
     let intake = Intake::new(queue.layout.clone(), queue.me(), settings, adopt);
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let shop = &*shop;
-        let keeper = scope.spawn(|| keep_beat(shop, member, &over, stop));
-        for slot in 0..slots {
-            scope.spawn(move || shop.serve(slot as u64 + 1));
-        }
-        let groups = scope.spawn(move || commit_groups(shop, &groups));
-        shop.attend(intake);
-        shop.commits.iter().for_each(|commits| _ = commits.send(None));
-        // It is a member as long as it ends tasks.
-        let _ = groups.join();
-        over.store(true, Ordering::SeqCst);
-        keeper.thread().unpark();
-    });
+    let over = Arc::new(AtomicBool::new(false));
+    let (kept, ended, stopped) = (shop.clone(), over.clone(), stop.clone());
+    let keeper = host::spawn(move || keep_beat(&kept, member, &ended, &stopped));
+    let serve = |slot: usize| {
+        let shop = shop.clone();
+        host::spawn(move || shop.serve(slot as u64 + 1))
+    };
+    let serving: Vec<host::Thread> = (0..slots).map(serve).collect();
+    let ending = shop.clone();
+    let groups = host::spawn(move || commit_groups(&ending, &groups));
+    shop.attend(intake);
+    serving.into_iter().for_each(host::Thread::join);
+    shop.commits.iter().for_each(|commits| _ = commits.send(None));
+    host::poke();
+    // It is a member as long as it ends tasks.
+    groups.join();
+    over.store(true, Ordering::SeqCst);
+    keeper.wake();
+    keeper.join();
     Ok(Tally {
         done: shop.done.load(Ordering::SeqCst),
         failed: shop.failed.load(Ordering::SeqCst),

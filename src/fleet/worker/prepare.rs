@@ -9,7 +9,7 @@ use super::{Setup, Shop};
 use crate::exec::Mask;
 use crate::fleet::free::FreeTask;
 use crate::fleet::post::{self, Asked, StepTask};
-use crate::fleet::site::{self, Site};
+use crate::fleet::site::{self, Site, Turns};
 use crate::fleet::work::Work;
 use crate::fleet::{credentials, systemd};
 use crate::queue::Claim;
@@ -85,6 +85,7 @@ impl Shop {
             mask: self.mask(masked, own),
             program: program.clone(),
             parking: Some(self.parking.clone()),
+            turns: Turns::of(config),
             sandboxes: self.sandboxes.clone(),
         }
     }

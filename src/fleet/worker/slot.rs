@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -22,6 +22,7 @@ use crate::fleet::member::{self};
 use crate::fleet::parking::Pass;
 use crate::fleet::perform::{self, Performed, Terms};
 use crate::fleet::post::{self};
+use crate::host;
 use crate::provider::Kind;
 use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
 use crate::time::{Clock, SystemClock, Time};
@@ -174,7 +175,7 @@ impl Shop {
             Ok(Ending::Fenced) => "lost to another worker",
             Err(_) => "left behind",
         };
-        self.audience.ended(doing, how, doing.since.elapsed());
+        self.audience.ended(doing, how, host::since(doing.since));
     }
 
     /// Ends a task, at once or in the next group.
@@ -182,6 +183,7 @@ impl Shop {
         match &self.commits {
             Some(commits) => {
                 commits.send(Some((finish, doing))).expect("groups are ended after the slots");
+                host::poke();
             }
             None => self.commit(vec![(finish, doing)]),
         }
@@ -224,7 +226,7 @@ impl Shop {
             self.done.fetch_add(1, Ordering::SeqCst);
             self.failed.fetch_add(usize::from(finish.end != End::Processed), Ordering::SeqCst);
         }
-        self.audience.ended(doing, &how, doing.since.elapsed());
+        self.audience.ended(doing, &how, host::since(doing.since));
     }
 }
 
@@ -241,15 +243,31 @@ pub(super) fn doing(claim: &Claim, logs: [PathBuf; 2]) -> Doing {
         label: label.to_owned(),
         run: text("run_id").map(str::to_owned),
         attempt: claim.name.task.attempt,
-        since: Instant::now(),
+        since: host::instant(),
         logs,
         adapter: Kind::Plain,
     }
 }
 
+/// The next task to be ended; nothing when there will be none.
+fn hear(waiting: &Receiver<Option<(Finish, Doing)>>) -> Option<(Finish, Doing)> {
+    let mut next = waiting.try_recv().ok();
+    while next.is_none() {
+        let mut found = None;
+        let mut look = || {
+            found = waiting.try_recv().ok();
+            found.is_some()
+        };
+        let real = || next = Some(waiting.recv().unwrap_or(None));
+        host::wait(Duration::from_secs(3600), &mut look, real);
+        next = next.or(found);
+    }
+    next.flatten()
+}
+
 /// Ends tasks in groups: while one group is on its way to the medium, the next one gathers.
 pub(super) fn commit_groups(shop: &Shop, waiting: &Receiver<Option<(Finish, Doing)>>) {
-    while let Ok(Some(first)) = waiting.recv() {
+    while let Some(first) = hear(waiting) {
         let mut group = vec![first];
         let mut over = false;
         for next in waiting.try_iter().take(255) {

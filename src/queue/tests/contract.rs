@@ -147,7 +147,7 @@ fn the_same_end_twice_is_one_end_and_another_one_is_fenced() {
         one.enqueue(&[task(1, 5)]).unwrap();
         let claim = take(&one).unwrap();
         assert_eq!(finish(&one, &claim, End::Processed).unwrap(), Ending::Committed);
-        let other = object(json!({ "success": false }));
+        let other = object(json!({ "success": false, "ticket": "secret" }));
         let again = Finish { claim: claim.clone(), end: End::Processed, status: other };
         assert_eq!(one.complete(&[again]).pop().unwrap().unwrap(), Ending::Committed);
         assert_eq!(one.status(End::Processed, "day", &claim.name).unwrap(), Some(done()));

@@ -115,6 +115,9 @@ impl Disk for Tricky {
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.sim.remove(path)
     }
+    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        self.sim.remove_dir(dir)
+    }
 }
 
 #[test]

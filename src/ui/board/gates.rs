@@ -103,6 +103,10 @@ impl Board {
     }
 
     pub fn gates_of_run(&self, id: &RunId) -> Result<Vec<Gate>, OpenError> {
-        gates_in(&self.workspace, &self.run_root(id))
+        let open = self.opened(id)?;
+        match open.1.status {
+            RunStatus::Running => Ok(gates_of(self.workspace.root(), &open.0, &open.1)),
+            _ => Ok(Vec::new()),
+        }
     }
 }

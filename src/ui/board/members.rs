@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::memory::Memory;
 use crate::fleet::member::{self, Process, Registration};
 use crate::queue::{FsQueue, Queue};
 use crate::time::Time;
@@ -85,6 +86,35 @@ impl Members {
         holders: BTreeSet<String>,
         beat: Duration,
     ) -> io::Result<Members> {
+        Members::look_by(queue, holders, |far| watch(queue, far, beat))
+    }
+
+    /// The same without a wait: beats are compared with what was seen of them before.
+    pub(super) fn recall(
+        queue: &FsQueue,
+        holders: BTreeSet<String>,
+        beat: Duration,
+        memory: &Memory,
+    ) -> io::Result<Members> {
+        Members::look_by(queue, holders, |far| {
+            let recalled = far.iter().map(|worker| {
+                let moved = memory.beats(worker, queue.read_beat(worker)?, beat);
+                let seen = match moved {
+                    Some(true) => Beat::Moved,
+                    Some(false) => Beat::Still,
+                    None => Beat::Cut,
+                };
+                Ok((worker.clone(), seen))
+            });
+            recalled.collect()
+        })
+    }
+
+    fn look_by(
+        queue: &FsQueue,
+        holders: BTreeSet<String>,
+        watch: impl FnOnce(&[String]) -> io::Result<BTreeMap<String, Beat>>,
+    ) -> io::Result<Members> {
         let here = Process::this();
         let mut registered: BTreeMap<String, Registration> = BTreeMap::new();
         for registration in member::registrations(queue)? {
@@ -96,7 +126,7 @@ impl Members {
         let is_beside =
             |name: &str| registered.get(name).is_some_and(|r| here.is_beside(&r.process));
         let far: Vec<String> = names.iter().filter(|name| !is_beside(name)).cloned().collect();
-        let beats = watch(queue, &far, beat)?;
+        let beats = watch(&far)?;
         let mut members = Members::default();
         for name in names {
             let registration = registered.remove(&name);

@@ -2,24 +2,26 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
-use super::{Board, Life, one_line};
+use super::{Board, Life, Memory, last_said, one_line};
 use crate::disk;
 use crate::engine::record::Spent;
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
 use crate::engine::{Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
-use crate::fleet::{open, run_task};
+use crate::fleet::{checkout, open, run_task};
 use crate::ids::{RunId, StepPath};
-use crate::queue::Place;
+use crate::queue::{Place, TurnHolder};
 use crate::store::{self, History, lock};
 use crate::time::Time;
 use crate::ui::text::log_line;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block};
+use crate::workflow::plan::{Action, Block, Isolation, Step};
+use crate::worktree::Waiter;
 
 /// How many of the latest events are shown.
 const EVENTS: usize = 5;
@@ -30,7 +32,7 @@ const EVENTS: usize = 5;
 pub enum Standing {
     /// Somebody drives it.
     Running,
-    /// It waits for a coordinator.
+    /// It waits for a coordinator, or for its turn to change the checkout.
     Queued,
     /// A coordinator of another machine has it, of which no sign of life was seen.
     Doubtful,
@@ -115,6 +117,9 @@ pub struct RunView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded: Option<RunStatus>,
     pub owner: Owner,
+    /// Whom it waits for until it may change the checkout.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_after: Option<String>,
     pub fleet: bool,
     pub workflow_file: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -213,6 +218,11 @@ impl StepShown {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepView {
     pub step: String,
+    /// How many loops are around it, and what it is called in the innermost.
+    #[serde(skip)]
+    pub depth: usize,
+    #[serde(skip)]
+    pub name: String,
     pub state: StepShown,
     /// Where control is.
     pub current: bool,
@@ -232,6 +242,9 @@ pub struct StepView {
     /// The files it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
+    /// The worktree it waits for, and who has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for_worktree: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -255,6 +268,9 @@ pub struct StepView {
     /// The nodes before it that have not settled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
+    /// What it printed last, while it is being executed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_line: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskView>,
 }
@@ -296,11 +312,16 @@ impl Board {
     /// is always written at the end; of any other the journal is asked too.
     pub fn run(&self, id: &RunId) -> RunView {
         let root = self.run_root(id);
-        let bytes = std::fs::read(root.join(store::STATE)).unwrap_or_default();
+        let state = root.join(store::STATE);
+        if let Some(over) = self.memory.over(id, &state) {
+            return over;
+        }
+        let stamp = Memory::stamp(&state);
+        let bytes = std::fs::read(&state).unwrap_or_default();
         if let Ok(head) = serde_json::from_slice::<Head>(&bytes)
             && !matches!(head.status, RunStatus::Running | RunStatus::Paused)
         {
-            return RunView {
+            let view = RunView {
                 state: standing(head.status, &NOBODY),
                 recorded: Some(head.status),
                 fleet: head.fleet,
@@ -311,9 +332,11 @@ impl Board {
                 error: head.error.as_deref().map(one_line),
                 ..self.unread(id, &root)
             };
+            self.memory.keep_over(id, stamp, &view);
+            return view;
         }
-        match open::look(&self.workspace, &root) {
-            Ok((plan, run)) => self.view(&plan, &run, &root),
+        match self.opened(id) {
+            Ok(open) => self.view(&open.0, &open.1, &root),
             Err(error) => {
                 RunView { error: Some(one_line(&error.to_string())), ..self.unread(id, &root) }
             }
@@ -329,6 +352,7 @@ impl Board {
             state: Standing::Damaged,
             recorded: None,
             owner: NOBODY,
+            turn_after: None,
             fleet: false,
             workflow_file: String::new(),
             started_at: None,
@@ -349,10 +373,14 @@ impl Board {
         let going = here.iter().filter(|_| run.status == RunStatus::Running);
         let going = going.filter(|here| run.slot(here).is_some()).map(|here| here.path(plan));
         let going: Vec<String> = going.take(4).map(|path| shown_path(plan, &path)).collect();
+        let state = standing(run.shown_status(), &owner);
+        let driven = matches!(state, Standing::Running) && run.origin.fleet && plan.exclusive;
+        let turn_after = if driven { self.turn_after(run.id.as_str()) } else { None };
         RunView {
-            state: standing(run.shown_status(), &owner),
+            state: if turn_after.is_some() { Standing::Queued } else { state },
             recorded: Some(run.status),
             owner,
+            turn_after,
             fleet: run.origin.fleet,
             workflow_file: run.origin.workflow_file.clone(),
             started_at: Some(run.started_at),
@@ -382,6 +410,41 @@ impl Board {
         place.map_or(NOBODY, |place| self.holder(&place, id))
     }
 
+    /// Whom a run of a fleet that changes the checkout waits for; nobody, if it has its turn.
+    fn turn_after(&self, id: &str) -> Option<String> {
+        match &self.turn {
+            Some(holder) if holder.batch == id => return None,
+            Some(holder) if self.has_turn(holder) => return Some(format!("run {}", holder.batch)),
+            _ => {}
+        }
+        let local = lock::checkout_held_by(self.workspace.root())?;
+        Some(format!("a run of {local}"))
+    }
+
+    /// Whether a run that took its turn is not over, or workers are still at it.
+    fn has_turn(&self, holder: &TurnHolder) -> bool {
+        self.runs.contains_key(&holder.batch) || self.is_at_work(holder)
+    }
+
+    fn is_at_work(&self, holder: &TurnHolder) -> bool {
+        let Some(queue) = &self.queue else { return false };
+        checkout::is_at_work(queue, &self.workspace, holder).unwrap_or(true)
+    }
+
+    /// The run of a fleet that has its turn to change the checkout and goes on: somebody drives it
+    /// or will, or workers are at it.
+    pub fn run_with_turn(&self) -> Option<String> {
+        let holder = self.turn.as_ref()?;
+        let place = self.runs.get(&holder.batch);
+        let id = RunId::parse(&holder.batch)?;
+        let goes_on = place.is_some_and(|place| match self.holder(place, &id) {
+            Owner::Coordinator { life, .. } => life != Life::Dead,
+            Owner::Queue { coordinators, .. } => coordinators > 0,
+            _ => false,
+        });
+        (goes_on || self.is_at_work(holder)).then(|| holder.batch.clone())
+    }
+
     fn holder(&self, place: &Place, id: &RunId) -> Owner {
         let found = Found { place: place.clone(), batch: id.to_string() };
         match self.task(&found).map(|task| task.place) {
@@ -402,15 +465,16 @@ impl Board {
     /// A run with its steps. The error says why it cannot be read.
     pub fn detail(&self, id: &RunId) -> Result<RunDetail, open::OpenError> {
         let root = self.run_root(id);
-        let (plan, run) = open::look(&self.workspace, &root)?;
-        let view = self.view(&plan, &run, &root);
+        let open = self.opened(id)?;
+        let (plan, run) = (&open.0, &open.1);
+        let view = self.view(plan, run, &root);
         let driven = matches!(view.state, Standing::Running | Standing::Doubtful);
-        let walk = Walk { board: self, plan: &plan, run: &run, driven, here: run.positions() };
+        let walk = Walk { board: self, plan, run, driven, here: run.positions() };
         let mut steps = Vec::new();
         walk.block(&plan.root, &run.body, &[], &mut steps);
         let history = History::read(&*disk::machine(), &root).unwrap_or_default();
         let events = history.entries.iter().rev().take(EVENTS).filter_map(|entry| {
-            let text = one_line(&log_line(&plan, &run, &entry.event)?);
+            let text = one_line(&log_line(plan, run, &entry.event)?);
             Some(EventView { at: entry.at, text })
         });
         let mut events: Vec<EventView> = events.collect();
@@ -421,6 +485,12 @@ impl Board {
     /// The run itself and its plan, for those who show more than the board.
     pub fn open(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
         open::look(&self.workspace, &self.run_root(id))
+    }
+
+    /// The same as it was seen before, if nothing was written since.
+    pub(super) fn opened(&self, id: &RunId) -> Result<Arc<(Plan, Run)>, open::OpenError> {
+        let root = self.run_root(id);
+        self.memory.open(id, &root, || open::look(&self.workspace, &root))
     }
 
     /// Where a task of a run is; an error of the volume is nowhere.
@@ -509,13 +579,20 @@ impl Walk<'_> {
         let rounds = matches!(step.action, Action::Rounds(_));
         let asks = self.asks(at, slot);
         let (needs, parked) = (self.needs(at, slot), self.parked(at, slot));
+        let path = at.path(self.plan).to_string();
+        let state = match asks {
+            Some(_) => StepShown::Asking,
+            None if parked.is_some() => StepShown::Ready,
+            None => self.shown(slot, sent.is_some(), task.as_ref()),
+        };
         StepView {
-            step: at.path(self.plan).to_string(),
-            state: match asks {
-                Some(_) => StepShown::Asking,
-                None if parked.is_some() => StepShown::Ready,
-                None => self.shown(slot, sent.is_some(), task.as_ref()),
-            },
+            depth: at.loops.len(),
+            name: step.name.clone(),
+            last_line: (out && state == StepShown::Running)
+                .then(|| self.said(&path, step))
+                .flatten(),
+            step: path,
+            state,
             current: (asks.is_some() || parked.is_some() || self.here.contains(at))
                 && self.run.status == RunStatus::Running,
             agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
@@ -528,6 +605,7 @@ impl Walk<'_> {
                 _ => None,
             },
             waits_for: self.waits_for(at).filter(|_| out),
+            waits_for_worktree: if out { self.waits_for_tree(at, slot) } else { None },
             usage: spent::of_step(&record),
             error: record.error.map(|error| one_line(&error.message)),
             items: slot.each.as_deref().filter(|_| !rounds).map(items),
@@ -539,6 +617,13 @@ impl Walk<'_> {
             needs,
             task,
         }
+    }
+
+    /// What a step that is being executed said last.
+    fn said(&self, path: &str, step: &Step) -> Option<String> {
+        let logs = self.board.run_root(&self.run.id).join("logs");
+        let log = |kind: &str| logs.join(format!("{path}.{kind}"));
+        last_said(&[log("stdout"), log("stderr")], self.plan.adapter(step))
     }
 
     /// What a person is asked at a node.
@@ -602,6 +687,13 @@ impl Walk<'_> {
             StepState::Running if self.driven => StepShown::Running,
             StepState::Running => StepShown::Interrupted,
         }
+    }
+
+    fn waits_for_tree(&self, at: &Address, slot: &Slot) -> Option<String> {
+        let (bead, isolation) = self.run.bead_of(at.step_of(self.plan))?;
+        let tree = bead.get("id")?.as_str().filter(|_| isolation == Isolation::Worktree)?;
+        let (run, step) = (Some(self.run.id.to_string()), at.path(self.plan).to_string());
+        self.board.waits_for_tree(tree, &Waiter { run, step, attempt: slot.attempts })
     }
 
     fn waits_for(&self, at: &Address) -> Option<String> {

@@ -35,6 +35,9 @@ pub struct TaskView {
     pub crashes: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
+    /// The worktree that whoever claimed it waits for, and who has that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for_worktree: Option<String>,
     #[serde(flatten)]
     pub place: PlaceView,
 }
@@ -175,7 +178,11 @@ impl Board {
                 ended(*end, name, &status)
             }
         };
-        Ok(view(name, agent, &document, place))
+        let mut view = view(name, agent, &document, place);
+        if let PlaceView::Claimed { .. } = view.place {
+            view.waits_for_worktree = self.task_waits(&document, &view.task, name.attempt);
+        }
+        Ok(view)
     }
 
     /// How it stands with the provider of a waiting task, where that is left alone.
@@ -207,8 +214,8 @@ impl Board {
         name: &TaskName,
         document: &Map<String, Value>,
     ) -> io::Result<PlaceView> {
-        let waiting = queue.waiting(agent)?;
-        let ahead = waiting.iter().position(|other| other == name).unwrap_or(0);
+        let waiting = self.memory.waiting(queue, agent)?;
+        let ahead = waiting.names.iter().position(|other| other == name).unwrap_or(0);
         let workers = self.members.serving(agent).count();
         let last = self.members.last_dead(agent).filter(|_| workers == 0).map(|dead| {
             let seen = dead.last_beat.map(|at| format!(", last heard of at {at}"));
@@ -260,8 +267,8 @@ impl Board {
         let batch = NO_BATCH.to_owned();
         let mut claims = queue.claims(agent)?;
         claims.sort_by(|a, b| a.task.id.cmp(&b.task.id));
-        let waiting = queue.waiting(agent)?;
-        let total = claims.len() + waiting.len();
+        let waiting = self.memory.waiting(queue, agent)?;
+        let total = claims.len() + waiting.names.len();
         let mut views = Vec::new();
         for name in claims.into_iter().take(most) {
             let place = Place::Claimed { agent: agent.to_owned(), name };
@@ -269,13 +276,13 @@ impl Board {
         }
         let (workers, paused) =
             (self.members.serving(agent).count(), queue.paused(agent)?.map(|r| one_line(&r)));
-        for (ahead, name) in waiting.into_iter().take(most).enumerate() {
+        for (ahead, name) in waiting.names.iter().take(most).enumerate() {
             let place = Place::Waiting { agent: agent.to_owned(), name: name.clone() };
             let document = queue.read(&place, &batch)?.map(|task| task.document);
             let document = document.unwrap_or_default();
             let (paused, parked) = (paused.clone(), self.parked(&document, agent));
             let place = PlaceView::Waiting { ahead, workers, paused, parked, last: None };
-            views.push(view(&name, agent, &document, place));
+            views.push(view(name, agent, &document, place));
         }
         Ok((views, total))
     }
@@ -340,6 +347,7 @@ fn view(name: &TaskName, agent: &str, document: &Map<String, Value>, place: Plac
         attempt: name.attempt,
         crashes: name.crashes,
         created_at: text("created_at"),
+        waits_for_worktree: None,
         place,
     }
 }

@@ -92,6 +92,9 @@ fn why_paused(run: &RunView, steps: &[StepView]) -> String {
 
 fn why_queued(run: &RunView) -> String {
     let id = &run.run_id;
+    if let Some(before) = &run.turn_after {
+        return format!("run {id} waits for its turn: {before} works on this checkout");
+    }
     let Owner::Queue { ahead, coordinators, paused } = &run.owner else {
         return format!("run {id} waits for a coordinator");
     };
@@ -137,6 +140,10 @@ pub fn remark(run: &RunView) -> String {
             Some(step) => format!("at {}", each_quoted(step)),
             None => String::new(),
         },
+        (Standing::Queued, _) if run.turn_after.is_some() => {
+            let before = run.turn_after.as_deref().unwrap_or_default();
+            format!("waits for its turn after {before}")
+        }
         (Standing::Queued, Owner::Queue { paused: Some(reason), .. }) => {
             format!("`coordinator` is paused{}", because(reason))
         }
@@ -205,6 +212,10 @@ fn why_current(run: &RunView, steps: &[StepView]) -> String {
 /// Why a step is in the state it is in.
 fn sentence(run: &RunView, step: &StepView) -> String {
     let (name, unit) = (&step.step, run.unit);
+    let lives = matches!(step.state, StepShown::Running);
+    if let Some(tree) = step.waits_for_worktree.as_ref().filter(|_| lives) {
+        return format!("{unit} `{name}` waits for worktree {tree}");
+    }
     if let Some(task) = &step.task {
         return format!("{unit} `{name}` {}", placed(task));
     }
@@ -301,7 +312,12 @@ fn placed(task: &TaskView) -> String {
                     "is claimed by worker {on}{since}; whether that lives shows only in its next \
                      beat"
                 ),
-                Life::Alive => format!("is being executed by worker {on}{since}"),
+                Life::Alive => match &task.waits_for_worktree {
+                    Some(tree) => {
+                        format!("was claimed by worker {on}{since} and waits for worktree {tree}")
+                    }
+                    None => format!("is being executed by worker {on}{since}"),
+                },
             }
         }
         PlaceView::Processed(ended) => format!("was processed by worker {}", ended.worker),
@@ -371,6 +387,7 @@ mod tests {
             attempt: 1,
             crashes: 0,
             created_at: None,
+            waits_for_worktree: None,
             place,
         }
     }
@@ -387,6 +404,9 @@ mod tests {
 
     fn step(state: StepShown, task: Option<TaskView>) -> StepView {
         StepView {
+            depth: 0,
+            name: "Build".into(),
+            last_line: None,
             step: "Build".into(),
             state,
             current: true,
@@ -397,6 +417,7 @@ mod tests {
             duration_ms: None,
             until: None,
             waits_for: None,
+            waits_for_worktree: None,
             usage: None,
             error: None,
             items: None,
@@ -417,6 +438,7 @@ mod tests {
             state,
             recorded: None,
             owner,
+            turn_after: None,
             fleet: true,
             workflow_file: "w.yaml".into(),
             started_at: None,

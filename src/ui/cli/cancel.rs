@@ -61,10 +61,22 @@ pub fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue.clone())?;
-    let wait = Wait::new(&args.patience);
-    match (show::target(&around, &board, &args.target)?, queue) {
-        (Target::Run(id), queue) => cancel_run(&around, queue, &board, &id, wait),
-        (Target::Task(found), Some(queue)) => cancel_task(&around, queue, &board, &found, wait),
+    let target = show::target(&around, &board, &args.target)?;
+    let cancelled = cancel(&around, queue, &board, &target, Wait::new(&args.patience))?;
+    cancelled.tell(&around)
+}
+
+/// Cancels a run or a task, and waits until nothing of it runs any more.
+pub fn cancel(
+    around: &Surroundings,
+    queue: Option<Arc<FsQueue>>,
+    board: &Board,
+    target: &Target,
+    wait: Wait,
+) -> Result<Cancelled, Failure> {
+    match (target, queue) {
+        (Target::Run(id), queue) => cancel_run(around, queue, board, id, wait),
+        (Target::Task(found), Some(queue)) => cancel_task(around, queue, board, found, wait),
         (Target::Task(_), None) => Err(Failure::new(2, "there is no queue")),
     }
 }
@@ -74,18 +86,18 @@ pub fn drop_task(args: &CancelTaskArgs, around: &Surroundings) -> Result<u8, Fai
     let queue = show::need_queue(around)?;
     let board = show::board(around, Some(queue.clone()))?;
     let found = show::task(&board, &args.task)?;
-    cancel_task(around, queue, &board, &found, Wait::new(&args.patience))
+    cancel_task(around, queue, &board, &found, Wait::new(&args.patience))?.tell(around)
 }
 
 /// Waiting, but not for ever.
-struct Wait {
+pub struct Wait {
     limit: Duration,
     until: Instant,
     patience: Patience,
 }
 
 impl Wait {
-    fn new(arg: &TimeoutArg) -> Wait {
+    pub fn new(arg: &TimeoutArg) -> Wait {
         let limit = Duration::from_secs(arg.timeout.into());
         let (least, most) = (Duration::from_millis(10), Duration::from_millis(100));
         Wait { limit, until: Instant::now() + limit, patience: Patience::new(least, most, 1) }
@@ -110,21 +122,45 @@ enum Outcome {
     StillAlive(String),
 }
 
-fn tell(
-    around: &Surroundings,
-    what: &str,
+/// What was cancelled: a run or a task that is no more.
+pub struct Cancelled {
+    what: &'static str,
+    id: String,
+    /// It was so before.
+    already: bool,
+}
+
+impl Cancelled {
+    /// It, in a sentence.
+    pub fn words(&self) -> String {
+        let Cancelled { what, id, already } = self;
+        match already {
+            true => format!("{what} {id} was cancelled already"),
+            false => format!("{what} {id} is cancelled"),
+        }
+    }
+
+    fn tell(&self, around: &Surroundings) -> Result<u8, Failure> {
+        let Cancelled { what, id, already } = self;
+        if *already {
+            around.say(self.words());
+        }
+        match around.common.json {
+            true => put_json("cancel/v1", json!({ *what: id, "cancelled": true }))?,
+            false => put(&format!("{what} {id} is cancelled\n"))?,
+        }
+        Ok(0)
+    }
+}
+
+fn judge(
+    what: &'static str,
     id: &str,
     wait: &Wait,
     outcome: Outcome,
-) -> Result<u8, Failure> {
+) -> Result<Cancelled, Failure> {
     match outcome {
-        Outcome::Cancelled => {
-            match around.common.json {
-                true => put_json("cancel/v1", json!({ what: id, "cancelled": true }))?,
-                false => put(&format!("{what} {id} is cancelled\n"))?,
-            }
-            Ok(0)
-        }
+        Outcome::Cancelled => Ok(Cancelled { what, id: id.to_owned(), already: false }),
         Outcome::TooLate(word) => Err(Failure::new(1, format!("{what} {id} has {word} already"))),
         Outcome::StillAlive(who) => {
             let seconds = wait.limit.as_secs();
@@ -152,12 +188,11 @@ fn cancel_run(
     board: &Board,
     id: &RunId,
     mut wait: Wait,
-) -> Result<u8, Failure> {
+) -> Result<Cancelled, Failure> {
     let view = board.run(id);
     match (view.state, view.recorded) {
         (Standing::Cancelled, _) => {
-            around.say(format!("run {id} was cancelled already"));
-            return tell(around, "run", id.as_str(), &wait, Outcome::Cancelled);
+            return Ok(Cancelled { what: "run", id: id.to_string(), already: true });
         }
         (Standing::Damaged, _) => {
             let reason = view.error.unwrap_or_default();
@@ -165,7 +200,7 @@ fn cancel_run(
             return Err(Failure::new(7, format!("run {id} cannot be read: {reason}")).hint(hint));
         }
         (state, Some(status)) if state.is_over() => {
-            return tell(around, "run", id.as_str(), &wait, Outcome::TooLate(word(status)));
+            return judge("run", id.as_str(), &wait, Outcome::TooLate(word(status)));
         }
         _ => {}
     }
@@ -179,7 +214,7 @@ fn cancel_run(
         }
         _ => of_process(around, id, &root, &mut wait)?,
     };
-    tell(around, "run", id.as_str(), &wait, outcome)
+    judge("run", id.as_str(), &wait, outcome)
 }
 
 /// Cancels a run that one process drives, or nobody.
@@ -365,14 +400,14 @@ fn cancel_task(
     board: &Board,
     found: &Found,
     mut wait: Wait,
-) -> Result<u8, Failure> {
+) -> Result<Cancelled, Failure> {
     let view = board.task(found).map_err(|error| show::unreadable(&error))?;
     let run = view.run_id.as_deref().filter(|_| view.kind == "run").and_then(RunId::parse);
     if let Some(run) = run {
         return cancel_run(around, Some(queue), board, &run, wait);
     }
     let outcome = out_of_queue(around, &queue, found, &mut wait)?;
-    tell(around, "task", &view.task, &wait, outcome)
+    judge("task", &view.task, &wait, outcome)
 }
 
 fn out_of_queue(

@@ -80,7 +80,6 @@ fn run(args: &RunArgs, mut around: Surroundings) -> Result<u8, Failure> {
     let (context, policy) = (serde_json::Map::new(), options.new_policy(&around));
     let new = NewRun { request: Some(Box::new(request)), ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
-    let _checkout = common::take_checkout(&around, &new.plan)?;
     let owned = common::create(&around, new)?;
     around.say(format!("run {} of {}", owned.run.id, loaded.file));
     let root = owned.store.root().to_owned();

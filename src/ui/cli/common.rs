@@ -12,12 +12,13 @@ use super::pending;
 use super::processed::Processed;
 use super::request::{self, Kept};
 use super::signals::Signals;
-use super::{Colour, Common, Failure, LogLevel};
+use super::{Colour, Common, Failure, LogLevel, show};
 use crate::disk::faulty::{self, Faults};
 use crate::engine::{Event, OnError, Origin, Policy, Request, Run, RunStatus};
 
 use crate::digest::sha256;
 use crate::disk;
+use crate::exec::Stop;
 use crate::fleet::config::ConfigError;
 use crate::fleet::grimoires;
 use crate::fleet::member::chance;
@@ -26,9 +27,9 @@ use crate::fleet::open::compile_in;
 use crate::fleet::parking::Parking;
 use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
-use crate::fleet::site::{self, Environment};
+use crate::fleet::site::{self, Environment, Turns};
 use crate::fleet::spellbook::{self, Page};
-use crate::fleet::{Config, Drive, Finish, Site, local};
+use crate::fleet::{Config, Drive, Finish, Report, Site, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
@@ -102,6 +103,7 @@ impl RunOptions {
 }
 
 /// The surroundings of the program, read once.
+#[derive(Clone)]
 pub struct Surroundings {
     pub workspace: PathBuf,
     /// Where runs are kept.
@@ -302,9 +304,10 @@ pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, Stri
 /// Compiles the text of a workflow that is called so.
 pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
     let workspace = open_workspace(around)?;
-    let (plan, warnings) = compile_in(&workspace, &around.config, text)
+    let (plan, mut warnings) = compile_in(&workspace, &around.config, text)
         .map_err(|problems| Failure::in_text(problems, name, text))?;
     let parts = request::gather(around, name, &plan)?;
+    warnings.extend(request::doubtful(around, &plan, &parts));
     let limit = around.config.input_bytes;
     let read = |path: &str| workspace.read_text(path, limit);
     let spells = spellbook::gather(&plan, &read)
@@ -345,6 +348,8 @@ pub struct Owned {
     pub run: Run,
     pub store: Store,
     pub lock: RunLock,
+    /// Its turn to change the checkout, where it needs one and is driven here.
+    pub checkout: Option<RunLock>,
 }
 
 /// What a new run is made of.
@@ -374,6 +379,8 @@ impl<'a> NewRun<'a> {
 /// Makes a run: its directory, its first files, its lock, and `latest`. A run that cannot be made
 /// whole is not left behind in part.
 pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
+    // A run of a fleet waits for its turn when it is driven.
+    let checkout = if new.fleet { None } else { take_checkout(around, &new.plan)? };
     let dir = &around.state_dir;
     let warnings = &new.loaded.warnings;
     let cannot = |path: &Path, error: &std::io::Error| {
@@ -391,9 +398,10 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
             Err(error) => return Err(cannot(&root, &error)),
         }
     };
-    let owned = fill(around, new, now, &id, &root).inspect_err(|_| {
+    let mut owned = fill(around, new, now, &id, &root).inspect_err(|_| {
         let _ = std::fs::remove_dir_all(&root);
     })?;
+    owned.checkout = checkout;
     keep_log(around, &owned.plan, &root, &id)?;
     for warning in warnings {
         log::keep(Level::WARN, &warning.message);
@@ -455,7 +463,7 @@ fn fill(
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
     let taken = if new.fleet { lock::take_if_any(root) } else { lock::take(root) };
     let lock = taken.map_err(|error| cannot_lock(error, root, id))?;
-    Ok(Owned { plan: new.plan, run, store, lock })
+    Ok(Owned { plan: new.plan, run, store, lock, checkout: None })
 }
 
 /// Copies the files that a workflow is made of, and makes the place for what it will make.
@@ -523,20 +531,28 @@ pub fn take_checkout(around: &Surroundings, plan: &Plan) -> Result<Option<RunLoc
     if !plan.exclusive {
         return Ok(None);
     }
-    lock::take_checkout(&around.workspace).map(Some).map_err(|error| match error {
-        LockError::Held { owner } => {
-            let message = format!("a run of {owner} works on this checkout already");
-            Failure::new(5, message).hint(
-                "wait for it to end, or say `mutates_checkout: false` in a workflow that changes \
-                 nothing",
-            )
+    let taken = match lock::take_checkout(&around.workspace) {
+        Ok(lock) => lock,
+        Err(LockError::Held { owner }) => {
+            let run = show::run_with_turn(around).map(|run| format!("run {run}"));
+            return Err(checkout_taken(&run.unwrap_or_else(|| format!("a run of {owner}"))));
         }
-        LockError::Io(error) => hinted(
-            Failure::new(1, format!("cannot lock the checkout: {error}")),
-            &error,
-            "try again",
-        ),
-    })
+        Err(LockError::Io(error)) => {
+            let failure = Failure::new(1, format!("cannot lock the checkout: {error}"));
+            return Err(hinted(failure, &error, "try again"));
+        }
+    };
+    // One of a fleet goes on while nobody of this machine has the lock.
+    match show::run_with_turn(around) {
+        Some(run) => Err(checkout_taken(&format!("run {run}"))),
+        None => Ok(Some(taken)),
+    }
+}
+
+fn checkout_taken(who: &str) -> Failure {
+    Failure::new(5, format!("{who} works on this checkout already")).hint(
+        "wait for it to end, or say `mutates_checkout: false` in a workflow that changes nothing",
+    )
 }
 
 /// Why a run's lock cannot be had.
@@ -575,7 +591,39 @@ pub fn drive(
     signals: &Signals,
     event: Option<Event>,
 ) -> Result<(u8, Run), Failure> {
-    let Owned { plan, mut run, mut store, lock } = owned;
+    let mask = site::mask(&owned.plan, &around.environment);
+    let report = TextReport::new(telling(around, options), around.colour(), mask);
+    let began = SystemClock.now();
+    let driven = drive_to_end(around, owned, options, &signals.stop, event, report)?;
+    let Driven { plan, run, finish, notifier, held } = driven;
+    let took = seconds(SystemClock.now().ms_since(began));
+    let code = tell_end(around, &plan, &run, finish, signals.code(), &took);
+    drop(held);
+    notifier.finish();
+    Ok((code, run))
+}
+
+/// A run that was driven as far as it goes, and is still ours.
+pub struct Driven {
+    pub plan: Arc<Plan>,
+    pub run: Run,
+    pub finish: Finish,
+    /// Who still tells the outside.
+    pub notifier: Arc<Notifier>,
+    /// Its lock, and its turn to change the checkout.
+    pub held: (RunLock, Option<RunLock>),
+}
+
+/// Drives a run to its end, telling it to `report`.
+pub fn drive_to_end(
+    around: &Surroundings,
+    owned: Owned,
+    options: &RunOptions,
+    stop: &Stop,
+    event: Option<Event>,
+    report: impl Report,
+) -> Result<Driven, Failure> {
+    let Owned { plan, mut run, mut store, lock, checkout } = owned;
     let began = SystemClock.now();
     if let Some(event) = event {
         store.record(began, &event).map_err(|error| disk_failure(&error, &run.id))?;
@@ -599,33 +647,25 @@ pub fn drive(
             around.config.back_off_max,
             true,
         ))),
+        turns: Turns::of(&around.config),
         program: site::program(),
         sandboxes: crate::fleet::sandboxes::Sandboxes::of(&around.config, None),
     };
-    let telling = telling(around, options);
     let root = store.root().to_owned();
     let notifier = notifier(around);
-    let report = TextReport::new(telling, around.colour(), site.mask.clone());
     let mut report = Notifying::new(report, &notifier);
     let (id, plan) = (run.id.clone(), Arc::new(plan));
     let backups = options.backup_state || around.debug;
     let drive = Drive::new(Arc::new(site), plan.clone(), run, store, backups);
-    let driven = {
-        let jobs = options.jobs.unwrap_or(local::JOBS);
-        local::drive(drive, &SystemClock, &mut report, &signals.stop, jobs)
-    };
-    drop(report);
+    let jobs = options.jobs.unwrap_or(local::JOBS);
+    let driven = local::drive(drive, &SystemClock, &mut report, stop, jobs);
     let (finish, run) = driven.map_err(|error| disk_failure(&error, &id))?;
-    let took = seconds(SystemClock.now().ms_since(began));
     if let Some(destination) = &run.origin.archive
         && run.status == RunStatus::Completed
     {
         Processed::of(around, &plan).archive(Path::new(destination), &root)?;
     }
-    let code = tell_end(around, &plan, &run, finish, signals.code(), &took);
-    drop(lock);
-    notifier.finish();
-    Ok((code, run))
+    Ok(Driven { plan, run, finish, notifier, held: (lock, checkout) })
 }
 
 /// Who tells the outside about runs, as the settings say.

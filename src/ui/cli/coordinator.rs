@@ -16,6 +16,7 @@ use super::{Common, Failure, fleet, metrics, show, signals};
 use crate::digest::sha256;
 use crate::engine::{Choice, Event, Policy, Run, RunStatus};
 use crate::exec::{Mask, Stop};
+use crate::fleet::checkout::Before;
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
 use crate::fleet::free::made_at;
 use crate::fleet::intake::{Adopt, Adopted, Dropped};
@@ -27,7 +28,7 @@ use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{Life, PlaceView, StepView, TaskView, one_line};
-use crate::ui::text::{TextReport, log_line, seconds};
+use crate::ui::text::{Telling, TextReport, log_line, seconds};
 use crate::workflow::{Plan, Problem, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -131,7 +132,7 @@ pub fn run(
     fleet::warn_of_absent(around, &queue, &agents_of(around, &new.plan));
     let owned = common::create(around, NewRun { fleet: true, ..new })?;
     around.say(format!("run {} of {}", owned.run.id, owned.run.origin.workflow_file));
-    let Owned { plan, run, mut store, lock } = owned;
+    let Owned { plan, run, mut store, lock, .. } = owned;
     let saved = store.save(&plan, &run, SystemClock.now());
     saved.map_err(|error| common::disk_failure(&error, &run.id))?;
     let task = task_of(&queue, &run);
@@ -303,7 +304,7 @@ fn open_workspace_path(around: &Surroundings, file: &str) -> Result<PathBuf, Fai
 
 /// Tells of the one run that a person started.
 struct One {
-    telling: crate::ui::text::Telling,
+    telling: Telling,
     colour: bool,
     mask: Mask,
     notifier: Arc<Notifier>,
@@ -318,6 +319,12 @@ impl Reports for One {
 
     fn note(&mut self, line: &str) {
         tracing::warn!("{line}");
+    }
+
+    fn waits(&mut self, run: &Run, before: &Before) {
+        if self.telling != Telling::Quiet {
+            eprintln!("run {} waits for its turn: {before} works on this checkout", run.id);
+        }
     }
 
     fn left(&mut self, run: &Run, how: Left) {

@@ -32,6 +32,9 @@ pub struct ApproveArgs {
     /// What is to be said with it: the next round of a loop reads it
     #[arg(long, short, value_name = "TEXT")]
     pub comment: Option<String>,
+    /// Answer only if this is still what is asked: the `shown` of `pending --json`
+    #[arg(long, value_name = "DIGEST")]
+    pub shown: Option<String>,
     /// Only record the answer
     #[arg(long)]
     pub no_resume: bool,
@@ -50,6 +53,9 @@ pub struct RejectArgs {
     /// Why: `$REJECTION_REASON` for whoever is to do better
     #[arg(long, short, value_name = "TEXT")]
     pub reason: String,
+    /// Answer only if this is still what is asked: the `shown` of `pending --json`
+    #[arg(long, value_name = "DIGEST")]
+    pub shown: Option<String>,
     /// Only record the answer
     #[arg(long)]
     pub no_resume: bool,
@@ -63,6 +69,7 @@ struct Decision<'a> {
     step: Option<&'a str>,
     approve: bool,
     comment: String,
+    shown: Option<&'a str>,
     no_resume: bool,
     options: &'a RunOptions,
 }
@@ -71,27 +78,46 @@ pub fn approve(args: &ApproveArgs, common: &Common) -> Result<u8, Failure> {
     let comment = args.comment.clone().unwrap_or_default();
     let (run, step) = (args.run.as_str(), args.step.as_deref());
     let (no_resume, options) = (args.no_resume, &args.options);
-    decide(&Decision { run, step, approve: true, comment, no_resume, options }, common)
+    let shown = args.shown.as_deref();
+    decide(&Decision { run, step, approve: true, comment, shown, no_resume, options }, common)
 }
 
 pub fn reject(args: &RejectArgs, common: &Common) -> Result<u8, Failure> {
     let comment = args.reason.clone();
     let (run, step) = (args.run.as_str(), args.step.as_deref());
     let (no_resume, options) = (args.no_resume, &args.options);
-    decide(&Decision { run, step, approve: false, comment, no_resume, options }, common)
+    let shown = args.shown.as_deref();
+    decide(&Decision { run, step, approve: false, comment, shown, no_resume, options }, common)
 }
 
-fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
-    let (id, root) = common::find_run(&around, decision.run)?;
-    let workspace = common::open_workspace(&around)?;
+/// An answer that lies where whoever drives the run looks for it.
+pub struct Given {
+    pub id: RunId,
+    pub gate: Gate,
+    root: PathBuf,
+    workspace: Workspace,
+}
+
+/// Gives an answer, once; and only to what was looked at, where that is said.
+pub fn give(
+    around: &Surroundings,
+    run: &str,
+    step: Option<&str>,
+    approve: bool,
+    comment: &str,
+    shown: Option<&str>,
+) -> Result<Given, Failure> {
+    let (id, root) = common::find_run(around, run)?;
+    let workspace = common::open_workspace(around)?;
     let (plan, run) = open::look(&workspace, &root)
         .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
-    let gate = choose(&around.workspace, &plan, &run, decision.step)?;
-    let by = whoami(&around);
-    let comment = decision.comment.clone();
-    let answer = AnswerFile::new(decision.approve, comment, by, gate.shown.clone());
-    let word = if decision.approve { "approved" } else { "rejected" };
+    let gate = choose(&around.workspace, &plan, &run, step)?;
+    if shown.is_some_and(|shown| shown != gate.shown) {
+        let message = format!("what `{}` of run {id} asks is not what was looked at", gate.node);
+        return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
+    }
+    let by = whoami(around);
+    let answer = AnswerFile::new(approve, comment.to_owned(), by, gate.shown.clone());
     let given = gates::give(&root, &gate.step, gate.attempt, &answer).map_err(|error| {
         Failure::new(1, format!("cannot leave the answer in `{}`: {error}", root.display()))
     })?;
@@ -103,31 +129,34 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
              `orchestrate resume {id}` goes on with it"
         )));
     }
-    around.say(format!("`{}` of run {id} {word}", gate.node));
-    if decision.no_resume || is_taken_in(&around, &workspace, &id, &root, &gate)? {
+    Ok(Given { id, gate, root, workspace })
+}
+
+fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let Decision { run, step, approve, comment, shown, no_resume, options } = decision;
+    let given = give(&around, run, *step, *approve, comment, *shown)?;
+    let (id, node) = (&given.id, &given.gate.node);
+    let word = if *approve { "approved" } else { "rejected" };
+    around.say(format!("`{node}` of run {id} {word}"));
+    if *no_resume || is_taken_in(&around, &given)? {
         if around.common.json {
-            let (node, approve) = (&gate.node, decision.approve);
             put_json("answer/v1", json!({ "run_id": id, "node": node, "approve": approve }))?;
         }
-        if decision.no_resume {
+        if *no_resume {
             around.say(format!("go on: orchestrate resume {id}"));
         }
         return Ok(0);
     }
-    let options = decision.options.clone();
+    let options = (*options).clone();
     let resume = ResumeArgs { run: id.to_string(), force_restart: false, repair: false, options };
     resume::main(&resume, common)
 }
 
 /// Whether whoever drives the run takes the answer in. One who was about to leave it may not have
 /// seen the answer any more; then the run goes on here.
-fn is_taken_in(
-    around: &Surroundings,
-    workspace: &Workspace,
-    id: &RunId,
-    root: &Path,
-    gate: &Gate,
-) -> Result<bool, Failure> {
+pub fn is_taken_in(around: &Surroundings, given: &Given) -> Result<bool, Failure> {
+    let Given { id, gate, root, workspace } = given;
     let began = Instant::now();
     loop {
         let queue = show::queue_if_any(around)?;

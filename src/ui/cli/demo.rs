@@ -1,12 +1,27 @@
-//! `orchestrate demo`: a team of agents at work in a scratch directory, with no key and no
-//! network.
+//! `orchestrate demo`: a fleet at work in a scratch directory, with no key and no network: a
+//! coordinator and three workers, each a process of its own.
 
-use std::io::IsTerminal;
+mod follow;
+mod team;
+
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::common::{self, NewRun, RunOptions, Surroundings};
-use super::{Common, Failure, signals};
-use crate::engine::Policy;
+use self::follow::Follower;
+use self::team::Team;
+use super::common::{self, NewRun, Owned, Surroundings};
+use super::show::table;
+use super::signals::Signals;
+use super::top::{self, Left};
+use super::{Common, Failure, fleet, report, show, signals, submit};
+use crate::engine::{Policy, RunStatus};
+use crate::fleet::hint::Bell;
+use crate::ids::RunId;
+use crate::ui::board::Board;
+use crate::ui::log;
+use crate::ui::rows::step_rows;
+use crate::ui::text::seconds;
+use crate::ui::top::{Screen, State};
 
 /// The files of the demonstration, by their place in its workspace.
 const FILES: [(&str, &str); 7] = [
@@ -39,33 +54,111 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     lay_out(&dir).map_err(|error| {
         Failure::new(1, format!("cannot lay out the demo in `{}`: {error}", dir.display()))
     })?;
-    std::env::set_current_dir(&dir)
-        .map_err(|error| Failure::new(1, format!("cannot work in `{}`: {error}", dir.display())))?;
-    around.workspace = std::env::current_dir()
-        .map_err(|error| Failure::new(1, format!("cannot find `{}`: {error}", dir.display())))?;
-    let state_dir = common.state_dir.clone();
-    around.state_dir =
-        around.workspace.join(state_dir.unwrap_or_else(|| PathBuf::from(".orchestrate/runs")));
-    around.say(format!("A small team builds a URL shortener in {}.", dir.display()));
-    around.say("Its agents answer from a script; the files, the tests and the run are real.\n");
+    move_to(&mut around, &dir)?;
+    fleet::check_state_dir(&around)?;
+    let here = around.workspace.display();
+    around.say(format!("A small team builds a URL shortener in {here}."));
+    around.say(
+        "Its agents answer from a script; the fleet, the files, the tests and the run are real.",
+    );
+    let signals = signals::listen()?;
+    let bell = Arc::new(Bell::default());
+    let queue = fleet::open_queue(&around)?;
+    let team = Team::start(&around, bell.clone())
+        .map_err(|error| Failure::new(1, format!("cannot start the team: {error}")))?;
+    around.say("A coordinator and three workers have started: architect, engineer, qa.\n");
     let loaded = common::load(&around, Path::new("workflow.yaml"))?;
     let context = loaded.plan.context.clone();
-    let options = RunOptions {
-        // On a terminal a live view; elsewhere the lines of ended steps say enough.
-        progress: std::io::stderr().is_terminal(),
-        backup_state: false,
-        on_error: None,
-        max_retries: None,
-        retry_delay: None,
-        jobs: None,
+    let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, Policy::default()) };
+    let Owned { plan, run, store, lock, .. } = submit::put_out(&around, &queue, new)?;
+    // The coordinator drives it, and keeps its log.
+    drop((store, lock));
+    log::keep_no_more();
+    let root = around.state_dir.join(run.id.as_str());
+    let follower = Follower::new(plan, run.id.clone(), root, bell);
+    let left = watch(&around, follower, &team, &signals)?;
+    let died = team.died();
+    drop(team);
+    let board = show::board_at_once(&around, Some(queue))?;
+    tell(&around, &board, &run.id, left, died, signals.code())
+}
+
+/// Works in the demonstration's directory from now on, whatever the environment says.
+fn move_to(around: &mut Surroundings, dir: &Path) -> Result<(), Failure> {
+    let cannot = |error| Failure::new(1, format!("cannot work in `{}`: {error}", dir.display()));
+    std::env::set_current_dir(dir).map_err(cannot)?;
+    around.workspace = std::env::current_dir().map_err(cannot)?;
+    let state_dir = around.common.state_dir.clone();
+    around.state_dir =
+        around.workspace.join(state_dir.unwrap_or_else(|| PathBuf::from(".orchestrate/runs")));
+    Ok(())
+}
+
+/// Watches the run until it is over, somebody leaves or one of the team has died: on a terminal as
+/// `top` does, elsewhere line by line.
+fn watch(
+    around: &Surroundings,
+    mut follower: Follower,
+    team: &Team,
+    signals: &Signals,
+) -> Result<Left, Failure> {
+    if around.common.quiet || around.common.json || !top::is_fit(around) {
+        return Ok(follower.tell_all(around, team, &signals.stop));
+    }
+    let run = follower.id.to_string();
+    let mut state = State::default();
+    state.screens.push(Screen::Run { run: run.clone() });
+    top::show(around, state, &signals.stop, &|seen| {
+        let over = seen.runs.iter().any(|one| one.run_id == run && one.state.is_over());
+        over || team.died().is_some()
+    })
+}
+
+/// Tells how it ended, and writes the report.
+fn tell(
+    around: &Surroundings,
+    board: &Board,
+    id: &RunId,
+    left: Left,
+    died: Option<String>,
+    stopped: u8,
+) -> Result<u8, Failure> {
+    let here = around.workspace.display();
+    let cannot = |error| Failure::new(7, format!("run {id} cannot be read: {error}"));
+    let detail = board.detail(id).map_err(cannot)?;
+    let code = match detail.run.recorded {
+        Some(RunStatus::Completed) => 0,
+        Some(RunStatus::Running | RunStatus::Paused) | None => match left {
+            Left::Stopped => stopped,
+            // A key that leaves is as good as Ctrl-C.
+            Left::Wished | Left::Closed => 130,
+            Left::Seen => 1,
+        },
+        Some(_) => 1,
     };
-    let policy = Policy::default();
-    let new = NewRun::of(&loaded, context, policy);
-    let signals = signals::listen()?;
-    let owned = common::create(&around, new)?;
-    let (code, _) = common::drive(&around, owned, &options, &signals, None)?;
+    let open = board.open(id).map_err(cannot)?;
+    common::tell_outcome(around, &open.0, &open.1, code);
+    if let Some(name) = died {
+        return Err(Failure::new(1, format!("the {name} of the demo ended before its time"))
+            .hint(format!("`{here}/{}` has what it said", team::LOG))
+            .written());
+    }
+    if !detail.run.state.is_over() {
+        eprintln!("everything that was started has ended; the workspace is {here}");
+        return Ok(code);
+    }
+    let took = detail.run.started_at.zip(detail.run.updated_at);
+    let took = took.map(|(start, end)| seconds(end.ms_since(start))).unwrap_or_default();
+    around.say(format!("\nrun {id} {} in {took}", detail.run.state.word()));
+    around.say(table(&step_rows(&detail.steps, board.now)).trim_end());
+    if let Some(usage) = &detail.usage {
+        around.say(usage.words());
+    }
+    let file = report::write(board, id, Some(&around.workspace.join("report.html")))?;
     if code == 0 {
-        tell_what_next(&around, &dir);
+        tell_what_next(around, &file);
+    } else {
+        around.say(format!("\nWhat went wrong is in {}", file.display()));
     }
     Ok(code)
 }
@@ -85,19 +178,22 @@ fn lay_out(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn tell_what_next(around: &Surroundings, dir: &Path) {
-    let dir = dir.display();
+fn tell_what_next(around: &Surroundings, report: &Path) {
+    let dir = around.workspace.display();
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate"));
     let program = program.display();
     around.say(format!(
-        "\nWhat to look at next, in {dir}:\n\
+        "\nThe report, for a browser:  {}\n\n\
+         What to look at next, in {dir}:\n\
          \x20 workflow.yaml                         what was asked of whom, and in which order\n\
          \x20 artifacts/report.md                   what the architect says of it\n\
          \x20 artifacts/qa/*.verdict.json           the reviews; one change was sent back first\n\
-         \x20 processed/                            the engineer's tasks, moved when done\n\
-         \x20 .orchestrate/runs/latest/state.json   every step with its result and its time\n\
-         \x20 .orchestrate/runs/latest/logs/        what was said along the way\n\n\
-         Run it again:  cd {dir} && {program} run workflow.yaml --progress\n\
-         Your own:      README.md, \"Your first workflow\""
+         \x20 done/                                 the engineer's tasks, moved when done\n\
+         \x20 team.log                              what the coordinator and the workers said\n\
+         \x20 .orchestrate/runs/latest/state.json   every step with its result and its time\n\n\
+         The same fleet again:  cd {dir} && {program} up\n\
+         and beside it:         {program} submit workflow.yaml; {program} top\n\
+         Your own:              README.md, \"Your first workflow\"",
+        report.display()
     ));
 }

@@ -58,6 +58,12 @@ impl Failure {
         &self.message
     }
 
+    /// What is wrong and what to do about it, in one line.
+    pub fn sentence(&self) -> String {
+        let hint = self.hint.as_ref().map(|hint| format!("; {hint}"));
+        format!("{}{}", self.message, hint.unwrap_or_default())
+    }
+
     fn for_people(&self) -> String {
         if let Some(Faults { file, text, problems }) = self.faults.as_deref() {
             return common::show(problems, file, text);
@@ -95,5 +101,6 @@ pub fn problem_json(file: &str, problem: &Problem) -> Value {
         "severity": if problem.severity == Severity::Error { "error" } else { "warning" },
         "message": problem.message,
         "hint": problem.hint,
+        "lint": problem.lint,
     })
 }

@@ -21,6 +21,7 @@ use crate::fleet::systemd::Notifier;
 use crate::fleet::worker::{Audience, Doing};
 use crate::queue::{FsQueue, Layout, VolumeFault};
 use crate::time::{Clock, SystemClock};
+use crate::ui::board::last_said;
 use crate::ui::text::seconds;
 use crate::workflow::problem::nearest;
 
@@ -270,7 +271,7 @@ impl Audience for Teller {
         let width = crate::ui::text::terminal_width();
         for doing in doing {
             let since = seconds(doing.since.elapsed().as_millis() as u64);
-            let last = last_said(doing).unwrap_or_default();
+            let last = last_said(&doing.logs, doing.adapter).unwrap_or_default();
             let line = format!("  {} {since}  {last}", doing.label);
             let line: String = line.chars().filter(|c| !c.is_control()).take(width).collect();
             text.push_str(&line);
@@ -279,67 +280,5 @@ impl Audience for Teller {
         *drawn = doing.len();
         let _ = std::io::stderr().write_all(text.as_bytes());
         (!doing.is_empty()).then_some(Duration::from_millis(250))
-    }
-}
-
-/// The last line of a log that is being written.
-fn last_line(path: &Path) -> Option<String> {
-    let text = end_of(path, 512)?;
-    text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
-}
-
-fn end_of(path: &Path, bytes: u64) -> Option<String> {
-    use std::io::{Read, Seek, SeekFrom};
-    let mut file = std::fs::File::open(path).ok()?;
-    let len = file.metadata().ok()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(bytes))).ok()?;
-    let mut end = Vec::new();
-    file.take(bytes).read_to_end(&mut end).ok()?;
-    Some(String::from_utf8_lossy(&end).into_owned())
-}
-
-/// What a task printed last; of an agent, what it said or did last.
-fn last_said(doing: &Doing) -> Option<String> {
-    if !doing.adapter.is_stream() {
-        return doing.logs.iter().find_map(|log| last_line(log));
-    }
-    let mut adapter = doing.adapter.adapter();
-    let end = end_of(&doing.logs[0], 256 << 10)?;
-    let turn = end.lines().flat_map(|line| adapter.line(line)).last()?.to_string();
-    turn.lines().next_back().map(str::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::provider::Kind;
-
-    #[test]
-    fn the_last_thing_said_is_shown_and_not_the_event() {
-        let dir = tempfile::tempdir().unwrap();
-        let transcript =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts/claude/tool-error.jsonl");
-        let text = std::fs::read_to_string(transcript).unwrap();
-        let log = dir.path().join("x.stdout");
-        let mut doing = Doing {
-            id: "1".into(),
-            label: "x".into(),
-            run: None,
-            attempt: 1,
-            since: std::time::Instant::now(),
-            logs: [log.clone(), dir.path().join("x.stderr")],
-            adapter: Kind::Claude,
-        };
-        assert_eq!(last_said(&doing), None);
-        let shown = |doing: &Doing, lines: usize| {
-            let text: String = text.split_inclusive('\n').take(lines).collect();
-            std::fs::write(&log, text).unwrap();
-            last_said(doing).unwrap_or_default()
-        };
-        assert_eq!(shown(&doing, 2), "Calling Bash.");
-        assert_eq!(shown(&doing, 3), "-> Bash: exit 7");
-        assert_eq!(shown(&doing, 4), "<- failed: Exit code 7");
-        doing.adapter = Kind::Plain;
-        assert!(shown(&doing, 2).ends_with('}'));
     }
 }

@@ -4,7 +4,7 @@
 //! printed and no log holds, because it was short, is in the state of its run.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use crate::fleet::hint::{Bell, Hints, Patience};
 use crate::ids::{RunId, StepPath};
 use crate::provider::{self, Kind};
 use crate::queue::{FsQueue, Queue};
+use crate::time::{Clock, SystemClock, Time, parse_duration};
 use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView, remark};
 use crate::workflow::plan::{Action, Block, Step};
 use crate::workflow::{Configured, Plan};
@@ -46,6 +47,19 @@ pub struct LogsArgs {
     /// The events that an agent printed, not what they say
     #[arg(long)]
     pub raw: bool,
+    /// What an earlier attempt of the step printed
+    #[arg(long, value_name = "N", requires = "step")]
+    pub attempt: Option<u32>,
+    /// Only of those that printed something since then: a time, or how long ago: 90s, 15m, 2h
+    #[arg(long, value_name = "WHEN", value_parser = since)]
+    pub since: Option<Time>,
+}
+
+/// A moment, as people write it.
+fn since(text: &str) -> Result<Time, String> {
+    let ago = |ms: u64| Time(SystemClock.now().0.saturating_sub(i64::try_from(ms).unwrap_or(0)));
+    let moment = Time::parse(text).or_else(|| parse_duration(text).map(ago));
+    moment.ok_or_else(|| "write 15m or 2026-01-31T10:00:00Z".to_owned())
 }
 
 pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
@@ -68,12 +82,13 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
         (_, true) => vec!["stderr"],
         _ => vec!["stdout", "stderr"],
     };
-    let (raw, open) = (args.raw, Vec::new());
-    let mut reader = Reader { around: &around, queue, source, streams, raw, open };
+    let (raw, attempt, since) = (args.raw, args.attempt, args.since);
+    let reader = Reader { source, streams, raw, attempt, since, tail: None, open: Vec::new() };
+    let mut telling = Telling { around: &around, queue, reader };
     match (around.common.json, args.follow) {
-        (true, _) => reader.write_json(&board),
-        (false, false) => reader.print_once(&board),
-        (false, true) => reader.follow(board),
+        (true, _) => telling.write_json(&board),
+        (false, false) => telling.print_once(&board),
+        (false, true) => telling.follow(board),
     }
 }
 
@@ -106,11 +121,14 @@ fn of_task(around: &Surroundings, board: &Board, found: &Found) -> Result<Source
 struct Execution {
     /// The step, or the task.
     name: String,
+    /// What the names of its logs begin with.
+    stem: String,
     dir: PathBuf,
     /// What the state holds of its standard output, once it has ended.
     kept: Option<String>,
     attempt: u32,
     over: bool,
+    ended: Option<Time>,
     /// How what it prints is read.
     adapter: Kind,
 }
@@ -128,18 +146,46 @@ struct Stream {
     rest: Vec<u8>,
     /// Makes readable what an agent prints.
     agent: Option<provider::Stream>,
+    /// How much of a long log is read, from its end.
+    tail: Option<u64>,
 }
 
-struct Reader<'a> {
-    around: &'a Surroundings,
-    queue: Option<Arc<FsQueue>>,
+/// Reads what was printed, and what is printed later.
+pub struct Reader {
     source: Source,
     streams: Vec<&'static str>,
     raw: bool,
+    attempt: Option<u32>,
+    since: Option<Time>,
+    /// How much of a long log is read, from its end.
+    tail: Option<u64>,
     open: Vec<Stream>,
 }
 
-impl Reader<'_> {
+/// Prints what is read.
+struct Telling<'a> {
+    around: &'a Surroundings,
+    queue: Option<Arc<FsQueue>>,
+    reader: Reader,
+}
+
+impl Reader {
+    /// What a run prints, or a step of it, for one who looks on: the end of it, and what comes.
+    pub fn of_end(id: RunId, step: Option<String>, tail: u64) -> Reader {
+        let (source, streams) = (Source::Run { id, step }, vec!["stdout", "stderr"]);
+        let (raw, attempt, since, open) = (false, None, None, Vec::new());
+        Reader { source, streams, raw, attempt, since, tail: Some(tail), open }
+    }
+
+    /// What has come since it was asked last, and whether more may come.
+    pub fn more(&mut self, board: &Board) -> Result<(Vec<u8>, bool), Failure> {
+        let (executions, more) = self.executions(board)?;
+        let mut bytes = Vec::new();
+        // Nothing goes wrong with writing to memory.
+        let _ = self.collect(&executions, !more, &mut bytes);
+        Ok((bytes, more))
+    }
+
     /// What there is to be shown now, and whether more may come.
     fn executions(&self, board: &Board) -> Result<(Vec<Execution>, bool), Failure> {
         match &self.source {
@@ -150,8 +196,11 @@ impl Reader<'_> {
                 let over =
                     !matches!(view.place, PlaceView::Waiting { .. } | PlaceView::Claimed { .. });
                 let (name, dir, attempt) = (id.clone(), dir.clone(), view.attempt);
-                let (adapter, kept) = (*adapter, None);
-                Ok((vec![Execution { name, dir, kept, attempt, over, adapter }], !over))
+                let (adapter, kept, stem) = (*adapter, None, id.clone());
+                Ok((
+                    vec![Execution { name, stem, dir, kept, attempt, over, ended: None, adapter }],
+                    !over,
+                ))
             }
         }
     }
@@ -165,30 +214,77 @@ impl Reader<'_> {
         let state = board.run(id).state;
         let driven = matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful);
         let goes_on = driven || (state == Standing::Stopped && is_at_work(board, id));
-        let (plan, run) = board.open(id).map_err(|error| {
+        let open = board.open(id).map_err(|error| {
             Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
         })?;
-        let walk = Walk { run_root: board.run_root(id), plan: &plan, run: &run };
+        let (plan, run) = (&open.0, &open.1);
+        let walk = Walk { run_root: board.run_root(id), plan, run };
         let mut all = Vec::new();
         walk.block(&plan.root, &run.body, "", &mut all);
+        if let Some(since) = self.since {
+            all.retain(|execution| printed_since(execution, since));
+        }
         let Some(wanted) = wanted else { return Ok((all, goes_on)) };
-        check_step(&plan, &run, wanted)?;
+        check_step(plan, run, wanted)?;
         // Of a node that goes in rounds, all of them are meant.
         let rounds = format!("{wanted}.");
         let inside = |name: &str| plan.root.edges.is_some() && name.starts_with(&rounds);
         all.retain(|execution| execution.name == wanted || inside(&execution.name));
-        let settled = Address::parse(&plan, wanted).and_then(|at| Some(run.slot(&at)?.state));
+        let settled = Address::parse(plan, wanted).and_then(|at| Some(run.slot(&at)?.state));
         let over = settled == Some(StepState::Settled)
             || all.first().is_some_and(|execution| execution.over && execution.name == wanted);
+        if let Some(attempt) = self.attempt {
+            choose_attempt(&mut all, wanted, attempt)?;
+            return Ok((all, goes_on && !over));
+        }
         Ok((all, goes_on && !over))
     }
 
+    fn shown(&self) -> u64 {
+        self.open.iter().map(|stream| stream.shown).sum()
+    }
+
+    /// Writes what is new; with `all`, lines without an end too.
+    fn collect(
+        &mut self,
+        executions: &[Execution],
+        all: bool,
+        out: &mut dyn Write,
+    ) -> std::io::Result<()> {
+        let labelled = match &self.source {
+            Source::Run { step: Some(step), .. } => executions.iter().any(|one| one.name != *step),
+            Source::Run { step: None, .. } => true,
+            Source::Free { .. } => false,
+        };
+        for execution in executions {
+            for kind in self.streams.clone() {
+                let known = |s: &Stream| s.name == execution.name && s.kind == kind;
+                let at = match self.open.iter().position(known) {
+                    Some(at) => at,
+                    None => {
+                        self.open.push(Stream::new(&execution.name, kind, self.tail));
+                        self.open.len() - 1
+                    }
+                };
+                let stream = &mut self.open[at];
+                let mut bytes = stream.read(execution, self.raw);
+                if labelled {
+                    bytes = stream.label(bytes, all || execution.over);
+                }
+                out.write_all(&bytes)?;
+            }
+        }
+        out.flush()
+    }
+}
+
+impl Telling<'_> {
     fn write_json(&self, board: &Board) -> Result<u8, Failure> {
-        let (executions, _) = self.executions(board)?;
+        let (executions, _) = self.reader.executions(board)?;
         let mut shown = Vec::new();
         for execution in &executions {
             let mut value = json!({ "name": execution.name, "attempt": execution.attempt });
-            for kind in &self.streams {
+            for kind in &self.reader.streams {
                 let mut bytes = Vec::new();
                 let path = log(execution, kind);
                 let read = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
@@ -201,7 +297,7 @@ impl Reader<'_> {
             }
             shown.push(value);
         }
-        let id = match &self.source {
+        let id = match &self.reader.source {
             Source::Run { id, .. } => id.to_string(),
             Source::Free { id, .. } => id.clone(),
         };
@@ -210,8 +306,8 @@ impl Reader<'_> {
     }
 
     fn print_once(&mut self, board: &Board) -> Result<u8, Failure> {
-        let (executions, _) = self.executions(board)?;
-        if self.print(&executions, true)? && self.shown() == 0 {
+        let (executions, _) = self.reader.executions(board)?;
+        if self.print(&executions, true)? && self.reader.shown() == 0 {
             self.around.say("nothing was printed");
         }
         Ok(0)
@@ -228,20 +324,20 @@ impl Reader<'_> {
         let mut watched = None;
         loop {
             let heard = bell.rings();
-            let (executions, more) = self.executions(&board)?;
+            let (executions, more) = self.reader.executions(&board)?;
             let dir = executions.first().map(|execution| execution.dir.clone());
             if let Some(dir) = dir.filter(|dir| watched.as_ref() != Some(dir) && dir.is_dir()) {
                 hints.add(&dir);
                 watched = Some(dir);
             }
-            let before = self.shown();
+            let before = self.reader.shown();
             if !self.print(&executions, !more)? {
                 return Ok(0);
             }
             if !more {
                 return self.say_how_it_stands(&board);
             }
-            if self.shown() > before {
+            if self.reader.shown() > before {
                 patience.reset();
             }
             bell.wait(heard, patience.next_wait());
@@ -253,13 +349,9 @@ impl Reader<'_> {
         }
     }
 
-    fn shown(&self) -> u64 {
-        self.open.iter().map(|stream| stream.shown).sum()
-    }
-
     /// Whoever followed a run to its end wants to know which end that was.
     fn say_how_it_stands(&self, board: &Board) -> Result<u8, Failure> {
-        if let Source::Run { id, step: None } = &self.source {
+        if let Source::Run { id, step: None } = &self.reader.source {
             let run = board.run(id);
             let remark = remark(&run);
             let remark = if remark.is_empty() { remark } else { format!(": {remark}") };
@@ -270,38 +362,42 @@ impl Reader<'_> {
 
     /// Prints what is new; with `all`, lines without an end too. False if nobody reads.
     fn print(&mut self, executions: &[Execution], all: bool) -> Result<bool, Failure> {
-        let labelled = match &self.source {
-            Source::Run { step: Some(step), .. } => executions.iter().any(|one| one.name != *step),
-            Source::Run { step: None, .. } => true,
-            Source::Free { .. } => false,
-        };
-        let mut out = std::io::stdout().lock();
-        for execution in executions {
-            for kind in self.streams.clone() {
-                let known = |s: &Stream| s.name == execution.name && s.kind == kind;
-                let at = match self.open.iter().position(known) {
-                    Some(at) => at,
-                    None => {
-                        self.open.push(Stream::new(&execution.name, kind));
-                        self.open.len() - 1
-                    }
-                };
-                let stream = &mut self.open[at];
-                let mut bytes = stream.read(execution, self.raw);
-                if labelled {
-                    bytes = stream.label(bytes, all || execution.over);
-                }
-                match out.write_all(&bytes) {
-                    Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(false),
-                    written => written.map_err(|error| {
-                        Failure::new(1, format!("cannot write to standard output: {error}"))
-                    })?,
-                }
-            }
+        match self.reader.collect(executions, all, &mut std::io::stdout().lock()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Failure::new(1, format!("cannot write to standard output: {error}"))),
+            Ok(()) => Ok(true),
         }
-        let _ = out.flush();
-        Ok(true)
     }
+}
+
+/// Whether something was printed at that time or later, as far as its logs tell.
+fn printed_since(execution: &Execution, since: Time) -> bool {
+    let written = |kind: &&str| {
+        let file = std::fs::metadata(log(execution, kind)).ok()?;
+        Some(Time(file.mtime() * 1000 + file.mtime_nsec() / 1_000_000))
+    };
+    let last = ["stdout", "stderr"].iter().filter_map(written).max();
+    // What was short has no log: it was printed by the time that the step ended.
+    !execution.over || last.or(execution.ended).is_none_or(|at| at >= since)
+}
+
+/// Leaves one attempt of a step. Those before the last have logs of their own.
+fn choose_attempt(all: &mut Vec<Execution>, step: &str, attempt: u32) -> Result<(), Failure> {
+    all.retain(|execution| execution.name == step);
+    let made = all.first().map_or(0, |execution| execution.attempt);
+    if attempt == 0 || attempt > made {
+        let made = match made {
+            0 => "was not begun yet".to_owned(),
+            1 => "has made one attempt".to_owned(),
+            made => format!("has made {made} attempts"),
+        };
+        return Err(Failure::new(2, format!("`{step}` {made}, and {attempt} is none of them")));
+    }
+    for execution in all.iter_mut().filter(|_| attempt < made) {
+        execution.stem = format!("{step}.{attempt}");
+        (execution.attempt, execution.kept, execution.over) = (attempt, None, true);
+    }
+    Ok(())
 }
 
 /// Whether a worker executes a step of a run that nobody drives: it prints on.
@@ -311,13 +407,26 @@ fn is_at_work(board: &Board, id: &RunId) -> bool {
 }
 
 fn log(execution: &Execution, kind: &str) -> PathBuf {
-    execution.dir.join(format!("{}.{kind}", execution.name))
+    execution.dir.join(format!("{}.{kind}", execution.stem))
 }
 
 impl Stream {
-    fn new(name: &str, kind: &'static str) -> Stream {
+    fn new(name: &str, kind: &'static str, tail: Option<u64>) -> Stream {
         let (name, rest) = (name.to_owned(), Vec::new());
-        Stream { name, kind, file: None, told: 0, shown: 0, rest, agent: None }
+        Stream { name, kind, file: None, told: 0, shown: 0, rest, agent: None, tail }
+    }
+
+    /// Opens the log that lies there now.
+    fn open(&mut self, path: &Path) {
+        self.file = File::open(path).ok();
+        let Some((file, tail)) = self.file.as_mut().zip(self.tail) else { return };
+        let len = file.metadata().map_or(0, |file| file.len());
+        if len > tail && file.seek(SeekFrom::Start(len - tail)).is_ok() {
+            // It begins with a whole line.
+            let mut skipped = BufReader::new(&mut *file);
+            let gone = skipped.skip_until(b'\n').unwrap_or(0) as u64;
+            let _ = file.seek(SeekFrom::Start(len - tail + gone));
+        }
     }
 
     /// What has come since it was read last. A log that was put aside, because the step is tried
@@ -327,7 +436,7 @@ impl Stream {
         let listens = !raw && self.kind == "stdout" && execution.adapter.is_stream();
         let mut bytes = self.read_on();
         if self.is_another(&path) {
-            self.file = File::open(&path).ok();
+            self.open(&path);
             bytes = self.readable(bytes);
             self.agent = listens.then(|| provider::Stream::new(execution.adapter));
             let more = self.read_on();
@@ -421,13 +530,16 @@ impl Walk<'_> {
 
     fn execution(&self, name: String, step: &Step, slot: &Slot) -> Option<Execution> {
         let record = slot.record.as_deref()?;
-        let ended = self.run.status != RunStatus::Running;
+        let stands = self.run.status != RunStatus::Running;
+        let ended = record.started_at.zip(record.duration_ms).map(|(at, ms)| at.plus_ms(ms));
         Some(Execution {
+            stem: name.clone(),
             name,
+            ended,
             dir: self.run_root.join("logs"),
             kept: self.whole(record).or_else(|| kept(record)),
             attempt: slot.attempts,
-            over: ended || slot.state == StepState::Settled,
+            over: stands || slot.state == StepState::Settled,
             adapter: self.plan.adapter(step),
         })
     }

@@ -79,8 +79,8 @@ pub fn beside(around: &Surroundings, stop: &Stop) -> Result<(), Failure> {
         loop {
             let root = workspace.root();
             let written = Workspace::open(root).and_then(|workspace| {
-                let (queue, config) = (Some(queue.clone()), config.clone());
-                let board = Board::look(workspace, &state_dir, queue, beat, config)?;
+                let board =
+                    Board::look(workspace, &state_dir, Some(queue.clone()), beat, config.clone())?;
                 disk::replace(&*disk::machine(), &file, meter.read(&board)?.as_bytes())
             });
             match written {

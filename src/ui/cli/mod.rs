@@ -4,10 +4,12 @@
 //! usage or input, 3 paused for a person, 4 cancelled, 5 somebody else owns it, 7 stored state is
 //! damaged, 128 + n stopped by signal n.
 
+pub(in crate::ui) mod act;
 mod cancel;
 mod clean;
 mod command;
 mod common;
+mod completions;
 mod confine;
 mod coordinator;
 mod decide;
@@ -19,6 +21,7 @@ mod failure;
 mod fleet;
 mod fsck;
 mod graph;
+mod help;
 mod init;
 mod logs;
 mod metrics;
@@ -35,11 +38,14 @@ mod retry;
 mod run;
 mod run_step;
 mod schema;
+mod serve;
+mod service;
 mod show;
 mod signals;
 mod spell;
 mod status;
 mod submit;
+mod top;
 mod torture;
 mod up;
 mod validate;
@@ -53,6 +59,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use failure::Failure;
@@ -60,6 +67,7 @@ pub use failure::Failure;
 /// Runs coding agents from workflow files, over plain directories, with no server.
 #[derive(Parser)]
 #[command(name = "orchestrate", version, propagate_version = true)]
+#[command(disable_help_subcommand = true)]
 #[command(after_help = "Exit codes: 0 completed, 1 failed, 2 bad usage or invalid workflow, \
     3 paused: a person is asked, 4 cancelled, 5 somebody else owns the run, 7 stored state is \
     damaged, 128+n stopped by signal n.")]
@@ -92,8 +100,10 @@ enum Verb {
     Up(up::UpArgs),
     /// Show runs, workers and inboxes, or one run and its steps
     Status(status::StatusArgs),
-    /// Show what is being executed now
+    /// Show what is being executed now, who is there to do it, and what waits
     Ps(ps::PsArgs),
+    /// Watch runs, workers and queues live, and decide, cancel or retry with a key
+    Top(top::TopArgs),
     /// Show what steps and tasks print, also while they do
     Logs(logs::LogsArgs),
     /// Show everything that happened to a run, also while it does
@@ -128,6 +138,8 @@ enum Verb {
     Graph(graph::GraphArgs),
     /// Write down all that there is to know of a run, as one HTML file
     Report(report::ReportArgs),
+    /// Show runs, logs, inboxes and what waits for people in a browser, and act from there
+    Serve(serve::ServeArgs),
     /// Remove old runs, and old tasks that have ended
     Clean(clean::CleanArgs),
     /// Call a command file directly, or list those that there are
@@ -144,6 +156,13 @@ enum Verb {
     Worktree(worktree::WorktreeVerb),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(demo::DemoArgs),
+    /// The fleet as services of systemd: write the units, remove them, look
+    #[command(subcommand)]
+    Service(service::ServiceVerb),
+    /// Print what a shell needs to complete verbs and flags
+    Completions(completions::CompletionsArgs),
+    /// Explain a verb or a concept; write manual pages
+    Help(help::HelpArgs),
     /// Find out whether this workspace and its volume are fit for a fleet
     Doctor(doctor::DoctorArgs),
     /// The second process of `doctor --volume`
@@ -224,6 +243,11 @@ pub fn main_as(verb: &[&str]) -> ExitCode {
 fn start(args: Vec<OsString>) -> ExitCode {
     match Cli::try_parse_from(&args) {
         Ok(cli) => run_cli(cli),
+        // The list of verbs is too long to be read without groups.
+        Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_all(&args) => {
+            print!("{}", help::root());
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             if error.use_stderr() && args.iter().any(|arg| arg == "--json") {
                 misused(&error).tell(true);
@@ -232,6 +256,11 @@ fn start(args: Vec<OsString>) -> ExitCode {
             error.exit()
         }
     }
+}
+
+/// Whether help is asked for on no verb in particular.
+fn asks_for_all(args: &[OsString]) -> bool {
+    args.get(1).is_some_and(|arg| arg == "--help" || arg == "-h")
 }
 
 /// A command line that was not understood, told to a program.
@@ -260,6 +289,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Up(args) => up::main(args, &cli.common),
         Verb::Status(args) => status::main(args, &cli.common),
         Verb::Ps(args) => ps::main(args, &cli.common),
+        Verb::Top(args) => top::main(args, &cli.common),
         Verb::Logs(args) => logs::main(args, &cli.common),
         Verb::Events(args) => events::main(args, &cli.common),
         Verb::Metrics(args) => metrics::main(args, &cli.common),
@@ -276,6 +306,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Schema(args) => schema::main(args, &cli.common),
         Verb::Graph(args) => graph::main(args, &cli.common),
         Verb::Report(args) => report::main(args, &cli.common),
+        Verb::Serve(args) => serve::main(args, &cli.common),
         Verb::Clean(args) => clean::main(args, &cli.common),
         Verb::Command(verb) => command::main(verb, &cli.common),
         Verb::Spell(verb) => spell::main(verb, &cli.common),
@@ -284,6 +315,9 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Fsck(args) => fsck::main(args, &cli.common),
         Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
+        Verb::Service(verb) => service::main(verb, &cli.common),
+        Verb::Completions(args) => completions::main(args, &cli.common),
+        Verb::Help(args) => help::main(args, &cli.common),
         Verb::Doctor(args) => doctor::main(args, &cli.common),
         Verb::DoctorPeer(args) => doctor::peer(args),
     };

@@ -1,4 +1,4 @@
-//! `orchestrate ps`: what is being executed now.
+//! `orchestrate ps`: what is being executed now, who is there to do it, and what waits.
 
 use serde::Serialize;
 
@@ -6,7 +6,8 @@ use super::common::Surroundings;
 use super::show::{self, put, put_json, table};
 use super::{Common, Failure};
 use crate::time::Time;
-use crate::ui::board::{Board, Life, Owner, PlaceView, Standing, StepShown, TaskView};
+use crate::ui::board::{Board, Life, Owner, PlaceView, Standing, StepShown, TaskView, WorkerView};
+use crate::ui::rows::{inbox_row, worker_row};
 use crate::ui::text::seconds;
 
 /// Runs that go on are among the newest; older ones are not looked at.
@@ -52,19 +53,37 @@ pub fn main(_: &PsArgs, common: &Common) -> Result<u8, Failure> {
         all.extend(by_driver(&board, id));
     }
     all.sort_by_key(|execution| execution.since);
+    let workers: Vec<WorkerView> = board.members.views().collect();
+    let inboxes = board.inboxes().map_err(|error| show::unreadable(&error))?;
     if around.common.json {
-        put_json("ps/v1", serde_json::json!({ "executing": all, "parked": board.parked }))?;
+        let document = serde_json::json!({
+            "executing": all,
+            "workers": workers,
+            "inboxes": inboxes,
+            "parked": board.parked,
+        });
+        put_json("ps/v1", document)?;
         return Ok(0);
     }
     show::say_parked(&around, &board);
+    let mut text = String::new();
     if all.is_empty() {
         around.say("nothing is being executed");
-        return Ok(0);
+    } else {
+        let titles =
+            ["TASK", "STEP", "RUN", "AGENT", "WORKER", "HOST", "PID", "ELAPSED", "ATTEMPT"];
+        let mut rows = vec![titles.map(str::to_owned).to_vec()];
+        rows.extend(all.iter().map(row));
+        text.push_str(&table(&rows));
     }
-    let titles = ["TASK", "STEP", "RUN", "AGENT", "WORKER", "HOST", "PID", "ELAPSED", "ATTEMPT"];
-    let mut rows = vec![titles.map(str::to_owned).to_vec()];
-    rows.extend(all.iter().map(row));
-    put(&table(&rows))?;
+    let workers: Vec<_> = workers.iter().map(|worker| worker_row(worker, board.now)).collect();
+    let inboxes: Vec<_> = inboxes.iter().map(inbox_row).collect();
+    for (title, rows) in [("workers", workers), ("inboxes", inboxes)] {
+        if !rows.is_empty() {
+            text.push_str(&format!("{title}\n{}", table(&rows)));
+        }
+    }
+    put(&text)?;
     Ok(0)
 }
 

@@ -13,8 +13,9 @@ use crate::engine::Request;
 use crate::fleet::parts::{self, Library};
 use crate::git::Git;
 use crate::template::nodes::{NodeText, Var};
+use crate::workflow::nodes_commands::{self, CommandFile};
 use crate::workflow::plan::{Action, Code, Isolation, PartKind, Plan, ShellText, Step, Words};
-use crate::workflow::yaml;
+use crate::workflow::{Problem, yaml};
 use crate::worktree::Trees;
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -54,6 +55,15 @@ pub struct Kept {
 
 /// Reads all files that a plan is made of. The error names each that cannot be.
 pub fn gather(around: &Surroundings, file: &str, plan: &Plan) -> Result<Vec<Kept>, Failure> {
+    let (kept, missing) = look_for(around, file, plan);
+    match missing.as_slice() {
+        [] => Ok(kept),
+        all => Err(Failure::new(2, format!("`{file}` cannot run: {}", all.join("; ")))),
+    }
+}
+
+/// Reads the files that a plan is made of, and says why others cannot be.
+pub fn look_for(around: &Surroundings, file: &str, plan: &Plan) -> (Vec<Kept>, Vec<String>) {
     let library = library(around, Some(file));
     let mut kept: Vec<Kept> = Vec::new();
     let mut missing = Vec::new();
@@ -71,10 +81,20 @@ pub fn gather(around: &Surroundings, file: &str, plan: &Plan) -> Result<Vec<Kept
             Err(reason) => missing.push(reason),
         }
     }
-    match missing.as_slice() {
-        [] => Ok(kept),
-        all => Err(Failure::new(2, format!("`{file}` cannot run: {}", all.join("; ")))),
+    (kept, missing)
+}
+
+/// What is doubtful about the command files among them.
+pub fn doubtful(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for Kept { part, from, text } in kept.iter().filter(|k| k.part.kind == PartKind::Command) {
+        let text = String::from_utf8_lossy(text);
+        let file = from.strip_prefix(&around.workspace).unwrap_or(from).display().to_string();
+        let prompt = parts::without_front_matter(&text);
+        let command = CommandFile { name: &part.name, file: &file, text: &text, prompt };
+        found.extend(nodes_commands::doubtful(plan, &command));
     }
+    found
 }
 
 /// Where the files that workflows are made of are looked for.

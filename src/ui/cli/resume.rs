@@ -7,16 +7,17 @@ use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
 use super::signals::{self, Signals};
 use super::{Common, Failure, cancel, coordinator, fleet, retry, show};
 use crate::disk;
-use crate::engine::{Event, Origin, Policy, Run, RunStatus};
-use crate::exec;
+use crate::engine::{Choice, Event, Origin, Policy, Run, RunStatus};
+use crate::exec::{self, Stop};
 use crate::fleet::grimoires;
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::COORDINATOR;
-use crate::fleet::run_task;
-use crate::ids::RunId;
+use crate::fleet::{Finish, Report, run_task};
+use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
 use crate::store::{self, LoadError, Store};
 use crate::time::{Clock, SystemClock};
+use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ResumeArgs {
@@ -87,7 +88,7 @@ pub fn own(
         }
         Err(error) => return Err(damaged(error, id)),
     };
-    Ok(Owned { plan, run, store, lock })
+    Ok(Owned { plan, run, store, lock, checkout: None })
 }
 
 /// A run that has completed is left alone.
@@ -105,19 +106,52 @@ pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure>
 /// Drives a run that this process owns.
 pub fn go_on(
     around: &Surroundings,
-    owned: Owned,
+    mut owned: Owned,
     root: &Path,
     options: &RunOptions,
     signals: &Signals,
 ) -> Result<u8, Failure> {
     let id = owned.run.id.clone();
-    let _checkout = common::take_checkout(around, &owned.plan)?;
+    owned.checkout = common::take_checkout(around, &owned.plan)?;
     end_orphans(around, &id);
     common::keep_log(around, &owned.plan, root, &id)?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
     let event = Some(Event::Resumed { policy: policy(around, &owned.run, options) });
     let (code, _) = common::drive(around, owned, options, signals, event)?;
     Ok(code)
+}
+
+/// Drives a run that nobody drives in this process and says nothing of it: somebody looks on. It
+/// goes as far as it can, or until it is stopped.
+pub fn go_on_unheard(around: &Surroundings, id: &RunId, stop: &Stop) -> Result<Finish, Failure> {
+    let mut around = around.clone();
+    let root = around.state_dir.join(id.as_str());
+    let mut owned = own(&mut around, id, &root, false)?;
+    cancel::forget(None, id, &root)?;
+    if owned.run.status == RunStatus::Completed {
+        return Ok(Finish::Ended(RunStatus::Completed));
+    }
+    check_source(&around, &owned.run)?;
+    owned.checkout = common::take_checkout(&around, &owned.plan)?;
+    exec::sweep(&format!("{id}/"));
+    common::keep_log(&around, &owned.plan, &root, id)?;
+    let options = RunOptions::default();
+    let event = Some(Event::Resumed { policy: policy(&around, &owned.run, &options) });
+    let driven = common::drive_to_end(&around, owned, &options, stop, event, Unheard)?;
+    drop(driven.held);
+    driven.notifier.finish();
+    Ok(driven.finish)
+}
+
+/// Tells nobody. What would have to be asked ends the run, which can be taken up again.
+struct Unheard;
+
+impl Report for Unheard {
+    fn happened(&mut self, _: &Plan, _: &Run, _: &Event) {}
+
+    fn ask(&mut self, _: &Run, _: &StepPath, _: &Stop) -> Option<Choice> {
+        Some(Choice::Stop)
+    }
 }
 
 /// The policy that a run goes on with: flags given now win over those it was begun with.
@@ -172,7 +206,7 @@ fn of_fleet(
     let claim = claim_run(&queue, &owned)?;
     let signals = signals::listen()?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
-    let Owned { plan, run: _, store, lock } = owned;
+    let Owned { plan, store, lock, .. } = owned;
     // Whoever drives the run takes the lock itself.
     drop((store, lock));
     let (code, _) = coordinator::drive(around, queue, claim, plan, &args.options, &signals)?;

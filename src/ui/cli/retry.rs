@@ -71,7 +71,7 @@ fn of_process(
     resume::go_on(around, owned, root, &args.options, &signals)
 }
 
-/// Lets a coordinator go on with a run.
+/// Lets a coordinator go on with a run, and tells it.
 fn of_fleet(
     args: &RetryArgs,
     around: &mut Surroundings,
@@ -80,11 +80,37 @@ fn of_fleet(
     id: &RunId,
     root: &Path,
 ) -> Result<u8, Failure> {
+    let (from, options) = (args.from.as_deref(), &args.options);
+    if let Some(completed) = hand_over(around, queue, board, (id, root), from, options)? {
+        return resume::nothing_to_do(around, completed);
+    }
+    if board.coordinators() == 0 {
+        tracing::warn!(
+            "no coordinator is alive: `orchestrate coordinator` starts one; `orchestrate resume \
+             {id}` drives the run here"
+        );
+    }
+    match around.common.json {
+        true => put_json("retry/v1", json!({ "run_id": id, "from": args.from }))?,
+        false => put(&format!("run {id} goes on\n"))?,
+    }
+    Ok(0)
+}
+
+/// Lets a coordinator go on with a run. One that has completed is left alone and given back.
+pub fn hand_over(
+    around: &mut Surroundings,
+    queue: &Arc<FsQueue>,
+    board: &Board,
+    (id, root): (&RunId, &Path),
+    from: Option<&str>,
+    options: &RunOptions,
+) -> Result<Option<Owned>, Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     fleet::check_state_dir(around)?;
     free_from_the_dead(around, queue, board, id)?;
     let mut owned = resume::own(around, id, root, false)?;
-    if let Some(step) = &args.from {
+    if let Some(step) = from {
         check_step(&owned.plan, &owned.run, step)?;
         if owned.run.status == RunStatus::Running {
             cancel::stop_steps(around, queue, &owned.run)?;
@@ -92,10 +118,10 @@ fn of_fleet(
         rewind(&mut owned, step)?;
     }
     if owned.run.status == RunStatus::Completed {
-        return resume::nothing_to_do(around, owned);
+        return Ok(Some(owned));
     }
     resume::check_source(around, &owned.run)?;
-    resume::set_policy(around, &mut owned, &args.options)?;
+    resume::set_policy(around, &mut owned, options)?;
     cancel::forget(Some(queue), id, root)?;
     let Owned { run, store, lock, .. } = owned;
     let term = store.term();
@@ -113,17 +139,7 @@ fn of_fleet(
         Some(Place::Waiting { .. } | Place::Claimed { .. }) => {}
         None => queue.enqueue(&[run_task::make(queue, &run, term)]).map_err(failed)?,
     }
-    if board.coordinators() == 0 {
-        tracing::warn!(
-            "no coordinator is alive: `orchestrate coordinator` starts one; `orchestrate resume \
-             {id}` drives the run here"
-        );
-    }
-    match around.common.json {
-        true => put_json("retry/v1", json!({ "run_id": id, "from": args.from }))?,
-        false => put(&format!("run {id} goes on\n"))?,
-    }
-    Ok(0)
+    Ok(None)
 }
 
 /// A run that somebody drives is left to them; one whose owner is dead is taken from it.

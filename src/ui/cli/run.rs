@@ -109,7 +109,6 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let (code, run) = if args.fleet {
         coordinator::run(&around, new, &args.options, &signals)?
     } else {
-        let _checkout = common::take_checkout(&around, &new.plan)?;
         let owned = common::create(&around, new)?;
         around.say(format!("run {} of {}", owned.run.id, loaded.file));
         common::drive(&around, owned, &args.options, &signals, None)?
@@ -266,8 +265,14 @@ fn kind(action: &Action) -> String {
         }) => {
             format!("loop of at most {most} rounds")
         }
-        Action::Merge { review: true } => "merge after review".into(),
-        Action::Merge { review: false } => "merge".into(),
+        Action::Merge { review, checks } => {
+            let review = if *review { " after review" } else { "" };
+            let commands = &checks.commands;
+            let checks = commands.iter().map(|command| format!("`{command}`"));
+            let checks = checks.collect::<Vec<_>>().join(", ");
+            let checks = if checks.is_empty() { checks } else { format!(", checked by {checks}") };
+            format!("merge{review}{checks}")
+        }
         Action::Rounds(_) | Action::Gate(_) => "approval".into(),
         Action::Cancel { .. } => "cancel".into(),
     }

@@ -14,7 +14,7 @@ use super::fleet;
 use crate::disk;
 use crate::fleet::parking;
 use crate::ids::RunId;
-use crate::queue::{self, FsQueue, Layout};
+use crate::queue::{self, FsQueue, Layout, Turn};
 use crate::ui::board::{Board, Found, Lookup};
 
 /// The queue of the workspace, if there ever was one: looking makes none.
@@ -25,6 +25,17 @@ pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failu
         true => fleet::open_queue(around).map(Some),
         false => Ok(None),
     }
+}
+
+/// The run of a fleet that has its turn to change the checkout, if anybody goes on with it. What
+/// cannot be seen is no reason to refuse a run that needs no fleet.
+pub fn run_with_turn(around: &Surroundings) -> Option<String> {
+    let dir = Layout::new(&around.workspace).checkout();
+    let names = std::fs::read_dir(dir).ok()?.flatten();
+    let mut turns = names.filter_map(|entry| Turn::parse(entry.file_name().to_str()?));
+    turns.find(|turn| turn.holder.is_some())?;
+    let board = board(around, queue_if_any(around).ok()?).ok()?;
+    board.run_with_turn()
 }
 
 /// The queue of the workspace, for verbs that are about it.

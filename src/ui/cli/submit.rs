@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use super::common::{self, NewRun, OnErrorArg, RunOptions, Surroundings};
+use super::common::{self, NewRun, OnErrorArg, Owned, RunOptions, Surroundings};
 use super::request::RequestArgs;
 use super::run::{ContextArgs, RunArgs};
 use super::{Common, Failure, coordinator, fleet, run};
 use crate::fleet::member::Registration;
 use crate::fleet::post::COORDINATOR;
-use crate::queue::Queue;
+use crate::queue::{FsQueue, Queue};
 use crate::store::snapshot;
 use crate::time::{Clock, SystemClock};
 
@@ -88,13 +88,8 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let request = args.request.of(&around, &loaded.plan, &loaded.parts)?;
     let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
     let agents = coordinator::agents_of(&around, &new.plan);
-    let mut owned = common::create(&around, new)?;
-    let (id, now) = (owned.run.id.clone(), SystemClock.now());
-    // What is acknowledged survives a power cut: first the run, then the task that it is.
-    let saved = owned.store.save(&owned.plan, &owned.run, now);
-    saved.map_err(|error| common::disk_failure(&error, &id))?;
-    let task = coordinator::task_of(&queue, &owned.run);
-    queue.enqueue(&[task]).map_err(|error| coordinator::cannot_put_out(&id, &error))?;
+    let owned = put_out(&around, &queue, new)?;
+    let id = &owned.run.id;
     let takes_runs = |member: &Registration| member.agent == COORDINATOR && member.run.is_none();
     if fleet::living(&queue).iter().any(takes_runs) {
         around.say(format!("run {id} of {} submitted", loaded.file));
@@ -114,4 +109,16 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
         false => println!("{id}"),
     }
     Ok(0)
+}
+
+/// Makes a run and the task that it is, for a coordinator to take up.
+pub fn put_out(around: &Surroundings, queue: &FsQueue, new: NewRun) -> Result<Owned, Failure> {
+    let mut owned = common::create(around, new)?;
+    let (id, now) = (owned.run.id.clone(), SystemClock.now());
+    // What is acknowledged survives a power cut: first the run, then the task that it is.
+    let saved = owned.store.save(&owned.plan, &owned.run, now);
+    saved.map_err(|error| common::disk_failure(&error, &id))?;
+    let task = coordinator::task_of(queue, &owned.run);
+    queue.enqueue(&[task]).map_err(|error| coordinator::cannot_put_out(&id, &error))?;
+    Ok(owned)
 }

@@ -246,7 +246,7 @@ fn in_words(how: How) -> String {
 }
 
 /// What one is started with: its verb, and the flags that were given to us.
-fn arguments(around: &Surroundings, name: &str) -> Vec<OsString> {
+pub fn arguments(around: &Surroundings, name: &str) -> Vec<OsString> {
     let verb: &[&str] = match name {
         COORDINATOR => &["coordinator", "--leash"],
         agent => &["worker", "--leash", agent],

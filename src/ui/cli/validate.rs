@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::common::{self, Surroundings};
 use super::failure::problem_json;
-use super::{Common, Failure};
+use super::{Common, Failure, request};
 use crate::fleet::open::compile_in;
 use crate::fleet::spellbook;
-use crate::workflow::Problem;
+use crate::workflow::{Problem, lint};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ValidateArgs {
@@ -19,6 +19,17 @@ pub struct ValidateArgs {
     /// Take warnings for errors
     #[arg(long)]
     pub strict: bool,
+    /// How problems are told; `github` is for the annotations of a code host
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    pub format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// The line, and what is wrong in it
+    Text,
+    /// One command for each problem, which puts it beside the line in a review
+    Github,
 }
 
 pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
@@ -31,7 +42,7 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         let (file, text) = match common::find_workflow(&around, path) {
             Ok(found) => found,
             Err(message) => {
-                tell(&around, &file, "", &[Problem::error(message)], &mut found);
+                tell(&around, args.format, &file, "", &[Problem::error(message)], &mut found);
                 code = 2;
                 continue;
             }
@@ -40,16 +51,23 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
             Ok((plan, warnings)) => {
                 let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
                 let lost = spellbook::gather(&plan, &read).err().unwrap_or_default();
-                lost.into_iter().chain(warnings).collect()
+                let (parts, missing) = request::look_for(&around, &file, &plan);
+                let doubtful = request::doubtful(&around, &plan, &parts);
+                // Where it is run they may be there: at home, for one.
+                let missing = missing.into_iter().map(Problem::warning);
+                let lints = lint::look(&text, &plan);
+                let told = lost.into_iter().chain(warnings).chain(doubtful);
+                told.chain(missing).chain(lints).collect()
             }
             Err(problems) => problems,
         };
+        let problems = lint::without_allowed(&text, problems);
         let wrong = |problem: &Problem| args.strict || problem.is_error();
         let valid = !problems.iter().any(wrong);
-        tell(&around, &file, &text, &problems, &mut found);
+        tell(&around, args.format, &file, &text, &problems, &mut found);
         if !valid {
             code = 2;
-        } else if !common.json && !common.quiet {
+        } else if !common.json && !common.quiet && args.format == Format::Text {
             println!("{file}: valid");
         }
     }
@@ -61,11 +79,16 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
 
 fn tell(
     around: &Surroundings,
+    format: Format,
     file: &str,
     text: &str,
     problems: &[Problem],
     found: &mut Vec<Value>,
 ) {
+    if format == Format::Github && !around.common.json {
+        problems.iter().for_each(|problem| println!("{}", annotation(file, problem)));
+        return;
+    }
     if !around.common.json {
         if !problems.is_empty() {
             eprintln!("{}", common::show(problems, file, text));
@@ -75,4 +98,22 @@ fn tell(
     for problem in problems {
         found.push(problem_json(file, problem));
     }
+}
+
+/// A problem as a workflow command of GitHub. Other hosts that run such workflows read it too.
+fn annotation(file: &str, problem: &Problem) -> String {
+    let file = problem.elsewhere.as_ref().map_or(file, |(file, _)| file);
+    let kind = if problem.is_error() { "error" } else { "warning" };
+    let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
+    let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
+    let mut line = format!("::{kind} file={}", property(file));
+    if let Some(place) = problem.place {
+        let end = place.column + place.len.max(1) - 1;
+        line += &format!(",line={},col={},endColumn={end}", place.line, place.column);
+    }
+    if let Some(id) = problem.lint {
+        line += &format!(",title={}", property(id));
+    }
+    let hint = problem.hint.as_ref().map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    line + "::" + &data(&format!("{}{hint}", problem.message))
 }

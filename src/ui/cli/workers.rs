@@ -6,12 +6,12 @@ use serde_json::json;
 
 use super::common::Surroundings;
 use super::show::{self, put, put_json, table};
-use super::status::worker_row;
 use super::{Common, Failure};
 use crate::fleet::member;
 use crate::fleet::post::COORDINATOR;
 use crate::queue::FsQueue;
 use crate::ui::board::{Life, WorkerView};
+use crate::ui::rows::worker_row;
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum WorkersVerb {

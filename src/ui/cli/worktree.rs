@@ -12,7 +12,8 @@ use crate::bead::{Bead, BeadError};
 use crate::ids::BeadId;
 use crate::time::parse_duration;
 use crate::worktree::{
-    Block, Created, Merge, Merged, Saved, Scope, TreeError, Trees, View, Way, Why, lives,
+    Block, Checks, Created, Merge, Merged, Patience, Saved, Scope, TreeError, Trees, View, Wants,
+    Way, Why, lives,
 };
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -67,14 +68,19 @@ pub struct MergeArgs {
     #[arg(long, value_name = "SHA256")]
     pub approval: Option<String>,
     /// A command that must succeed in the merged tree, run by `sh -c`; may be given several times
+    /// [default: `worktree.checks` of the settings]
     #[arg(long = "check", value_name = "COMMAND")]
     pub checks: Vec<String>,
-    /// How long each check may take
-    #[arg(long, value_name = "TIME", default_value = "30m")]
-    pub check_timeout: String,
-    /// How long to wait for other merges of the repository
-    #[arg(long, value_name = "TIME", default_value = "1h")]
-    pub wait: String,
+    /// Run no checks, whatever the settings say
+    #[arg(long, conflicts_with = "checks")]
+    pub no_checks: bool,
+    /// How long each check may take [default: `worktree.check_timeout` of the settings, 30m]
+    #[arg(long, value_name = "TIME")]
+    pub check_timeout: Option<String>,
+    /// How long to wait for whoever works in it, and for other merges of the repository
+    /// [default: `worktree.wait` of the settings, 1h]
+    #[arg(long, value_name = "TIME")]
+    pub wait: Option<String>,
     /// What the bead is about, for the message of the merge
     #[arg(long, value_name = "TEXT")]
     pub title: Option<String>,
@@ -315,18 +321,30 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
 
 fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
-    let sh = |check: &String| ["sh", "-c", check.as_str()].map(str::to_owned).to_vec();
-    let checks: Vec<Vec<String>> = args.checks.iter().map(sh).collect();
+    let configured = &around.config.checks;
+    let commands = match args.checks.is_empty() && !args.no_checks {
+        true => &configured.commands,
+        false => &args.checks,
+    };
+    let given = |flag: &str, text: &Option<String>, configured: Duration| match text {
+        Some(text) => duration(flag, text),
+        None => Ok(configured),
+    };
+    let limit = given("--check-timeout", &args.check_timeout, configured.timeout)?;
+    let wait = given("--wait", &args.wait, around.config.tree_wait)?;
     let order = Merge {
         id: &id,
         title: args.title.as_deref(),
-        checks: &checks,
-        check_limit: Some(duration("--check-timeout", &args.check_timeout)?),
+        checks: Checks { commands, limit: Some(limit), ..Checks::default() },
         approval: args.approval.as_deref(),
-        wait: duration("--wait", &args.wait)?,
+        wait,
     };
     let signals = signals::listen()?;
-    let merged = match trees.merge(&order, None, &signals.stop, &lives) {
+    let tell = |holder: &str| around.say(format!("waiting for {holder}"));
+    let patience = Patience { wait, stop: &signals.stop, tell: &tell };
+    let held = trees.wait_for(&id, &Wants::by_hand("merge"), &patience);
+    let merged = held.and_then(|hold| trees.merge(&order, Some(&hold), &signals.stop, &lives));
+    let merged = match merged {
         Err(TreeError::Stopped) => {
             return Err(Failure::new(signals.code(), "stopped; nothing was merged"));
         }

@@ -4,11 +4,13 @@
 //! **Invariant:** no more is read than is shown, and nothing but a regular file: a link that an
 //! agent left in place of a log leads nowhere, and a pipe keeps nobody waiting.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
 use serde::Serialize;
 
 /// How much of a text is shown, of its beginning and of its end.
@@ -103,17 +105,24 @@ impl Excerpt {
     }
 }
 
-/// Opens a regular file by a path that stays in the directory.
+/// Opens a regular file by a path that stays in the directory: no part of it may be a link.
 pub fn open(root: &Path, file: &str) -> io::Result<File> {
-    let stays = |part: Component| matches!(part, Component::Normal(_));
-    if file.is_empty() || !Path::new(file).components().all(stays) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is not in the run's directory",
-        ));
+    let outside =
+        || io::Error::new(io::ErrorKind::InvalidInput, "it is not in the run's directory");
+    let mut at: OwnedFd = File::open(root)?.into();
+    let mut parts = Path::new(file).components().peekable();
+    if parts.peek().is_none() {
+        return Err(outside());
     }
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC;
-    let open = OpenOptions::new().read(true).custom_flags(flags).open(root.join(file))?;
+    while let Some(part) = parts.next() {
+        let Component::Normal(name) = part else { return Err(outside()) };
+        let mut flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        if parts.peek().is_some() {
+            flags |= OFlag::O_DIRECTORY;
+        }
+        at = openat(&at, name, flags, Mode::empty())?;
+    }
+    let open = File::from(at);
     match open.metadata()?.is_file() {
         true => Ok(open),
         false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")),
@@ -153,7 +162,8 @@ mod tests {
         std::fs::create_dir(&root).unwrap();
         std::os::unix::fs::symlink("../secret", root.join("link")).unwrap();
         nix::unistd::mkfifo(&root.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        for name in ["link", "pipe", "../secret", "/etc/passwd", "", ".", "absent"] {
+        std::os::unix::fs::symlink("..", root.join("logs")).unwrap();
+        for name in ["link", "logs/secret", "pipe", "../secret", "/etc/passwd", "", ".", "absent"] {
             assert_eq!(Excerpt::of_file(&root, name, SMALL), None, "{name}");
         }
     }

@@ -4,3 +4,4 @@
 pub mod html;
 pub mod parts;
 pub mod report;
+pub mod served;

@@ -1,11 +1,14 @@
 //! The language of grimoires.
 
 use super::Shape::{
-    Bool, Duration, Either, Filled, Integer, Name, OneOf, Some, Table as Map, Text,
+    Bool, Duration, Either, Filled, Integer, List, Name, OneOf, Some, Table as Map, Text,
 };
 use super::steps::{ALIAS, CONTRACT, CONTRACT_IS, INPUT, SPELL, SPELL_IS, SYSTEM_PROMPT};
 use super::{Field, Rule, Shape, Table, field};
 
+pub(super) const COMMANDS: Shape = Either(&[Filled, List(&Filled)]);
+pub(super) const CHECKS_IS: &str =
+    "Shell commands that must succeed in the merged tree before the base moves.";
 const LONG: Shape = Duration { or_none: false };
 
 pub static TOP: Table = Table::new(
@@ -96,6 +99,10 @@ pub static LOOP: Table = Table::new(
 pub static MERGE: Table = Table::new(
     "merge-step",
     "Merge the branch of the bead.",
-    &[field("require_review", Bool, "Whether a person is asked first. Default: true.")],
+    &[
+        field("require_review", Bool, "Whether a person is asked first. Default: true."),
+        field("checks", COMMANDS, CHECKS_IS),
+        field("check_timeout", LONG, "How long each of them may take. Default: 30m."),
+    ],
 )
 .also(&[&HEAD]);

@@ -3,10 +3,12 @@
 use super::Shape::{
     Bool, Duration, Each, Either, Integer, Like, List, Maybe, Name, OneOf, Some, Table as Map, Text,
 };
+use super::grimoire::{CHECKS_IS, COMMANDS};
 use super::steps::PROVIDER;
 use super::{Rule, Shape, Table, field, seconds, words};
 use crate::workflow::sandbox;
 
+const LONG: Shape = Duration { or_none: false };
 const VARIABLES: Shape = List(&Like("^[^=\\u0000]+$"));
 /// A day: longer than that, and a mistake in the unit is likelier than the wish.
 const DAY_MS: u64 = 86_400_000;
@@ -162,9 +164,15 @@ pub static LIMITS: Table = Table::new(
 pub static WORKTREE: Table = Table::new(
     "worktree",
     "Worktrees of beads.",
-    &[field(
-        "base_branch",
-        Text,
-        "Where they begin. Default: the remote's default branch, else the current one.",
-    )],
-);
+    &[
+        field(
+            "base_branch",
+            Text,
+            "Where they begin. Default: the remote's default branch, else the current one.",
+        ),
+        field("checks", COMMANDS, CHECKS_IS),
+        field("check_timeout", LONG, "How long each of them may take. Default: 30m."),
+        field("wait", LONG, "How long whoever works in one is waited for. Default: 1h."),
+    ],
+)
+.rule(Rule::Nullable);

@@ -1,0 +1,77 @@
+//! A child that goes its own way: it is started, perhaps waited for a while, and lives on when this
+//! process ends.
+//!
+//! What it prints goes to files, so that nobody has to be there to read it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::children;
+use super::process::{Pid, Process};
+
+/// What a child reads and writes.
+pub struct Streams {
+    pub input: File,
+    pub output: File,
+    pub errors: File,
+}
+
+pub struct Errand {
+    handle: Process,
+    child: Option<Child>,
+}
+
+impl Errand {
+    /// Starts it in a directory and in a group of its own, so that Ctrl-C does not reach it.
+    #[expect(clippy::disallowed_methods, reason = "this is where children are started")]
+    pub fn start(
+        program: &Path,
+        arguments: &[OsString],
+        directory: &Path,
+        streams: Streams,
+    ) -> io::Result<Errand> {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(directory).process_group(0);
+        command.stdin(streams.input).stdout(streams.output).stderr(streams.errors);
+        let mut child = children::spawn(&mut command)?;
+        let handle = Process::open(child.id() as Pid).inspect_err(|_| {
+            let _ = child.kill();
+            let _ = children::reap(&mut child);
+        })?;
+        Ok(Errand { handle, child: Some(child) })
+    }
+
+    /// Waits for its end, but no longer than that: its exit code, or nothing if it goes on.
+    pub fn wait(&mut self, time: Duration) -> Option<i32> {
+        let until = Instant::now() + time;
+        while !self.handle.is_gone() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let mut fds = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut fds, left);
+        }
+        let status = children::reap(self.child.as_mut()?).ok()?;
+        self.child = None;
+        Some(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+    }
+}
+
+impl Drop for Errand {
+    /// It goes on; when it ends, somebody must bury it.
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            children::abandon(child);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The machine that a thread runs on: its clocks, its chance, its threads, and who it is.
+//!
+//! **Invariant:** outside of tests this is the machine itself, and costs nothing beside it. In a
+//! test a thread can be given a simulated one, which everything above then runs on unchanged.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+#[cfg(test)]
+pub use simulated::{Lock, Simulated, enter, is_simulated, try_lock, with};
+
+/// A moment of a clock that nobody sets.
+#[inline]
+pub fn instant() -> Instant {
+    #[cfg(test)]
+    if let Some(instant) = with(|host| host.instant()) {
+        return instant;
+    }
+    Instant::now()
+}
+
+/// How long ago a moment was.
+#[inline]
+pub fn since(then: Instant) -> Duration {
+    instant().saturating_duration_since(then)
+}
+
+/// Milliseconds since 1970 by the clock on the wall.
+#[inline]
+#[expect(clippy::disallowed_methods, reason = "this is where time enters")]
+pub fn wall_ms() -> i64 {
+    #[cfg(test)]
+    if let Some(now) = with(|host| host.wall_ms()) {
+        return now;
+    }
+    chrono::Utc::now().timestamp_millis()
+}
+
+/// Milliseconds of a clock that nobody sets and that goes on while the machine sleeps.
+pub fn uptime_ms() -> u64 {
+    #[cfg(test)]
+    if let Some(now) = with(|host| host.uptime_ms()) {
+        return now;
+    }
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
+        .map(|time| time.tv_sec() as u64 * 1000 + time.tv_nsec() as u64 / 1_000_000)
+        .unwrap_or(0)
+}
+
+/// Does nothing for a while.
+pub fn nap(time: Duration) {
+    #[cfg(test)]
+    if with(|host| host.wait(time, &mut || false)).is_some() {
+        return;
+    }
+    std::thread::sleep(time);
+}
+
+/// Waits as the machine does, by `real`. A simulated one waits itself until `ready` or the time is
+/// over.
+#[inline]
+pub fn wait(time: Duration, ready: &mut dyn FnMut() -> bool, real: impl FnOnce()) {
+    #[cfg(test)]
+    if with(|host| host.wait(time, ready)).is_some() {
+        return;
+    }
+    let _ = (time, ready);
+    real();
+}
+
+/// Something has changed that a thread of this process may wait for.
+#[inline]
+pub fn poke() {
+    #[cfg(test)]
+    with(|host| host.poke());
+}
+
+/// A number that the system's own source of chance is behind.
+pub fn chance() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    #[cfg(test)]
+    if let Some(drawn) = with(|host| host.chance()) {
+        return drawn;
+    }
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+/// The number of this process.
+pub fn pid() -> u32 {
+    #[cfg(test)]
+    if let Some(pid) = with(|host| host.pid()) {
+        return pid;
+    }
+    std::process::id()
+}
+
+/// Takes a lock that is held for moments by code that does not panic; if it does, the data is
+/// still whole.
+#[inline]
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(test)]
+    if is_simulated() {
+        return simulated::lock(mutex);
+    }
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// A thread of this process.
+pub enum Thread {
+    Real(std::thread::JoinHandle<()>),
+    #[cfg(test)]
+    Simulated(u64),
+}
+
+/// Starts a thread.
+pub fn spawn(work: impl FnOnce() + Send + 'static) -> Thread {
+    #[cfg(test)]
+    if is_simulated() {
+        return Thread::Simulated(with(|host| host.spawn(Box::new(work))).unwrap_or_default());
+    }
+    Thread::Real(std::thread::spawn(work))
+}
+
+impl Thread {
+    /// Wakes it if it has parked.
+    pub fn wake(&self) {
+        match self {
+            Thread::Real(thread) => thread.thread().unpark(),
+            #[cfg(test)]
+            Thread::Simulated(_) => poke(),
+        }
+    }
+
+    /// Waits until it is over.
+    pub fn join(self) {
+        match self {
+            Thread::Real(thread) => drop(thread.join()),
+            #[cfg(test)]
+            Thread::Simulated(thread) => simulated::join(thread),
+        }
+    }
+}
+
+/// Waits until somebody wakes this thread, or the time is over.
+pub fn park(time: Duration, is_over: &dyn Fn() -> bool) {
+    wait(time, &mut || is_over(), || std::thread::park_timeout(time));
+}
+
+#[cfg(test)]
+mod simulated {
+    use std::cell::RefCell;
+    use std::path::Path;
+    use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+    use std::time::{Duration, Instant};
+
+    /// What a simulated machine offers to a thread of one of its processes.
+    pub trait Simulated {
+        fn instant(&self) -> Instant;
+        fn wall_ms(&self) -> i64;
+        fn uptime_ms(&self) -> u64;
+        /// Lets others go on until `ready`, or the time is over. Looked at anew after a poke.
+        fn wait(&self, time: Duration, ready: &mut dyn FnMut() -> bool);
+        fn poke(&self);
+        fn chance(&self) -> u64;
+        fn pid(&self) -> u32;
+        fn boot_id(&self) -> String;
+        /// When a process of this machine began.
+        fn start_time(&self, pid: u32) -> Option<u64>;
+        fn spawn(&self, work: Box<dyn FnOnce() + Send>) -> u64;
+        fn is_over(&self, thread: u64) -> bool;
+        /// Takes a lock of this machine's kernel, or says which process has it.
+        fn try_lock(&self, path: &Path) -> Result<(), u32>;
+        fn unlock(&self, path: &Path);
+    }
+
+    thread_local! {
+        static HERE: RefCell<Option<Arc<dyn Simulated>>> = const { RefCell::new(None) };
+    }
+
+    /// Lets this thread run on a simulated machine from now on, or on the real one again.
+    pub fn enter(host: Option<Arc<dyn Simulated>>) {
+        HERE.with(|here| *here.borrow_mut() = host);
+    }
+
+    pub fn is_simulated() -> bool {
+        HERE.with(|here| here.borrow().is_some())
+    }
+
+    /// Asks the simulated machine, if this thread runs on one.
+    pub fn with<T>(ask: impl FnOnce(&dyn Simulated) -> T) -> Option<T> {
+        let host = HERE.with(|here| here.borrow().clone())?;
+        Some(ask(&*host))
+    }
+
+    pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        loop {
+            match mutex.try_lock() {
+                Ok(guard) => return guard,
+                Err(TryLockError::Poisoned(poison)) => return poison.into_inner(),
+                // Its holder waits for the disk.
+                Err(TryLockError::WouldBlock) => super::nap(Duration::from_micros(200)),
+            }
+        }
+    }
+
+    pub fn join(thread: u64) {
+        let over = || with(|host| host.is_over(thread)).unwrap_or(true);
+        while !over() {
+            with(|host| host.wait(Duration::from_millis(10), &mut || over()));
+        }
+    }
+
+    /// A lock of a simulated kernel.
+    #[derive(Debug)]
+    pub struct Lock(std::path::PathBuf);
+
+    /// Takes a lock, or says which process has it.
+    pub fn try_lock(path: &Path) -> Result<Lock, u32> {
+        let taken = with(|host| host.try_lock(path)).unwrap_or(Ok(()));
+        taken.map(|()| Lock(path.to_owned()))
+    }
+
+    impl Drop for Lock {
+        fn drop(&mut self) {
+            with(|host| host.unlock(&self.0));
+        }
+    }
+}

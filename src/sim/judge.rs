@@ -1,0 +1,500 @@
+//! What must never happen, looked at from outside: the volume tells of every move, the executor of
+//! every execution, the coordinators of everything they record.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde_json::{Map, Value};
+
+use super::sched::{SECOND, Sched, Us, here};
+use super::volume::STALE;
+use crate::queue::{ClaimName, End, TaskName, seal};
+
+/// How long a holder may be silent.
+pub const LEASE: Us = 6 * SECOND;
+/// What a forged status says.
+pub const FORGED: &str = "forged";
+/// How often it beats.
+pub const BEAT: Us = SECOND;
+
+/// Where a file is, by its path.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Spot {
+    Tmp,
+    Inbox(TaskName),
+    Claimed(ClaimName),
+    Ended(End, ClaimName, String),
+    Other,
+    /// A name that nobody may give there.
+    Odd(String),
+}
+
+#[derive(Default)]
+struct Task {
+    trail: Vec<PathBuf>,
+    payload: Vec<u8>,
+    ended: Option<ClaimName>,
+    ended_at: Option<Us>,
+    ticket: Option<String>,
+}
+
+struct Execution {
+    run: String,
+    step: String,
+    claim: Option<ClaimName>,
+    process: usize,
+    began: Us,
+    paused: Us,
+}
+
+#[derive(Default)]
+struct Known {
+    tasks: BTreeMap<String, Task>,
+    executions: Vec<Execution>,
+    /// When a claim was taken from its holder by somebody else.
+    taken: BTreeMap<String, Us>,
+    /// When a process beat last, and how long it had been silent then.
+    beats: BTreeMap<String, (Us, Us)>,
+    workers: BTreeMap<String, usize>,
+    held_back: BTreeMap<PathBuf, Vec<u8>>,
+    violations: Vec<String>,
+    /// What people were told.
+    pub acknowledged: BTreeMap<String, Us>,
+    trace: Vec<String>,
+}
+
+pub struct Judge {
+    root: PathBuf,
+    sched: Arc<Sched>,
+    known: Mutex<Known>,
+    /// Whether all that happens is kept to be shown.
+    traces: bool,
+}
+
+impl Judge {
+    pub fn new(root: &Path, sched: Arc<Sched>, traces: bool) -> Arc<Judge> {
+        Arc::new(Judge { root: root.to_owned(), sched, known: Mutex::default(), traces })
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    pub fn violation(&self, text: String) {
+        let now = self.sched.now();
+        self.trace(|| format!("VIOLATION {text}"));
+        self.known().violations.push(format!("{:.3} s: {text}", now as f64 / 1e6));
+    }
+
+    pub fn violations(&self) -> Vec<String> {
+        self.known().violations.clone()
+    }
+
+    /// Notes what happened, for people who look at one seed.
+    pub fn trace(&self, line: impl FnOnce() -> String) {
+        if self.traces {
+            let now = self.sched.now();
+            self.known().trace.push(format!("{:10.4} {}", now as f64 / 1e6, line()));
+        }
+    }
+
+    pub fn told(&self) -> Vec<String> {
+        self.known().trace.clone()
+    }
+
+    pub fn joined(&self, worker: &str, process: usize) {
+        self.known().workers.insert(worker.to_owned(), process);
+        self.trace(|| format!("process {process} is {worker}"));
+    }
+
+    pub fn beaten(&self, path: &Path, now: Us) {
+        let worker = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut known = self.known();
+        let beat = known.beats.entry(worker).or_insert((now, 0));
+        *beat = (now, now - beat.0);
+    }
+
+    /// A person was told that something is done.
+    pub fn acknowledge(&self, what: String) {
+        let now = self.sched.now();
+        self.trace(|| format!("acknowledged: {what}"));
+        self.known().acknowledged.insert(what, now);
+    }
+
+    pub fn acknowledged(&self, what: &str) -> Option<Us> {
+        self.known().acknowledged.get(what).copied()
+    }
+
+    pub fn ticket(&self, id: &str) -> Option<String> {
+        self.known().tasks.get(id)?.ticket.clone()
+    }
+
+    pub fn hold_back(&self, path: &Path, bytes: &[u8]) {
+        self.known().held_back.insert(path.to_owned(), bytes.to_vec());
+    }
+
+    /// A status that was held back until its task is where it belongs.
+    pub fn held_back(&self, task: &Path) -> Option<(PathBuf, Vec<u8>)> {
+        let (name, _) = ClaimName::parse_ended(task.file_name()?.to_str()?)?;
+        let path = task.with_file_name(name.status());
+        self.known().held_back.remove(&path).map(|bytes| (path, bytes))
+    }
+
+    pub fn spot(&self, path: &Path) -> Spot {
+        let Ok(inside) = path.strip_prefix(&self.root) else { return Spot::Other };
+        let parts: Vec<&str> = inside.iter().filter_map(|part| part.to_str()).collect();
+        let ended = |end: End, file: &str| match ClaimName::parse_ended(file) {
+            Some((name, by)) => Spot::Ended(end, name, by),
+            None if file.ends_with(".status.json") => Spot::Other,
+            None => Spot::Odd(file.to_owned()),
+        };
+        let odd = |file: &str| Spot::Odd(file.to_owned());
+        match parts[..] {
+            ["inbox", _, file] => TaskName::parse(file).map_or_else(|| odd(file), Spot::Inbox),
+            [".orchestrate", "claimed", _, file] => {
+                ClaimName::parse(file).map_or_else(|| odd(file), Spot::Claimed)
+            }
+            [".orchestrate", "tmp", _] => Spot::Tmp,
+            ["processed", _, file] => ended(End::Processed, file),
+            ["failed", _, file] => ended(End::Failed, file),
+            [".orchestrate", "cancelled", _, file] => ended(End::Cancelled, file),
+            _ => Spot::Other,
+        }
+    }
+
+    /// Whether a name is one of a task that has ended.
+    pub fn is_end(&self, path: &Path) -> bool {
+        matches!(self.spot(path), Spot::Ended(..))
+    }
+
+    /// When the task of a run ended, which is the first of its batch.
+    pub fn ended_at(&self, run: &str) -> Option<Us> {
+        let known = self.known();
+        let of_run = |task: &&Task| {
+            let document = seal::unseal(&task.payload).unwrap_or_default();
+            document.get("kind").is_some_and(|kind| kind == "run")
+                && document.get("run_id").is_some_and(|id| id == run)
+        };
+        known.tasks.values().filter(of_run).filter_map(|task| task.ended_at).max()
+    }
+
+    /// A file was moved.
+    pub fn moved(&self, from: &Path, to: &Path, bytes: &[u8], now: Us) {
+        let (source, target) = (self.spot(from), self.spot(to));
+        let id = match &target {
+            Spot::Inbox(name) => name.id.to_string(),
+            Spot::Claimed(name) | Spot::Ended(_, name, _) => name.task.id.to_string(),
+            Spot::Odd(name) => return self.violation(format!("I0: `{name}` is no canonical name")),
+            _ => return,
+        };
+        self.trace(|| {
+            let process = here().process;
+            format!("{process}: {} -> {}", self.short(from), self.short(to))
+        });
+        self.sched.mix(id.bytes().fold(0, |sum: u64, byte| sum.rotate_left(5) ^ u64::from(byte)));
+        let mut wrong = Vec::new();
+        let mut known = self.known();
+        let known = &mut *known;
+        let task = known.tasks.entry(id.clone()).or_default();
+        if task.trail.iter().any(|name| name == to) {
+            wrong.push(format!("I8: the name `{}` was used twice", self.short(to)));
+        }
+        if task.payload.is_empty() {
+            task.payload = bytes.to_vec();
+            let document = seal::unseal(bytes);
+            task.ticket = document.and_then(|d| Some(d.get("ticket")?.as_str()?.to_owned()));
+        }
+        let mover = here().process;
+        let claims = |task: &Task, attempt: u32| {
+            let spots = task.trail.iter().map(|path| self.spot(path));
+            let of = |spot: &Spot| matches!(spot, Spot::Claimed(n) if n.task.attempt == attempt);
+            spots.filter(of).count()
+        };
+        match (&source, &target) {
+            (Spot::Tmp, Spot::Inbox(_)) => {
+                if !task.trail.is_empty() {
+                    wrong.push(format!("I1: task {id} was put out twice"));
+                }
+            }
+            (Spot::Inbox(name), Spot::Claimed(claim)) => {
+                if claim.task != *name {
+                    wrong.push(format!("I5: {} was claimed as another", self.short(from)));
+                }
+                if claims(task, claim.task.attempt) > 0 {
+                    wrong.push(format!("I3: attempt {} of {id} claimed twice", name.attempt));
+                }
+            }
+            (Spot::Claimed(claim), Spot::Inbox(next)) => {
+                if next.attempt != claim.task.attempt + 1 {
+                    wrong.push(format!("I2: {id} went back as attempt {}", next.attempt));
+                }
+                wrong.extend(early(
+                    known_of(&known.workers, &known.beats, &self.sched),
+                    claim,
+                    mover,
+                    now,
+                ));
+                if known.workers.get(&claim.worker) != Some(&mover) {
+                    known.taken.insert(claim.stem(), now);
+                }
+            }
+            (Spot::Claimed(claim), Spot::Ended(_, name, by)) => {
+                if claim != name {
+                    wrong.push(format!("I5: {} ended as another", self.short(from)));
+                }
+                if known.workers.get(by) != Some(&mover) {
+                    wrong.push(format!("I8: {id} was ended under another's name"));
+                }
+                if task.ended.is_some() {
+                    wrong.push(format!("I4: {id} ended twice"));
+                }
+                task.ended = Some(name.clone());
+                task.ended_at = Some(now);
+                wrong.extend(early(
+                    known_of(&known.workers, &known.beats, &self.sched),
+                    claim,
+                    mover,
+                    now,
+                ));
+                if known.workers.get(&claim.worker) != Some(&mover) {
+                    known.taken.insert(claim.stem(), now);
+                }
+            }
+            (Spot::Tmp, Spot::Claimed(_)) => {}
+            other => wrong.push(format!("R1: {other:?} is no transition")),
+        }
+        task.trail.push(to.to_owned());
+        for text in wrong {
+            known.violations.push(format!("{:.3} s: {text}", now as f64 / 1e6));
+        }
+    }
+
+    fn short(&self, path: &Path) -> String {
+        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+    }
+
+    /// The power failed: what came after what is there now did not happen.
+    pub fn after_power_cut(&self, files: &[(PathBuf, Vec<u8>)]) {
+        let mut known = self.known();
+        let known = &mut *known;
+        let paths: std::collections::BTreeSet<&PathBuf> =
+            files.iter().map(|(path, _)| path).collect();
+        for task in known.tasks.values_mut() {
+            let last = task.trail.iter().rposition(|path| paths.contains(path));
+            task.trail.truncate(last.map_or(0, |last| last + 1));
+            let end = task.trail.last().map(|path| self.spot(path));
+            task.ended = match &end {
+                Some(Spot::Ended(_, name, _)) => Some(name.clone()),
+                _ => None,
+            };
+            if let Some(Spot::Claimed(name)) = end {
+                known.taken.remove(&name.stem());
+            }
+        }
+    }
+
+    /// An execution begins. Gives its number.
+    pub fn began(&self, run: &str, step: &str, claim: Option<ClaimName>) -> usize {
+        let now = self.sched.now();
+        let here = here();
+        let (paused_until, paused) = {
+            let state = self.sched.state();
+            let process = &state.processes[here.process];
+            (process.paused_until, process.paused)
+        };
+        self.trace(|| {
+            format!(
+                "{}: executes {run} {step} as {:?}",
+                here.process,
+                claim.as_ref().map(ClaimName::stem)
+            )
+        });
+        let mut wrong = Vec::new();
+        let mut known = self.known();
+        if let Some(claim) = &claim {
+            let task = known.tasks.get(claim.task.id.as_str());
+            let is_it =
+                |path: &PathBuf| matches!(self.spot(path), Spot::Claimed(name) if name == *claim);
+            let held = task.is_some_and(|task| task.trail.iter().any(is_it));
+            if !held && !known.taken.contains_key(&claim.stem()) {
+                wrong.push(format!("I3: {} is executed by one who does not hold it", claim.stem()));
+            }
+            let taken = known.taken.get(&claim.stem()).copied();
+            let grace = LEASE / 2 + 3 * BEAT;
+            if taken.is_some_and(|at| at + grace < now && paused_until < at) {
+                wrong.push(format!("I16: {} is begun long after it was lost", claim.stem()));
+            }
+        }
+        let (run, step) = (run.to_owned(), step.to_owned());
+        known.executions.push(Execution {
+            run,
+            step,
+            claim,
+            process: here.process,
+            began: now,
+            paused,
+        });
+        for text in wrong {
+            known.violations.push(format!("{:.3} s: {text}", now as f64 / 1e6));
+        }
+        known.executions.len() - 1
+    }
+
+    /// An execution goes on: it must have been stopped by now if it was lost long ago.
+    pub fn goes_on(&self, number: usize) {
+        let now = self.sched.now();
+        let paused = self.sched.state().processes[here().process].paused;
+        let mut known = self.known();
+        let known = &mut *known;
+        let execution = &known.executions[number];
+        let Some(claim) = &execution.claim else { return };
+        let Some(taken) = known.taken.get(&claim.stem()) else { return };
+        let since = now.saturating_sub((*taken).max(execution.began));
+        let grace = LEASE / 2 + 4 * BEAT + (paused - execution.paused);
+        if since > grace {
+            let text = format!("I16: {} goes on long after it was lost", claim.stem());
+            known.violations.push(format!("{:.3} s: {text}", now as f64 / 1e6));
+        }
+    }
+
+    /// A coordinator recorded a result: it must be of an execution that was committed.
+    pub fn recorded(&self, run: &str, step: &str, output: Option<&str>) {
+        if output == Some(FORGED) {
+            self.violation(format!("{run} {step} goes by a forged status"));
+        }
+        let Some(number) = output.and_then(|text| text.strip_prefix("execution ")) else { return };
+        let known = self.known();
+        let Ok(number) = number.parse::<usize>() else { return };
+        let mut wrong = None;
+        match known.executions.get(number) {
+            Some(execution) if execution.run == run && execution.step == step => {
+                if let Some(claim) = &execution.claim {
+                    let task = known.tasks.get(claim.task.id.as_str());
+                    let by = task.and_then(|task| task.ended.as_ref());
+                    if by != Some(claim) {
+                        wrong = Some(format!(
+                            "I5: {run} {step} goes by {}, which was not committed",
+                            claim.stem()
+                        ));
+                    }
+                }
+            }
+            _ => wrong = Some(format!("{run} {step} goes by an execution of something else")),
+        }
+        drop(known);
+        self.trace(|| format!("{}: recorded {run} {step}", here().process));
+        wrong.into_iter().for_each(|text| self.violation(text));
+    }
+
+    /// A worker says that it has ended a task: it must be so.
+    pub fn told_ended(&self, id: &str, worker: &str, how: &str) {
+        if how.starts_with("too late")
+            || how.starts_with("lost")
+            || how == "given back"
+            || how == "left behind"
+        {
+            return;
+        }
+        let well = {
+            let known = self.known();
+            let ended = known.tasks.get(id).and_then(|task| task.ended.as_ref());
+            ended.is_some_and(|claim| claim.worker == worker)
+        };
+        if !well {
+            self.violation(format!("I6: {worker} says of {id} `{how}`, which it is not"));
+        }
+    }
+
+    pub fn executions_of(&self, run: &str) -> BTreeMap<String, usize> {
+        let mut found = BTreeMap::new();
+        for execution in self.known().executions.iter().filter(|execution| execution.run == run) {
+            *found.entry(execution.step.clone()).or_default() += 1;
+        }
+        found
+    }
+
+    /// Whether anything of a run was begun after a time.
+    pub fn began_after(&self, run: &str, at: Us) -> bool {
+        self.known().executions.iter().any(|execution| execution.run == run && execution.began > at)
+    }
+
+    pub fn executions(&self) -> usize {
+        let known = self.known();
+        debug_assert!(known.executions.iter().all(|execution| execution.process > 0));
+        known.executions.len()
+    }
+
+    /// Looks at the whole tree when all is over.
+    pub fn look_at_tree(&self, files: &[(PathBuf, Vec<u8>)]) {
+        let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let by_path: BTreeMap<&PathBuf, &Vec<u8>> = files.iter().map(|(p, b)| (p, b)).collect();
+        for (path, bytes) in files {
+            let (id, open) = match self.spot(path) {
+                Spot::Inbox(name) => (name.id.to_string(), true),
+                Spot::Claimed(name) => (name.task.id.to_string(), true),
+                Spot::Ended(_, name, _) => {
+                    let status = path.with_file_name(name.status());
+                    let sealed = by_path.get(&status).and_then(|bytes| seal::unseal(bytes));
+                    if !sealed.is_some_and(|status| is_of(&status, &name)) {
+                        self.violation(format!("I7: {} has no sealed status", self.short(path)));
+                    }
+                    (name.task.id.to_string(), false)
+                }
+                Spot::Odd(name) => {
+                    self.violation(format!("I0: `{name}` lies among the tasks"));
+                    continue;
+                }
+                _ => continue,
+            };
+            if open {
+                self.violation(format!("I11: {} is left", self.short(path)));
+            }
+            let payload = self.known().tasks.get(&id).map(|task| task.payload.clone());
+            if payload.is_some_and(|payload| payload != *bytes) {
+                self.violation(format!("I14: {} is not what was put out", self.short(path)));
+            }
+            places.entry(id).or_default().push(self.short(path));
+        }
+        for (id, places) in places.iter().filter(|(_, places)| places.len() > 1) {
+            self.violation(format!("I1: task {id} is at {places:?}"));
+        }
+    }
+
+    /// The ids of tasks that have been put out, with whether they have ended.
+    pub fn has_open(&self) -> bool {
+        self.known().tasks.values().any(|task| !task.trail.is_empty() && task.ended.is_none())
+    }
+}
+
+fn is_of(status: &Map<String, Value>, name: &ClaimName) -> bool {
+    status.get("task_id").and_then(Value::as_str) == Some(name.task.id.as_str())
+}
+
+/// A holder: whether its process lives, and when it beat last.
+type Holder<'a> = Box<dyn Fn(&str) -> Option<(usize, bool, (Us, Us))> + 'a>;
+
+fn known_of<'a>(
+    workers: &'a BTreeMap<String, usize>,
+    beats: &'a BTreeMap<String, (Us, Us)>,
+    sched: &'a Sched,
+) -> Holder<'a> {
+    Box::new(move |worker| {
+        let process = *workers.get(worker)?;
+        let alive = sched.state().processes[process].alive;
+        Some((process, alive, beats.get(worker).copied().unwrap_or((0, 0))))
+    })
+}
+
+/// I9: a claim is taken from one who lives only after it was silent for a lease.
+fn early(holder: Holder, claim: &ClaimName, mover: usize, now: Us) -> Option<String> {
+    let (process, alive, (beat, before)) = holder(&claim.worker)?;
+    // One that wakes up while it is being buried has been silent long enough.
+    let since = now.saturating_sub(beat);
+    let silent = if since < 2 * BEAT { since.max(before) } else { since };
+    let early = process != mover && alive && silent + STALE + BEAT / 2 < LEASE;
+    early.then(|| {
+        let silent = silent as f64 / 1e6;
+        format!("I9: {} was taken from one who beat {silent:.1} s ago", claim.stem())
+    })
+}

@@ -1,0 +1,823 @@
+//! A whole fleet on simulated machines: coordinators, workers, people, and what befalls them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::judge::{BEAT, FORGED, Judge, LEASE};
+use super::plant::Fault;
+use super::sched::{self, Here, Machine, Prepare, SECOND, Sched, Us, here};
+use super::script::{self, AGENTS, Story};
+use super::volume::{STALE, Volume, Weather};
+use crate::disk::{self, Disk};
+use crate::engine::record::Metrics;
+use crate::engine::run::{Origin, Policy, StepState};
+use crate::engine::{Choice, Event, Fault as StepFault, Record, Run, RunStatus, StepStatus};
+use crate::exec::Stop;
+use crate::fleet::config::{Config, Layer};
+use crate::fleet::coordinator::{self, Coordinator, Left, Reports};
+use crate::fleet::drive::Report;
+use crate::fleet::gates::{self, AnswerFile};
+use crate::fleet::member::claim_of as check_mark;
+use crate::fleet::member::new_incarnation;
+use crate::fleet::open;
+use crate::fleet::perform::{self, Performed};
+use crate::fleet::post::{self, RunTask};
+use crate::fleet::site::Site;
+use crate::fleet::work::Work;
+use crate::fleet::worker::{self, Audience, Doing, Until};
+use crate::host::Simulated;
+use crate::ids::{RunId, StepPath};
+use crate::queue::{ClaimName, FsQueue, Layout, Queue, seal};
+use crate::random::{Random, chance, nth};
+use crate::store::{DEFINITION, History, SETTINGS, Store};
+use crate::time::{Clock, SystemClock};
+use crate::workflow::Plan;
+use crate::workspace::Workspace;
+
+/// What befalls a fleet, by its seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Fate {
+    pub shared: bool,
+    pub durable: bool,
+    pub kills: bool,
+    pub pauses: bool,
+    pub errors: bool,
+    pub cuts: bool,
+    pub full: bool,
+    pub slow: bool,
+}
+
+impl Fate {
+    fn of(random: &mut Random) -> Fate {
+        let shared = random.coin();
+        let calm = random.below(12) == 0;
+        let mut some = |of: usize| !calm && random.below(of) == 0;
+        let (kills, pauses, errors) = (some(2), some(2), some(2));
+        let (cuts, full, slow) = (some(3), some(5), some(4));
+        let durable = cuts || random.coin();
+        Fate { shared, durable, kills, pauses, errors, cuts, full, slow }
+    }
+
+    fn is_calm(&self) -> bool {
+        !(self.kills || self.pauses || self.errors || self.cuts || self.full || self.slow)
+    }
+}
+
+/// What came of a seed.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub violations: Vec<String>,
+    pub runs: usize,
+    pub executions: usize,
+    pub operations: u64,
+    pub failed_calls: u64,
+    pub kills: usize,
+    pub pauses: usize,
+    pub cuts: usize,
+    /// The same for the same seed.
+    pub sum: u64,
+    pub told: Vec<String>,
+}
+
+/// A run that a person submitted.
+struct Submitted {
+    id: RunId,
+    story: Story,
+    cancelled: bool,
+}
+
+/// A member of the fleet, which is started again when it has died.
+#[derive(Clone, Copy)]
+struct Seat {
+    agent: Option<&'static str>,
+    host: usize,
+    process: usize,
+    /// When it is started again.
+    again: Us,
+}
+
+struct World {
+    sched: Arc<Sched>,
+    volume: Arc<Volume>,
+    judge: Arc<Judge>,
+    root: PathBuf,
+    config: Config,
+    planted: Fault,
+    seats: Vec<Seat>,
+    random: Random,
+    fate: Fate,
+    runs: Vec<Submitted>,
+    outcome: Outcome,
+}
+
+/// How long anything may fail, and how long all may take after that.
+const SAFETY: Us = 25 * SECOND;
+const LIVENESS: Us = 240 * SECOND;
+
+/// Plays one seed.
+pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
+    let mut random = Random::new(seed);
+    let mut fate = Fate::of(&mut random);
+    steer(&mut fate, planted);
+    let hosts = if fate.shared { 3 } else { 1 };
+    let machine = |random: &mut Random| Machine {
+        wall_off_ms: random.below(7_200_000) as i64 - 3_600_000,
+        up_ms: random.below(1_000_000) as u64,
+        boots: 1,
+    };
+    let machines = (0..hosts).map(|_| machine(&mut random)).collect();
+    let sched = Sched::new(seed, machines);
+    let judge = Judge::new(root, sched.clone(), traces);
+    let volume = Volume::new(sched.clone(), judge.clone(), nth(seed, 7), fate.shared, planted);
+    let mut config = Config::built_in();
+    config.durable = fate.durable;
+    config.queue.beat = Duration::from_micros(BEAT);
+    config.queue.lease = Duration::from_micros(LEASE);
+    let outcome = Outcome::default();
+    let (seats, runs) = (Vec::new(), Vec::new());
+    let root = root.to_owned();
+    let mut world =
+        World { sched, volume, judge, root, config, planted, seats, random, fate, runs, outcome };
+    world.judge.trace(|| format!("{fate:?}"));
+    sched::enter(
+        Arc::new(Here { sched: world.sched.clone(), process: 0, actor: 0 }),
+        world.prepare(),
+    );
+    world.go();
+    world.sched.end();
+    sched::leave();
+    perform::simulate(None);
+    let mut outcome = world.outcome;
+    outcome.violations = world.judge.violations();
+    outcome.told = world.judge.told();
+    outcome.executions = world.judge.executions();
+    let state = world.sched.state();
+    (outcome.operations, outcome.sum) = (state.operations, state.sum);
+    if state.sum == 0 {
+        outcome.violations.push("a thread panicked".into());
+    }
+    outcome.failed_calls = world.volume.image().failed_calls;
+    outcome
+}
+
+/// A planted fault shows only in the weather that it is about.
+fn steer(fate: &mut Fate, planted: Fault) {
+    match planted {
+        Fault::NoDirectorySync | Fault::NoSync => {
+            (fate.shared, fate.durable, fate.cuts) = (false, true, true);
+        }
+        Fault::NoFence | Fault::OneJournal => fate.pauses = true,
+        Fault::CancelUnheard => {
+            (fate.kills, fate.pauses, fate.errors) = (false, false, false);
+            (fate.cuts, fate.full, fate.slow) = (false, false, false);
+        }
+        Fault::CompleteBeforeStatus | Fault::AcknowledgedEarly => fate.kills = true,
+        Fault::HastyReaper => fate.shared = true,
+        _ => {}
+    }
+}
+
+impl World {
+    fn prepare(&self) -> Prepare {
+        let (volume, judge) = (self.volume.clone(), self.judge.clone());
+        let hands: perform::Script =
+            Arc::new(move |site, work, mark, stop| execute(&judge, site, work, mark, stop));
+        let slot: Arc<Mutex<Option<Prepare>>> = Arc::default();
+        let own = slot.clone();
+        let prepare: Prepare = Arc::new(move |here| {
+            let prepare = own.lock().unwrap().clone().expect("it was made");
+            sched::enter(here, prepare);
+            disk::simulate(Some(volume.clone() as Arc<dyn Disk>));
+            perform::simulate(Some(hands.clone()));
+        });
+        *slot.lock().unwrap() = Some(prepare.clone());
+        disk::simulate(Some(self.volume.clone() as Arc<dyn Disk>));
+        prepare
+    }
+
+    fn wait(&self, time: Us) {
+        here().wait(Duration::from_micros(time), &mut || false);
+    }
+
+    /// Lets a process do something.
+    fn process(&self, host: usize, work: impl FnOnce(usize) + Send + 'static) -> usize {
+        let process = self.sched.begin_process(host);
+        let prepare = self.prepare();
+        self.sched.start(
+            process,
+            move |here| prepare(here),
+            move || {
+                work(process);
+                // Whatever its other threads do ends with it.
+                here().sched.kill(process);
+            },
+        );
+        process
+    }
+
+    fn any_host(&mut self) -> usize {
+        let hosts = self.sched.state().machines.len();
+        self.random.below(hosts)
+    }
+
+    fn go(&mut self) {
+        let seats: [Option<&'static str>; 5] =
+            [None, Some(AGENTS[0]), Some(AGENTS[1]), None, Some(AGENTS[0])];
+        let count = 3 + self.random.below(3);
+        for agent in &seats[..count] {
+            let host = self.any_host();
+            self.seats.push(Seat { agent: *agent, host, process: 0, again: 0 });
+        }
+        self.start_seats();
+        for _ in 0..1 + self.random.below(2) {
+            self.submit();
+        }
+        self.befall();
+        self.recover();
+        self.judge_all();
+    }
+
+    fn start_seats(&mut self) {
+        let now = self.sched.now();
+        for number in 0..self.seats.len() {
+            let seat = self.seats[number];
+            let alive = seat.process > 0 && self.sched.state().processes[seat.process].alive;
+            if alive {
+                continue;
+            }
+            if seat.process > 0 && seat.again == 0 {
+                self.seats[number].again = now + self.random.below(6_000_000) as Us;
+                continue;
+            }
+            if seat.again > now {
+                continue;
+            }
+            let process = self.start_seat(seat);
+            self.seats[number] = Seat { process, again: 0, ..seat };
+        }
+    }
+
+    fn start_seat(&self, seat: Seat) -> usize {
+        let (judge, root, config) = (self.judge.clone(), self.root.clone(), self.config.clone());
+        let planted = self.planted;
+        self.process(seat.host, move |process| {
+            let served = match seat.agent {
+                None => drive(&judge, &root, config, process, planted),
+                Some(agent) => work(&judge, &root, config, process, agent),
+            };
+            if let Err(error) = served {
+                judge.trace(|| format!("{process} ended: {error}"));
+            }
+        })
+    }
+
+    /// A person submits a run, as `submit` does it.
+    fn submit(&mut self) {
+        let story = script::story(&mut self.random);
+        let id = RunId::new(&format!("20250115T1430{:02}Z", self.runs.len()), self.random.draw());
+        let (judge, root, config) = (self.judge.clone(), self.root.clone(), self.config.clone());
+        let (told, run, early) =
+            (story.clone(), id.clone(), self.planted == Fault::AcknowledgedEarly);
+        let to_agent = self.random.coin();
+        let host = self.any_host();
+        self.judge.trace(|| format!("submit {id} on {host}: {:?}\n{}", story.status, story.text));
+        let process = self.process(host, move |process| {
+            if early {
+                judge.acknowledge(format!("submit {run}"));
+            }
+            match submit(&judge, &root, &config, process, &run, &told, to_agent) {
+                Ok(()) => judge.acknowledge(format!("submit {run}")),
+                Err(error) => judge.trace(|| format!("not submitted: {error}")),
+            }
+        });
+        if self.fate.kills && self.random.below(6) == 0 {
+            let after = self.random.below(40) as u64;
+            self.sched.state().processes[process].kill_in = Some(after);
+        }
+        self.runs.push(Submitted { id, story, cancelled: false });
+    }
+
+    /// Anything may fail.
+    fn befall(&mut self) {
+        while self.sched.now() < SAFETY {
+            let nap = 50_000 + self.random.below(1_500_000) as Us;
+            self.wait(nap);
+            self.start_seats();
+            self.change_weather();
+            let living = self.living();
+            if !living.is_empty() {
+                let process = living[self.random.below(living.len())];
+                let after = self.random.below(120) as u64;
+                if self.fate.kills && self.random.below(4) == 0 {
+                    self.sched.state().processes[process].kill_in = Some(after);
+                    self.outcome.kills += 1;
+                }
+                if self.fate.pauses && self.random.below(4) == 0 {
+                    let time = self.random.below(3 * LEASE as usize) as Us;
+                    self.sched.state().processes[process].pause_in = Some((after, time));
+                    self.outcome.pauses += 1;
+                }
+            }
+            if self.fate.cuts && self.random.below(8) == 0 {
+                self.cut_power();
+            }
+            self.be_a_person();
+            if self.sched.now() > 8 * SECOND && self.all_over() {
+                return;
+            }
+        }
+    }
+
+    fn living(&self) -> Vec<usize> {
+        let state = self.sched.state();
+        let processes = self.seats.iter().map(|seat| seat.process);
+        processes.filter(|process| *process > 0 && state.processes[*process].alive).collect()
+    }
+
+    fn change_weather(&mut self) {
+        let fate = self.fate;
+        let stale = if fate.shared && !fate.is_calm() { STALE } else { 0 };
+        let errors =
+            if fate.errors && self.random.coin() { self.random.below(40) as u64 } else { 0 };
+        let full = fate.full && self.random.below(10) == 0;
+        let now = self.sched.now();
+        let time = self.random.below(3_000_000) as Us;
+        let mut image = self.volume.image();
+        let full_until = if full { now + time } else { image.weather.full_until };
+        image.weather = Weather { errors, stale, full_until, slow: fate.slow };
+    }
+
+    /// The power of a machine fails, with all that runs on it.
+    fn cut_power(&mut self) {
+        let host = self.any_host();
+        self.judge.trace(|| format!("the power of machine {host} fails"));
+        let count = self.sched.state().processes.len();
+        for process in 1..count {
+            if self.sched.state().processes[process].host == host {
+                self.sched.kill(process);
+            }
+        }
+        self.volume.lose_power(host);
+        self.sched.state().machines[host].boots += 1;
+        let files = self.volume.files(&self.root);
+        self.judge.after_power_cut(&files);
+        self.outcome.cuts += 1;
+    }
+
+    /// Somebody answers, cancels, submits another run, or forges a status.
+    fn be_a_person(&mut self) {
+        self.answer();
+        if self.runs.len() < 3 && self.random.below(12) == 0 {
+            self.submit();
+        }
+        if self.random.below(10) == 0 {
+            self.forge();
+        }
+        if self.random.below(25) == 0 {
+            let number = self.random.below(self.runs.len());
+            self.runs[number].cancelled = true;
+            let run = self.runs[number].id.clone();
+            let (judge, root, durable) = (self.judge.clone(), self.root.clone(), self.fate.durable);
+            let host = self.any_host();
+            self.process(host, move |process| {
+                let queue = open_queue(&judge, &root, process, durable);
+                match queue.and_then(|queue| queue.request_cancel(run.as_str())) {
+                    Ok(()) => judge.acknowledge(format!("cancel {run}")),
+                    Err(error) => judge.trace(|| format!("not cancelled: {error}")),
+                }
+            });
+        }
+    }
+
+    /// A stranger leaves a status beside where a task that somebody holds will end.
+    fn forge(&mut self) {
+        let dir = self.root.join(".orchestrate/claimed").join(AGENTS[self.random.below(2)]);
+        let files = self.volume.files(&dir);
+        let Some((path, bytes)) = files.first() else { return };
+        let Some(task) = seal::unseal(bytes) else { return };
+        let name = path.file_name().and_then(|name| ClaimName::parse(name.to_str()?));
+        let (Some(name), Some(run)) = (name, task.get("run_id").and_then(|run| run.as_str()))
+        else {
+            return;
+        };
+        let batch = self.root.join("processed").join(run);
+        let (output, metrics) = (Some(FORGED.to_owned()), Some(Metrics::default()));
+        let status = StepStatus::Completed;
+        let record = Record { status, exit_code: Some(0), output, metrics, ..Record::default() };
+        let status = serde_json::json!({
+            "schema": "status/v1", "task_id": name.task.id.as_str(), "ticket": "guessed",
+            "record": record,
+        });
+        let forged = seal::seal(status.as_object().expect("it is one"));
+        let target = batch.join(name.status());
+        let host = self.any_host();
+        self.judge.trace(|| format!("a status is forged for {}", name.stem()));
+        self.process(host, move |_| {
+            let disk = disk::machine();
+            let _ = disk.make_dirs(&batch);
+            disk.write_new(&[(target, forged)], true);
+        });
+    }
+
+    /// Answers every gate that is open, as `approve` does.
+    fn answer(&mut self) {
+        for number in 0..self.runs.len() {
+            if !self.runs[number].story.gates || !self.random.coin() {
+                continue;
+            }
+            let run = self.runs[number].id.clone();
+            let (judge, root) = (self.judge.clone(), self.root.clone());
+            let host = self.any_host();
+            self.process(host, move |_| answer_gates(&judge, &root, &run));
+        }
+    }
+
+    /// Faults stop: everything must come to its end.
+    fn recover(&mut self) {
+        self.judge.trace(|| "faults stop".into());
+        self.volume.image().weather = Weather::default();
+        {
+            let mut state = self.sched.state();
+            let now = state.now;
+            for process in &mut state.processes {
+                (process.kill_in, process.pause_in) = (None, None);
+                process.paused_until = process.paused_until.min(now);
+            }
+        }
+        let until = self.sched.now() + LIVENESS;
+        while self.sched.now() < until {
+            self.wait(BEAT / 2);
+            for seat in &mut self.seats {
+                seat.again = seat.again.min(self.sched.now());
+            }
+            self.start_seats();
+            self.answer();
+            if self.all_over() {
+                return;
+            }
+        }
+        self.judge.violation("I11: not everything came to an end".into());
+    }
+
+    fn all_over(&self) -> bool {
+        let over = |run: &Submitted| {
+            self.judge.acknowledged(&format!("submit {}", run.id)).is_none()
+                || self.ended(run).is_some()
+        };
+        self.runs.iter().all(over) && !self.judge.has_open()
+    }
+
+    /// How a run's own task ended.
+    fn ended(&self, run: &Submitted) -> Option<()> {
+        for end in ["processed", "failed", ".orchestrate/cancelled"] {
+            let dir = self.root.join(end).join(run.id.as_str());
+            let files = self.volume.files(&dir);
+            let is_run = |bytes: &[u8]| {
+                let task = seal::unseal(bytes);
+                task.is_some_and(|task| task.get("kind").is_some_and(|kind| kind == "run"))
+            };
+            if files
+                .iter()
+                .any(|(path, bytes)| path.extension().is_some_and(|e| e == "task") && is_run(bytes))
+            {
+                return Some(());
+            }
+        }
+        None
+    }
+
+    fn judge_all(&mut self) {
+        let files = self.volume.files(&self.root);
+        self.judge.look_at_tree(&files);
+        let runs = std::mem::take(&mut self.runs);
+        self.outcome.runs = runs.len();
+        for run in &runs {
+            if self.judge.acknowledged(&format!("submit {}", run.id)).is_some() {
+                self.judge_run(run);
+            }
+        }
+    }
+
+    fn judge_run(&self, run: &Submitted) {
+        let id = &run.id;
+        let root = self.root.join(".orchestrate/runs").join(id.as_str());
+        let workspace = Workspace::open(&self.root).expect("it is there");
+        let (plan, looked) = match open::look(&workspace, &root) {
+            Ok(looked) => looked,
+            Err(error) => return self.judge.violation(format!("run {id} is lost: {error}")),
+        };
+        let cancelled = looked.status == RunStatus::Cancelled && run.cancelled;
+        if looked.status != run.story.status && !cancelled {
+            let (is, must) = (looked.status, run.story.status);
+            let error = looked.error.clone().unwrap_or_default();
+            self.judge.violation(format!("run {id} is {is:?}, not {must:?}: {error}"));
+        }
+        let asked = self.judge.acknowledged(&format!("cancel {id}"));
+        let ended = self.judge.ended_at(id.as_str()).unwrap_or(0);
+        let heard = asked.is_some_and(|at| at + 4 * BEAT < ended);
+        if looked.status != RunStatus::Cancelled && self.fate.is_calm() && heard {
+            self.judge.violation(format!("run {id} was to be cancelled, and ended otherwise"));
+        }
+        let over = looked.updated_at.0;
+        let asked_ms = asked.map(|at| at / 1000);
+        if looked.status != RunStatus::Cancelled
+            && asked_ms.is_some_and(|at| at + 4 * LEASE / 1000 < SAFETY / 1000)
+            && over > 0
+            && self.executed_after(id, asked)
+        {
+            self.judge.violation(format!("run {id} was to be cancelled, and went on"));
+        }
+        let history = match History::read(&*self.volume, &root) {
+            Ok(history) => history,
+            Err(error) => return self.judge.violation(format!("run {id}: {error}")),
+        };
+        // The state may know more than the journal, which a power cut can cut short.
+        let slots = looked.slots().into_iter();
+        let settled = slots.filter(|(_, slot)| slot.state == StepState::Settled);
+        let settled = settled.map(|(here, _)| here.path(&plan).to_string()).collect();
+        self.judge_history(run, &history, &settled, cancelled);
+    }
+
+    /// Whether anything was begun long after somebody asked for a run to be cancelled.
+    fn executed_after(&self, run: &RunId, asked: Option<Us>) -> bool {
+        self.judge.began_after(run.as_str(), asked.unwrap_or(0) + 4 * LEASE)
+    }
+
+    fn judge_history(
+        &self,
+        run: &Submitted,
+        history: &History,
+        settled: &BTreeSet<String>,
+        cancelled: bool,
+    ) {
+        let id = &run.id;
+        let mut ended: BTreeMap<(String, u32), usize> = BTreeMap::new();
+        let mut completed: BTreeMap<String, usize> = BTreeMap::new();
+        for entry in &history.entries {
+            match &entry.event {
+                Event::Launched { step, .. } if completed.contains_key(step) => {
+                    self.judge.violation(format!("run {id}: {step} was begun after it completed"));
+                }
+                Event::Ended { step, attempt, record } => {
+                    *ended.entry((step.clone(), *attempt)).or_default() += 1;
+                    if record.status == StepStatus::Completed {
+                        *completed.entry(step.clone()).or_default() += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        for ((step, attempt), times) in ended.iter().filter(|(_, times)| **times > 1) {
+            self.judge.violation(format!("run {id}: {step}#{attempt} ended {times} times"));
+        }
+        let executed = self.judge.executions_of(id.as_str());
+        for step in executed.keys().filter(|step| !run.story.executed.contains(*step)) {
+            self.judge.violation(format!("run {id}: {step} must not be executed"));
+        }
+        if cancelled {
+            return;
+        }
+        for step in &run.story.executed {
+            if !settled.contains(step) {
+                self.judge.violation(format!("run {id}: {step} has no result"));
+            }
+            let times = executed.get(step).copied().unwrap_or(0);
+            let tries = if step.contains("flaky") { 3 } else { 1 };
+            if self.fate.is_calm() && times != tries {
+                self.judge.violation(format!(
+                    "run {id}: {step} was executed {times} times, and all was calm"
+                ));
+            }
+        }
+    }
+}
+
+fn open_queue(
+    judge: &Judge,
+    root: &Path,
+    process: usize,
+    durable: bool,
+) -> io::Result<Arc<FsQueue>> {
+    let me = new_incarnation();
+    judge.joined(&me, process);
+    let layout = Layout::new(root);
+    Ok(Arc::new(FsQueue::open(disk::machine(), layout, &me, chance(), durable)?))
+}
+
+fn lease(config: &mut Config, planted: Fault) {
+    if planted == Fault::HastyReaper {
+        config.queue.beat = Duration::from_millis(20);
+        config.queue.lease = Duration::from_millis(100);
+    }
+}
+
+/// A coordinator.
+fn drive(
+    judge: &Arc<Judge>,
+    root: &Path,
+    mut config: Config,
+    process: usize,
+    planted: Fault,
+) -> io::Result<()> {
+    let queue = open_queue(judge, root, process, config.durable)?;
+    lease(&mut config, planted);
+    let setup = coordinator::Setup {
+        queue,
+        workspace: Workspace::open(root).expect("it is there"),
+        config,
+        environment: Default::default(),
+        credentials: Default::default(),
+        program: PathBuf::new(),
+        debug: false,
+        backups: false,
+        adopt: None,
+        alive: Box::new(|| None),
+    };
+    let mut reports = Telling { judge: judge.clone() };
+    Coordinator::new(setup).serve(None, &Stop::new()?, &mut reports)
+}
+
+/// A worker.
+fn work(
+    judge: &Arc<Judge>,
+    root: &Path,
+    config: Config,
+    process: usize,
+    agent: &str,
+) -> io::Result<()> {
+    let queue = open_queue(judge, root, process, config.durable)?;
+    let worker = queue.me().to_owned();
+    let setup = worker::Setup {
+        queue,
+        workspace: Workspace::open(root).expect("it is there"),
+        config,
+        agent: agent.to_owned(),
+        concurrency: 2,
+        until: Until::Told,
+        environment: Default::default(),
+        credentials: Default::default(),
+        program: PathBuf::new(),
+    };
+    let audience = Arc::new(Listening { judge: judge.clone(), worker });
+    worker::serve(setup, &Stop::new()?, audience).map(drop)
+}
+
+/// What `submit` does: the run first, then the task that it is.
+fn submit(
+    judge: &Judge,
+    root: &Path,
+    config: &Config,
+    process: usize,
+    id: &RunId,
+    story: &Story,
+    to_agent: bool,
+) -> io::Result<()> {
+    let queue = open_queue(judge, root, process, config.durable)?;
+    let command_agent = if to_agent { "command_agent: dev\n" } else { "" };
+    let text = format!("{command_agent}queue: {{ crash_limit: 1000 }}\n");
+    let layer = Layer { file: "settings.yaml".into(), sha256: String::new(), text };
+    let settings = serde_json::to_vec(&[layer])?;
+    let workspace = Workspace::open(root).expect("it is there");
+    let (plan, _) = open::compile_in(&workspace, config, &story.text)
+        .unwrap_or_else(|problems| panic!("{}: {problems:?}", story.text));
+    let relative = format!(".orchestrate/runs/{id}");
+    let origin = Origin {
+        run_id: id.to_string(),
+        workflow_file: "w.yaml".into(),
+        workflow_checksum: String::new(),
+        run_root: relative.clone(),
+        context: Default::default(),
+        policy: Policy::default(),
+        only_step: None,
+        archive: None,
+        fleet: true,
+        request: None,
+    };
+    let now = SystemClock.now();
+    let mut run = Run::new(&plan, id.clone(), origin, now);
+    let disk = disk::machine();
+    disk.make_dirs(&root.join(".orchestrate/runs"))?;
+    let frozen = [(DEFINITION, story.text.as_bytes()), (SETTINGS, settings.as_slice())];
+    let run_root = root.join(&relative);
+    let store = Store::create(disk, &run_root, &frozen, &plan, &mut run, now);
+    let mut store = store.map_err(io::Error::other)?;
+    store.save(&plan, &run, now).map_err(io::Error::other)?;
+    let task = RunTask { run_id: id.clone(), run_root: relative };
+    let task = post::run_task(&queue.new_id(now.0 as u64), &task, "w.yaml", now);
+    queue.enqueue(&[task])
+}
+
+/// What `approve` does, for every gate that is open.
+fn answer_gates(judge: &Judge, root: &Path, id: &RunId) {
+    let run_root = root.join(".orchestrate/runs").join(id.as_str());
+    let workspace = Workspace::open(root).expect("it is there");
+    let Ok((plan, run)) = open::look(&workspace, &run_root) else { return };
+    for (here, slot) in run.slots() {
+        let gate = slot.record.as_ref().and_then(|record| record.gate.clone());
+        if let (StepState::Waiting, Some(gate)) = (&slot.state, gate) {
+            let step = here.path(&plan);
+            let answer = AnswerFile::new(true, String::new(), None, gate.shown.clone());
+            if gates::give(&run_root, &step, slot.attempts, &answer).is_ok_and(|first| first) {
+                judge.acknowledge(format!("approve {id} {step}"));
+            }
+        }
+    }
+}
+
+/// An execution: it takes its time, can be stopped, and ends as its name says.
+fn execute(judge: &Judge, site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
+    let claim = check_mark(mark);
+    let run = site.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let number = judge.began(&run, &work.step.to_string(), claim);
+    let drawn = chance();
+    let slow = drawn.is_multiple_of(10);
+    let mut left = (drawn / 10) % if slow { 12 * SECOND } else { 2 * SECOND };
+    while left > 0 {
+        let part = left.min(100_000);
+        left -= part;
+        here().wait(Duration::from_micros(part), &mut || false);
+        if stop.level() > 0 {
+            judge.trace(|| format!("{}: execution {number} is stopped", here().process));
+            return None;
+        }
+        judge.goes_on(number);
+    }
+    let code = script::exit_code(&work.step.to_string(), work.attempt);
+    let output = Some(format!("execution {number}"));
+    let metrics = Some(Metrics::default());
+    let record = match code {
+        0 => Record {
+            status: StepStatus::Completed,
+            exit_code: Some(0),
+            output,
+            metrics,
+            ..Record::default()
+        },
+        code => {
+            let error =
+                StepFault { message: "it fails".into(), exit_code: code, ..StepFault::default() };
+            let (status, error) = (StepStatus::Failed, Some(error));
+            Record { status, exit_code: Some(code), output, metrics, error, ..Record::default() }
+        }
+    };
+    Some(Performed::of(record))
+}
+
+struct Telling {
+    judge: Arc<Judge>,
+}
+
+impl Reports for Telling {
+    fn about(&mut self, run: &Run, _: &Path) -> Box<dyn Report> {
+        Box::new(Recording { judge: self.judge.clone(), run: run.id.to_string() })
+    }
+
+    fn note(&mut self, line: &str) {
+        self.judge.trace(|| format!("{}: {line}", here().process));
+    }
+
+    fn left(&mut self, run: &Run, how: Left) {
+        self.judge.trace(|| format!("{}: run {} {how:?}", here().process, run.id));
+    }
+}
+
+struct Recording {
+    judge: Arc<Judge>,
+    run: String,
+}
+
+impl Report for Recording {
+    fn happened(&mut self, _: &Plan, _: &Run, event: &Event) {
+        self.judge.trace(|| {
+            format!("{}: {} {event:?}", here().process, self.run).chars().take(160).collect()
+        });
+        if let Event::Ended { step, record, .. } = event {
+            self.judge.recorded(&self.run, step, record.output.as_deref());
+        }
+    }
+
+    fn ask(&mut self, _: &Run, _: &StepPath, _: &Stop) -> Option<Choice> {
+        None
+    }
+}
+
+struct Listening {
+    judge: Arc<Judge>,
+    worker: String,
+}
+
+impl Audience for Listening {
+    fn started(&self, _: &Doing) {}
+
+    fn ended(&self, doing: &Doing, how: &str, _: Duration) {
+        self.judge.trace(|| format!("{} says of {}: {how}", self.worker, doing.id));
+        self.judge.told_ended(&doing.id, &self.worker, how);
+    }
+
+    fn note(&self, line: &str) {
+        self.judge.trace(|| format!("{}: {line}", here().process));
+    }
+}

@@ -1,0 +1,38 @@
+//! Who waits for a worktree, and for whom: what is claimed or launched is not yet at work.
+
+use serde_json::{Map, Value};
+
+use super::{Board, one_line};
+use crate::ids::{Attempt, BeadId};
+use crate::worktree::{Trees, Waiter};
+
+impl Board {
+    /// What somebody waits for who wants to work in a worktree; nothing, if nobody is before it.
+    pub(super) fn waits_for_tree(&self, tree: &str, waiter: &Waiter) -> Option<String> {
+        let id = BeadId::parse(tree).ok()?;
+        let holder = Trees::open(self.workspace.root()).ok()?.waits_for(&id, waiter)?;
+        Some(one_line(&format!("`{id}`, which {holder} has")))
+    }
+
+    /// The same for a task that was claimed.
+    pub(super) fn task_waits(
+        &self,
+        document: &Map<String, Value>,
+        task: &str,
+        attempt: Attempt,
+    ) -> Option<String> {
+        let text = |key: &str| document.get(key).and_then(Value::as_str);
+        let waiter = match text("step") {
+            Some(step) => {
+                let attempt = document.get("step_attempt").and_then(Value::as_u64)?;
+                let (run, step) = (text("run_id").map(str::to_owned), step.to_owned());
+                Waiter { run, step, attempt: attempt as Attempt }
+            }
+            None => Waiter { run: None, step: task.to_owned(), attempt },
+        };
+        let of_step = || document.get("work")?.get("worktree")?.get("id")?.as_str();
+        let of_bead =
+            || document.get("bead").and_then(|bead| bead.get("id").unwrap_or(bead).as_str());
+        self.waits_for_tree(of_step().or_else(of_bead)?, &waiter)
+    }
+}

@@ -1,0 +1,173 @@
+//! `orchestrate help`: every verb, one verb, or a concept; and the manual pages.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::CommandFactory as _;
+use serde_json::json;
+
+use super::show::{put, put_json};
+use super::{Cli, Common, Failure};
+use crate::workflow::problem::nearest;
+
+/// What has a page: its name, what it is on, and the page.
+const TOPICS: [(&str, &str, &str); 7] = [
+    ("dialects", "the languages of workflows", include_str!("../../../docs/help/dialects.txt")),
+    ("variables", "how values get into texts", include_str!("../../../docs/help/variables.txt")),
+    ("tasks", "work without a workflow", include_str!("../../../docs/help/tasks.txt")),
+    ("gates", "where a person decides", include_str!("../../../docs/help/gates.txt")),
+    ("layout", "the files of a workspace", include_str!("../../../docs/help/layout.txt")),
+    ("lints", "what runs but is wrong", include_str!("../../../docs/help/lints.txt")),
+    ("exit-codes", "what exit codes mean", include_str!("../../../docs/help/exit-codes.txt")),
+];
+
+/// The verbs as people look for them. One that is in no group is shown after them.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Begin", &["init", "demo", "doctor", "help"]),
+    ("Write workflows", &["validate", "schema", "graph", "spell", "command", "provider"]),
+    ("Run them here", &["run", "resume", "run-step", "watch"]),
+    ("Run a fleet", &["up", "coordinator", "worker", "submit", "enqueue", "service"]),
+    (
+        "See what happens",
+        &["status", "ps", "top", "logs", "events", "why", "pending", "report", "serve", "metrics"],
+    ),
+    (
+        "Take a hand in it",
+        &["approve", "reject", "cancel", "retry", "queue", "workers", "worktree"],
+    ),
+];
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct HelpArgs {
+    /// A verb, or a concept such as `variables`
+    #[arg(value_name = "TOPIC", conflicts_with = "man")]
+    pub topic: Vec<String>,
+    /// Write manual pages into a directory instead, one for each verb
+    #[arg(long, value_name = "DIR")]
+    pub man: Option<PathBuf>,
+}
+
+pub fn main(args: &HelpArgs, common: &Common) -> Result<u8, Failure> {
+    if let Some(dir) = &args.man {
+        return manual(dir, common);
+    }
+    let Some(first) = args.topic.first() else {
+        put(&root())?;
+        return Ok(0);
+    };
+    if let Some((name, about, page)) = TOPICS.iter().find(|(name, _, _)| name == first) {
+        match common.json {
+            true => put_json("help/v1", json!({ "topic": name, "about": about, "text": page }))?,
+            false => put(page)?,
+        }
+        return Ok(0);
+    }
+    let mut command = Cli::command();
+    command.build();
+    let mut here = &mut command;
+    for word in &args.topic {
+        let known: Vec<String> =
+            here.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
+        here = match here.find_subcommand_mut(word) {
+            Some(found) => found,
+            None => return Err(unknown(word, &known)),
+        };
+    }
+    put(&here.render_long_help().to_string())?;
+    Ok(0)
+}
+
+fn unknown(word: &str, verbs: &[String]) -> Failure {
+    let topics = TOPICS.iter().map(|(name, _, _)| *name);
+    let known = verbs.iter().map(String::as_str).chain(topics.clone());
+    let failure = Failure::new(2, format!("there is no help on `{word}`"));
+    match nearest(word, known) {
+        Some(near) => failure.hint(format!("did you mean `orchestrate help {near}`?")),
+        None => {
+            let topics: Vec<_> = topics.collect();
+            failure.hint(format!("a verb, or one of {}", topics.join(", ")))
+        }
+    }
+}
+
+/// All verbs in groups, and the concepts.
+pub fn root() -> String {
+    let command = Cli::command();
+    let verbs: Vec<(&str, String)> = command
+        .get_subcommands()
+        .filter(|verb| !verb.is_hide_set())
+        .map(|verb| (verb.get_name(), verb.get_about().map(|a| a.to_string()).unwrap_or_default()))
+        .collect();
+    let about = command.get_about().map(|about| about.to_string()).unwrap_or_default();
+    let mut out = format!("{about}\n\nUsage: orchestrate <VERB> [OPTIONS]\n");
+    let mut group = |title: &str, names: &mut dyn Iterator<Item = &(&str, String)>| {
+        let mut lines = String::new();
+        for (name, about) in names {
+            _ = writeln!(lines, "  {name:<12} {about}");
+        }
+        if !lines.is_empty() {
+            _ = write!(out, "\n{title}:\n{lines}");
+        }
+    };
+    for (title, names) in GROUPS {
+        let found = names.iter().filter_map(|name| verbs.iter().find(|(verb, _)| verb == name));
+        group(title, &mut { found });
+    }
+    let grouped = |name: &str| GROUPS.iter().any(|(_, names)| names.contains(&name));
+    group("Look after it", &mut verbs.iter().filter(|(name, _)| !grouped(name)));
+    let topics: Vec<_> = TOPICS.iter().map(|(n, about, _)| (*n, (*about).to_owned())).collect();
+    group("Concepts (orchestrate help TOPIC)", &mut topics.iter());
+    out += "\nFlags of a verb: orchestrate help VERB, or orchestrate VERB --help.\n\
+            Flags that every verb takes: -q, -v, --json, --color, --config, --state-dir,\n\
+            --log-level, --debug, --trace; --version.\n";
+    out
+}
+
+fn manual(dir: &PathBuf, common: &Common) -> Result<u8, Failure> {
+    let cannot = |error: std::io::Error| {
+        Failure::new(1, format!("cannot write manual pages into `{}`: {error}", dir.display()))
+    };
+    std::fs::create_dir_all(dir).map_err(cannot)?;
+    clap_mangen::generate_to(Cli::command(), dir).map_err(cannot)?;
+    if !common.quiet {
+        eprintln!("to read one: man -l {}/orchestrate.1", dir.display());
+    }
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_fit_into_80_columns() {
+        for (name, _, page) in TOPICS {
+            for line in page.lines() {
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+            }
+        }
+        for line in root().lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_verb_is_shown_twice_or_not_at_all() {
+        let help = root();
+        for verb in Cli::command().get_subcommands().filter(|verb| !verb.is_hide_set()) {
+            let lines = help.lines().filter(|line| {
+                line.strip_prefix("  ").and_then(|l| l.split(' ').next()) == Some(verb.get_name())
+            });
+            assert_eq!(lines.count(), 1, "{}", verb.get_name());
+        }
+    }
+
+    #[test]
+    fn every_lint_is_told_of() {
+        let page = TOPICS.iter().find(|(name, _, _)| *name == "lints").expect("a page").2;
+        let docs = include_str!("../../../docs/lints.md");
+        for id in crate::workflow::lint::ALL {
+            assert!(page.contains(id) && docs.contains(&format!("## {id}")), "{id}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! `orchestrate serve`: the board in a browser. What it shows is what the verbs show; what it does
+//! it lets the verbs do.
+//!
+//! One thread accepts connections, each is served by a thread of its own, and one more watches the
+//! workspace while somebody looks. Nothing is kept but who is logged in: a server that is killed
+//! loses nothing, and any number may serve one workspace.
+
+mod act;
+mod follow;
+mod routes;
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::common::Surroundings;
+use super::show::{put, put_json};
+use super::{Common, Failure, signals};
+use crate::disk;
+use crate::ui::serve::access::Access;
+use crate::ui::serve::http::{Answer, Connection, Fault};
+use crate::ui::serve::live::Live;
+use routes::{House, Reply};
+
+/// How many connections are served at once.
+const CONNECTIONS: usize = 96;
+/// How long requests that are being answered may take when it ends.
+const GRACE: Duration = Duration::from_secs(3);
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ServeArgs {
+    /// Where to listen; port 0 is any that is free
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7717")]
+    pub listen: SocketAddr,
+    /// Listen on an address that other machines can reach, without encryption
+    #[arg(long)]
+    pub expose: bool,
+    /// Another name that the page may be asked for by, as behind a proxy
+    #[arg(long, value_name = "HOST")]
+    pub name: Vec<String>,
+}
+
+pub fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    let mut names = args.name.clone();
+    if !args.listen.ip().is_loopback() {
+        if !args.expose {
+            let message = format!("`{}` can be reached by other machines", args.listen.ip());
+            return Err(Failure::new(2, message).hint(
+                "listen on 127.0.0.1 and come through `ssh -L`, or say `--expose` if the network \
+                 is yours",
+            ));
+        }
+        tracing::warn!(
+            "whoever reads the network between you and {} reads the token and everything shown",
+            args.listen
+        );
+        names.push(host_name(args.listen.ip()));
+    }
+    let cannot = |error: std::io::Error| {
+        Failure::new(1, format!("cannot listen on {}: {error}", args.listen))
+            .hint("`--listen 127.0.0.1:0` takes any port that is free")
+    };
+    let listener = TcpListener::bind(args.listen).map_err(cannot)?;
+    let at = listener.local_addr().map_err(cannot)?;
+    let access = Access::new(at.port(), &names)
+        .map_err(|error| Failure::new(1, format!("cannot make a token: {error}")))?;
+    let kept = TokenFile::write(&around, at.port(), &access.token)?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::new(1, format!("cannot find this program: {error}")))?;
+    let signals = signals::listen()?;
+    tell(&around, at, &access, &kept)?;
+    let live = Live::start(&around.workspace, &around.state_dir);
+    let house = Arc::new(House { around, access, live: live.clone(), program });
+    let busy = Arc::new(AtomicUsize::new(0));
+    let (serving, working) = (house.clone(), busy.clone());
+    std::thread::spawn(move || accept(&listener, &serving, &working));
+    while signals.stop.wait_above(0, Duration::from_secs(3600)) == 0 {}
+    live.end();
+    let until = Instant::now() + GRACE;
+    while busy.load(Ordering::SeqCst) > 0 && Instant::now() < until && signals.stop.level() < 2 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(kept);
+    Ok(signals.code())
+}
+
+fn host_name(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+fn tell(
+    around: &Surroundings,
+    at: SocketAddr,
+    access: &Access,
+    kept: &TokenFile,
+) -> Result<(), Failure> {
+    let url = format!("http://{at}/?token={}", access.token);
+    if around.common.json {
+        let file = kept.0.display().to_string();
+        return put_json(
+            "serve/v1",
+            json!({ "url": url, "listen": at.to_string(), "token_file": file }),
+        );
+    }
+    put(&format!("{url}\n"))?;
+    let port = at.port();
+    around.say(format!(
+        "open it in a browser; from another machine, first: ssh -L {port}:127.0.0.1:{port} HERE"
+    ));
+    Ok(())
+}
+
+/// The token, in a file that only its user can read, as long as it is worth something.
+struct TokenFile(PathBuf);
+
+impl TokenFile {
+    fn write(around: &Surroundings, port: u16, token: &str) -> Result<TokenFile, Failure> {
+        let dir = around.workspace.join(".orchestrate");
+        let file = dir.join(format!("serve-{port}.token"));
+        let way = dir.join(format!(".serve-{port}.{}.tmp", std::process::id()));
+        let write = || {
+            disk::machine().make_dirs(&dir)?;
+            let _ = std::fs::remove_file(&way);
+            let mut options = std::fs::OpenOptions::new();
+            let mut open = options.write(true).create_new(true).mode(0o600).open(&way)?;
+            open.write_all(format!("{token}\n").as_bytes())?;
+            disk::rename(&way, &file)
+        };
+        match write() {
+            Ok(()) => Ok(TokenFile(file)),
+            Err(error) => {
+                Err(Failure::new(1, format!("cannot write `{}`: {error}", file.display())))
+            }
+        }
+    }
+}
+
+impl Drop for TokenFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn accept(listener: &TcpListener, house: &Arc<House>, busy: &Arc<AtomicUsize>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            // Too many files are open, or somebody has left already.
+            Err(_) => {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+        };
+        if open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS {
+            open.fetch_sub(1, Ordering::SeqCst);
+            turn_away(stream);
+            continue;
+        }
+        let (house, busy, served) = (house.clone(), busy.clone(), open.clone());
+        let started = std::thread::Builder::new().name("connection".into()).spawn(move || {
+            serve(stream, &house, &busy);
+            served.fetch_sub(1, Ordering::SeqCst);
+        });
+        if started.is_err() {
+            open.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn turn_away(stream: TcpStream) {
+    let _ = stream.set_nonblocking(true);
+    if let Ok(mut connection) = Connection::new(stream) {
+        let answer = Answer::text(503, "too many connections are open");
+        let _ = connection.answer(None, &answer.with("Retry-After", "1".to_owned()));
+    }
+}
+
+/// Serves one connection until it is closed.
+fn serve(stream: TcpStream, house: &House, busy: &AtomicUsize) {
+    let Ok(mut connection) = Connection::new(stream) else { return };
+    loop {
+        let request = match connection.next() {
+            Ok(request) => request,
+            Err(Fault::Gone) => return,
+            Err(Fault::Bad(status, words)) => {
+                let _ = connection.answer(None, &Answer::text(status, words));
+                return;
+            }
+        };
+        busy.fetch_add(1, Ordering::SeqCst);
+        let reply = house.route(&request);
+        let goes_on = match &reply {
+            Reply::Answer(answer) => connection.answer(Some(&request), answer).unwrap_or(false),
+            _ => false,
+        };
+        busy.fetch_sub(1, Ordering::SeqCst);
+        // Whoever looks on does not keep the server from ending.
+        match reply {
+            Reply::Answer(_) => {}
+            Reply::Live => {
+                let _ = connection.begin_stream().and_then(|to| follow::changes(house, to));
+            }
+            Reply::Follow(log) => {
+                let _ = connection.begin_stream().and_then(|to| follow::log(house, &log, to));
+            }
+        }
+        if !goes_on || house.live.is_over() {
+            return;
+        }
+    }
+}

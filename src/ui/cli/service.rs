@@ -1,0 +1,390 @@
+//! `orchestrate service`: the fleet as services of systemd, for this user or for the machine.
+//!
+//! The units are those of `systemd/`, with the workspace and the program put in. Nothing is started
+//! here: what to type next is told.
+//!
+//! **Invariant:** a file that does not say that it was written here is never changed or removed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{User, geteuid};
+use serde::Serialize;
+
+use super::common::Surroundings;
+use super::show::put_json;
+use super::{Common, Failure};
+use crate::disk;
+
+const MARK: &str = "# Written by `orchestrate service install`. To change it: systemctl edit.\n";
+
+const UNITS: [(&str, &str); 3] = [
+    ("orchestrate.target", include_str!("../../../systemd/orchestrate.target")),
+    (
+        "orchestrate-coordinator.service",
+        include_str!("../../../systemd/orchestrate-coordinator.service"),
+    ),
+    ("orchestrate-worker@.service", include_str!("../../../systemd/orchestrate-worker@.service")),
+];
+
+/// Settings that only the manager of the machine can keep, or that mean another user.
+const OF_THE_MACHINE: [&str; 28] = [
+    "After=",
+    "Wants=",
+    "User=",
+    "Group=",
+    "StateDirectory=",
+    "StateDirectoryMode=",
+    "LoadCredential=",
+    "Environment=HOME=",
+    "CapabilityBoundingSet=",
+    "AmbientCapabilities=",
+    "ProtectSystem=",
+    "ReadWritePaths=",
+    "ProtectHome=",
+    "PrivateTmp=",
+    "PrivateDevices=",
+    "DevicePolicy=",
+    "ProtectProc=",
+    "ProtectKernelTunables=",
+    "ProtectKernelModules=",
+    "ProtectKernelLogs=",
+    "ProtectControlGroups=",
+    "ProtectClock=",
+    "ProtectHostname=",
+    "RemoveIPC=",
+    "KeyringMode=",
+    "RestrictAddressFamilies=",
+    "SystemCallFilter=",
+    "SystemCallErrorNumber=",
+];
+
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum ServiceVerb {
+    /// Write the units for this workspace and this program
+    Install(ServiceArgs),
+    /// Remove the units that were written
+    Uninstall(ServiceArgs),
+    /// Show which units are there
+    Status(ServiceArgs),
+}
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct ServiceArgs {
+    /// For this user [default, unless you are root]
+    #[arg(long, conflicts_with = "system")]
+    pub user: bool,
+    /// For the machine
+    #[arg(long)]
+    pub system: bool,
+    /// Below this directory instead of /, for the image of a machine
+    #[arg(long, value_name = "DIR", requires = "system")]
+    pub root: Option<PathBuf>,
+    /// Show what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    scope: &'static str,
+    workspace: PathBuf,
+    program: PathBuf,
+    dry_run: bool,
+    units: Vec<Unit>,
+    next: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Unit {
+    path: PathBuf,
+    state: State,
+    #[serde(skip)]
+    text: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Absent,
+    /// As it would be written.
+    Current,
+    /// Written here, for another workspace, program or version.
+    Outdated,
+    /// Somebody else's.
+    Foreign,
+    Written,
+    Removed,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Absent => "absent",
+            State::Current => "current",
+            State::Outdated => "outdated",
+            State::Foreign => "foreign",
+            State::Written => "written",
+            State::Removed => "removed",
+        }
+    }
+}
+
+pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
+    let (ServiceVerb::Install(args) | ServiceVerb::Uninstall(args) | ServiceVerb::Status(args)) =
+        verb;
+    let around = Surroundings::look(common)?;
+    let system = args.system || (!args.user && geteuid().is_root());
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::new(1, format!("cannot find this program: {error}")))?;
+    for path in [&around.workspace, &program] {
+        if path.to_str().is_none_or(|text| text.chars().any(char::is_control)) {
+            let message = format!("`{}` cannot stand in a unit", path.display());
+            return Err(Failure::new(2, message).hint("rename it"));
+        }
+    }
+    let dir = directory(&around, args, system)?;
+    let mut units = Vec::new();
+    for (name, text) in UNITS {
+        let text = match system {
+            true => for_the_machine(text, &around.workspace, &program),
+            false => for_a_user(text, &around.workspace, &program),
+        };
+        let path = dir.join(name);
+        let state = look(&path, &text).map_err(|error| {
+            Failure::new(1, format!("cannot read `{}`: {error}", path.display()))
+        })?;
+        units.push(Unit { path, state, text });
+    }
+    match verb {
+        ServiceVerb::Install(_) => install(&mut units, &dir, args.dry_run)?,
+        ServiceVerb::Uninstall(_) => uninstall(&mut units, args.dry_run)?,
+        ServiceVerb::Status(_) => {}
+    }
+    let next = next(verb, &around, system);
+    let scope = if system { "system" } else { "user" };
+    let (workspace, dry_run) = (around.workspace.clone(), args.dry_run);
+    tell(&Outcome { scope, workspace, program, dry_run, units, next }, common)?;
+    Ok(0)
+}
+
+fn directory(around: &Surroundings, args: &ServiceArgs, system: bool) -> Result<PathBuf, Failure> {
+    if system {
+        let root = args.root.clone().unwrap_or_else(|| PathBuf::from("/"));
+        return Ok(root.join("etc/systemd/system"));
+    }
+    let get = |key: &str| around.environment.get(key).filter(|value| !value.is_empty());
+    let config = get("XDG_CONFIG_HOME").map(PathBuf::from);
+    let config = config.or_else(|| get("HOME").map(|home| Path::new(home).join(".config")));
+    config.map(|config| config.join("systemd/user")).ok_or_else(|| {
+        Failure::new(2, "neither XDG_CONFIG_HOME nor HOME is set").hint("set HOME, or use --system")
+    })
+}
+
+/// What is there, compared with what would be written.
+fn look(path: &Path, text: &str) -> io::Result<State> {
+    match std::fs::read_to_string(path) {
+        Ok(there) if there == text => Ok(State::Current),
+        Ok(there) if there.starts_with(MARK) => Ok(State::Outdated),
+        Ok(_) => Ok(State::Foreign),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State::Absent),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(State::Foreign),
+        Err(error) => Err(error),
+    }
+}
+
+fn install(units: &mut [Unit], dir: &Path, dry_run: bool) -> Result<(), Failure> {
+    if let Some(unit) = units.iter().find(|unit| unit.state == State::Foreign) {
+        let message = format!("`{}` was not written by this program", unit.path.display());
+        return Err(Failure::new(1, message).hint("move it away; nothing was changed"));
+    }
+    let cannot = |path: &Path, error: io::Error| {
+        let failure = Failure::new(1, format!("cannot write `{}`: {error}", path.display()));
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => failure.hint("use --user, or run it as root"),
+            _ => failure,
+        }
+    };
+    let disk = disk::machine();
+    for unit in units.iter_mut().filter(|unit| unit.state != State::Current) {
+        if !dry_run {
+            disk.make_dirs(dir).map_err(|error| cannot(dir, error))?;
+            disk::replace(&*disk, &unit.path, unit.text.as_bytes())
+                .map_err(|error| cannot(&unit.path, error))?;
+        }
+        unit.state = State::Written;
+    }
+    Ok(())
+}
+
+fn uninstall(units: &mut [Unit], dry_run: bool) -> Result<(), Failure> {
+    let ours = |unit: &&mut Unit| matches!(unit.state, State::Current | State::Outdated);
+    for unit in units.iter_mut().filter(ours) {
+        if !dry_run {
+            std::fs::remove_file(&unit.path).map_err(|error| {
+                Failure::new(1, format!("cannot remove `{}`: {error}", unit.path.display()))
+            })?;
+        }
+        unit.state = State::Removed;
+    }
+    Ok(())
+}
+
+/// A path as one word of a unit, in which `%` begins a specifier.
+fn word(path: &Path) -> String {
+    let text = path.to_string_lossy().replace('%', "%%");
+    if text.contains([' ', '"', '\'', '\\']) {
+        return format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
+    }
+    text
+}
+
+/// A unit with its places put in.
+fn placed(text: &str, workspace: &Path, program: &Path) -> String {
+    // A unit says where to work as a whole line, which is not read as words.
+    let whole = workspace.to_string_lossy().replace('%', "%%");
+    let text =
+        text.replace("WorkingDirectory=/srv/orchestrate", &format!("WorkingDirectory={whole}"));
+    let text = text.replace("=/srv/orchestrate", &format!("={}", word(workspace)));
+    text.replace("=/usr/local/bin/coordinator", &format!("={} coordinator", word(program)))
+        .replace("=/usr/local/bin/worker %i", &format!("={} worker %i", word(program)))
+}
+
+/// Its settings without the comments at its head, which tell how to do this by hand.
+fn body(text: &str) -> &str {
+    text.find("[Unit]").map_or(text, |at| &text[at..])
+}
+
+fn for_the_machine(text: &str, workspace: &Path, program: &Path) -> String {
+    let text = placed(body(text), workspace, program);
+    let in_a_home = [workspace, program]
+        .iter()
+        .any(|path| ["/home", "/root", "/run/user"].iter().any(|home| path.starts_with(home)));
+    // Hidden homes would hide the workspace or the program.
+    let text = match in_a_home {
+        true => text.replace("ProtectHome=yes", "ProtectHome=no"),
+        false => text,
+    };
+    format!("{MARK}{text}")
+}
+
+fn for_a_user(text: &str, workspace: &Path, program: &Path) -> String {
+    let mut out = MARK.to_owned();
+    for line in body(text).lines() {
+        // Comments there are on how the machine's manager is set up.
+        if line.starts_with('#') {
+            continue;
+        }
+        if OF_THE_MACHINE.iter().any(|setting| line.starts_with(setting)) {
+            continue;
+        }
+        let line = match line {
+            "WantedBy=multi-user.target" => "WantedBy=default.target".to_owned(),
+            line if line.starts_with("Environment=PATH=") => {
+                "Environment=PATH=%h/.local/bin:%h/.cargo/bin:/usr/local/bin:/usr/bin:/bin".into()
+            }
+            line => line.replace("=-/etc/orchestrate/", "=-%E/orchestrate/"),
+        };
+        out.push_str(&line);
+        out.push('\n');
+    }
+    placed(&out, workspace, program)
+}
+
+/// What to type next.
+fn next(verb: &ServiceVerb, around: &Surroundings, system: bool) -> Vec<String> {
+    let systemctl = if system { "systemctl" } else { "systemctl --user" };
+    let reload = format!("{systemctl} daemon-reload");
+    let workers: Vec<_> = around
+        .config
+        .agents()
+        .keys()
+        .map(|agent| format!("orchestrate-worker@{agent}.service"))
+        .collect();
+    let all = format!("orchestrate.target orchestrate-coordinator.service {}", workers.join(" "));
+    match verb {
+        ServiceVerb::Install(_) => {
+            let mut next = Vec::new();
+            let there = matches!(User::from_name("orchestrate"), Ok(Some(_)));
+            if system && !there {
+                next.push("useradd --system --home-dir /var/lib/orchestrate orchestrate".into());
+            }
+            if system {
+                let agents: Vec<_> = around.config.agents().keys().map(String::as_str).collect();
+                let agents = agents.join(",");
+                let dirs = match agents.contains(',') {
+                    true => format!("{{{agents}}}"),
+                    false => agents,
+                };
+                next.push(format!("mkdir -p /etc/orchestrate/credentials/{dirs}"));
+                let workspace = around.workspace.display();
+                next.push(format!("chown -R orchestrate: '{workspace}'"));
+            }
+            next.push(reload);
+            next.push(format!("{systemctl} enable --now {all}"));
+            if !system {
+                next.push("loginctl enable-linger    # to go on when you log out".into());
+            }
+            next
+        }
+        ServiceVerb::Uninstall(_) => vec![format!("{systemctl} disable --now {all}"), reload],
+        ServiceVerb::Status(_) => vec![format!("{systemctl} status 'orchestrate*'")],
+    }
+}
+
+fn tell(outcome: &Outcome, common: &Common) -> Result<(), Failure> {
+    if common.json {
+        return put_json("service/v1", outcome);
+    }
+    for unit in &outcome.units {
+        let would = match (outcome.dry_run, unit.state) {
+            (true, State::Written | State::Removed) => "would be ",
+            _ => "",
+        };
+        println!("{would}{:<8} {}", unit.state.name(), unit.path.display());
+        if outcome.dry_run && unit.state == State::Written && common.verbose {
+            print!("{}", unit.text);
+        }
+    }
+    if !common.quiet {
+        eprintln!("next:");
+        outcome.next.iter().for_each(|line| eprintln!("  {line}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_put_in_as_one_word() {
+        let (workspace, program) = (Path::new("/data/a team%"), Path::new("/opt/o/orchestrate"));
+        for (name, text) in UNITS.into_iter().skip(1) {
+            let unit = for_the_machine(text, workspace, program);
+            for line in [
+                "WorkingDirectory=/data/a team%%",
+                "ReadWritePaths=\"/data/a team%%\"",
+                "RequiresMountsFor=\"/data/a team%%\"",
+            ] {
+                assert!(unit.lines().any(|found| found == line), "{name}: {line}");
+            }
+            assert!(unit.starts_with(MARK) && !unit.contains("/srv/orchestrate"), "{name}");
+            assert!(unit.contains("ExecStart=/opt/o/orchestrate "), "{name}");
+            assert!(unit.contains("ProtectHome=yes"), "{name}");
+            let home = for_the_machine(text, Path::new("/home/a"), program);
+            assert!(home.contains("ProtectHome=no"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_user_unit_has_nothing_that_needs_the_machine() {
+        for (name, text) in UNITS {
+            let unit = for_a_user(text, Path::new("/w"), Path::new("/o"));
+            for setting in OF_THE_MACHINE {
+                assert!(!unit.lines().any(|line| line.starts_with(setting)), "{name}: {setting}");
+            }
+            assert!(!unit.contains("/etc/") && !unit.contains("multi-user"), "{name}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! `orchestrate top`: the board, live and with keys, until somebody leaves.
+//!
+//! One thread looks, one does what was asked for, and the loop here has the terminal. What is on
+//! the screen and what keys mean is in `ui/top`.
+
+mod looker;
+mod terminal;
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ratatui::crossterm::style::force_color_output;
+
+use self::looker::Looker;
+use self::terminal::{Came, Screen as Tty, Waker};
+use super::act::{self, Deed, Done};
+use super::common::{self, Surroundings};
+use super::{Colour, Common, Failure, resume, signals};
+use crate::engine::RunStatus;
+use crate::exec::Stop;
+use crate::fleet::Finish;
+use crate::ids::RunId;
+use crate::ui::top::{Look, Screen, Seen, State, Wish, doing, draw, update};
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct TopArgs {
+    /// Open one run: its id, the beginning of it, or `latest`
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
+}
+
+/// What the loop hears of others.
+enum News {
+    Seen(Box<Seen>),
+    Done(Result<Done, Failure>),
+    Driven(RunId, Result<Finish, Failure>),
+}
+
+pub fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
+    let around = Surroundings::look(common)?;
+    if around.common.json {
+        return Err(Failure::new(2, "`top` is a screen for people and has no `--json`")
+            .hint("`orchestrate status --json` says the same to programs"));
+    }
+    if !is_fit(&around) {
+        return Err(Failure::new(2, "`top` needs a terminal, and this is none")
+            .hint("`orchestrate status` says the same in lines"));
+    }
+    let mut state = State::default();
+    if let Some(name) = &args.run {
+        let (id, _) = common::find_run(&around, name)?;
+        state.screens.push(Screen::Run { run: id.to_string() });
+    }
+    let signals = signals::listen()?;
+    match show(&around, state, &signals.stop, &|_| false)? {
+        Left::Wished | Left::Seen => Ok(0),
+        Left::Stopped => Ok(signals.code()),
+        // As if the line had been hung up on.
+        Left::Closed => Ok(129),
+    }
+}
+
+/// Takes the terminal and shows the board until somebody leaves, or until enough was seen.
+pub fn show(
+    around: &Surroundings,
+    state: State,
+    stop: &Stop,
+    enough: &dyn Fn(&Seen) -> bool,
+) -> Result<Left, Failure> {
+    let failed =
+        |error: std::io::Error| Failure::new(1, format!("cannot use the terminal: {error}"));
+    let waker = Waker::new().map_err(failed)?;
+    wake_on_stop(stop.clone(), waker.clone());
+    let (tell, news) = mpsc::channel();
+    let look = Look { colour: colour(around) };
+    force_color_output(look.colour);
+    let (around, seen, driver) = (around.clone(), Seen::default(), None);
+    let mut house = House { around, state, seen, look, tell, waker, driver };
+    let looker = house.looker();
+    looker.want(house.state.screen());
+    let screen = Tty::take(house.waker.clone()).map_err(failed)?;
+    let left = house.keep(screen, &news, &looker, stop, enough);
+    drop(looker);
+    house.stop_driving();
+    Ok(left)
+}
+
+/// Whether a board can be shown here at all.
+pub fn is_fit(around: &Surroundings) -> bool {
+    let dumb = around.environment.get("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    terminal::is_there() && !dumb
+}
+
+fn colour(around: &Surroundings) -> bool {
+    match around.common.color {
+        Colour::Always => true,
+        Colour::Never => false,
+        Colour::Auto => around.environment.get("NO_COLOR").is_none_or(|value| value.is_empty()),
+    }
+}
+
+fn wake_on_stop(stop: Stop, waker: Waker) {
+    std::thread::spawn(move || {
+        while stop.wait_above(0, Duration::from_secs(3600)) == 0 {}
+        waker.wake();
+    });
+}
+
+/// Why it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Wished,
+    /// Enough was seen.
+    Seen,
+    /// By a signal.
+    Stopped,
+    /// The terminal is gone.
+    Closed,
+}
+
+struct House {
+    around: Surroundings,
+    state: State,
+    seen: Seen,
+    look: Look,
+    tell: Sender<News>,
+    waker: Waker,
+    /// A run that goes on in this process.
+    driver: Option<(Stop, JoinHandle<()>)>,
+}
+
+impl House {
+    fn looker(&self) -> Looker {
+        let (tell, waker) = (self.tell.clone(), self.waker.clone());
+        Looker::start(self.around.clone(), move |seen| {
+            let _ = tell.send(News::Seen(Box::new(seen)));
+            waker.wake();
+        })
+    }
+
+    fn keep(
+        &mut self,
+        mut tty: Tty,
+        news: &Receiver<News>,
+        looker: &Looker,
+        stop: &Stop,
+        enough: &dyn Fn(&Seen) -> bool,
+    ) -> Left {
+        loop {
+            while let Ok(news) = news.try_recv() {
+                self.hear(news, looker);
+            }
+            if stop.level() > 0 {
+                return Left::Stopped;
+            }
+            if enough(&self.seen) {
+                return Left::Seen;
+            }
+            let (state, seen, look) = (&self.state, &self.seen, self.look);
+            let drawn = tty.terminal.draw(|frame| draw(state, seen, look, frame));
+            let (Ok(_), Ok(came)) = (drawn.map(drop), tty.wait()) else { return Left::Closed };
+            let Came { keys, anew, closed } = came;
+            if closed {
+                return if stop.level() > 0 { Left::Stopped } else { Left::Closed };
+            }
+            let mut anew = anew;
+            for key in keys {
+                match update(&mut self.state, &self.seen, key) {
+                    Some(Wish::Leave) => return Left::Wished,
+                    Some(Wish::Suspend) if tty.sleep().is_err() => return Left::Closed,
+                    Some(Wish::Redraw) => anew = true,
+                    Some(Wish::Look) => self.open(looker),
+                    Some(wish @ Wish::Act(_)) => self.begin(wish),
+                    Some(Wish::Suspend) | None => {}
+                }
+            }
+            if anew && tty.terminal.clear().is_err() {
+                return Left::Closed;
+            }
+        }
+    }
+
+    /// Another screen: what was seen of the last one is of no use.
+    fn open(&mut self, looker: &Looker) {
+        (self.seen.detail, self.seen.tasks, self.seen.log) = (None, None, None);
+        looker.want(self.state.screen());
+    }
+
+    fn hear(&mut self, news: News, looker: &Looker) {
+        match news {
+            News::Seen(seen) => {
+                self.seen = *seen;
+                self.state.settle(&self.seen);
+            }
+            News::Done(done) => {
+                self.state.doing = None;
+                self.state.said = Some(match done {
+                    Ok(Done::Said(said)) => (said, false),
+                    Ok(Done::Undriven { said, run }) => self.go_on(said, run),
+                    Err(failure) => (failure.sentence(), true),
+                });
+                looker.want(self.state.screen());
+            }
+            News::Driven(run, how) => {
+                self.state.drives = None;
+                self.driver = None;
+                self.state.said = Some(match how {
+                    Ok(finish) => (format!("run {run} {}", word(finish)), false),
+                    Err(failure) => (failure.sentence(), true),
+                });
+                looker.want(self.state.screen());
+            }
+        }
+    }
+
+    /// Begins what was asked for, on a thread: it may take seconds.
+    fn begin(&mut self, wish: Wish) {
+        let Wish::Act(deed) = &wish else { return };
+        if self.state.doing.is_some() {
+            self.state.said = Some(("one thing after the other".to_owned(), true));
+            return;
+        }
+        self.state.doing = doing(&wish);
+        let (around, deed): (Surroundings, Deed) = (self.around.clone(), deed.clone());
+        let (tell, waker) = (self.tell.clone(), self.waker.clone());
+        std::thread::spawn(move || {
+            let _ = tell.send(News::Done(act::act(&around, &deed)));
+            waker.wake();
+        });
+    }
+
+    /// A run that nobody drives goes on in this process, if it is not a fleet's.
+    fn go_on(&mut self, said: String, run: RunId) -> (String, bool) {
+        let fleet = self.seen.runs.iter().any(|view| view.run_id == run.as_str() && view.fleet);
+        if fleet {
+            return (format!("{said}; `orchestrate coordinator` goes on with it"), false);
+        }
+        if self.driver.is_some() {
+            return (format!("{said}; `orchestrate resume {run}` goes on with it"), false);
+        }
+        let Ok(stop) = Stop::new() else { return (said, false) };
+        let (around, tell, waker) = (self.around.clone(), self.tell.clone(), self.waker.clone());
+        let (own, id) = (stop.clone(), run.clone());
+        let mut around = around;
+        around.common.quiet = true;
+        let thread = std::thread::spawn(move || {
+            let how = resume::go_on_unheard(&around, &id, &own);
+            let _ = tell.send(News::Driven(id, how));
+            waker.wake();
+        });
+        self.driver = Some((stop, thread));
+        self.state.drives = Some(run.to_string());
+        (format!("{said}; it goes on here"), false)
+    }
+
+    /// What goes on here is stopped, and can be taken up again.
+    fn stop_driving(&mut self) {
+        let Some((stop, thread)) = self.driver.take() else { return };
+        stop.request(1);
+        let _ = thread.join();
+        if let Some(run) = &self.state.drives {
+            self.around.say(format!("run {run} was stopped; go on: orchestrate resume {run}"));
+        }
+    }
+}
+
+fn word(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Ended(RunStatus::Completed) => "completed",
+        Finish::Ended(RunStatus::Cancelled) => "was cancelled",
+        Finish::Ended(RunStatus::Blocked) => "is blocked",
+        Finish::Ended(_) => "failed",
+        Finish::Stopped => "was stopped",
+        Finish::Paused => "waits for a person",
+    }
+}

@@ -1,0 +1,229 @@
+//! Looks at the workspace again and again, on a thread of its own: when files change, and from time
+//! to time. At most four times a second.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::fleet::hint::{Bell, Hints};
+use crate::ids::RunId;
+use crate::queue::{FsQueue, Queue};
+use crate::ui::board::{Board, Memory, RunView, Standing};
+use crate::ui::cli::common::{self, Surroundings};
+use crate::ui::cli::logs::Reader;
+use crate::ui::cli::{Failure, show};
+use crate::ui::top::{Screen, Seen};
+
+/// Between two looks at the least, and at the most while something goes on, or nothing.
+const LEAST: Duration = Duration::from_millis(250);
+const BUSY: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(2);
+/// How many runs that are not over are watched for changes; the others are looked at.
+const WATCHED: usize = 100;
+/// How many tasks of a queue are shown.
+const TASKS: usize = 200;
+/// How much of a log is read, and how many of its lines are kept.
+const TAIL: u64 = 256 << 10;
+const LINES: usize = 5000;
+
+/// One who looks. It ends when it is dropped.
+pub struct Looker {
+    bell: Arc<Bell>,
+    wanted: Arc<Mutex<Screen>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Looker {
+    /// Begins to look; `tell` hears what was seen.
+    pub fn start(around: Surroundings, tell: impl Fn(Seen) + Send + 'static) -> Looker {
+        let looker = Looker {
+            bell: Arc::default(),
+            wanted: Arc::new(Mutex::new(Screen::Board)),
+            over: Arc::default(),
+        };
+        let (bell, wanted, over) =
+            (looker.bell.clone(), looker.wanted.clone(), looker.over.clone());
+        std::thread::spawn(move || {
+            let mut eyes = Eyes::new(around, bell.clone());
+            while !over.load(Ordering::SeqCst) {
+                let (heard, began) = (bell.rings(), Instant::now());
+                let screen = wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let seen = eyes.look(&screen);
+                let busy = seen.runs.iter().any(|run| run.state == Standing::Running);
+                tell(seen);
+                bell.wait(heard, if busy { BUSY } else { IDLE });
+                let asked = *wanted.lock().unwrap_or_else(PoisonError::into_inner) != screen;
+                // Who opens something wants to see it; changes of files can wait.
+                if !asked {
+                    std::thread::sleep(LEAST.saturating_sub(began.elapsed()));
+                }
+            }
+        });
+        looker
+    }
+
+    /// What is to be seen of now; looks at once.
+    pub fn want(&self, screen: &Screen) {
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = screen.clone();
+        self.bell.ring();
+    }
+}
+
+impl Drop for Looker {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.bell.ring();
+    }
+}
+
+/// What looking again needs to remember.
+pub struct Eyes {
+    around: Surroundings,
+    memory: Arc<Memory>,
+    queue: Option<Arc<FsQueue>>,
+    hints: Hints,
+    watched: HashSet<PathBuf>,
+    log: Option<Tail>,
+}
+
+/// A log that is being followed.
+struct Tail {
+    of: Screen,
+    reader: Reader,
+    lines: Vec<String>,
+    /// The beginning of a line whose end has not come yet.
+    rest: Vec<u8>,
+}
+
+impl Eyes {
+    pub fn new(around: Surroundings, bell: Arc<Bell>) -> Eyes {
+        Eyes {
+            around,
+            memory: Arc::default(),
+            queue: None,
+            hints: Hints::new(move |_, _| bell.ring()),
+            watched: HashSet::new(),
+            log: None,
+        }
+    }
+
+    /// One look: the board, and what fills the screen.
+    pub fn look(&mut self, screen: &Screen) -> Seen {
+        let place = self.around.workspace.file_name().unwrap_or_default();
+        let place = place.to_string_lossy().into_owned();
+        match self.try_look(screen) {
+            Ok(seen) => Seen { place, ..seen },
+            Err(failure) => {
+                let now = Some(crate::time::Clock::now(&crate::time::SystemClock));
+                Seen { place, now, trouble: Some(failure.sentence()), ..Seen::default() }
+            }
+        }
+    }
+
+    fn try_look(&mut self, screen: &Screen) -> Result<Seen, Failure> {
+        if self.queue.is_none() {
+            self.queue = show::queue_if_any(&self.around)?;
+        }
+        let board = self.board()?;
+        let failed = |error: std::io::Error| show::unreadable(&error);
+        let ids = board.run_ids();
+        let runs: Vec<RunView> = ids.iter().map(|id| board.run(id)).collect();
+        let open = ids.iter().zip(&runs).filter(|(_, run)| !run.state.is_over());
+        let open: Vec<&RunId> = open.map(|(id, _)| id).collect();
+        self.watch(&board, &open);
+        let detail = match screen {
+            Screen::Run { run } => {
+                RunId::parse(run).map(|id| board.detail(&id).map_err(|error| error.to_string()))
+            }
+            _ => None,
+        };
+        let tasks = match screen {
+            Screen::Queue { agent } => Some(board.tasks(agent, TASKS).map_err(failed)?),
+            _ => None,
+        };
+        Ok(Seen {
+            place: String::new(),
+            now: Some(board.now),
+            gates: open.iter().flat_map(|id| board.gates_of_run(id).unwrap_or_default()).collect(),
+            runs,
+            workers: board.members.views().collect(),
+            inboxes: board.inboxes().map_err(failed)?,
+            failed_tasks: board.failed().map_err(failed)?,
+            detail,
+            tasks,
+            log: self.log(&board, screen)?,
+            trouble: None,
+        })
+    }
+
+    fn board(&self) -> Result<Board, Failure> {
+        let workspace = common::open_workspace(&self.around)?;
+        let (dir, queue) = (&self.around.state_dir, self.queue.clone());
+        let config = self.around.config.clone();
+        let beat = config.queue.beat;
+        Board::look_again(workspace, dir, queue, beat, config, &self.memory)
+            .map_err(|error| show::unreadable(&error))
+    }
+
+    /// Watches the places where something may change.
+    fn watch(&mut self, board: &Board, open: &[&RunId]) {
+        let mut dirs = vec![self.around.state_dir.clone()];
+        dirs.extend(open.iter().take(WATCHED).map(|id| board.run_root(id)));
+        if let Some(queue) = &self.queue {
+            let layout = &queue.layout;
+            for agent in queue.agents().unwrap_or_default() {
+                dirs.extend([layout.inbox(&agent), layout.claimed(&agent)]);
+            }
+        }
+        for dir in dirs {
+            self.watch_dir(&dir);
+        }
+    }
+
+    fn watch_dir(&mut self, dir: &Path) {
+        if !self.watched.contains(dir) && dir.is_dir() && self.hints.are_told() {
+            self.hints.add(dir);
+            self.watched.insert(dir.to_owned());
+        }
+    }
+
+    /// The end of the log that is open.
+    fn log(
+        &mut self,
+        board: &Board,
+        screen: &Screen,
+    ) -> Result<Option<(Vec<String>, bool)>, Failure> {
+        let Screen::Log { run, step } = screen else {
+            self.log = None;
+            return Ok(None);
+        };
+        let Some(id) = RunId::parse(run) else { return Ok(None) };
+        self.watch_dir(&board.run_root(&id).join("logs"));
+        if self.log.as_ref().is_none_or(|log| log.of != *screen) {
+            let reader = Reader::of_end(id, step.clone(), TAIL);
+            let (lines, rest) = (Vec::new(), Vec::new());
+            self.log = Some(Tail { of: screen.clone(), reader, lines, rest });
+        }
+        let Some(tail) = &mut self.log else { return Ok(None) };
+        let (bytes, more) = tail.reader.more(board)?;
+        tail.add(&bytes, more);
+        Ok(Some((tail.lines.clone(), more)))
+    }
+}
+
+impl Tail {
+    fn add(&mut self, bytes: &[u8], more: bool) {
+        self.rest.extend_from_slice(bytes);
+        let end = match self.rest.iter().rposition(|byte| *byte == b'\n') {
+            _ if !more => self.rest.len(),
+            Some(end) => end + 1,
+            None => 0,
+        };
+        let whole: Vec<u8> = self.rest.drain(..end).collect();
+        self.lines.extend(String::from_utf8_lossy(&whole).lines().map(str::to_owned));
+        let old = self.lines.len().saturating_sub(LINES);
+        self.lines.drain(..old);
+    }
+}

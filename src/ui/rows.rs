@@ -1,0 +1,185 @@
+//! How runs, members, inboxes and steps are told of in a row, wherever they are shown.
+
+use super::board::{
+    self, InboxView, Life, Owner, PlaceView, RunView, StepShown, StepView, WorkerView,
+};
+use super::text::seconds;
+use crate::fleet::post::COORDINATOR;
+use crate::time::Time;
+
+/// How a run is told of in a line.
+pub fn run_row(run: &RunView) -> Vec<String> {
+    let file = run.workflow_file.clone();
+    vec![run.run_id.clone(), run.state.word().to_owned(), file, board::remark(run)]
+}
+
+/// How a member is told of in a line.
+pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
+    let WorkerView { agent, worker: name, life, host, pid, .. } = worker;
+    let mut state = life.word().to_owned();
+    if worker.draining && *life != Life::Dead {
+        state.push_str(", draining");
+    }
+    let busy = match (&worker.run, worker.claims) {
+        (Some(run), _) => format!("drives run {run}"),
+        (None, 0) => "idle".to_owned(),
+        (None, 1) if agent == COORDINATOR => "drives 1 run".to_owned(),
+        (None, claims) if agent == COORDINATOR => format!("drives {claims} runs"),
+        (None, claims) => format!("{claims} of {} busy", worker.concurrency),
+    };
+    let up = Time::parse(&worker.started_at).map(|at| seconds(now.ms_since(at)));
+    let up = format!("up {}", up.unwrap_or_default());
+    vec![agent.clone(), name.clone(), state, format!("{host} pid {pid}"), busy, up]
+}
+
+/// How an inbox is told of in a line.
+pub fn inbox_row(inbox: &InboxView) -> Vec<String> {
+    let InboxView { agent, waiting, claimed, dropped, workers, paused, .. } = inbox;
+    let served = match workers {
+        0 if waiting + dropped > 0 => "nobody serves it".to_owned(),
+        0 => "no worker".to_owned(),
+        1 => "1 worker".to_owned(),
+        workers => format!("{workers} workers"),
+    };
+    let paused = paused.as_ref().map(|reason| match reason.as_str() {
+        "" => "paused".to_owned(),
+        reason => format!("paused: {reason}"),
+    });
+    let waiting = match dropped {
+        0 => format!("{waiting} waiting"),
+        dropped => format!("{waiting} waiting, {dropped} dropped"),
+    };
+    vec![agent.clone(), waiting, format!("{claimed} claimed"), served, paused.unwrap_or_default()]
+}
+
+/// Who drives a run, if anybody.
+pub fn owner_line(owner: &Owner) -> Option<String> {
+    match owner {
+        Owner::Process { pid: Some(pid) } => Some(format!("driven by process {pid}")),
+        Owner::Process { pid: None } => Some("driven by a process of another machine".to_owned()),
+        Owner::Coordinator { worker, host, pid, life } => {
+            let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+            let pid = pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
+            Some(format!("held by coordinator {worker}{host}{pid}: {}", life.word()))
+        }
+        Owner::Locked { worker, pid, .. } => Some(format!(
+            "held by coordinator {worker}, which waits for process {pid} to let go of its lock"
+        )),
+        Owner::Queue { .. } | Owner::Nobody { .. } => None,
+    }
+}
+
+/// The steps of a run as a tree, a row for each: where control is, what it is called, how it
+/// stands, who does it, how long it takes, and what there is to know.
+pub fn step_rows(steps: &[StepView], now: Time) -> Vec<Vec<String>> {
+    let branches = branches(steps);
+    let rows = steps.iter().zip(branches).map(|(step, branch)| {
+        let mark = if step.current { ">" } else { " " };
+        let name = format!("{mark} {branch}{}", step.step);
+        let agent = step.agent.clone().unwrap_or_default();
+        vec![
+            name,
+            step.state.word().to_owned(),
+            agent,
+            step_time(step, now),
+            notes(step).join(", "),
+        ]
+    });
+    rows.collect()
+}
+
+/// What stands before the name of each step of a tree.
+pub fn branches(steps: &[StepView]) -> Vec<String> {
+    let is_last = |index: usize, depth: usize| {
+        let after = steps[index + 1..].iter().find(|step| step.depth <= depth);
+        after.is_none_or(|step| step.depth < depth)
+    };
+    let branch = |(index, step): (usize, &StepView)| {
+        let above = (1..step.depth).map(|depth| if is_last(index, depth) { "   " } else { "│  " });
+        let own = match step.depth {
+            0 => "",
+            depth if is_last(index, depth) => "└─ ",
+            _ => "├─ ",
+        };
+        above.collect::<String>() + own
+    };
+    steps.iter().enumerate().map(branch).collect()
+}
+
+/// How long a step has taken, or takes by now.
+pub fn step_time(step: &StepView, now: Time) -> String {
+    match (step.duration_ms, step.started_at) {
+        (Some(ms), _) => seconds(ms),
+        (None, Some(at)) if !step.state.is_over() => seconds(now.ms_since(at)),
+        _ => String::new(),
+    }
+}
+
+/// What there is to know of a step, the most important last: what is wrong, or what it says.
+fn notes(step: &StepView) -> Vec<String> {
+    let mut notes = Vec::new();
+    if step.attempt > 1 {
+        notes.push(format!("attempt {}", step.attempt));
+    }
+    notes.extend(stands(step));
+    let tree = step.waits_for_worktree.as_ref();
+    notes.extend(tree.map(|tree| format!("waits for worktree {tree}")));
+    notes.extend(step.task.as_ref().map(|task| place(&task.task, &task.agent, &task.place)));
+    notes.extend(step.usage.as_ref().map(|spent| board::words(&spent.usage)));
+    notes.extend(step.error.clone());
+    notes.extend(step.last_line.as_ref().map(|line| format!("says: {line}")));
+    notes
+}
+
+/// How far a step is, and what it waits for.
+pub fn stands(step: &StepView) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(items) = &step.items {
+        let failed = match items.failed {
+            0 => String::new(),
+            failed => format!(", {failed} failed"),
+        };
+        notes.push(format!("{} of {} items{failed}", items.current, items.total));
+    }
+    notes.extend(step.rounds.filter(|rounds| *rounds > 1).map(|rounds| format!("round {rounds}")));
+    notes.extend(
+        step.warning.clone().or(step.skip_cause.map(|cause| board::skipped(cause).to_owned())),
+    );
+    notes.extend(step.asks.as_ref().map(|asks| format!("asks: {asks}")));
+    if !step.needs.is_empty() && step.state == StepShown::Pending {
+        notes.push(format!("waits for {}", listed(&step.needs)));
+    }
+    notes.extend(step.until.map(|until| format!("until {}", until.to_second())));
+    notes.extend(step.parked.as_ref().map(|_| "its provider is parked".to_owned()));
+    notes.extend(step.waits_for.as_ref().map(|glob| format!("for files `{glob}`")));
+    notes
+}
+
+/// A few names, and how many more there are.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// Where a task is, in a few words.
+fn place(task: &str, agent: &str, place: &PlaceView) -> String {
+    match place {
+        PlaceView::Waiting { parked: Some(_), .. } => {
+            format!("task {task} waits in inbox/{agent}, its provider is parked")
+        }
+        PlaceView::Waiting { .. } => format!("task {task} waits in inbox/{agent}"),
+        PlaceView::Claimed { worker, host, life, .. } => {
+            let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+            let life = match life {
+                Life::Alive => String::new(),
+                life => format!(", {}", life.word()),
+            };
+            format!("task {task} claimed by {worker}{host}{life}")
+        }
+        other => format!("task {task} is in {}/", other.word()),
+    }
+}

@@ -1,0 +1,306 @@
+//! Drawing: a title, what the screen is about, a line that is said or asked, a line of keys.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::panels::{self, Row};
+use super::screens;
+use super::state::{Asking, PANELS, Panel, Screen, State};
+use super::text::{cut, fit, style_of, width};
+use super::{Seen, Wish};
+use crate::ui::board::Standing;
+
+/// How things look.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    pub colour: bool,
+}
+
+impl Look {
+    pub fn dim(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    pub fn title(self) -> Style {
+        Style::new().add_modifier(Modifier::BOLD)
+    }
+
+    pub fn state(self, word: &str) -> Style {
+        style_of(word, self.colour)
+    }
+}
+
+/// Draws everything.
+pub fn draw(state: &State, seen: &Seen, look: Look, frame: &mut Frame) {
+    let parts = [Constraint::Length(1), Constraint::Min(0), Constraint::Length(2)];
+    let [head, body, foot] = Layout::vertical(parts).areas(frame.area());
+    frame.render_widget(title(state, seen, look, head.width.into()), head);
+    match state.screen() {
+        Screen::Board => board(state, seen, look, frame, body),
+        Screen::Run { .. } => screens::run(state, seen, look, frame, body),
+        Screen::Gate { run, node } => screens::gate(seen, run, node, look, frame, body),
+        Screen::Log { .. } => screens::log(state, seen, look, frame, body),
+        Screen::Queue { .. } => screens::queue(state, seen, look, frame, body),
+        Screen::Help => screens::help(look, frame, body),
+    }
+    let [said, keys] = Layout::vertical([Constraint::Length(1); 2]).areas(foot);
+    frame.render_widget(said_line(state, seen, look, said.width.into()), said);
+    frame.render_widget(Line::styled(cut(keys_of(state), keys.width.into()), look.dim()), keys);
+}
+
+/// What is seen on the left, how many there are and the time on the right.
+fn title(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'static> {
+    let left = match state.screen() {
+        Screen::Board | Screen::Help => format!(" orchestrate · {}", seen.place),
+        Screen::Run { run } => match &seen.detail {
+            Some(Ok(detail)) => format!(
+                " run {} of {}: {}",
+                detail.run.run_id,
+                detail.run.workflow_file,
+                detail.run.state.word()
+            ),
+            _ => format!(" run {run}"),
+        },
+        Screen::Gate { run, node } => format!(" `{node}` of run {run} asks"),
+        Screen::Log { run, step: Some(step) } => format!(" log of `{step}` of run {run}"),
+        Screen::Log { run, step: None } => format!(" log of run {run}"),
+        Screen::Queue { agent } => format!(" queue of {agent}"),
+    };
+    let clock = seen.now.map(|now| now.to_second()).unwrap_or_default();
+    let clock = clock.get(11..19).unwrap_or_default();
+    let right = match state.screen() {
+        Screen::Board => format!("{}   {clock} ", counts(seen)),
+        _ => format!("{clock} "),
+    };
+    let room = columns.saturating_sub(width(&right) + 1);
+    Line::from(vec![Span::styled(fit(&left, room), look.title()), Span::raw(" "), right.into()])
+}
+
+fn counts(seen: &Seen) -> String {
+    let with =
+        |wanted: &[Standing]| seen.runs.iter().filter(|run| wanted.contains(&run.state)).count();
+    let parts = [
+        (with(&[Standing::Running, Standing::Doubtful]), "running"),
+        (with(&[Standing::Queued]), "queued"),
+        (seen.gates.iter().filter(|gate| !gate.answered).count(), "asked"),
+        (with(&[Standing::Failed, Standing::Blocked, Standing::Damaged]), "failed"),
+        (seen.failed_tasks, "failed tasks"),
+    ];
+    let told = parts.iter().filter(|(count, _)| *count > 0);
+    told.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>().join("  ")
+}
+
+/// What was said last, what is asked, or what is wrong.
+fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'static> {
+    let typed = |before: String, text: &str| {
+        // The end of what is typed is seen, whatever its length.
+        let room = columns.saturating_sub(width(&before) + 3);
+        let skipped = width(text).saturating_sub(room);
+        let shown: String = text.chars().skip(skipped).collect();
+        Line::from(vec![
+            Span::styled(format!(" {before}"), look.title()),
+            Span::raw(shown),
+            Span::styled(" ", Style::new().add_modifier(Modifier::REVERSED)),
+        ])
+    };
+    let plain = |text: String, style: Style| Line::styled(cut(&format!(" {text}"), columns), style);
+    match &state.asking {
+        Some(Asking::Filter(text)) => return typed("filter: ".to_owned(), text),
+        Some(Asking::Comment { node, text, .. }) => {
+            return typed(format!("approve `{node}`, with a comment or without: "), text);
+        }
+        Some(Asking::Reason { node, text, .. }) => {
+            let wrong = state.said.as_ref().filter(|(_, wrong)| *wrong);
+            let wrong = wrong.map(|(said, _)| format!("{said}: ")).unwrap_or_default();
+            return typed(format!("{wrong}reject `{node}`, because: "), text);
+        }
+        Some(Asking::Sure { question, .. }) => {
+            return plain(format!("{question} y/n"), look.title());
+        }
+        Some(Asking::Leave) => {
+            let run = state.drives.clone().unwrap_or_default();
+            let text = format!("run {run} goes on here and is stopped when you leave; leave? y/n");
+            return plain(text, look.title());
+        }
+        None => {}
+    }
+    if let Some(doing) = &state.doing {
+        return plain(format!("{doing} …"), look.dim());
+    }
+    match (&state.said, &seen.trouble) {
+        (Some((text, true)), _) => plain(format!("! {text}"), look.state("failed")),
+        (Some((text, false)), _) => plain(text.clone(), Style::new()),
+        (None, Some(trouble)) => plain(format!("! {trouble}"), look.state("failed")),
+        (None, None) if !state.filter.is_empty() => {
+            plain(format!("only what has `{}`; Esc shows all", state.filter), look.dim())
+        }
+        (None, None) => match &state.drives {
+            Some(run) => plain(format!("run {run} goes on here"), look.dim()),
+            None => Line::default(),
+        },
+    }
+}
+
+/// The keys that mean something here.
+fn keys_of(state: &State) -> &'static str {
+    match &state.asking {
+        Some(Asking::Sure { .. } | Asking::Leave) => return " y yes  n no",
+        Some(Asking::Reason { .. }) => return " Enter reject  Esc leave it",
+        Some(Asking::Comment { .. }) => return " Enter approve  Esc leave it",
+        Some(Asking::Filter(_)) => return " Enter keep  Esc show all",
+        None => {}
+    }
+    match (state.screen(), state.panel) {
+        (Screen::Board, Panel::Asks) => {
+            " Enter look  a approve  x reject  c cancel  Tab next  / filter  ? help  q quit"
+        }
+        (Screen::Board, Panel::Runs) => {
+            " Enter open  l log  c cancel  r retry  Tab next list  / filter  ? help  q quit"
+        }
+        (Screen::Board, Panel::Workers) => " Tab next list  / filter  ? help  q quit",
+        (Screen::Board, Panel::Queues) => " Enter open  Tab next list  / filter  ? help  q quit",
+        (Screen::Run { .. }, _) => {
+            " Enter log  a approve  x reject  c cancel  r retry  Esc back  ? help  q quit"
+        }
+        (Screen::Gate { .. }, _) => " a approve  x reject  l log  c cancel  Esc back  q quit",
+        (Screen::Log { .. }, _) => " ↑↓ scroll  f follow  Esc back  ? help  q quit",
+        (Screen::Queue { .. }, _) => " ↑↓ choose  c cancel  Esc back  ? help  q quit",
+        (Screen::Help, _) => " any key goes back",
+    }
+}
+
+/// The lists, one under the other, each with as much room as it needs and there is.
+fn board(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
+    let lists = PANELS.map(|panel| (panel, panels::rows(seen, panel, &state.filter)));
+    let shown = |panel: Panel, rows: &[Row]| panel == Panel::Runs || !rows.is_empty();
+    let lists: Vec<_> = lists.into_iter().filter(|(panel, rows)| shown(*panel, rows)).collect();
+    let sizes: Vec<(usize, bool)> =
+        lists.iter().map(|(panel, rows)| (rows.len().max(1), *panel == state.panel)).collect();
+    let heights = share(&sizes, area.height.into());
+    let mut top = area.y;
+    for ((panel, rows), height) in lists.iter().zip(heights) {
+        let part = Rect { y: top, height: height as u16, ..area };
+        top += part.height;
+        if part.height > 0 {
+            let place = state.place_on(*panel, rows);
+            let chosen = (*panel == state.panel).then_some(place);
+            let shape = panel.shape();
+            list(shape.title, shape.state, rows, chosen, look, frame, part);
+            if rows.is_empty() && part.height > 1 {
+                let text = match (seen.now, state.filter.is_empty()) {
+                    (None, _) => "   looking …",
+                    (_, true) => "   nothing was run here yet; `orchestrate run WORKFLOW` begins",
+                    (_, false) => "   none",
+                };
+                let line = Rect { y: part.y + 1, height: 1, ..part };
+                frame.render_widget(Line::styled(cut(text, line.width.into()), look.dim()), line);
+            }
+        }
+    }
+}
+
+/// How many lines each list gets: a title, its rows, and a line between. Where there is too little
+/// room, the list that is chosen is served first, then those above.
+pub fn share(lists: &[(usize, bool)], room: usize) -> Vec<usize> {
+    const LEAST: usize = 2;
+    let mut order: Vec<usize> = (0..lists.len()).collect();
+    order.sort_by_key(|index| !lists[*index].1);
+    let want = |index: usize| lists[index].0 + 2;
+    let mut heights = vec![0; lists.len()];
+    let mut left = room;
+    // First a title and a few rows for each, then the rest.
+    for most in [LEAST + 1, LEAST + 3, usize::MAX] {
+        for index in &order {
+            let more = want(*index).min(most).saturating_sub(heights[*index]).min(left);
+            heights[*index] += more;
+            left -= more;
+        }
+    }
+    heights
+}
+
+/// A title and rows in columns; the last column has the rest of the width.
+pub fn list(
+    title: &str,
+    state: usize,
+    rows: &[Row],
+    chosen: Option<usize>,
+    look: Look,
+    frame: &mut Frame,
+    area: Rect,
+) {
+    let room = usize::from(area.height).saturating_sub(1);
+    let place = chosen.unwrap_or(0);
+    // The line between two lists is given up before a row is.
+    let room = if rows.len() < room { rows.len() } else { room };
+    let first = place.saturating_sub(room.saturating_sub(1)).min(rows.len().saturating_sub(room));
+    let title = match rows.len() > room {
+        true => format!(" {title} {}-{} of {}", first + 1, first + room, rows.len()),
+        false => format!(" {title}"),
+    };
+    let marked = if chosen.is_some() { look.title() } else { look.dim() };
+    let mut lines = vec![Line::styled(title, marked)];
+    let widths = widths(rows, area.width.into());
+    for (index, row) in rows.iter().enumerate().skip(first).take(room) {
+        lines.push(row_line(row, &widths, state, chosen == Some(index), look));
+    }
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// How wide each column is. Where all do not fit, those that are widest give way.
+fn widths(rows: &[Row], columns: usize) -> Vec<usize> {
+    const BEFORE: usize = 3;
+    const LAST: usize = 16;
+    let count = rows.iter().map(|row| row.cells.len()).max().unwrap_or(0);
+    let widest = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.cells.get(column));
+        cells.map(|cell| width(cell)).max().unwrap_or(0)
+    };
+    let mut widths: Vec<usize> = (0..count).map(widest).collect();
+    let Some(last) = widths.pop() else { return widths };
+    let gaps = |widths: &[usize]| widths.iter().filter(|width| **width > 0).count() * 2;
+    let taken = |widths: &[usize]| BEFORE + widths.iter().sum::<usize>() + gaps(widths);
+    let wanted = last.min(LAST);
+    // An id is of use only whole, so the first column gives way last.
+    while taken(&widths) + wanted > columns {
+        let others = widths.iter_mut().skip(1).filter(|width| **width > 8);
+        let Some(widest) = others.max() else { break };
+        *widest -= 1;
+    }
+    let rest = columns.saturating_sub(taken(&widths));
+    widths.push(rest);
+    widths
+}
+
+fn row_line(row: &Row, widths: &[usize], state: usize, chosen: bool, look: Look) -> Line<'static> {
+    let mut spans = vec![Span::raw(if chosen { " > " } else { "   " })];
+    for (column, (cell, width)) in row.cells.iter().zip(widths).enumerate() {
+        if *width == 0 {
+            continue;
+        }
+        let last = column + 1 == row.cells.len();
+        let text = if last { cut(cell, *width) } else { fit(cell, *width) + "  " };
+        let style = match column {
+            column if column == state => look.state(cell.trim()),
+            _ => Style::new(),
+        };
+        spans.push(Span::styled(text, style));
+    }
+    let line = Line::from(spans);
+    if chosen { line.patch_style(Style::new().add_modifier(Modifier::BOLD)) } else { line }
+}
+
+/// What is told while a wish is being fulfilled.
+pub fn doing(wish: &Wish) -> Option<String> {
+    use crate::ui::cli::act::Deed;
+    let Wish::Act(deed) = wish else { return None };
+    Some(match deed {
+        Deed::Approve { node, .. } => format!("approving `{node}`"),
+        Deed::Reject { node, .. } => format!("rejecting `{node}`"),
+        Deed::Cancel { target } => format!("cancelling {target}"),
+        Deed::Retry { run } => format!("taking up run {run}"),
+    })
+}

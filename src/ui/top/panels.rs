@@ -1,0 +1,142 @@
+//! The lists of the board as rows of text: what can be chosen, and what stands there.
+
+use super::Seen;
+use super::state::Panel;
+use crate::ui::board::{self, PlaceView, RunView, StepView};
+use crate::ui::rows::{branches, inbox_row, stands, step_time, worker_row};
+use crate::ui::text::seconds;
+
+/// A row. The key says which it is from one look to the next.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    pub key: String,
+    pub cells: Vec<String>,
+    /// It is what goes on.
+    pub current: bool,
+}
+
+impl Row {
+    fn new(key: String, cells: Vec<String>) -> Row {
+        Row { key, cells, current: false }
+    }
+}
+
+/// What a list looks like: its title, and which column is the word for a state.
+pub struct Shape {
+    pub title: &'static str,
+    pub state: usize,
+}
+
+impl Panel {
+    pub fn shape(self) -> Shape {
+        let (title, state) = match self {
+            Panel::Asks => ("ASKS", usize::MAX),
+            Panel::Runs => ("RUNS", 1),
+            Panel::Workers => ("WORKERS", 1),
+            Panel::Queues => ("QUEUES", usize::MAX),
+        };
+        Shape { title, state }
+    }
+}
+
+/// The rows of a list that have what is looked for.
+pub fn rows(seen: &Seen, panel: Panel, filter: &str) -> Vec<Row> {
+    let mut rows: Vec<Row> = match panel {
+        Panel::Asks => asks(seen),
+        Panel::Runs => seen.runs.iter().map(|run| run_row(seen, run)).collect(),
+        Panel::Workers => workers(seen),
+        Panel::Queues => queues(seen),
+    };
+    let wanted = filter.to_lowercase();
+    let has = |row: &Row| row.cells.iter().any(|cell| cell.to_lowercase().contains(&wanted));
+    if !wanted.is_empty() {
+        rows.retain(has);
+    }
+    rows
+}
+
+fn asks(seen: &Seen) -> Vec<Row> {
+    let row = |gate: &board::Gate| {
+        let asked = match gate.answered {
+            true => "answered; it counts once somebody drives the run".to_owned(),
+            false => board::one_line(&gate.message),
+        };
+        let since = seen.since(gate.since).map(seconds).unwrap_or_default();
+        let cells = vec![gate.run_id.to_string(), gate.node.clone(), since, asked];
+        Row::new(format!("{} {}", gate.run_id, gate.node), cells)
+    };
+    seen.gates.iter().map(row).collect()
+}
+
+fn run_row(seen: &Seen, run: &RunView) -> Row {
+    let file = run.workflow_file.rsplit('/').next().unwrap_or_default().to_owned();
+    let until = if run.state.is_over() { run.updated_at } else { seen.now };
+    let time = until.zip(run.started_at).map(|(end, start)| seconds(end.ms_since(start)));
+    let state = run.state.word().to_owned();
+    let cells = vec![run.run_id.clone(), state, file, time.unwrap_or_default(), board::remark(run)];
+    Row::new(run.run_id.clone(), cells)
+}
+
+/// What `status` says of a member, with its state first.
+fn workers(seen: &Seen) -> Vec<Row> {
+    let Some(now) = seen.now else { return Vec::new() };
+    let row = |worker: &board::WorkerView| {
+        let mut cells = worker_row(worker, now);
+        let name = cells.remove(1);
+        cells.push(name.clone());
+        Row::new(name, cells)
+    };
+    seen.workers.iter().map(row).collect()
+}
+
+fn queues(seen: &Seen) -> Vec<Row> {
+    let row = |inbox: &board::InboxView| Row::new(inbox.agent.clone(), inbox_row(inbox));
+    seen.inboxes.iter().map(row).collect()
+}
+
+/// The steps of the run that is open, as a tree.
+pub fn steps(seen: &Seen) -> Vec<Row> {
+    let Some(Ok(detail)) = &seen.detail else { return Vec::new() };
+    let branches = branches(&detail.steps);
+    let rows = detail.steps.iter().zip(branches);
+    rows.map(|(step, branch)| step_row(seen, step, &branch)).collect()
+}
+
+fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
+    let cost = step.usage.as_ref().and_then(|spent| spent.usage.cost_usd);
+    let attempts = if step.attempt > 1 { format!("try {}", step.attempt) } else { String::new() };
+    let mut notes = stands(step);
+    notes.extend(step.error.clone());
+    notes.extend(step.last_line.clone());
+    if let Some(PlaceView::Waiting { ahead, workers, .. }) = step.task.as_ref().map(|t| &t.place) {
+        notes.push(match workers {
+            0 => "nobody serves it".to_owned(),
+            _ => format!("{ahead} ahead"),
+        });
+    }
+    let cells = vec![
+        format!("{branch}{}", step.name),
+        step.state.word().to_owned(),
+        step.agent.clone().unwrap_or_default(),
+        seen.now.map(|now| step_time(step, now)).unwrap_or_default(),
+        attempts,
+        cost.map(|cost| format!("${cost:.4}")).unwrap_or_default(),
+        notes.join(", "),
+    ];
+    Row { key: step.step.clone(), cells, current: step.current && step.items.is_none() }
+}
+
+/// The tasks of the queue that is open.
+pub fn tasks(seen: &Seen) -> Vec<Row> {
+    let tasks = seen.tasks.iter().flat_map(|(tasks, _)| tasks);
+    let row = |task: &board::TaskView| {
+        let whose = match &task.place {
+            PlaceView::Claimed { worker, .. } => format!("by {worker}"),
+            _ => task.run_id.clone().map(|run| format!("of {run}")).unwrap_or_default(),
+        };
+        let state = task.place.word().to_owned();
+        let cells = vec![task.task.clone(), state, task.label.clone(), whose];
+        Row::new(task.task.clone(), cells)
+    };
+    tasks.map(row).collect()
+}

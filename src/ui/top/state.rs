@@ -1,0 +1,468 @@
+//! What is shown of all there is to see, and what keys make of that.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::Seen;
+use super::panels::{self, Row};
+use crate::ui::board::StepShown;
+use crate::ui::cli::act::Deed;
+
+/// The lists of the board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Panel {
+    Asks,
+    Runs,
+    Workers,
+    Queues,
+}
+
+pub const PANELS: [Panel; 4] = [Panel::Asks, Panel::Runs, Panel::Workers, Panel::Queues];
+
+/// What fills the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Screen {
+    Board,
+    Run {
+        run: String,
+    },
+    /// What is to be decided.
+    Gate {
+        run: String,
+        node: String,
+    },
+    /// What a run prints, or a step of it.
+    Log {
+        run: String,
+        step: Option<String>,
+    },
+    Queue {
+        agent: String,
+    },
+    Help,
+}
+
+/// A line that the person is about to type, or a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asking {
+    Filter(String),
+    Comment {
+        run: String,
+        node: String,
+        text: String,
+    },
+    Reason {
+        run: String,
+        node: String,
+        text: String,
+    },
+    /// Whether to do it.
+    Sure {
+        deed: Deed,
+        question: String,
+    },
+    /// A run goes on in this process, and would be stopped.
+    Leave,
+}
+
+/// What a key asks for beyond the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Something else is shown: look at it.
+    Look,
+    Act(Deed),
+    Leave,
+    Suspend,
+    Redraw,
+}
+
+#[derive(Clone, Debug)]
+pub struct State {
+    /// The screens that were opened one over the other; the last is seen.
+    pub screens: Vec<Screen>,
+    pub panel: Panel,
+    /// What is chosen on each panel, in a run and in a queue, by its key.
+    pub(super) chosen: [Option<String>; 6],
+    pub filter: String,
+    pub asking: Option<Asking>,
+    /// What was said last, and whether it was a refusal.
+    pub said: Option<(String, bool)>,
+    /// What is being done.
+    pub doing: Option<String>,
+    /// A run that goes on in this process.
+    pub drives: Option<String>,
+    /// How many rows the log was scrolled up; none while it is followed.
+    pub up: usize,
+}
+
+const IN_RUN: usize = 4;
+const IN_QUEUE: usize = 5;
+const PAGE: isize = 10;
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            screens: vec![Screen::Board],
+            panel: Panel::Runs,
+            chosen: Default::default(),
+            filter: String::new(),
+            asking: None,
+            said: None,
+            doing: None,
+            drives: None,
+            up: 0,
+        }
+    }
+}
+
+impl State {
+    pub fn screen(&self) -> &Screen {
+        self.screens.last().unwrap_or(&Screen::Board)
+    }
+
+    /// The rows that can be chosen among now, with their keys.
+    fn rows(&self, seen: &Seen) -> Vec<Row> {
+        match self.screen() {
+            Screen::Board => panels::rows(seen, self.panel, &self.filter),
+            Screen::Run { .. } => panels::steps(seen),
+            Screen::Queue { .. } => panels::tasks(seen),
+            Screen::Gate { .. } | Screen::Log { .. } | Screen::Help => Vec::new(),
+        }
+    }
+
+    fn slot(&self) -> usize {
+        match self.screen() {
+            Screen::Run { .. } => IN_RUN,
+            Screen::Queue { .. } => IN_QUEUE,
+            _ => self.panel as usize,
+        }
+    }
+
+    /// Which of the rows is chosen: the one that was, or what goes on, or the first.
+    pub fn place(&self, slot: usize, rows: &[Row]) -> usize {
+        let chosen = self.chosen[slot].as_ref();
+        let known = chosen.and_then(|key| rows.iter().position(|row| row.key == *key));
+        known.or_else(|| rows.iter().position(|row| row.current)).unwrap_or(0)
+    }
+
+    /// Fits the state to what was seen: a list that is gone cannot be chosen from.
+    pub fn settle(&mut self, seen: &Seen) {
+        if panels::rows(seen, self.panel, &self.filter).is_empty() {
+            self.panel = Panel::Runs;
+        }
+    }
+
+    pub fn place_on(&self, panel: Panel, rows: &[Row]) -> usize {
+        self.place(panel as usize, rows)
+    }
+
+    pub fn place_here(&self, rows: &[Row]) -> usize {
+        self.place(self.slot(), rows)
+    }
+
+    fn chosen_key(&self, seen: &Seen) -> Option<String> {
+        let mut rows = self.rows(seen);
+        let place = self.place_here(&rows);
+        (place < rows.len()).then(|| rows.swap_remove(place).key)
+    }
+
+    fn choose(&mut self, seen: &Seen, by: isize) {
+        let rows = self.rows(seen);
+        let Some(last) = rows.len().checked_sub(1) else { return };
+        let place = self.place_here(&rows).saturating_add_signed(by).min(last);
+        let slot = self.slot();
+        self.chosen[slot] = Some(rows[place].key.clone());
+    }
+
+    /// The run that keys are about.
+    fn run(&self, seen: &Seen) -> Option<String> {
+        match self.screen() {
+            Screen::Run { run } | Screen::Gate { run, .. } | Screen::Log { run, .. } => {
+                Some(run.clone())
+            }
+            Screen::Board if self.panel == Panel::Runs => self.chosen_key(seen),
+            Screen::Board if self.panel == Panel::Asks => {
+                let key = self.chosen_key(seen)?;
+                key.split_once(' ').map(|(run, _)| run.to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// The node that is asked about, or why none is meant.
+    fn gate(&self, seen: &Seen) -> Result<(String, String), String> {
+        let run = self.run(seen).ok_or("choose what is to be decided under ASKS")?;
+        let named = match self.screen() {
+            Screen::Gate { node, .. } => Some(node.clone()),
+            Screen::Board if self.panel == Panel::Asks => {
+                let key = self.chosen_key(seen);
+                key.and_then(|key| Some(key.split_once(' ')?.1.to_owned()))
+            }
+            Screen::Run { .. } => self.chosen_key(seen),
+            _ => None,
+        };
+        let open: Vec<String> = seen.gates_of(&run).map(|gate| gate.node.clone()).collect();
+        if let Some(node) = named.filter(|node| open.contains(node)) {
+            return Ok((run, node));
+        }
+        match open.as_slice() {
+            [node] => Ok((run, node.clone())),
+            [] => Err(format!("run {run} asks nobody anything")),
+            several => Err(format!("run {run} asks at {}: choose one", several.join(", "))),
+        }
+    }
+
+    fn open(&mut self, screen: Screen) -> Option<Wish> {
+        self.up = 0;
+        self.chosen[IN_QUEUE] = None;
+        if matches!(screen, Screen::Run { .. }) {
+            self.chosen[IN_RUN] = None;
+        }
+        self.screens.push(screen);
+        Some(Wish::Look)
+    }
+
+    fn back(&mut self) -> Option<Wish> {
+        self.up = 0;
+        if self.screens.len() > 1 {
+            self.screens.pop();
+        } else {
+            self.filter.clear();
+        }
+        Some(Wish::Look)
+    }
+
+    fn leave(&mut self) -> Option<Wish> {
+        if self.drives.is_none() {
+            return Some(Wish::Leave);
+        }
+        self.asking = Some(Asking::Leave);
+        None
+    }
+
+    fn refuse(&mut self, why: impl Into<String>) -> Option<Wish> {
+        self.said = Some((why.into(), true));
+        None
+    }
+}
+
+/// Folds a key into the state.
+pub fn update(state: &mut State, seen: &Seen, key: KeyEvent) -> Option<Wish> {
+    state.settle(seen);
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        match key.code {
+            KeyCode::Char('c') => return state.leave(),
+            KeyCode::Char('z') => return Some(Wish::Suspend),
+            KeyCode::Char('l') => return Some(Wish::Redraw),
+            _ => {}
+        }
+    }
+    if let Some(asking) = state.asking.take() {
+        return answer(state, asking, key);
+    }
+    state.said = None;
+    match (state.screen().clone(), key.code) {
+        (_, KeyCode::Char('q')) => state.leave(),
+        (Screen::Help, _) => state.back(),
+        (_, KeyCode::Esc | KeyCode::Left | KeyCode::Backspace) => state.back(),
+        (_, KeyCode::Char('?' | 'h')) => state.open(Screen::Help),
+        (_, KeyCode::Char('/')) => {
+            state.asking = Some(Asking::Filter(state.filter.clone()));
+            None
+        }
+        (Screen::Log { .. }, code) => scroll(state, code),
+        (_, code) => act(state, seen, code).unwrap_or_else(|| go(state, seen, code)),
+    }
+}
+
+/// Keys that move.
+fn go(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Wish> {
+    match code {
+        KeyCode::Up | KeyCode::Char('k') => state.choose(seen, -1),
+        KeyCode::Down | KeyCode::Char('j') => state.choose(seen, 1),
+        KeyCode::PageUp => state.choose(seen, -PAGE),
+        KeyCode::PageDown => state.choose(seen, PAGE),
+        KeyCode::Home | KeyCode::Char('g') => state.choose(seen, isize::MIN),
+        KeyCode::End | KeyCode::Char('G') => state.choose(seen, isize::MAX),
+        KeyCode::Tab => turn(state, seen, 1),
+        KeyCode::BackTab => turn(state, seen, PANELS.len() - 1),
+        KeyCode::Enter | KeyCode::Right => return enter(state, seen),
+        _ => {}
+    }
+    None
+}
+
+/// Goes to the next panel that has something on it.
+fn turn(state: &mut State, seen: &Seen, by: usize) {
+    if *state.screen() != Screen::Board {
+        return;
+    }
+    for turn in 1..=PANELS.len() {
+        let panel = PANELS[(state.panel as usize + turn * by) % PANELS.len()];
+        if !panels::rows(seen, panel, &state.filter).is_empty() {
+            state.panel = panel;
+            return;
+        }
+    }
+}
+
+fn enter(state: &mut State, seen: &Seen) -> Option<Wish> {
+    let key = state.chosen_key(seen)?;
+    let screen = match (state.screen(), state.panel) {
+        (Screen::Board, Panel::Runs) => Screen::Run { run: key },
+        (Screen::Board, Panel::Queues) => Screen::Queue { agent: key },
+        (Screen::Board, Panel::Asks) => {
+            let (run, node) = key.split_once(' ')?;
+            Screen::Gate { run: run.to_owned(), node: node.to_owned() }
+        }
+        (Screen::Run { run }, _) => {
+            let run = run.clone();
+            let asks = seen.gates_of(&run).any(|gate| gate.node == key);
+            match asks {
+                true => Screen::Gate { run, node: key },
+                false => Screen::Log { run, step: printing(seen, &key) },
+            }
+        }
+        _ => return None,
+    };
+    state.open(screen)
+}
+
+/// The step whose log is meant: a loop prints nothing itself, so the whole run is shown.
+fn printing(seen: &Seen, step: &str) -> Option<String> {
+    let detail = seen.detail.as_ref()?.as_ref().ok()?;
+    let found = detail.steps.iter().find(|one| one.step == step)?;
+    let prints = found.items.is_none() && found.state != StepShown::Asking;
+    prints.then(|| step.to_owned())
+}
+
+/// Keys that do something, if this is one.
+fn act(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Option<Wish>> {
+    let KeyCode::Char(letter) = code else { return None };
+    Some(match letter {
+        'a' => match state.gate(seen) {
+            Ok((run, node)) => ask(state, Asking::Comment { run, node, text: String::new() }),
+            Err(why) => state.refuse(why),
+        },
+        'x' => match state.gate(seen) {
+            Ok((run, node)) => ask(state, Asking::Reason { run, node, text: String::new() }),
+            Err(why) => state.refuse(why),
+        },
+        'c' => cancel(state, seen),
+        'r' => match state.run(seen) {
+            Some(run) => retry(state, seen, run),
+            None => state.refuse("choose a run to go on with"),
+        },
+        'l' => match (state.screen(), state.run(seen)) {
+            (Screen::Run { .. }, Some(run)) => {
+                let step = state.chosen_key(seen).and_then(|step| printing(seen, &step));
+                state.open(Screen::Log { run, step })
+            }
+            (_, Some(run)) => state.open(Screen::Log { run, step: None }),
+            (_, None) => state.refuse("choose a run to see what it prints"),
+        },
+        _ => return None,
+    })
+}
+
+fn ask(state: &mut State, asking: Asking) -> Option<Wish> {
+    state.asking = Some(asking);
+    None
+}
+
+fn cancel(state: &mut State, seen: &Seen) -> Option<Wish> {
+    let target = match state.screen() {
+        Screen::Queue { .. } => state.chosen_key(seen).map(|task| ("task", task)),
+        _ => state.run(seen).map(|run| ("run", run)),
+    };
+    let Some((what, target)) = target else {
+        return state.refuse("choose a run to cancel");
+    };
+    if seen.run(&target).is_some_and(|run| run.state.is_over()) {
+        return state.refuse(format!("run {target} is over already"));
+    }
+    let question = format!("cancel {what} {target}, with everything it has started?");
+    ask(state, Asking::Sure { deed: Deed::Cancel { target }, question })
+}
+
+fn retry(state: &mut State, seen: &Seen, run: String) -> Option<Wish> {
+    use crate::ui::board::Standing;
+    match seen.run(&run).map(|run| run.state) {
+        Some(Standing::Completed) => state.refuse(format!("run {run} has completed already")),
+        Some(Standing::Running | Standing::Queued | Standing::Paused) => {
+            state.refuse(format!("run {run} goes on already"))
+        }
+        _ => Some(Wish::Act(Deed::Retry { run })),
+    }
+}
+
+/// Keys of the log.
+fn scroll(state: &mut State, code: KeyCode) -> Option<Wish> {
+    let page = PAGE.unsigned_abs();
+    match code {
+        KeyCode::Up | KeyCode::Char('k') => state.up += 1,
+        KeyCode::Down | KeyCode::Char('j') => state.up = state.up.saturating_sub(1),
+        KeyCode::PageUp => state.up += page,
+        KeyCode::PageDown | KeyCode::Char(' ') => state.up = state.up.saturating_sub(page),
+        KeyCode::Home | KeyCode::Char('g') => state.up = usize::MAX / 2,
+        KeyCode::End | KeyCode::Char('G' | 'f') => state.up = 0,
+        _ => {}
+    }
+    None
+}
+
+/// A key while something is asked.
+fn answer(state: &mut State, asking: Asking, key: KeyEvent) -> Option<Wish> {
+    match (asking, key.code) {
+        (Asking::Filter(_), KeyCode::Esc) => {
+            state.filter.clear();
+            None
+        }
+        (_, KeyCode::Esc) => None,
+        (Asking::Sure { deed, .. }, KeyCode::Char('y' | 'Y')) => Some(Wish::Act(deed)),
+        (Asking::Leave, KeyCode::Char('y' | 'Y')) => Some(Wish::Leave),
+        (Asking::Sure { .. } | Asking::Leave, _) => {
+            state.said = Some(("nothing was done".to_owned(), false));
+            None
+        }
+        (Asking::Filter(text), KeyCode::Enter) => {
+            state.filter = text;
+            None
+        }
+        (Asking::Comment { run, node, text: comment }, KeyCode::Enter) => {
+            Some(Wish::Act(Deed::Approve { run, node, comment }))
+        }
+        (asking @ Asking::Reason { .. }, KeyCode::Enter) => reason(state, asking),
+        (mut asking, code) => {
+            let text = match &mut asking {
+                Asking::Filter(text) => text,
+                Asking::Comment { text, .. } | Asking::Reason { text, .. } => text,
+                Asking::Sure { .. } | Asking::Leave => return None,
+            };
+            state.said = None;
+            match code {
+                KeyCode::Backspace => drop(text.pop()),
+                KeyCode::Char('u') if key.modifiers.contains(KeyModifiers::CONTROL) => text.clear(),
+                KeyCode::Char(letter) => text.push(letter),
+                _ => {}
+            }
+            // What is typed is seen at once.
+            if let Asking::Filter(text) = &asking {
+                state.filter = text.clone();
+            }
+            state.asking = Some(asking);
+            None
+        }
+    }
+}
+
+/// Whoever is to do better must know why.
+fn reason(state: &mut State, asking: Asking) -> Option<Wish> {
+    let Asking::Reason { run, node, text } = &asking else { return None };
+    if text.trim().is_empty() {
+        state.said = Some(("say why, or leave it with Esc".to_owned(), true));
+        state.asking = Some(asking);
+        return None;
+    }
+    let (run, node, reason) = (run.clone(), node.clone(), text.clone());
+    Some(Wish::Act(Deed::Reject { run, node, reason }))
+}

@@ -1,0 +1,415 @@
+//! The pages that are served: the board, a run, a log, inboxes, a task, workers.
+//!
+//! **Invariant:** whatever changes something is a form that is posted, with the word of its session.
+
+use std::fmt::Display;
+
+use super::html::{Html, part};
+use super::{parts, report};
+use crate::ui::board::{self, Gate, InboxView, RunView, Standing, TaskView, WorkerView};
+use crate::ui::report::Report;
+use crate::ui::report::excerpt::Excerpt;
+
+pub const SCRIPT: &str = include_str!("live.js");
+
+/// Where somebody is, and how many questions wait.
+pub struct Frame<'a> {
+    pub title: &'a str,
+    pub here: &'a str,
+    pub waiting: usize,
+    /// The word that forms carry.
+    pub word: &'a str,
+    pub workspace: &'a str,
+}
+
+impl Frame<'_> {
+    /// A whole page. It loads itself again where no script runs.
+    pub fn page(&self, body: &Html) -> String {
+        let mut out = Html::default();
+        out.raw("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+        out.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+        out.raw("<meta name=\"color-scheme\" content=\"light dark\">");
+        out.raw("<noscript><meta http-equiv=\"refresh\" content=\"5\"></noscript>");
+        let waiting = if self.waiting > 0 { format!("({}) ", self.waiting) } else { String::new() };
+        out.plain("title", format!("{waiting}{} · orchestrate", self.title));
+        out.raw("<link rel=\"stylesheet\" href=\"/style.css\">");
+        out.raw("<script src=\"/live.js\" defer></script></head>\n<body>");
+        self.bar(&mut out);
+        out.raw("<main>").add(body).raw("</main></body></html>\n");
+        out.into_string()
+    }
+
+    fn bar(&self, out: &mut Html) {
+        out.raw("<div class=\"bar\"><nav data-live=\"bar\">");
+        out.element("a", &[("class", &"brand"), ("href", &"/")], "orchestrate");
+        for (to, name) in [("/", "Board"), ("/inboxes", "Inboxes"), ("/workers", "Workers")] {
+            let mut attributes: Vec<(&'static str, &dyn Display)> = vec![("href", &to)];
+            if to == self.here {
+                attributes.push(("aria-current", &"page"));
+            }
+            out.element("a", &attributes, name);
+        }
+        out.element("a", &[("href", &"/enqueue")], "New task");
+        if self.waiting > 0 {
+            out.raw("<a href=\"/#waits\">asked <span class=\"count\">").text(self.waiting);
+            out.raw("</span></a>");
+        }
+        out.raw("<span id=\"live\" class=\"live\"></span></nav></div>");
+    }
+
+    /// The beginning of a form that does something.
+    fn form(&self, out: &mut Html, action: &str) {
+        out.open("form", &[("method", &"post"), ("action", &action)]);
+        out.open("input", &[("type", &"hidden"), ("name", &"word"), ("value", &self.word)]);
+    }
+
+    fn button(&self, out: &mut Html, action: &str, class: &str, name: &str) {
+        self.form(out, action);
+        out.element("button", &[("class", &class)], name).raw("</form>");
+    }
+
+    /// A question with what is to be judged, and both answers.
+    fn gate(&self, out: &mut Html, gate: &Gate, with_run: bool) {
+        let id = part(gate.run_id.as_str());
+        let key = part(&format!("{}-{}-{}", gate.run_id, gate.step, gate.attempt));
+        out.open("div", &[("class", &"box ask"), ("id", &format!("gate-{key}"))]);
+        if with_run {
+            out.raw("<p class=\"over\">run ");
+            out.element("a", &[("href", &format!("/runs/{id}"))], &gate.run_id).raw("</p>");
+        }
+        report::question(out, gate);
+        if gate.answered {
+            out.raw("<p>It was answered, which counts once somebody drives the run.</p></div>");
+            return;
+        }
+        self.form(out, &format!("/runs/{id}/answer"));
+        for (name, value) in [("step", gate.step.to_string()), ("shown", gate.shown.clone())] {
+            out.open("input", &[("type", &"hidden"), ("name", &name), ("value", &value)]);
+        }
+        let field = format!("say-{key}");
+        out.element("label", &[("for", &field)], "Comment, or the reason of a rejection");
+        out.open(
+            "textarea",
+            &[("name", &"comment"), ("id", &field), ("rows", &2), ("maxlength", &20000)],
+        );
+        out.raw("</textarea><div class=\"actions\">");
+        out.raw("<button class=\"yes\" name=\"answer\" value=\"approve\">Approve</button>");
+        out.raw("<button class=\"no\" name=\"answer\" value=\"reject\">Reject</button>");
+        out.raw("</div></form></div>");
+    }
+
+    fn gates(&self, out: &mut Html, gates: &[Gate], with_run: bool) {
+        out.raw("<section data-live=\"waits\" id=\"waits\">");
+        if !gates.is_empty() {
+            out.raw("<h2>Waits for a person</h2>");
+            gates.iter().for_each(|gate| self.gate(out, gate, with_run));
+        }
+        out.raw("</section>");
+    }
+
+    pub fn board(&self, board: &BoardPage) -> String {
+        let mut out = Html::default();
+        out.element("p", &[("class", &"over")], self.workspace).raw("<h1>Board</h1>");
+        self.gates(&mut out, board.gates, true);
+        out.raw("<section data-live=\"runs\"><h2>Runs</h2>");
+        if board.runs.is_empty() {
+            out.raw("<p class=\"empty\">Nothing was run here yet. <code>orchestrate run ");
+            out.raw("WORKFLOW</code> begins.</p>");
+        }
+        out.raw("<ul class=\"run-list\">");
+        board.runs.iter().for_each(|run| run_line(&mut out, run));
+        out.raw("</ul>");
+        if board.runs_kept > board.runs.len() {
+            let more = format!("and {} older ones", board.runs_kept - board.runs.len());
+            out.element("p", &[("class", &"small")], more);
+        }
+        out.raw("</section><section data-live=\"fleet\">");
+        if !board.inboxes.is_empty() {
+            out.raw("<h2>Inboxes</h2>");
+            inbox_table(&mut out, board.inboxes);
+        }
+        if !board.workers.is_empty() {
+            out.raw("<h2>Workers</h2>");
+            worker_table(&mut out, board.workers);
+        }
+        if board.failed_tasks > 0 {
+            let failed = format!("{} failed tasks lie in failed/.", board.failed_tasks);
+            out.element("p", &[("class", &"small")], failed);
+        }
+        out.raw("</section>");
+        self.page(&out)
+    }
+
+    pub fn run(&self, told: &Report) -> String {
+        let mut out = Html::default();
+        let id = part(&told.run.run_id);
+        out.raw("<section data-live=\"head\">");
+        report::head(&mut out, told, &report::title(told));
+        out.raw("<div class=\"actions\">");
+        let state = told.run.state;
+        if !state.is_over() && state != Standing::Damaged {
+            self.button(&mut out, &format!("/runs/{id}/cancel"), "no", "Cancel the run");
+        }
+        let rests = matches!(state, Standing::Stopped) || state.is_over();
+        if rests && state != Standing::Completed {
+            self.button(&mut out, &format!("/runs/{id}/retry"), "", "Go on with it");
+        }
+        let to = format!("/runs/{id}/report");
+        out.element("a", &[("class", &"button"), ("href", &to)], "Report").raw("</div></section>");
+        self.gates(&mut out, &told.pending, false);
+        out.raw("<section data-live=\"graph\"><h2>Graph</h2>");
+        let known = |path: &str| told.steps.iter().any(|step| step.step == path);
+        let link = |path: &str| known(path).then(|| format!("#{}", parts::anchor(path)));
+        parts::graph(&mut out, &told.graph, &link);
+        out.raw("</section><section data-live=\"timeline\">");
+        parts::timeline(&mut out, told, report::until(told));
+        out.raw("</section><section data-live=\"steps\">");
+        report::steps(&mut out, told, &|file| log_page(&id, file));
+        out.raw("</section><section data-live=\"events\">");
+        report::events(&mut out, told);
+        out.raw("</section>");
+        self.page(&out)
+    }
+
+    pub fn log(&self, run: &str, step: &str, state: &'static str, log: &LogPage) -> String {
+        let mut out = Html::default();
+        let (id, name) = (part(run), part(step));
+        out.raw("<p class=\"over\">run ");
+        out.element("a", &[("href", &format!("/runs/{id}"))], run).raw("</p><h1>");
+        out.plain("bdi", step).raw("</h1><p data-live=\"state\">");
+        parts::state(&mut out, state);
+        out.raw("</p>");
+        let follow = format!("/runs/{id}/logs/{name}/follow?from={},{}", log.from.0, log.from.1);
+        let live: Vec<(&'static str, &dyn Display)> = match log.more {
+            true => vec![("data-follow", &follow)],
+            false => Vec::new(),
+        };
+        out.open("div", &live);
+        for (stream, text) in [("stdout", &log.stdout), ("stderr", &log.stderr)] {
+            let title = if stream == "stdout" { "Standard output" } else { "Standard error" };
+            out.element("h2", &[], title);
+            if let Some(text) = text.as_ref().filter(|text| text.left_out > 0) {
+                let file = text.file.as_deref().unwrap_or_default();
+                let cut = format!("{} before this are in {file}", parts::bytes(text.left_out));
+                out.element("p", &[("class", &"cut")], cut);
+            }
+            let shown = text.as_ref().map(|text| text.text.as_str()).unwrap_or_default();
+            let shown = super::html::printed(shown);
+            out.element("pre", &[("class", &"log"), ("id", &format!("log-{stream}"))], shown);
+        }
+        out.raw("</div>");
+        self.page(&out)
+    }
+
+    pub fn inboxes(&self, inboxes: &[(InboxView, Vec<TaskView>, usize)]) -> String {
+        let mut out = Html::default();
+        out.raw("<h1>Inboxes</h1><section data-live=\"inboxes\">");
+        if inboxes.is_empty() {
+            out.raw("<p class=\"empty\">There is no inbox yet. <a href=\"/enqueue\">A new task");
+            out.raw("</a> makes one.</p>");
+        }
+        for (inbox, tasks, total) in inboxes {
+            out.element("h2", &[("id", &part(&inbox.agent))], &inbox.agent);
+            inbox_table(&mut out, std::slice::from_ref(inbox));
+            if tasks.is_empty() {
+                continue;
+            }
+            out.raw("<div class=\"scroll\"><table><tr><th>task</th><th>state</th><th>what</th>");
+            out.raw("<th>run</th><th>by</th></tr>");
+            tasks.iter().for_each(|task| task_row(&mut out, task));
+            out.raw("</table></div>");
+            if *total > tasks.len() {
+                let more = format!("and {} more", total - tasks.len());
+                out.element("p", &[("class", &"small")], more);
+            }
+        }
+        out.raw("</section>");
+        self.page(&out)
+    }
+
+    pub fn task(&self, task: &TaskView, texts: &[(&'static str, Excerpt)]) -> String {
+        let mut out = Html::default();
+        out.raw("<p class=\"over\">task <code>").text(&task.task).raw("</code></p>");
+        out.plain("h1", if task.label.is_empty() { &task.task } else { &task.label });
+        out.raw("<section data-live=\"task\">");
+        parts::state(&mut out, task.place.word());
+        out.element("p", &[("class", &"why")], board::why_task(task));
+        if let Some(run) = &task.run_id {
+            out.raw("<p>");
+            out.element("a", &[("href", &format!("/runs/{}", part(run)))], "its run").raw("</p>");
+        }
+        out.raw("<div class=\"actions\">");
+        let id = part(&task.task);
+        match task.place.word() {
+            "waiting" | "claimed" => {
+                self.button(&mut out, &format!("/tasks/{id}/cancel"), "no", "Cancel the task");
+            }
+            _ if task.kind == "free" => {
+                self.button(&mut out, &format!("/tasks/{id}/retry"), "", "Put it back");
+            }
+            _ => {}
+        }
+        out.raw("</div>");
+        for (name, text) in texts {
+            parts::excerpt(&mut out, name, "", text, &|_| None);
+        }
+        out.raw("</section>");
+        self.page(&out)
+    }
+
+    pub fn workers(&self, workers: &[WorkerView]) -> String {
+        let mut out = Html::default();
+        out.raw("<h1>Workers</h1><section data-live=\"workers\">");
+        match workers.is_empty() {
+            true => out.raw(
+                "<p class=\"empty\">Nobody serves here. <code>orchestrate up</code> starts a \
+                 coordinator and a worker for each agent.</p>",
+            ),
+            false => {
+                worker_table(&mut out, workers);
+                &mut out
+            }
+        };
+        out.raw("</section>");
+        self.page(&out)
+    }
+
+    pub fn enqueue(&self, agents: &[String]) -> String {
+        let mut out = Html::default();
+        out.raw("<h1>New task</h1><p class=\"lead\">It is put into the inbox of an agent, and ");
+        out.raw("executed by the next worker that is free.</p>");
+        self.form(&mut out, "/enqueue");
+        out.raw("<div class=\"pair\"><div><label for=\"agent\">Agent</label>");
+        out.raw("<input type=\"text\" id=\"agent\" name=\"agent\" list=\"agents\" required>");
+        out.raw("<datalist id=\"agents\">");
+        for agent in agents {
+            out.open("option", &[("value", agent)]);
+        }
+        out.raw("</datalist></div><div><label for=\"title\">Title</label>");
+        out.raw("<input type=\"text\" id=\"title\" name=\"title\" maxlength=\"200\"></div></div>");
+        out.raw("<label for=\"text\">What is to be done</label>");
+        out.raw("<textarea id=\"text\" name=\"text\" required></textarea>");
+        out.raw("<div class=\"actions\"><button class=\"yes\">Put it out</button></div></form>");
+        self.page(&out)
+    }
+
+    /// What could not be shown or done, and where to go on.
+    pub fn refused(&self, message: &str, back: &str) -> String {
+        let mut out = Html::default();
+        out.raw("<h1>That did not work</h1>");
+        out.element("pre", &[("class", &"error")], message);
+        out.raw("<p>").element("a", &[("href", &back)], "Back").raw("</p>");
+        self.page(&out)
+    }
+}
+
+/// What is on the board.
+pub struct BoardPage<'a> {
+    pub gates: &'a [Gate],
+    pub runs: &'a [RunView],
+    pub runs_kept: usize,
+    pub inboxes: &'a [InboxView],
+    pub workers: &'a [WorkerView],
+    pub failed_tasks: usize,
+}
+
+/// The ends of what a step printed.
+pub struct LogPage {
+    pub stdout: Option<Excerpt>,
+    pub stderr: Option<Excerpt>,
+    /// How far each was read.
+    pub from: (u64, u64),
+    /// Whether more may come.
+    pub more: bool,
+}
+
+/// Where a log of a run is shown; other files are not.
+fn log_page(run: &str, file: &str) -> Option<String> {
+    let name = file.strip_prefix("logs/")?;
+    let step = name.strip_suffix(".stdout").or(name.strip_suffix(".stderr"))?;
+    Some(format!("/runs/{run}/logs/{}", part(step)))
+}
+
+fn run_line(out: &mut Html, run: &RunView) {
+    out.raw("<li>");
+    parts::state(out, run.state.word());
+    let to = format!("/runs/{}", part(&run.run_id));
+    let name = if run.workflow_file.is_empty() { &run.run_id } else { &run.workflow_file };
+    out.raw("<span class=\"name\">").element("a", &[("href", &to)], name).raw("</span>");
+    out.raw("<span class=\"small nowrap\">");
+    if let Some(at) = run.started_at {
+        parts::time(out, at);
+    }
+    out.raw("</span><span class=\"remark\">").plain("code", &run.run_id);
+    let remark = board::remark(run);
+    let at = run.step.as_ref().filter(|_| remark.is_empty());
+    let at = at.map(|step| format!(" · at {step}")).unwrap_or_default();
+    out.text(if remark.is_empty() { at } else { format!(" · {remark}") }).raw("</span></li>");
+}
+
+fn inbox_table(out: &mut Html, inboxes: &[InboxView]) {
+    out.raw("<div class=\"scroll\"><table><tr><th>agent</th><th>waiting</th><th>dropped</th>");
+    out.raw("<th>claimed</th><th>workers</th><th></th></tr>");
+    for inbox in inboxes {
+        out.raw("<tr><td>");
+        let to = format!("/inboxes#{}", part(&inbox.agent));
+        out.element("a", &[("href", &to)], &inbox.agent).raw("</td>");
+        for count in [inbox.waiting, inbox.dropped, inbox.claimed, inbox.workers] {
+            out.plain("td", count);
+        }
+        out.raw("<td class=\"small\">");
+        if let Some(reason) = &inbox.paused {
+            parts::state(out, "paused");
+            out.text(format!(" {reason}"));
+        } else if inbox.workers == 0 && inbox.waiting + inbox.dropped > 0 {
+            out.text("nobody serves it");
+        }
+        out.raw("</td></tr>");
+    }
+    out.raw("</table></div>");
+}
+
+fn worker_table(out: &mut Html, workers: &[WorkerView]) {
+    out.raw(
+        "<div class=\"scroll\"><table><tr><th>agent</th><th>worker</th><th></th><th>where</th>",
+    );
+    out.raw("<th>busy</th><th>since</th></tr>");
+    for worker in workers {
+        out.raw("<tr>").plain("td", &worker.agent).raw("<td>").plain("code", &worker.worker);
+        out.raw("</td><td>");
+        parts::state(out, worker.life.word().split(' ').next_back().unwrap_or("unknown"));
+        if worker.draining {
+            out.text(" draining");
+        }
+        out.raw("</td>").plain("td", format!("{} pid {}", worker.host, worker.pid));
+        out.plain("td", format!("{} of {}", worker.claims, worker.concurrency));
+        out.element("td", &[("class", &"small nowrap")], &worker.started_at).raw("</tr>");
+    }
+    out.raw("</table></div>");
+}
+
+fn task_row(out: &mut Html, task: &TaskView) {
+    out.raw("<tr><td class=\"small\">");
+    let to = format!("/tasks/{}", part(&task.task));
+    out.element("a", &[("href", &to)], &task.task).raw("</td><td>");
+    parts::state(out, task.place.word());
+    out.raw("</td>").plain("td", &task.label).raw("<td class=\"small\">");
+    if let Some(run) = &task.run_id {
+        out.element("a", &[("href", &format!("/runs/{}", part(run)))], run);
+    }
+    out.raw("</td>").element("td", &[("class", &"small")], task.place.worker().unwrap_or(""));
+    out.raw("</tr>");
+}
+
+/// The page for those who are not let in.
+pub fn stranger(words: &str) -> String {
+    let mut out = Html::default();
+    out.raw("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
+    out.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
+    out.raw("<title>orchestrate</title><link rel=\"stylesheet\" href=\"/style.css\"></head>");
+    out.raw("<body><main><h1>orchestrate</h1>").element("p", &[("class", &"lead")], words);
+    out.raw("<form method=\"get\" action=\"/\"><label for=\"token\">or give the token</label>");
+    out.raw("<input type=\"text\" id=\"token\" name=\"token\" autocomplete=\"off\" required>");
+    out.raw("<div class=\"actions\"><button>Enter</button></div></form></main></body></html>\n");
+    out.into_string()
+}

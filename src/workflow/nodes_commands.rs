@@ -1,0 +1,63 @@
+//! The texts of command files, which nodes have for their prompts: what in them will not be what
+//! their author thinks. They are looked at as prompts in the workflow itself are, by whoever has
+//! read them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::fields::Findings;
+use super::nodes_graph::{self as graph, Ids};
+use super::nodes_texts::{self as texts, Use};
+use super::plan::{Action, Block, Plan, Words};
+use super::problem::{Place, Problem};
+use crate::template::nodes::NodeText;
+
+/// A command file that was read.
+pub struct CommandFile<'a> {
+    pub name: &'a str,
+    /// What people call it.
+    pub file: &'a str,
+    /// All of it, and the part that is the prompt.
+    pub text: &'a str,
+    pub prompt: &'a str,
+}
+
+/// What is doubtful about a command file, for every node that has it.
+pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
+    let Block { steps, by_name, edges: Some(edges) } = &plan.root else { return Vec::new() };
+    let Ok(order) = graph::order(&edges.before, &edges.after) else { return Vec::new() };
+    let (findings, mut mentions) = (Findings::default(), Vec::new());
+    let parsed = NodeText::parse(command.prompt);
+    for (index, step) in steps.iter().enumerate() {
+        let Action::Prompt(prompt) = &step.action else { continue };
+        if !matches!(&prompt.words, Words::Command(name) if name == command.name) {
+            continue;
+        }
+        let what = format!("the command file of node `{}`", step.name);
+        let mut seen = BTreeSet::new();
+        for reference in parsed.refs().filter(|reference| seen.insert(reference.to_string())) {
+            let place = find(command, &reference.to_string());
+            texts::mention(&mut mentions, index, &what, place, std::iter::once(reference));
+        }
+        for var in parsed.vars().collect::<BTreeSet<_>>() {
+            let place = find(command, &var.to_string());
+            texts::tell_variable(&findings, var, Use::Prompt, &what, place);
+        }
+    }
+    let ids = Ids::known(by_name.clone());
+    texts::tell_mentions(&findings, &ids, steps, &order, &edges.before, &mentions);
+    let (file, text): (Arc<str>, Arc<str>) = (command.file.into(), command.text.into());
+    let elsewhere = |problem| Problem { elsewhere: Some((file.clone(), text.clone())), ..problem };
+    findings.into_problems().into_iter().map(elsewhere).collect()
+}
+
+/// Where a word stands first in the prompt of a command file.
+fn find(command: &CommandFile, word: &str) -> Place {
+    let head = command.text.len() - command.prompt.len();
+    let at = head + command.prompt.find(word).unwrap_or_default();
+    let before = &command.text[..at];
+    let line = before.matches('\n').count() + 1;
+    let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let column = before[begin..].chars().count() + 1;
+    Place { line, column, len: word.chars().count() }
+}

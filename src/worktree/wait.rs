@@ -1,0 +1,169 @@
+//! Waiting for a worktree that somebody else works in: in the order of coming, in sight of
+//! everybody, and not for ever.
+//!
+//! Whoever finds it taken draws a number, as in the lane of merges, and goes in when nobody who
+//! lives has a smaller one and whoever worked there has left or is dead.
+//!
+//! **Invariant:** what the dead left running in a worktree has ended before anybody else is in it,
+//! where that can be seen: on the machine they died on.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::lane::Turn;
+use super::{Hold, Holder, TreeError, Trees, Wants};
+use crate::exec::{self, Stop};
+use crate::git::lock::owners;
+use crate::git::presence::Watch;
+use crate::ids::{Attempt, BeadId};
+use crate::process::Process;
+
+const POLL: Duration = Duration::from_millis(200);
+
+/// How somebody waits.
+#[derive(Clone, Copy)]
+pub struct Patience<'a> {
+    /// How long at most.
+    pub wait: Duration,
+    pub stop: &'a Stop,
+    /// Hears whom it is waited for, whenever that changes.
+    pub tell: &'a dyn Fn(&str),
+}
+
+/// Who waits for a worktree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    pub step: String,
+    pub attempt: Attempt,
+}
+
+impl Trees {
+    /// Where those draw their numbers who wait for a worktree.
+    fn line(&self, id: &BeadId) -> PathBuf {
+        self.home(id).join("line")
+    }
+
+    /// Takes a worktree for oneself, as soon as nobody else has it.
+    pub fn wait_for(
+        &self,
+        id: &BeadId,
+        wants: &Wants,
+        patience: &Patience,
+    ) -> Result<Hold, TreeError> {
+        let mut sight = Sight { watch: Watch::new(), of_holder: None };
+        let (mut turn, mut told) = (None, String::new());
+        let began = Instant::now();
+        loop {
+            let mut before = self.before(id, turn.as_ref(), &mut sight)?;
+            if before.is_none() {
+                let lock = self.repo.lock(&format!("taking worktree `{id}`"))?;
+                // Once more: now nobody else can take it.
+                before = self.before(id, turn.as_ref(), &mut sight)?;
+                if before.is_none() {
+                    let dead = self.holder(id)?;
+                    let hold = self.hold_under(&lock, id, wants, &|_| false)?;
+                    drop(lock);
+                    end_what_it_left(dead);
+                    // A `git` that outlived a process which was killed is let finish.
+                    self.alone_in(id)?;
+                    return Ok(hold);
+                }
+            }
+            let holder = before.unwrap_or_default();
+            if began.elapsed() >= patience.wait {
+                let (id, waited) = (id.to_string(), patience.wait);
+                return Err(TreeError::Held { id, holder, waited });
+            }
+            if turn.is_none() {
+                turn = Some(self.draw_for(id, wants)?);
+            }
+            if told != holder {
+                (patience.tell)(&holder);
+                told = holder;
+            }
+            if !patience.stop.sleep(POLL) {
+                return Err(TreeError::Stopped);
+            }
+        }
+    }
+
+    fn draw_for(&self, id: &BeadId, wants: &Wants) -> Result<Turn, TreeError> {
+        let run = wants.run.map(str::to_owned);
+        let waiter = Waiter { run, step: wants.step.to_owned(), attempt: wants.attempt };
+        let bytes = serde_json::to_vec(&waiter).unwrap_or_default();
+        let doing = format!("waiting for worktree `{id}` for {wants}");
+        self.draw_in(&self.line(id), &doing, &bytes)
+    }
+
+    /// Who comes before somebody with this number, or with none yet.
+    fn before(
+        &self,
+        id: &BeadId,
+        turn: Option<&Turn>,
+        sight: &mut Sight,
+    ) -> Result<Option<String>, TreeError> {
+        if let Some(holder) = self.holder(id)?
+            && sight.sees(self, &holder)
+        {
+            return Ok(Some(holder.to_string()));
+        }
+        self.first_before(&self.line(id), turn, &mut sight.watch)
+    }
+
+    /// Whom somebody waits for who wants a worktree: nothing, if that one does not wait for it.
+    /// It is only looked: nobody is judged dead, nothing is locked.
+    pub fn waits_for(&self, id: &BeadId, waiter: &Waiter) -> Option<String> {
+        let drawn = self.numbers_in(&self.line(id)).ok()?;
+        let is = |path: &PathBuf| {
+            let bytes = fs::read(path).unwrap_or_default();
+            serde_json::from_slice::<Waiter>(&bytes).is_ok_and(|there| there == *waiter)
+        };
+        let mine = drawn.iter().position(|drawn| is(&drawn.path))?;
+        let holder = self.holder(id).ok().flatten().map(|holder| holder.to_string());
+        let first = || {
+            let owner = Watch::new().look(&owners(&self.repo.home()), &drawn.first()?.word).owner;
+            owner.filter(|_| mine > 0).map(|owner| owner.to_string())
+        };
+        Some(holder.or_else(first).unwrap_or_else(|| "nobody any more".into()))
+    }
+}
+
+/// Looks at holders again and again.
+struct Sight {
+    watch: Watch,
+    /// With the lease of the holder that it is for.
+    of_holder: Option<(String, Watch)>,
+}
+
+impl Sight {
+    /// Whether a holder lives.
+    fn sees(&mut self, trees: &Trees, holder: &Holder) -> bool {
+        let owners = owners(&trees.repo.home());
+        if holder.process.is_beside(&Process::this()) {
+            // One that could not give it back took away its sign.
+            return holder.process.lives_here() && owners.join(&holder.word).exists();
+        }
+        let known = self.of_holder.take().filter(|(word, _)| *word == holder.word);
+        let fresh = || (holder.word.clone(), Watch::with_lease(holder.lease_ms));
+        let (word, mut watch) = known.unwrap_or_else(fresh);
+        let dead = watch.look(&owners, &word).dead;
+        self.of_holder = Some((word, watch));
+        !dead
+    }
+}
+
+/// Ends what a dead holder of this machine left running.
+fn end_what_it_left(dead: Option<Holder>) {
+    let Some(Holder { mark: Some(mark), process, .. }) = dead else { return };
+    if process.is_beside(&Process::this()) {
+        let ended = exec::sweep_if(&|other| other == mark);
+        if ended > 0 {
+            tracing::info!("ended {ended} processes that were left in a worktree");
+        }
+    }
+}
