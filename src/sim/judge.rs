@@ -489,10 +489,16 @@ fn known_of<'a>(
 /// I9: a claim is taken from one who lives only after it was silent for a lease.
 fn early(holder: Holder, claim: &ClaimName, mover: usize, now: Us) -> Option<String> {
     let (process, alive, (beat, before)) = holder(&claim.worker)?;
+    // Whoever is paused between finding one dead and taking its claims acts late, which is safe.
+    let was_away = {
+        let state = here().sched.clone();
+        let until = state.state().processes[mover].paused_until;
+        until > 0 && now < until + 2 * LEASE
+    };
     // One that wakes up while it is being buried has been silent long enough.
     let since = now.saturating_sub(beat);
     let silent = if since < 2 * BEAT { since.max(before) } else { since };
-    let early = process != mover && alive && silent + STALE + BEAT / 2 < LEASE;
+    let early = process != mover && alive && !was_away && silent + STALE + BEAT / 2 < LEASE;
     early.then(|| {
         let silent = silent as f64 / 1e6;
         format!("I9: {} was taken from one who beat {silent:.1} s ago", claim.stem())
