@@ -167,13 +167,10 @@ fn retry_delay(plan: &Plan, run: &Run, here: &Address, at: Time) -> Option<u64> 
     if error.is_some_and(|error| error.ask_again) && record.asked_again < may_ask_again(step) {
         return Some(0);
     }
-    // A limit is nobody's failure.
+    // A limit is nobody's failure, unless its author says how often to try.
     let least = error.and_then(|error| error.retry_at).map_or(0, |_| WAITS);
     let retries = match (&step.action, step.retries) {
         (Action::Wait(_) | Action::Each(_), _) => return None,
-        (Action::Ask { .. } | Action::Prompt(_), Some(retries)) => {
-            Retries { max: retries.max.max(least), ..retries }
-        }
         (_, Some(retries)) => retries,
         (Action::Ask { .. }, None) => {
             let max = policy.max_retries.max(least);

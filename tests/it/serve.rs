@@ -24,10 +24,18 @@ pub fn trials() -> Vec<Trial> {
 
 const GATED: &str = r#"
 name: "gated </title><img src=x onerror=window.hacked=1>"
+description: A person decides.
 nodes:
   - { id: before, bash: "echo '<script>window.hacked=2</script> first'" }
-  - { id: fine, approval: { message: "Fine <img src=x onerror=window.hacked=3>?" }, depends_on: [before] }
-  - { id: after, bash: "while ! test -e go; do echo tick; sleep 0.2; done; echo '</pre>bye'", depends_on: [fine] }
+  - id: fine
+    approval: { message: "Fine <img src=x onerror=window.hacked=3>?" }
+    depends_on: [before]
+  - id: after
+    bash: |
+      while ! test -e go; do echo tick >&2; sleep 0.2; done
+      echo '</pre>bye' >&2
+      echo last
+    depends_on: [fine]
 "#;
 
 /// A server and how to get in.
@@ -294,12 +302,14 @@ fn browser() {
     );
     // The log grows while somebody looks on.
     browser.open(&page.url(&format!("/runs/{first}/logs/after")));
-    let ticks = "return document.getElementById('log-stdout').textContent.split('tick').length";
+    let ticks = "return document.getElementById('log-stderr').textContent.split('tick').length";
     let before = browser.script(ticks).as_u64().unwrap_or(0);
     browser.until(&format!("{ticks} > {}", before + 3));
     world.write("go", "");
     browser.until_text("</pre>bye");
     browser.until("return document.querySelector('main .state').textContent === 'completed'");
+    browser.open(&page.url(&format!("/runs/{first}/logs/after")));
+    browser.until("return document.getElementById('log-stdout').textContent.trim() === 'last'");
     browser.picture("log");
     let answer = world.state()["steps"].to_string();
     assert!(answer.contains("well done"), "{answer}");
@@ -352,7 +362,9 @@ fn browser() {
     browser.resize(1100, 900);
     browser.open(&format!("file://{}", world.path("out.html").display()));
     browser.until_text("Decisions");
-    assert!(browser.text().contains("<script>window.hacked=2</script> first"));
+    browser.until(
+        "return document.body.textContent.includes('<script>window.hacked=2</script> first')",
+    );
     let pictures = browser.script("return document.querySelectorAll('img, iframe, link').length");
     assert_eq!((pictures, browser.script("return window.hacked")), (0.into(), Value::Null));
     browser.picture("report");

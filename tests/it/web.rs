@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// How long a page may take to show something. Far above what it needs, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where a program is, if it is installed.
 pub fn program(names: &[&str]) -> Option<PathBuf> {
@@ -29,8 +29,9 @@ pub struct Heard {
 
 impl Heard {
     pub fn header(&self, name: &str) -> Option<&str> {
-        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
-        lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
+        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        let mut found = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.next().map(|(_, value)| value.trim())
     }
 }
 
@@ -108,6 +109,11 @@ impl Browser {
             "--no-sandbox",
             "--disable-gpu",
             "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-extensions",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
             "--window-size=1100,900",
             format!("--user-data-dir={}", data.display())
         ]);
@@ -213,7 +219,9 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = self.try_call("DELETE", &format!("/session/{}", self.session), None);
+        if !self.session.is_empty() {
+            let _ = self.try_call("DELETE", &format!("/session/{}", self.session), None);
+        }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }

@@ -271,6 +271,10 @@ fn for_the_machine(text: &str, workspace: &Path, program: &Path) -> String {
 fn for_a_user(text: &str, workspace: &Path, program: &Path) -> String {
     let mut out = MARK.to_owned();
     for line in body(text).lines() {
+        // Comments there are on how the machine's manager is set up.
+        if line.starts_with('#') {
+            continue;
+        }
         if OF_THE_MACHINE.iter().any(|setting| line.starts_with(setting)) {
             continue;
         }

@@ -91,7 +91,7 @@ impl Connection {
     }
 
     /// Waits for a request.
-    pub fn next(&mut self) -> Result<Request, Fault> {
+    pub fn request(&mut self) -> Result<Request, Fault> {
         if self.rest.is_empty() {
             // Nothing was begun: that nothing comes is no fault.
             match self.fill(Instant::now() + IDLE_TIME) {

@@ -1,6 +1,7 @@
 //! The pages that are served: the board, a run, a log, inboxes, a task, workers.
 //!
-//! **Invariant:** whatever changes something is a form that is posted, with the word of its session.
+//! **Invariant:** whatever changes something is a form that is posted, with the word of its
+//! session.
 
 use std::fmt::Display;
 

@@ -243,6 +243,7 @@ fn places() -> Vec<Place> {
         ),
         place(Config, &settings::QUEUE, json!({ "queue": "HERE" }), json!({})),
         place(Config, &settings::NOTIFY, json!({ "notify": "HERE" }), json!({})),
+        place(Config, &settings::METRICS, json!({ "metrics": "HERE" }), json!({})),
         place(Config, &settings::LIMITS, json!({ "limits": "HERE" }), json!({})),
         place(Config, &settings::WORKTREE, json!({ "worktree": "HERE" }), json!({})),
         place(TaskHead, &task::HEAD, json!("HERE"), json!({})),

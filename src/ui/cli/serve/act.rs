@@ -50,12 +50,13 @@ pub fn answer(
         false => words.push(format!("--reason={comment}")),
     }
     words.push(id.to_string());
-    carry_out(house, words, None, &|| {
-        let gates = house.board().ok().and_then(|board| board.gates_of_run(id).ok());
-        gates.is_some_and(|gates| {
-            !gates.iter().any(|gate| gate.shown == shown && gate.step.to_string() == step)
-        })
-    })
+    let asks = || {
+        let gates = house.board().ok()?.gates_of_run(id).ok()?;
+        Some(gates.iter().any(|gate| gate.shown == shown && gate.step.to_string() == step))
+    };
+    // What is not asked is refused by the verb, which is waited for.
+    let asked = asks() == Some(true);
+    carry_out(house, words, None, &|| asked && asks() == Some(false))
 }
 
 pub fn cancel(house: &House, target: &str) -> io::Result<Came> {

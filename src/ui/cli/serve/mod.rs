@@ -190,7 +190,7 @@ fn turn_away(stream: TcpStream) {
 fn serve(stream: TcpStream, house: &House, busy: &AtomicUsize) {
     let Ok(mut connection) = Connection::new(stream) else { return };
     loop {
-        let request = match connection.next() {
+        let request = match connection.request() {
             Ok(request) => request,
             Err(Fault::Gone) => return,
             Err(Fault::Bad(status, words)) => {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::act::{self, Came};
 use super::follow::{self, Log};
+use crate::engine::run::Address;
 use crate::ids::RunId;
 use crate::provider::Stream;
 use crate::queue::Queue;
@@ -239,6 +240,10 @@ impl House {
             Some(Excerpt { text: end[cut..].to_owned(), tail: None, left_out, ..text })
         };
         let (mut stdout, stderr) = (read("stdout"), read("stderr"));
+        // What is short has no log: the state of the run has it.
+        let kept = || Some(Excerpt::of(&kept(board, &log)?, Room::USUAL));
+        let short = stdout.is_none();
+        stdout = stdout.or_else(kept);
         let detail = board.detail(&log.id).map_err(|error| No {
             status: 500,
             message: format!("run {} cannot be read: {error}", log.id),
@@ -248,9 +253,9 @@ impl House {
             return Err(No::found(&format!("log `{}`", log.name)));
         }
         let end = |text: &Option<Excerpt>| text.as_ref().map_or(0, |text| text.bytes);
-        let from = (end(&stdout), end(&stderr));
+        let from = (if short { 0 } else { end(&stdout) }, end(&stderr));
         let adapter = follow::adapter(self, &log);
-        if let Some(text) = stdout.as_mut().filter(|_| adapter.is_stream()) {
+        if let Some(text) = stdout.as_mut().filter(|_| adapter.is_stream() && !short) {
             let turns = Stream::new(adapter).push(text.text.as_bytes());
             text.text = turns.iter().map(|turn| format!("{turn}\n")).collect();
         }
@@ -396,6 +401,13 @@ impl House {
             Came::Done(_) | Came::GoesOn => Ok(Answer::see(&place)),
         }
     }
+}
+
+/// What the state of a run holds of a step's output.
+fn kept(board: &Board, log: &Log) -> Option<String> {
+    let (plan, run) = board.open(&log.id).ok()?;
+    let record = run.slot(&Address::parse(&plan, &log.name)?)?.record.as_deref()?.clone();
+    record.output.or_else(|| Some(record.lines?.join("\n")))
 }
 
 fn bad(message: &str) -> No {
