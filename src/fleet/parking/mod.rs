@@ -88,7 +88,7 @@ impl Parking {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poison| poison.into_inner())
+        host::lock(&self.state)
     }
 
     /// Whether any account is left alone, or was a moment ago.
