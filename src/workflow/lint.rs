@@ -270,11 +270,16 @@ mod tests {
         for steps in [
             "  - { name: A, command: [bash, -c, 'echo \"$1\" ${run.id}', _, '${context.x}'] }\n",
             "  - { name: A, command: [echo, -c, '${context.x}'] }\n",
-            "  - { name: A, command: [sh, -c, 'exit ${steps.B.exit_code}'] }\n  - { name: B, command: [b] }\n",
-            "  - name: A\n    for_each: { items: [a, b], steps: [{ name: B, command: [sh, -c, 'echo ${item}'] }] }\n",
+            "  - { name: A, command: [sh, -c, 'exit ${steps.B.exit_code}'] }\n  \
+             - { name: B, command: [b] }\n",
+            "  - name: A\n    \
+             for_each: { items: [a, b], \
+             steps: [{ name: B, command: [sh, -c, 'echo ${item}'] }] }\n",
             "  - { name: A, wait_for: { glob: 'x/${run.id}*.md', timeout_sec: 86400 } }\n",
-            "  - { name: A, command: [a], on: { failure: { goto: _end } } }\n  - { name: B, command: [b] }\n",
-            "  - { name: A, command: [a], when: { exists: x }, on: { always: { goto: _end } } }\n  - { name: B, command: [b] }\n",
+            "  - { name: A, command: [a], on: { failure: { goto: _end } } }\n  \
+             - { name: B, command: [b] }\n",
+            "  - { name: A, command: [a], when: { exists: x }, on: { always: { goto: _end } } }\n  \
+             - { name: B, command: [b] }\n",
         ] {
             assert_eq!(told(steps), [], "{steps}");
         }

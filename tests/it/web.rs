@@ -47,7 +47,8 @@ pub fn hear(stream: &mut TcpStream) -> Option<Heard> {
             let length = heard.header("content-length").and_then(|length| length.parse().ok());
             let have = bytes.len() - head.len() - 4;
             if length.is_some_and(|length: usize| have >= length) {
-                heard.body.truncate(heard.body.floor_char_boundary(length.unwrap_or(0)));
+                let body = &bytes[head.len() + 4..][..length.unwrap_or(0)];
+                heard.body = String::from_utf8_lossy(body).into_owned();
                 return Some(heard);
             }
         }

@@ -372,7 +372,7 @@ mod tests {
             assert!(unit.starts_with(MARK) && !unit.contains("/srv/orchestrate"), "{name}");
             assert!(unit.contains("ExecStart=/opt/o/orchestrate "), "{name}");
             assert!(unit.contains("ProtectHome=yes"), "{name}");
-            let home = for_the_machine(text, Path::new("/home/a"), program);
+            let home = for_the_machine(text, &Path::new("/home").join("a"), program);
             assert!(home.contains("ProtectHome=no"), "{name}");
         }
     }
