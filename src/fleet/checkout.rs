@@ -125,7 +125,7 @@ impl Suitor {
                     _ => host::instant(),
                 };
                 self.idle = Some((turn.clone(), since));
-                if since.elapsed() < patience {
+                if host::since(since) < patience {
                     return Ok(false);
                 }
             }

@@ -2,7 +2,7 @@
 //! waits for people alone.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Coordinator, Held, Reports, is_paused};
 use crate::fleet::checkout::{Before, Suitor, Taken};
@@ -17,6 +17,8 @@ use crate::store::StoreError;
 pub(super) struct Line {
     waiting: BTreeMap<(u8, TaskId), Waiting>,
     suitor: Suitor,
+    /// The run that has the turn, as far as was seen.
+    holder: Option<String>,
     /// When to ask for the turn again.
     next: Option<Instant>,
     /// Changes of the turn are told, where the system tells any.
@@ -39,7 +41,7 @@ impl Line {
         let own = place(claim);
         let new = || Waiting { run: run.clone(), told: None };
         self.waiting.entry(own.clone()).or_insert_with(new);
-        let first = self.waiting.first_key_value().is_some_and(|(place, _)| *place == own);
+        let first = self.first().is_some_and(|(place, _)| *place == own);
         first && self.next.is_none_or(|at| at <= host::instant())
     }
 
@@ -56,9 +58,27 @@ impl Line {
         (!self.waiting.is_empty()).then(|| self.next.unwrap_or_else(host::instant))
     }
 
+    /// Who is asked for: the run that has the turn already, from whoever drove it before, else the
+    /// first in the line. Without it the first would wait for one that is never asked for.
+    fn first(&self) -> Option<(&(u8, TaskId), &Waiting)> {
+        let has_it = |waiting: &Waiting| Some(waiting.run.as_str()) == self.holder.as_deref();
+        let holder = self.waiting.iter().find(|(_, waiting)| has_it(waiting));
+        holder.or_else(|| self.waiting.first_key_value())
+    }
+
+    /// Notes who has the turn. Says whether that is a run that waits here, and so can have it.
+    fn note(&mut self, before: &Before) -> bool {
+        self.holder = match before {
+            Before::Run(run) => Some(run.clone()),
+            _ => None,
+        };
+        let is_it = |waiting: &Waiting| Some(waiting.run.as_str()) == self.holder.as_deref();
+        self.waiting.values().any(is_it)
+    }
+
     /// The run to ask for, if it is time to.
     pub(super) fn due(&self, now: Instant) -> Option<RunId> {
-        let (_, first) = self.waiting.first_key_value()?;
+        let (_, first) = self.first()?;
         self.next.is_none_or(|at| at <= now).then(|| first.run.clone())
     }
 
@@ -122,10 +142,12 @@ impl Coordinator {
         let again = match asked {
             Ok(Taken::Turn(turn)) => {
                 self.line.leave(&held.claim);
+                self.line.holder = None;
                 held.turn = Some(turn);
                 return true;
             }
             Ok(Taken::After(Before::Somebody)) => settings.poll,
+            Ok(Taken::After(before)) if self.line.note(&before) => Duration::ZERO,
             Ok(Taken::After(before)) => {
                 if self.line.is_news(&held.claim, &before) {
                     reports.waits(&held.drive.run, &before);
