@@ -61,9 +61,13 @@ impl Line {
     /// Who is asked for: the run that has the turn already, from whoever drove it before, else the
     /// first in the line. Without it the first would wait for one that is never asked for.
     fn first(&self) -> Option<(&(u8, TaskId), &Waiting)> {
-        let has_it = |waiting: &Waiting| Some(waiting.run.as_str()) == self.holder.as_deref();
-        let holder = self.waiting.iter().find(|(_, waiting)| has_it(waiting));
-        holder.or_else(|| self.waiting.first_key_value())
+        self.holder_here().or_else(|| self.waiting.first_key_value())
+    }
+
+    /// The run that has the turn, if it waits here to be asked for.
+    fn holder_here(&self) -> Option<(&(u8, TaskId), &Waiting)> {
+        let holder = self.holder.as_deref()?;
+        self.waiting.iter().find(|(_, waiting)| waiting.run.as_str() == holder)
     }
 
     /// Notes who has the turn. Says whether that is a run that waits here, and so can have it.
@@ -72,8 +76,7 @@ impl Line {
             Before::Run(run) => Some(run.clone()),
             _ => None,
         };
-        let is_it = |waiting: &Waiting| Some(waiting.run.as_str()) == self.holder.as_deref();
-        self.waiting.values().any(is_it)
+        self.holder_here().is_some()
     }
 
     /// The run to ask for, if it is time to.

@@ -17,7 +17,7 @@ use crate::fleet::hint::{Bell, Hints, Patience};
 use crate::ids::RunId;
 use crate::store::History;
 use crate::store::journal::Entry;
-use crate::ui::board::{Board, Standing, one_line, remark};
+use crate::ui::board::{Board, Standing, one_line};
 use crate::ui::text::log_line;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -128,9 +128,7 @@ impl Reader<'_> {
             }
             use Standing::{Doubtful, Queued, Running};
             if !matches!(run.state, Running | Queued | Doubtful) {
-                let remark = remark(&run);
-                let remark = if remark.is_empty() { remark } else { format!(": {remark}") };
-                self.around.say(format!("run {} {}{remark}", self.id, run.state.word()));
+                show::say_standing(self.around, &run);
                 return Ok(0);
             }
             if !std::mem::take(&mut events).is_empty() {

@@ -23,7 +23,7 @@ use crate::ids::{RunId, StepPath};
 use crate::provider::{self, Kind};
 use crate::queue::{FsQueue, Queue};
 use crate::time::{Clock, SystemClock, Time, parse_duration};
-use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView, remark};
+use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView};
 use crate::workflow::plan::{Action, Block, Step};
 use crate::workflow::{Configured, Plan};
 
@@ -352,10 +352,7 @@ impl Telling<'_> {
     /// Whoever followed a run to its end wants to know which end that was.
     fn say_how_it_stands(&self, board: &Board) -> Result<u8, Failure> {
         if let Source::Run { id, step: None } = &self.reader.source {
-            let run = board.run(id);
-            let remark = remark(&run);
-            let remark = if remark.is_empty() { remark } else { format!(": {remark}") };
-            self.around.say(format!("run {id} {}{remark}", run.state.word()));
+            show::say_standing(self.around, &board.run(id));
         }
         Ok(0)
     }

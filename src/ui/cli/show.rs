@@ -15,7 +15,7 @@ use crate::disk;
 use crate::fleet::parking;
 use crate::ids::RunId;
 use crate::queue::{self, FsQueue, Layout, Turn};
-use crate::ui::board::{Board, Found, Lookup};
+use crate::ui::board::{Board, Found, Lookup, RunView, remark};
 
 /// The queue of the workspace, if there ever was one: looking makes none.
 pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
@@ -64,6 +64,13 @@ fn board_after(
     let config = around.config.clone();
     Board::look(workspace, &around.state_dir, queue, beat, config)
         .map_err(|error| unreadable(&error))
+}
+
+/// Says where a run stands, to whoever followed it for as long as it went on.
+pub fn say_standing(around: &Surroundings, run: &RunView) {
+    let remark = remark(run);
+    let remark = if remark.is_empty() { remark } else { format!(": {remark}") };
+    around.say(format!("run {} {}{remark}", run.run_id, run.state.word()));
 }
 
 /// Says which providers are left alone.
