@@ -196,10 +196,10 @@ impl Trees {
     ) -> Result<String, TreeError> {
         let base = self.base_of(id, found).unwrap_or_default();
         if let Some(git_dir) = git_dir {
-            let (name, tree) = self.save(id, git_dir, scope, &base)?;
+            let inside = self.alone_in(id)?;
+            let (name, tree) = self.save(id, &inside, git_dir, scope, &base)?;
             // Once more: somebody may have written while it was saved.
-            let path = self.path(id);
-            if self.whole_tree(&path, git_dir, scope)?.0 != tree {
+            if self.whole_tree(&inside, git_dir, scope)?.0 != tree {
                 return Err(TreeError::found(
                     format!("somebody is writing in worktree `{id}`"),
                     format!("find out who; what was there before is under `{name}`"),

@@ -8,7 +8,6 @@ use super::look::Found;
 use super::save::{Scope, tree_of};
 use super::{TreeError, Trees, short_branch};
 use crate::digest::sha256;
-use crate::git::Git;
 use crate::git::repo::git_dir;
 use crate::ids::BeadId;
 
@@ -85,12 +84,11 @@ impl Trees {
             left_out: Vec::new(),
         };
         if there {
-            let path = self.path(id);
-            let git = Git::at(&path);
+            let git = self.alone_in(id)?;
             review.dirty = self.dirty(&git)?;
             if !review.dirty.is_empty() {
                 (review.tree, review.left_out) =
-                    self.whole_tree(&path, &git_dir(&git)?, Scope::Work)?;
+                    self.whole_tree(&git, &git_dir(&git)?, Scope::Work)?;
             }
         }
         let args = [&DIFF[..], &[&review.merge_base, &review.tree, "--"]].concat();

@@ -39,15 +39,15 @@ pub(super) fn stamp() -> String {
 }
 
 impl Trees {
-    /// A tree of everything that is in a worktree.
+    /// A tree of everything that is in the worktree that `inside` is alone in.
     pub(super) fn whole_tree(
         &self,
-        path: &Path,
+        inside: &Git,
         git_dir: &Path,
         scope: Scope,
     ) -> Result<(String, Vec<String>), TreeError> {
         let copy = Copy::of_index(git_dir)?;
-        let git = Git::at(path).env("GIT_INDEX_FILE", copy.0.as_os_str());
+        let git = inside.clone().env("GIT_INDEX_FILE", copy.0.as_os_str());
         if !copy.0.exists() {
             git.run(&["read-tree", "HEAD"])?;
         }
@@ -56,12 +56,12 @@ impl Trees {
     }
 
     /// What is staged, as a tree; nothing where files are in conflict.
-    fn staged_tree(&self, path: &Path, git_dir: &Path) -> Result<Option<String>, TreeError> {
+    fn staged_tree(&self, inside: &Git, git_dir: &Path) -> Result<Option<String>, TreeError> {
         let copy = Copy::of_index(git_dir)?;
         if !copy.0.exists() {
             return Ok(None);
         }
-        let git = Git::at(path).env("GIT_INDEX_FILE", copy.0.as_os_str());
+        let git = inside.clone().env("GIT_INDEX_FILE", copy.0.as_os_str());
         let said = git.said(&["write-tree"])?;
         let whole = said.how.exit_code() == 0;
         Ok(whole.then(|| String::from_utf8_lossy(&said.out).trim().to_owned()))
@@ -71,20 +71,19 @@ impl Trees {
     pub(super) fn save(
         &self,
         id: &BeadId,
+        git: &Git,
         git_dir: &Path,
         scope: Scope,
         base: &(String, String),
     ) -> Result<(String, String), TreeError> {
-        let path = self.path(id);
-        let git = Git::at(&path);
-        let (tree, _) = self.whole_tree(&path, git_dir, scope)?;
+        let (tree, _) = self.whole_tree(git, git_dir, scope)?;
         let head = git.commit("HEAD")?;
         let mut parents: Vec<String> = head.iter().cloned().collect();
-        if let Some(staged) = self.staged_tree(&path, git_dir)?
+        if let Some(staged) = self.staged_tree(git, git_dir)?
             && staged != tree
-            && Some(&staged) != head.as_ref().map(|head| tree_of(&git, head)).transpose()?.as_ref()
+            && Some(&staged) != head.as_ref().map(|head| tree_of(git, head)).transpose()?.as_ref()
         {
-            parents.push(commit_tree(&git, &staged, &parents, &format!("staged in {id}"))?);
+            parents.push(commit_tree(git, &staged, &parents, &format!("staged in {id}"))?);
         }
         let tip = git.commit(&branch(id))?;
         if let (Some(tip), Some(head)) = (tip, &head)
@@ -97,7 +96,7 @@ impl Trees {
             "saved: worktree {id}\n\nEverything that was in it before it was removed.\n\n\
              Coven-Id: {id}\nCoven-Base: {base_branch}\nCoven-Base-Commit: {base_commit}\n"
         );
-        let commit = commit_tree(&git, &tree, &parents, &message)?;
+        let commit = commit_tree(git, &tree, &parents, &message)?;
         Ok((self.keep(id, &commit)?, tree))
     }
 
