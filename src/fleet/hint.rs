@@ -179,6 +179,11 @@ fn degraded(error: Errno) {
     tracing::warn!("changes of directories are not told ({error}); they are looked for instead");
 }
 
+/// A look that took a second is followed by as many seconds without one.
+const SHARE: u32 = 20;
+/// How often the longest wait without work fits into the longest one after a slow look.
+const LONGEST: u32 = 15;
+
 /// How long to wait before looking again: short while work flows, longer and longer when not.
 pub struct Patience {
     least: Duration,
@@ -195,6 +200,14 @@ impl Patience {
     /// Work flows.
     pub fn reset(&mut self) {
         self.now = self.least;
+    }
+
+    /// The wait after a look that took so long: looking takes a twentieth of the time, however much
+    /// there is to see. What held one look up (the process was paused, the volume was away) says
+    /// nothing of the next, so there is an end to that.
+    pub fn wait_after(&mut self, took: Duration) -> Duration {
+        let longest = self.most * LONGEST;
+        self.next_wait().max(took.saturating_mul(SHARE).min(longest))
     }
 
     /// The next wait, give or take three tenths, so that many do not look at the same time.
@@ -236,6 +249,17 @@ mod tests {
         assert!(waits[7] <= ms(2600) && waits[7] >= ms(1400), "{waits:?}");
         patience.reset();
         assert!(patience.next_wait() <= ms(130));
+    }
+
+    #[test]
+    fn a_slow_look_makes_for_a_longer_wait_but_not_for_blindness() {
+        let (ms, secs) = (Duration::from_millis, Duration::from_secs);
+        let mut patience = Patience::new(ms(100), ms(2000), 7);
+        assert!(patience.wait_after(ms(1)) <= ms(130));
+        assert_eq!(patience.wait_after(ms(500)), secs(10));
+        // It was paused for minutes in the middle of a look.
+        assert_eq!(patience.wait_after(secs(600)), secs(30));
+        assert_eq!(patience.wait_after(Duration::MAX), secs(30));
     }
 
     #[test]

@@ -126,9 +126,7 @@ impl Coordinator {
         if let Err(error) = self.look(reports) {
             tracing::warn!("cannot look for results: {error}; will be tried again");
         }
-        // Looking takes a twentieth of the time at most, however many tasks wait.
-        let wait = self.patience.next_wait().max(host::since(began) * 20);
-        self.next_look = host::instant() + wait;
+        self.next_look = host::instant() + self.patience.wait_after(host::since(began));
     }
 
     pub(super) fn look(&mut self, reports: &mut dyn Reports) -> io::Result<()> {

@@ -80,10 +80,9 @@ impl Shop {
             }
             let now = host::instant();
             if dropped.swap(false, Ordering::SeqCst) || look <= now {
-                // What another machine drops rings no bell here. Looking takes a twentieth of the
-                // time at most, however many tasks there are.
+                // What another machine drops rings no bell here.
                 let soon = self.take_in(&mut intake);
-                look = soon.unwrap_or(now + patience.next_wait().max(host::since(now) * 20));
+                look = soon.unwrap_or_else(|| now + patience.wait_after(host::since(now)));
             }
             let doing: Vec<Doing> = self.running().values().map(|r| r.doing.clone()).collect();
             let nap = self.audience.tick(&doing).unwrap_or(Duration::from_secs(3600));
