@@ -187,6 +187,15 @@ impl Store {
         Ok((self, run))
     }
 
+    /// Loads a run by its journal alone, whatever its snapshot says.
+    pub fn load_by_journal_alone(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        plan: &Plan,
+    ) -> Result<(Store, Run), LoadError> {
+        Store::at(disk, root).load_without_snapshot(plan)
+    }
+
     /// Loads a run that ended before its first snapshot, or lost it: its journal has everything.
     fn load_without_snapshot(mut self, plan: &Plan) -> Result<(Store, Run), LoadError> {
         let history = self.read_journal()?;

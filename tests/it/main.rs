@@ -21,6 +21,7 @@ mod kill;
 mod nodes;
 mod nodes_fleet;
 mod pattern;
+mod repair;
 mod runtimes;
 mod sandbox;
 mod schema;
@@ -72,6 +73,7 @@ fn coded() -> Vec<Trial> {
         kill::trials(),
         nodes::trials(),
         nodes_fleet::trials(),
+        repair::trials(),
         runtimes::trials(),
         schema::trials(),
         sandbox::trials(),
