@@ -7,6 +7,7 @@
     reason = "a test stands outside the program and touches the world itself"
 )]
 
+mod bundle;
 mod case;
 mod coverage;
 mod disk;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
 /// The tests that are code rather than case files. A module offers `trials()` and is listed here.
 fn coded() -> Vec<Trial> {
     let modules = [
+        bundle::trials(),
         examples::trials(),
         examples_nodes::trials(),
         fleet::trials(),
