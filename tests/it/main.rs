@@ -15,6 +15,7 @@ mod examples;
 mod examples_nodes;
 mod fleet;
 mod fleet_faults;
+mod follow;
 mod fuzz;
 mod hostile;
 mod kill;
@@ -62,6 +63,7 @@ fn coded() -> Vec<Trial> {
         examples_nodes::trials(),
         fleet::trials(),
         fleet_faults::trials(),
+        follow::trials(),
         fuzz::trials(),
         case::checks(),
         pattern::checks(),
