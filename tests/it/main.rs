@@ -22,6 +22,7 @@ mod kill;
 mod nodes;
 mod nodes_fleet;
 mod pattern;
+mod repair;
 mod runtimes;
 mod sandbox;
 mod schema;
@@ -74,6 +75,7 @@ fn coded() -> Vec<Trial> {
         kill::trials(),
         nodes::trials(),
         nodes_fleet::trials(),
+        repair::trials(),
         runtimes::trials(),
         schema::trials(),
         sandbox::trials(),

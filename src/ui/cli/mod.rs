@@ -168,7 +168,7 @@ enum Verb {
     /// The second process of `doctor --volume`
     #[command(hide = true)]
     DoctorPeer(doctor::PeerArgs),
-    /// Check that tasks, runs and journals are whole, and change nothing
+    /// Check that tasks, runs and journals are whole; put right what can be
     Fsck(fsck::FsckArgs),
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
