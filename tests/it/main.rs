@@ -16,6 +16,7 @@ mod examples;
 mod examples_nodes;
 mod fleet;
 mod fleet_faults;
+mod follow;
 mod fuzz;
 mod hostile;
 mod kill;
@@ -65,6 +66,7 @@ fn coded() -> Vec<Trial> {
         examples_nodes::trials(),
         fleet::trials(),
         fleet_faults::trials(),
+        follow::trials(),
         fuzz::trials(),
         case::checks(),
         pattern::checks(),

@@ -251,6 +251,10 @@ fn start(args: Vec<OsString>) -> ExitCode {
             print!("{}", help::root());
             ExitCode::SUCCESS
         }
+        Err(_) if args.len() == 1 => {
+            eprint!("{}", help::root());
+            ExitCode::from(2)
+        }
         Err(error) => {
             if error.use_stderr() && args.iter().any(|arg| arg == "--json") {
                 misused(&error).tell(true);
