@@ -33,6 +33,7 @@ mod terminal;
 mod tidy;
 mod top;
 mod torture;
+mod traces;
 mod turns;
 mod twice;
 mod units;
@@ -86,6 +87,7 @@ fn coded() -> Vec<Trial> {
         top::trials(),
         tidy::trials(),
         torture::trials(),
+        traces::trials(),
         turns::trials(),
         twice::trials(),
         units::trials(),

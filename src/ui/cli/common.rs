@@ -29,6 +29,7 @@ use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::{self, Environment, Turns};
 use crate::fleet::spellbook::{self, Page};
+use crate::fleet::traces::Traces;
 use crate::fleet::{Config, Drive, Finish, Report, Site, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
@@ -703,7 +704,8 @@ pub fn drive_to_end(
 
 /// Who tells the outside about runs, as the settings say.
 pub fn notifier(around: &Surroundings) -> Arc<Notifier> {
-    Arc::new(Notifier::new(around.config.notify.clone(), around.workspace.clone()))
+    let traces = Traces::of(&around.environment);
+    Arc::new(Notifier::new(around.config.notify.clone(), around.workspace.clone(), traces))
 }
 
 /// How much is told of a run.
