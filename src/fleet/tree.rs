@@ -101,8 +101,11 @@ impl Entered {
         }
         let git = tree.git();
         let dirty = git.names(&["status", "--porcelain", "-z"]);
+        let path = shown(site.cwd(), &tree.path);
+        let cwd = shown(site.cwd(), &tree.workspace);
         record.worktree = Some(Box::new(TreeRecord {
-            path: shown(site.cwd(), &tree.path),
+            cwd: (cwd != path).then_some(cwd),
+            path,
             branch: tree.branch,
             base_branch: tree.base_branch,
             base_commit: tree.base_commit,

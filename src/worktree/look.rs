@@ -47,6 +47,12 @@ impl Found {
     pub(super) fn is_nothing(&self) -> bool {
         self.entry.is_none() && !self.is_there && self.tip.is_none()
     }
+
+    /// Its directory is gone, and nobody said that it is to be waited for.
+    pub(super) fn is_branch_alone(&self) -> bool {
+        let locked = self.entry.as_ref().is_some_and(|entry| entry.locked.is_some());
+        !self.is_there && !locked && self.tip.is_some()
+    }
 }
 
 /// What git leaves in a worktree's directory while it is at something, and what that is called.

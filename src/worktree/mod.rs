@@ -44,7 +44,7 @@ pub use record::Record;
 pub use remove::{Loss, Removed};
 pub use review::Review;
 pub use save::{Saved, Scope};
-pub use view::View;
+pub use view::{Fate, View};
 pub use wait::{Patience, Waiter};
 
 /// Where worktrees lie in a workspace.

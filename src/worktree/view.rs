@@ -5,10 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::look::Found;
-use super::{BRANCHES, Holder, Saved, TreeError, Trees, lives, short_branch};
+use super::remove::some;
+use super::{BRANCHES, Holder, Loss, Saved, TreeError, Trees, lives, short_branch};
 use crate::git::repo::{self, git_dir};
 use crate::git::{Git, Lock};
 use crate::ids::BeadId;
+use crate::time::Time;
 
 /// One bead's worktree, as far as it is there.
 #[derive(Clone, Debug)]
@@ -34,6 +36,51 @@ pub struct View {
     pub problem: Option<(String, String)>,
     /// Refs of what was saved under its id.
     pub saved: Vec<Saved>,
+    /// When it was made or last committed to, whichever is later.
+    pub touched_at: Option<Time>,
+    /// What there is in it beside commits of its base; nothing where it cannot be looked into.
+    pub loss: Option<Loss>,
+    /// Ignored files, which go with it.
+    pub ignored: Vec<String>,
+}
+
+/// What becomes of a worktree without force, and why, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Goes(String),
+    Stays(String),
+}
+
+impl View {
+    /// Whether it can go. `remove` has the same rules, and lets some of those go that have a
+    /// problem.
+    pub fn fate(&self) -> Fate {
+        let loss = match (&self.problem, &self.loss) {
+            (Some((problem, _)), _) => return Fate::Stays(problem.clone()),
+            (None, None) => return Fate::Stays("it cannot be looked into".into()),
+            (None, Some(loss)) => loss,
+        };
+        if let Some(holder) = self.holder.as_ref().filter(|_| self.holder_lives) {
+            return Fate::Stays(format!("{holder} works there"));
+        }
+        if !loss.nested.is_empty() {
+            let nested = some(&loss.nested);
+            return Fate::Stays(format!("it has repositories of its own in it: {nested}"));
+        }
+        if !loss.is_none() {
+            return Fate::Stays(format!("it has {}", loss.tell()));
+        }
+        let base = &loss.base;
+        Fate::Goes(match self.is_empty() {
+            true => "nothing was done in it".into(),
+            false => format!("everything in it is in `{base}`"),
+        })
+    }
+
+    /// Nothing was done in it yet.
+    pub fn is_empty(&self) -> bool {
+        self.merged && self.head == self.base_commit
+    }
 }
 
 impl Trees {
@@ -78,7 +125,7 @@ impl Trees {
         let problem = match self.verified(id, &found) {
             Ok(_) => None,
             // A branch alone is no problem: the directory is made again when it is needed.
-            Err(_) if found.entry.is_none() && !found.is_there => None,
+            Err(_) if found.is_branch_alone() => None,
             Err(error) => Some((error.to_string(), error.cure().unwrap_or_default())),
         };
         // One that is damaged is told whenever somebody wants to take the worktree.
@@ -116,6 +163,9 @@ impl Trees {
             holder_lives: false,
             problem: None,
             saved: Vec::new(),
+            touched_at: None,
+            loss: None,
+            ignored: Vec::new(),
         }
     }
 
@@ -136,6 +186,12 @@ impl Trees {
                 view.ahead = counts.next().flatten();
             }
         }
+        if let Some(tip) = &found.tip {
+            let seconds = git.text(&["log", "-1", "--format=%ct", tip])?;
+            let made = found.record.as_ref().map(|record| record.created_at);
+            let committed = seconds.parse::<i64>().ok().map(|seconds| Time(seconds * 1000));
+            view.touched_at = committed.max(made);
+        }
         let inside = Git::at(&view.path);
         let whole = found.entry.is_some() && found.is_there;
         let git_dir = if whole { git_dir(&inside).ok() } else { None };
@@ -143,7 +199,8 @@ impl Trees {
         // What cannot be looked into has a problem, which is told.
         if let Ok(loss) = loss {
             view.merged = loss.is_none();
-            view.dirty = loss.dirty;
+            (view.dirty, view.ignored) = (loss.dirty.clone(), loss.ignored.clone());
+            view.loss = Some(loss);
         }
         Ok(())
     }

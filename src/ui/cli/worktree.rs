@@ -122,7 +122,8 @@ pub fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
     }
 }
 
-fn refused(error: &TreeError) -> Failure {
+/// What a worktree was refused for, and how to go on.
+pub fn refused(error: &TreeError) -> Failure {
     let failure = Failure::new(error.exit_code(), error);
     match error.cure() {
         Some(cure) => failure.hint(cure),
@@ -186,7 +187,7 @@ fn row(view: &View) -> Vec<String> {
 fn state(view: &View) -> &'static str {
     match view {
         View { problem: Some(_), .. } => "stuck",
-        View { merged: true, head, base_commit, .. } if head == base_commit => "empty",
+        view if view.is_empty() => "empty",
         View { merged: true, .. } => "merged",
         View { is_there: false, .. } => "branch",
         _ => "open",
