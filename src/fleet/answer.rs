@@ -15,6 +15,7 @@ use crate::queue::TaskId;
 use crate::workflow::path_fault;
 use crate::workflow::problem::nearest;
 use crate::workflow::settings::agent_fault;
+use crate::worktree::After;
 
 /// How much of an answer is handed on: the end, where the result is. Half of what an argument
 /// takes, so that the task it is part of still fits into one.
@@ -40,6 +41,8 @@ pub struct Done<'a> {
     /// The directory it was done in, where that is not the workspace: files are looked for there
     /// first, and an inbox there is only a directory.
     pub apart: Option<&'a str>,
+    /// Where it left the branch of its bead.
+    pub left: Option<&'a str>,
 }
 
 /// A task to be put out because of an answer.
@@ -189,11 +192,13 @@ impl Making<'_> {
         let (depth, after) = (task.depth + 1, Some(id.clone()));
         let made = made.map(|made| {
             // What follows goes on where this ended, unless it is for something else.
-            let (bead, isolation) = match made.bead {
-                None => (task.bead.clone(), made.isolation.or(task.isolation)),
-                own => (own, made.isolation),
+            let left = self.done.left.map(|commit| (commit.to_owned(), format!("task {id}")));
+            let left = left.map(|(commit, step)| After { commit, step });
+            let (bead, isolation, left) = match made.bead {
+                None => (task.bead.clone(), made.isolation.or(task.isolation), left),
+                own => (own, made.isolation, None),
             };
-            FreeTask { depth, after, bead, isolation, ..made }
+            FreeTask { depth, after, bead, isolation, left, ..made }
         });
         match made.and_then(|made| made.check(self.config, agent).map(|()| made)) {
             Ok(task) => {
@@ -313,7 +318,7 @@ mod tests {
 
     fn follow(config: &Config, task: &FreeTask, output: &str) -> FollowUps {
         let id = TaskId::new(1, 2);
-        let done = Done { task, id: &id, agent: "engineer", apart: None };
+        let done = Done { task, id: &id, agent: "engineer", apart: None, left: None };
         follow_ups(output, done, config, &files)
     }
 
@@ -375,7 +380,7 @@ mod tests {
         assert_eq!((qa.agent.as_str(), qa.task.next.as_slice()), ("qa", &["architect".into()][..]));
         assert_eq!(qa.task.text, "# T\n\nFix it.\n\n## Answer of `engineer`\n\nI fixed it.\n");
         let id = TaskId::new(5, 6);
-        let done = Done { task: &qa.task, id: &id, agent: "qa", apart: None };
+        let done = Done { task: &qa.task, id: &id, agent: "qa", apart: None, left: None };
         let made = follow_ups("It works.", done, &config, &files);
         let [last] = made.tasks.as_slice() else { panic!("{made:?}") };
         assert_eq!(last.task.text, "# T\n\nFix it.\n\n## Answer of `qa`\n\nIt works.\n");

@@ -20,6 +20,7 @@ use crate::workflow::plan::Isolation;
 use crate::workflow::problem::nearest;
 use crate::workflow::settings::agent_fault;
 use crate::workflow::{Configured, Problem, path_fault};
+use crate::worktree::After;
 
 /// The schema of every task.
 pub const SCHEMA: &str = "task/v1";
@@ -51,6 +52,8 @@ pub struct FreeTask {
     pub after: Option<TaskId>,
     /// What the first task of its chain said, where its own text is made of that.
     pub origin: Option<String>,
+    /// Where the task it follows from left the branch of its bead.
+    pub left: Option<After>,
 }
 
 impl FreeTask {
@@ -172,6 +175,7 @@ impl FreeTask {
         put("spell", json!(self.spell));
         put("bead", json!(self.bead));
         put("isolation", json!(self.isolation));
+        put("left", json!(self.left));
         put("next", json!(self.next));
         put("depth", json!(self.depth));
         put("source", json!(self.source));
@@ -217,6 +221,10 @@ impl FreeTask {
                 Some(word) => {
                     serde_json::from_value(word.clone()).map_err(|_| wrong("isolation"))?
                 }
+            },
+            left: match document.get("left") {
+                None => None,
+                Some(left) => serde_json::from_value(left.clone()).map_err(|_| wrong("left"))?,
             },
             next: serde_json::from_value(next).map_err(|_| wrong("next"))?,
             depth: u32::try_from(number("depth")?.unwrap_or(0)).map_err(|_| wrong("depth"))?,
@@ -362,6 +370,7 @@ mod tests {
             spell: Some("s".into()),
             bead: Some(json!({ "id": "b" })),
             isolation: Some(Isolation::Workspace),
+            left: Some(After { commit: "c".into(), step: "s".into() }),
             next: vec!["qa".into()],
             depth: 2,
             source: Some("fix login.task".into()),

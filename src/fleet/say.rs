@@ -73,7 +73,13 @@ impl FreeTask {
             (Some(_), Isolation::Worktree) => {
                 let id = bead["id"].as_str().unwrap_or_default().to_owned();
                 let (base, wait) = (config.base_branch.clone(), config.tree_wait);
-                Some(TreeWork { id, base, wait_ms: Some(wait.as_millis() as u64) })
+                Some(TreeWork {
+                    id,
+                    base,
+                    wait_ms: Some(wait.as_millis() as u64),
+                    after: self.left.iter().cloned().collect(),
+                    push: config.tree_push,
+                })
             }
             _ => None,
         };

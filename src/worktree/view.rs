@@ -24,6 +24,8 @@ pub struct View {
     pub head: Option<String>,
     /// Whether its directory is there.
     pub is_there: bool,
+    /// Its branch is all there is, and nobody said that more will come back.
+    pub branch_alone: bool,
     /// How many commits it has that the base has not, and the other way round.
     pub ahead: Option<u64>,
     pub behind: Option<u64>,
@@ -56,9 +58,10 @@ impl View {
     /// problem.
     pub fn fate(&self) -> Fate {
         let loss = match (&self.problem, &self.loss) {
-            (Some((problem, _)), _) => return Fate::Stays(problem.clone()),
-            (None, None) => return Fate::Stays("it cannot be looked into".into()),
-            (None, Some(loss)) => loss,
+            // What is lost with a directory is lost already.
+            (Some((problem, _)), _) if !self.branch_alone => return Fate::Stays(problem.clone()),
+            (_, None) => return Fate::Stays("it cannot be looked into".into()),
+            (_, Some(loss)) => loss,
         };
         if let Some(holder) = self.holder.as_ref().filter(|_| self.holder_lives) {
             return Fate::Stays(format!("{holder} works there"));
@@ -125,7 +128,7 @@ impl Trees {
         let problem = match self.verified(id, &found) {
             Ok(_) => None,
             // A branch alone is no problem: the directory is made again when it is needed.
-            Err(_) if found.is_branch_alone() => None,
+            Err(_) if found.entry.is_none() && !found.is_there => None,
             Err(error) => Some((error.to_string(), error.cure().unwrap_or_default())),
         };
         // One that is damaged is told whenever somebody wants to take the worktree.
@@ -135,6 +138,7 @@ impl Trees {
             base_commit: base.map(|(_, commit)| commit),
             head: found.tip.clone(),
             is_there: found.is_there,
+            branch_alone: found.is_branch_alone(),
             holder_lives: holder.as_ref().is_some_and(lives),
             holder,
             problem,
@@ -155,6 +159,7 @@ impl Trees {
             base_commit: None,
             head: None,
             is_there: self.path(id).is_dir(),
+            branch_alone: false,
             ahead: None,
             behind: None,
             dirty: Vec::new(),

@@ -8,6 +8,7 @@
 )]
 
 mod case;
+mod clones;
 mod coverage;
 mod disk;
 mod doctor;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
 /// The tests that are code rather than case files. A module offers `trials()` and is listed here.
 fn coded() -> Vec<Trial> {
     let modules = [
+        clones::trials(),
         examples::trials(),
         examples_nodes::trials(),
         fleet::trials(),

@@ -46,7 +46,7 @@ pub struct AddArgs {
     /// The bead: its id, or its file
     #[arg(value_name = "ID|FILE")]
     pub bead: String,
-    /// The branch to begin at [default: the remote's default branch, else the current one]
+    /// The branch to begin at [default: the one that is checked out]
     #[arg(long, value_name = "BRANCH")]
     pub base: Option<String>,
 }
@@ -244,6 +244,7 @@ fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failu
         Way::Made => "made",
         Way::Reused => "reused",
         Way::Remade => "remade",
+        Way::Fetched => "fetched",
     };
     if around.common.json {
         let body = json!({
