@@ -1,8 +1,8 @@
 //! Capture: what a child printed, kept within a limit, with the whole of it in files.
 //!
 //! A stream passes once: raw into the tee, masked into memory up to the mode's limit, and masked
-//! into the log once that limit is passed, or from the beginning for those who follow it. Whatever
-//! a child prints, memory stays bounded.
+//! into the log: once that limit is passed, from the beginning, or after a moment as a draft for
+//! those who follow it. Whatever a child prints, memory stays bounded.
 //!
 //! **Invariant:** nothing unmasked reaches the head, the tail or the log; only the tee, which is
 //! the user's own file, and whoever listens at the tap get the bytes as they came.
@@ -11,6 +11,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::mask::{Mask, Masker};
 use super::tail::Tail;
@@ -20,6 +23,10 @@ pub const TEXT_BYTES: usize = 8192;
 pub const LINES: usize = 10_000;
 pub const LINES_BYTES: usize = 8 << 20;
 pub const JSON_BYTES: usize = 1 << 20;
+
+/// How long a stream may lie in memory alone before those who follow its log see it. Most children
+/// have ended by then, and cost no file.
+const UNSEEN: Duration = Duration::from_millis(100);
 
 /// How much of a stream is kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +43,16 @@ pub enum Mode {
     Tail,
 }
 
+/// When the log gets the stream.
+enum Logging {
+    /// Once memory does not hold it.
+    AtLimit,
+    /// A moment after it began, or as it comes from then on; as a draft, until memory is full.
+    Soon(Option<Instant>),
+    /// As it comes.
+    Live(Option<Arc<Draft>>),
+}
+
 type Tap = Box<dyn FnMut(&[u8])>;
 
 /// Takes in one stream.
@@ -48,8 +65,7 @@ pub struct Capture {
     tap: Option<Tap>,
     whole: Option<Whole>,
     log: Log,
-    /// The log gets the stream as it comes, not only once memory is full.
-    live: bool,
+    logging: Logging,
     head: Vec<u8>,
     /// What is parsed as JSON: a mask could break its syntax, so values are masked afterwards.
     raw: Vec<u8>,
@@ -70,7 +86,7 @@ impl Capture {
             tap: None,
             whole: None,
             log: Log::Nowhere,
-            live: false,
+            logging: Logging::AtLimit,
             head: Vec::new(),
             raw: Vec::new(),
             newlines: 0,
@@ -113,9 +129,40 @@ impl Capture {
     }
 
     /// Lets the log have the stream as it comes, for those who follow it.
-    pub fn live(mut self, live: bool) -> Capture {
-        self.live = live;
+    pub fn live(mut self) -> Capture {
+        self.logging = Logging::Live(None);
         self
+    }
+
+    /// Lets the log have the stream soon after it came, for those who follow it, and takes the log
+    /// away in the end if memory holds everything.
+    pub fn soon(mut self) -> Capture {
+        self.logging = Logging::Soon(None);
+        self
+    }
+
+    /// When [`Capture::catch_up`] has something to do.
+    pub fn due(&self) -> Option<Instant> {
+        match self.logging {
+            Logging::Soon(due) if !self.truncated => due,
+            _ => None,
+        }
+    }
+
+    /// Begins a draft, if it is time for it.
+    pub fn catch_up(&mut self) {
+        if self.due().is_none_or(|due| Instant::now() < due) {
+            return;
+        }
+        // It is for onlookers alone: that it cannot be written is no reason to fail a step.
+        self.logging = match self.log.write(&self.head) {
+            Ok(()) => Logging::Live(Some(Arc::new(Draft::at(self.log.path())))),
+            Err(_) => {
+                drop(Draft::at(self.log.path()));
+                self.log.close();
+                Logging::AtLimit
+            }
+        };
     }
 
     /// Takes the next bytes. An error of a file is kept for [`Capture::finish`], since the child
@@ -172,6 +219,10 @@ impl Capture {
             total_bytes: self.total_bytes,
             tail: self.tail.lines(),
             logged: matches!(self.log, Log::Open(..)),
+            draft: match self.logging {
+                Logging::Live(draft) => draft,
+                _ => None,
+            },
         })
     }
 
@@ -184,7 +235,7 @@ impl Capture {
             self.whole = None;
             self.error.get_or_insert(unkept(&path, &error));
         }
-        let logs_all = self.live || self.mode == Mode::Tail || self.truncated;
+        let logs_all = self.is_live() || self.mode == Mode::Tail || self.truncated;
         if logs_all && !masked.is_empty() {
             self.write_log(masked);
         }
@@ -192,14 +243,26 @@ impl Capture {
             return;
         }
         self.head.extend_from_slice(masked);
+        if let Logging::Soon(due @ None) = &mut self.logging
+            && !masked.is_empty()
+        {
+            *due = Some(Instant::now() + UNSEEN);
+        }
         let Some(limit) = self.passed_limit(masked) else { return };
         self.truncated = true;
-        if !self.live {
+        if !self.is_live() {
             let head = std::mem::take(&mut self.head);
             self.write_log(&head);
             self.head = head;
         }
+        if let Logging::Live(Some(draft)) = &self.logging {
+            draft.keep();
+        }
         cut(&mut self.head, limit);
+    }
+
+    fn is_live(&self) -> bool {
+        matches!(self.logging, Logging::Live(_))
     }
 
     /// Where the head has to be cut, if it has passed its limit with these last bytes.
@@ -231,6 +294,14 @@ impl Capture {
 
     fn write_log(&mut self, masked: &[u8]) {
         if let Err(error) = self.log.write(masked) {
+            if !self.truncated
+                && let Logging::Live(Some(_)) = self.logging
+            {
+                // The draft goes; memory has what it had.
+                self.log.close();
+                self.logging = Logging::AtLimit;
+                return;
+            }
             let path = self.log.path();
             self.fail(|| format!("cannot write the log `{}`", path.display()), error);
             self.log = Log::Nowhere;
@@ -263,8 +334,9 @@ pub struct Captured {
     pub total_bytes: u64,
     /// The last lines, masked, each cut.
     pub tail: Vec<String>,
-    /// True if the whole stream is in the log.
+    /// True if the whole stream is in the log, if only as a draft.
     pub logged: bool,
+    draft: Option<Arc<Draft>>,
 }
 
 impl Captured {
@@ -280,10 +352,42 @@ impl Captured {
 
     /// Keeps the head in a log after all, unless the log already has everything.
     pub fn write_log(&self, path: &Path) -> io::Result<()> {
+        self.keep_draft();
         if self.logged {
             return Ok(());
         }
         create(path)?.write_all(&self.head)
+    }
+
+    /// Lets a draft be the log: nothing else will have what is in it.
+    pub fn keep_draft(&self) {
+        self.draft.iter().for_each(|draft| draft.keep());
+    }
+}
+
+/// A log for those who follow it. It is taken away with the last who may want it, unless it is to
+/// be kept.
+#[derive(Debug)]
+struct Draft {
+    path: PathBuf,
+    is_kept: AtomicBool,
+}
+
+impl Draft {
+    fn at(path: PathBuf) -> Draft {
+        Draft { path, is_kept: AtomicBool::new(false) }
+    }
+
+    fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.is_kept.load(Ordering::Relaxed) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -310,6 +414,13 @@ impl Log {
         match self {
             Log::Open(_, file) => file.write_all(bytes),
             _ => Ok(()),
+        }
+    }
+
+    /// As if nothing had been written yet.
+    fn close(&mut self) {
+        if let Log::Open(path, _) = self {
+            *self = Log::Unopened(std::mem::take(path), false);
         }
     }
 
@@ -532,6 +643,54 @@ mod tests {
         let mut capture = Capture::new(Mode::Text, mask()).tee(full, "full");
         capture.push(b"x");
         assert_eq!(capture.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+
+    /// A capture whose draft is due at once.
+    fn drafted(mode: Mode, path: &Path, bytes: &[u8]) -> Capture {
+        let mut capture = Capture::new(mode, mask()).log(path.to_owned()).soon();
+        capture.push(bytes);
+        assert!(!path.exists() && capture.due().is_some(), "not yet");
+        capture.logging = Logging::Soon(Some(Instant::now()));
+        capture.catch_up();
+        capture
+    }
+
+    #[test]
+    fn a_draft_is_there_while_the_child_runs_and_goes_with_what_was_taken_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut capture = drafted(Mode::Text, &path, b"a s3cret\n");
+        assert_eq!((fs::read(&path).unwrap(), capture.due()), (b"a ***\n".to_vec(), None));
+        capture.push(b"more\n");
+        assert_eq!(fs::read(&path).unwrap(), b"a ***\nmore\n");
+        let captured = capture.finish().unwrap();
+        assert_eq!(captured.text(), "a ***\nmore\n");
+        assert!(path.exists(), "whoever reads it has it whole");
+        drop(captured);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_draft_stays_where_memory_is_too_small_or_somebody_wants_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut capture = drafted(Mode::Text, &path, b"first\n");
+        capture.push(&[b'x'; 9000]);
+        drop(capture.finish().unwrap());
+        assert_eq!(fs::read(&path).unwrap().len(), 9006);
+        fs::remove_file(&path).unwrap();
+        let captured = drafted(Mode::Json, &path, b"not json").finish().unwrap();
+        captured.write_log(&path).unwrap();
+        drop(captured);
+        assert_eq!(fs::read(&path).unwrap(), b"not json");
+    }
+
+    #[test]
+    fn a_draft_that_cannot_be_written_fails_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut capture = drafted(Mode::Text, &dir.path().join("no/log"), b"text");
+        capture.push(b" and more");
+        assert_eq!(capture.finish().unwrap().text(), "text and more");
     }
 
     #[test]

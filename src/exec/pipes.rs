@@ -56,6 +56,7 @@ impl<'a> Pipes<'a> {
         watch(&mut fds, stop, PollFlags::POLLIN);
         let first = fds.len();
         fds.extend(handles.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
+        let due = due.into_iter().chain(self.out.capture.due()).chain(self.err.capture.due()).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         match poll(&mut fds, left.map_or(PollTimeout::NONE, timeout)) {
             Ok(_) => {}
@@ -67,6 +68,8 @@ impl<'a> Pipes<'a> {
         let ended = fds[first..].iter().any(|fd| seen(fd).is_some());
         self.out.take(out)?;
         self.err.take(err)?;
+        self.out.capture.catch_up();
+        self.err.capture.catch_up();
         if stdin.is_some() {
             self.stdin = self.stdin.take().and_then(Feed::go_on);
         }

@@ -74,6 +74,11 @@ impl Layout {
         self.own("evidence")
     }
 
+    /// What lay where it must not and fits nowhere else.
+    pub fn lost(&self) -> PathBuf {
+        self.own("lost")
+    }
+
     pub fn tmp(&self) -> PathBuf {
         self.own("tmp")
     }

@@ -4,6 +4,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
 use super::plant::{self, Fault};
 use super::world::{Outcome, play};
 
@@ -13,6 +16,20 @@ const SEEDS: u64 = 200;
 #[expect(clippy::disallowed_methods, reason = "tests have no command line")]
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+/// The cores that this process may use.
+fn cores() -> Vec<usize> {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    let cores: Vec<_> = (0..CpuSet::count()).filter(|core| set.is_set(*core) == Ok(true)).collect();
+    if cores.is_empty() { vec![0] } else { cores }
+}
+
+/// Keeps this thread, and those that it starts, on one core: one of them goes on at a time, and
+/// waking it up elsewhere takes longer than what it does.
+fn stay_on(core: usize) {
+    let mut set = CpuSet::new();
+    let _ = set.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
 }
 
 /// Plays seeds on all cores until one of them shows what must not be.
@@ -25,8 +42,10 @@ fn play_all(
     let done = Mutex::new(Vec::new());
     let found = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(2, |count| count.get()) {
-            scope.spawn(|| {
+        for core in cores() {
+            let (seeds, done, found) = (&seeds, &done, &found);
+            scope.spawn(move || {
+                stay_on(core);
                 let dir = tempfile::tempdir().unwrap();
                 loop {
                     if stop_at && found.load(Ordering::SeqCst) > 0 {

@@ -704,7 +704,7 @@ fn submit(
     let run_root = root.join(&relative);
     let store = Store::create(disk, &run_root, &frozen, &plan, &mut run, now);
     let mut store = store.map_err(io::Error::other)?;
-    store.save(&plan, &run, now).map_err(io::Error::other)?;
+    store.hand_over(&plan, &run, now).map_err(io::Error::other)?;
     let task = RunTask { run_id: id.clone(), run_root: relative };
     let task = post::run_task(&queue.new_id(now.0 as u64), &task, "w.yaml", now);
     queue.enqueue(&[task])

@@ -15,6 +15,8 @@ const LOOKED_AT: [Duration; 5] = [Duration::from_millis(5); 5];
 
 /// Locked by whoever changes what is in the workspace.
 const CHECKOUT: &str = ".orchestrate/checkout.lock";
+/// Locked by whoever mends what is in the workspace.
+const REPAIR: &str = ".orchestrate/repair.lock";
 
 /// A held lock. The kernel lets go of it when the process ends, however it ends. Nothing, where
 /// the volume has no locks.
@@ -58,9 +60,18 @@ fn take_simulated(path: &Path) -> Result<RunLock, LockError> {
 
 /// Takes the lock of a workspace for a run that changes what is in it, or says who has it.
 pub fn take_checkout(workspace: &Path) -> Result<RunLock, LockError> {
-    let path = workspace.join(CHECKOUT);
-    std::fs::create_dir_all(path.parent().unwrap_or(workspace))?;
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    take_made(&workspace.join(CHECKOUT))
+}
+
+/// Takes the lock of a workspace for one who mends it, or says who has it.
+pub fn take_repair(workspace: &Path) -> Result<RunLock, LockError> {
+    take_made(&workspace.join(REPAIR))
+}
+
+/// Takes the lock of a file that is made if it is missing.
+fn take_made(path: &Path) -> Result<RunLock, LockError> {
+    std::fs::create_dir_all(path.parent().unwrap_or(path))?;
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
     or_none(take_file(open?))
 }
 

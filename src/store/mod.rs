@@ -187,6 +187,15 @@ impl Store {
         Ok((self, run))
     }
 
+    /// Loads a run by its journal alone, whatever its snapshot says.
+    pub fn load_by_journal_alone(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        plan: &Plan,
+    ) -> Result<(Store, Run), LoadError> {
+        Store::at(disk, root).load_without_snapshot(plan)
+    }
+
     /// Loads a run that ended before its first snapshot, or lost it: its journal has everything.
     fn load_without_snapshot(mut self, plan: &Plan) -> Result<(Store, Run), LoadError> {
         let history = self.read_journal()?;
@@ -522,6 +531,13 @@ impl Store {
         self.grown = 0;
         self.stale = false;
         Ok(())
+    }
+
+    /// Replaces the snapshot and puts the journal on the medium too, for another process to go on in
+    /// it, maybe on another machine: what that one appends must not follow half a line.
+    pub fn hand_over(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
+        self.commit(now)?;
+        self.save(plan, run, now)
     }
 
     /// Copies the snapshot aside before a step, keeping the last three copies.

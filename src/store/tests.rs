@@ -374,6 +374,23 @@ fn what_an_owner_writes_after_it_lost_the_run_counts_for_nothing() {
     assert_eq!(state(&loaded), state(&run));
 }
 
+/// Whoever takes a run over appends to its journal: no power cut may take back half of what is
+/// there by then.
+#[test]
+fn what_is_handed_over_is_on_the_medium_whole() {
+    for seed in 0..50 {
+        let mut world = World::new(Planted::Nothing);
+        let root = Path::new("run");
+        let (mut store, run) = world.begin().unwrap();
+        let now = world.now();
+        store.hand_over(&world.plan, &run, now).unwrap();
+        let journal = world.disk.read(&root.join(JOURNAL)).unwrap();
+        world.disk.restart(seed);
+        assert_eq!(world.disk.read(&root.join(JOURNAL)).unwrap(), journal, "seed {seed}");
+        Store::load(world.faulty(), root, &world.plan).unwrap();
+    }
+}
+
 /// The state that people see stays that of the run's owner.
 #[test]
 fn an_owner_that_lost_the_run_does_not_replace_its_state() {

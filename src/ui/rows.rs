@@ -127,7 +127,8 @@ fn notes(step: &StepView) -> Vec<String> {
     notes.extend(step.task.as_ref().map(|task| place(&task.task, &task.agent, &task.place)));
     notes.extend(step.usage.as_ref().map(|spent| board::words(&spent.usage)));
     notes.extend(step.error.clone());
-    notes.extend(step.last_line.as_ref().map(|line| format!("says: {line}")));
+    let said = if step.error.is_some() { "said" } else { "says" };
+    notes.extend(step.last_line.as_ref().map(|line| format!("{said}: {line}")));
     notes
 }
 

@@ -246,7 +246,7 @@ fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
 
 /// A child's line, cut to what is worth a look, without what could move the cursor or change
 /// colours. Of a line that was written over itself, the last state is shown.
-fn excerpt(line: &str) -> String {
+pub fn excerpt(line: &str) -> String {
     const SHOWN: usize = 200;
     let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
     let clean = last.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c });

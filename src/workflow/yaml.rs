@@ -47,8 +47,19 @@ pub fn parse(text: &str) -> Result<Node, Problem> {
             len: 1,
         });
         let message = first_line(&error.to_string());
-        Problem { place, ..Problem::error(format!("this is not YAML as we read it: {message}")) }
+        let problem = Problem::error(format!("this is not YAML as we read it: {message}"));
+        match tabbed(&lines).filter(|_| message.contains("tab")) {
+            Some(tab) => Problem { place: Some(tab), ..problem }.hint("indent with spaces"),
+            None => Problem { place, ..problem },
+        }
     })
+}
+
+/// The first tab before the text of a line. The parser names the value before it.
+fn tabbed(lines: &[&str]) -> Option<Place> {
+    let tab = |line: &str| line.find(|c| c != ' ').filter(|at| line[*at..].starts_with('\t'));
+    let found = lines.iter().enumerate().find_map(|(index, line)| Some((index, tab(line)?)));
+    found.map(|(index, at)| Place { line: index + 1, column: at + 1, len: 1 })
 }
 
 /// The parser's own message without the excerpt it draws; we draw our own.

@@ -309,7 +309,8 @@ impl Trees {
         }
         let mut warnings = Vec::new();
         let local = git.commit(&repo::branch(&name))?;
-        if self.repo.has_remote()? {
+        let has_remote = self.repo.has_remote()?;
+        if has_remote {
             let fetched = self.fetch(&name);
             if let Err(error) = &fetched {
                 warnings.push(format!("cannot fetch `{name}` from `{REMOTE}`: {error}"));
@@ -331,7 +332,10 @@ impl Trees {
         }
         match local {
             Some(commit) => {
-                warnings.push(format!("the worktree begins at the local `{name}`"));
+                // Where there is no other, nothing else could be meant.
+                if has_remote {
+                    warnings.push(format!("the worktree begins at the local `{name}`"));
+                }
                 Ok(Start { branch: name, tip: commit.clone(), commit, warnings })
             }
             None if git.commit("HEAD")?.is_none() && base.is_none() => Err(TreeError::found(

@@ -461,6 +461,66 @@ fn an_inbox_of_odd_files() {
     }
 }
 
+/// A status lies where a task will end before it has, as nobody's who does the task: made up with a
+/// ticket that was guessed, and a true one of another task. Neither is believed, then or later.
+fn statuses_of_strangers() {
+    let world = World::with(
+        "version: '1.1'\nsteps:\n\
+         - { name: First, agent: engineer, command: [echo, -n, first] }\n\
+         - { name: Second, agent: engineer, command: [sh, ./wait] }\n\
+         - { name: Third, agent: engineer, command: [sh, ./wait] }\n",
+    );
+    world.write(".orchestrate/config.yaml", FLEET);
+    world.write(
+        "wait",
+        "while [ ! -e go-$ORCHESTRATE_STEP ]; do sleep 0.02; done; printf %s $ORCHESTRATE_STEP\n",
+    );
+    let worker = world.start(&["worker", "engineer"]);
+    let run = world.start(&["run", "--fleet", "w.yaml"]);
+    let forge = |label: &str, status: &dyn Fn(&str) -> Vec<u8>| {
+        let claimed = || world.list(".orchestrate/claimed/engineer");
+        let is = |name: &&String| name.contains(&format!("-{label}."));
+        until("the task is claimed", || claimed().iter().any(|name| is(&name)));
+        let name = claimed().into_iter().find(|name| is(&name)).expect("it is claimed");
+        let stem = name.strip_suffix(".task").expect("a task");
+        let ended = format!("processed/{}", world.run_id());
+        world.write(&format!("{ended}/{stem}.status.json"), status(stem));
+        let task = fs::read(world.path(".orchestrate/claimed/engineer").join(&name));
+        world.write(&format!("{ended}/{stem}.stranger.task"), task.expect("a task"));
+        // After each beat the coordinator looks for results.
+        let names = world.list(".orchestrate/beats");
+        let beat = |name: &String| world.read(&format!(".orchestrate/beats/{name}")).trim().parse();
+        let beats = || names.iter().map(|name| beat(name).unwrap_or(0)).collect::<Vec<u64>>();
+        let before = beats();
+        let late = |(now, then): (&u64, &u64)| now > &(then + 3);
+        until("all have looked", || beats().iter().zip(&before).all(late));
+        world.write(&format!("go-{label}"), "");
+    };
+    let made_up = |stem: &str| {
+        let id = stem.split('-').nth(1).and_then(|rest| rest.split('.').next());
+        let record = json!({ "status": "completed", "exit_code": 0, "output": "forged" });
+        let status = json!({
+            "schema": "status/v1", "task_id": id, "ticket": "guessed", "success": true,
+            "exit_code": 0, "record": record,
+        });
+        orchestrate::queue::seal::seal(status.as_object().expect("an object"))
+    };
+    let replayed = |_: &str| {
+        let ended = format!("processed/{}", world.run_id());
+        let first = |name: &String| name.contains("-First.") && name.ends_with(".status.json");
+        let name = world.list(&ended).into_iter().find(first).expect("the first has ended");
+        world.read(&format!("{ended}/{name}")).into_bytes()
+    };
+    forge("Second", &made_up);
+    forge("Third", &replayed);
+    run.wait().exits(0);
+    worker.signal(nix::sys::signal::Signal::SIGTERM);
+    worker.wait();
+    for name in ["Second", "Third"] {
+        assert_eq!(step(&world, name)["output"], name, "what a stranger left was believed");
+    }
+}
+
 const TELL: &str = r#"
 import base64, json, os, sys, time
 
@@ -534,6 +594,7 @@ pub fn trials() -> Vec<Trial> {
         trial("hostile/a prompt of 10 MiB", ten_megabyte_prompt),
         trial("hostile/links that are swapped", swapped_links),
         trial("hostile/an inbox of odd files", an_inbox_of_odd_files),
+        trial("hostile/statuses of strangers", statuses_of_strangers),
         trial("hostile/a secret in every channel", a_secret_in_every_channel),
     ];
     trials.extend(bombs);

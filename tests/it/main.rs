@@ -16,12 +16,14 @@ mod examples;
 mod examples_nodes;
 mod fleet;
 mod fleet_faults;
+mod follow;
 mod fuzz;
 mod hostile;
 mod kill;
 mod nodes;
 mod nodes_fleet;
 mod pattern;
+mod repair;
 mod runtimes;
 mod sandbox;
 mod schema;
@@ -64,6 +66,7 @@ fn coded() -> Vec<Trial> {
         examples_nodes::trials(),
         fleet::trials(),
         fleet_faults::trials(),
+        follow::trials(),
         fuzz::trials(),
         case::checks(),
         pattern::checks(),
@@ -74,6 +77,7 @@ fn coded() -> Vec<Trial> {
         kill::trials(),
         nodes::trials(),
         nodes_fleet::trials(),
+        repair::trials(),
         runtimes::trials(),
         schema::trials(),
         sandbox::trials(),

@@ -8,6 +8,7 @@
 //! **Invariant:** nothing is changed. A workspace at work moves under the eyes of whoever looks,
 //! so only what is found again and again is reported.
 
+pub mod repair;
 mod runs;
 mod tree;
 

@@ -103,6 +103,11 @@ impl Looker<'_> {
             }
         };
         let Some(first) = history.entries.first() else {
+            // Begun anew after what was damaged, and nothing has happened since.
+            let begun = self.root.join(store::JOURNAL).exists();
+            if begun && state.is_some_and(|bytes| snapshot::decode(&plan, &bytes).is_ok()) {
+                return None;
+            }
             self.find(Kind::Journal, "it has no journal");
             return None;
         };

@@ -40,7 +40,9 @@ pub struct Lying {
     pub kind: Option<String>,
     /// The run that it is, or is of.
     pub run: Option<String>,
-    ticket: Option<String>,
+    pub(super) ticket: Option<String>,
+    /// Whose inbox it says that it is for.
+    agent: Option<String>,
     /// The whole status of an ended task.
     pub status: Option<Map<String, Value>>,
 }
@@ -52,6 +54,12 @@ impl Lying {
 
     pub fn is_run(&self) -> bool {
         self.kind.as_deref() == Some("run")
+    }
+
+    /// Whether it lies in the directory of its own agent, where it lies in one.
+    pub(super) fn is_at_home(&self) -> bool {
+        let dir = self.path.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+        self.has_ended() || self.agent.as_deref() == dir
     }
 
     pub fn has_ended(&self) -> bool {
@@ -260,7 +268,8 @@ impl Looker<'_> {
         }
         let text = |key: &str| Some(document.as_ref()?.get(key)?.as_str()?.to_owned());
         let (kind, run, ticket) = (text("kind"), text("run_id"), text("ticket"));
-        self.tree.add(Lying { path, task, state, kind, run, ticket, status: None });
+        let agent = text("agent");
+        self.tree.add(Lying { path, task, state, kind, run, ticket, agent, status: None });
         Ok(())
     }
 
@@ -388,7 +397,7 @@ impl Looker<'_> {
 }
 
 /// Why a status is not the one of a claim.
-fn wrong_status(
+pub(super) fn wrong_status(
     status: &Map<String, Value>,
     claim: &ClaimName,
     ticket: Option<&str>,

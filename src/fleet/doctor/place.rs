@@ -219,7 +219,10 @@ pub fn programs(config: &Config, environment: &Environment, workspace: &Path) ->
                 Err(error) => Finding::warning(
                     &title,
                     format!("{error}: a step that asks it fails"),
-                    format!("install `{program}` for this user, or use another provider"),
+                    match provider.adapter.install_hint() {
+                        Some(hint) => format!("{hint}, or use another provider"),
+                        None => format!("install `{program}` for this user"),
+                    },
                 ),
             },
         });

@@ -33,6 +33,8 @@ pub struct Look {
     pub kind: Kind,
     pub size: u64,
     pub modified: (i64, i64),
+    /// How many names the file has, here or elsewhere.
+    pub names: u64,
     identity: (u64, u64),
 }
 
@@ -83,6 +85,7 @@ fn of(known: &std::fs::Metadata) -> Look {
         kind,
         size: known.size(),
         modified: (known.mtime(), known.mtime_nsec()),
+        names: known.nlink(),
         identity: (known.dev(), known.ino()),
     }
 }

@@ -363,6 +363,11 @@ impl Intake {
             }
             (Kind::Locked(why), _) => return Ok(Ready::No(format!("it cannot be read: {why}"))),
             (Kind::File, None) => return Ok(Ready::No("it cannot be read".into())),
+            // It may be another's, which whoever dropped it could not have read.
+            (Kind::File, Some(_)) if look.names > 1 => {
+                let text = "it is a hard link: the file has another name; drop a copy of it";
+                return Ok(Ready::No(text.into()));
+            }
             (Kind::File, Some(file)) => file,
         };
         let writers = self.writers(&file);

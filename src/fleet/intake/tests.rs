@@ -485,6 +485,7 @@ fn what_is_no_task_fails_with_a_reason_and_blocks_nobody() {
     std::fs::write(&outside, "secret").unwrap();
     symlink(&outside, world.path("link.task")).unwrap();
     symlink("nowhere", world.path("dangling.task")).unwrap();
+    std::fs::hard_link(&outside, world.path("hard.task")).unwrap();
     std::fs::create_dir(world.path("dir.task")).unwrap();
     world.put("huge.task", "x".repeat(1001));
     world.put("fits.task", "y".repeat(1000));
@@ -501,6 +502,7 @@ fn what_is_no_task_fails_with_a_reason_and_blocks_nobody() {
         "bytes.task: it is not UTF-8 text (byte 2)",
         "dangling.task: it is a symbolic link",
         "dir.task: it is a directory",
+        "hard.task: it is a hard link",
         "huge.task: it is longer than 1000 bytes",
         "json.task: it is a `task/v1` document",
         "link.task: it is a symbolic link",

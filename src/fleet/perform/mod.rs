@@ -279,6 +279,10 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
         }
     };
     let (out, err) = (out.finish(), err.finish());
+    if let (Ok(out), How::Stopped) = (&out, ended.how) {
+        // No record will have it.
+        out.keep_draft();
+    }
     let tail = err.as_ref().map(|err| err.tail.as_slice()).unwrap_or_default();
     let outcome = ear.and_then(|ear| hear::outcome(ear, ended.how, tail));
     Ok((ended.how != How::Stopped).then_some(Ran { ended, out, err, outcome }))
@@ -390,8 +394,8 @@ fn mode(work: &Work) -> Mode {
 
 fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathError> {
     let mode = mode(work);
-    let mut out =
-        Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout")).live(site.live);
+    let out = Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout"));
+    let mut out = if site.live { out.live() } else { out.soon() };
     if mode == Mode::Whole {
         out = out.whole(site.root().join(output_path(work)));
     }

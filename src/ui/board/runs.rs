@@ -10,7 +10,7 @@ use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
 use super::{Board, Life, Memory, last_said, one_line};
 use crate::disk;
-use crate::engine::record::Spent;
+use crate::engine::record::{Fault, Spent};
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
 use crate::engine::{Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
 use crate::fleet::{checkout, open, run_task};
@@ -18,7 +18,7 @@ use crate::ids::{RunId, StepPath};
 use crate::queue::{Place, TurnHolder};
 use crate::store::{self, History, lock};
 use crate::time::Time;
-use crate::ui::text::log_line;
+use crate::ui::text::{excerpt, log_line};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Isolation, Step};
 use crate::worktree::Waiter;
@@ -178,6 +178,8 @@ pub enum StepShown {
     Completed,
     Failed,
     Skipped,
+    /// The run has completed without it.
+    Unreached,
 }
 
 impl StepShown {
@@ -195,6 +197,7 @@ impl StepShown {
             StepShown::Completed => "completed",
             StepShown::Failed => "failed",
             StepShown::Skipped => "skipped",
+            StepShown::Unreached => "unreached",
         }
     }
 
@@ -210,7 +213,8 @@ impl StepShown {
 
     /// Nothing more happens in this visit of the step.
     pub fn is_over(self) -> bool {
-        matches!(self, StepShown::Completed | StepShown::Failed | StepShown::Skipped)
+        use StepShown::{Completed, Failed, Skipped, Unreached};
+        matches!(self, Completed | Failed | Skipped | Unreached)
     }
 }
 
@@ -268,7 +272,7 @@ pub struct StepView {
     /// The nodes before it that have not settled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
-    /// What it printed last, while it is being executed.
+    /// What it printed last, while it is being executed or before it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_line: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -588,9 +592,11 @@ impl Walk<'_> {
         StepView {
             depth: at.loops.len(),
             name: step.name.clone(),
-            last_line: (out && state == StepShown::Running)
-                .then(|| self.said(&path, step))
-                .flatten(),
+            last_line: match state {
+                StepShown::Running if out => self.said(&path, step),
+                StepShown::Failed | StepShown::Resting => record.error.as_ref().and_then(last_of),
+                _ => None,
+            },
             step: path,
             state,
             current: (asks.is_some() || parked.is_some() || self.here.contains(at))
@@ -670,6 +676,9 @@ impl Walk<'_> {
 
     fn shown(&self, slot: &Slot, sent: bool, task: Option<&TaskView>) -> StepShown {
         match slot.state {
+            StepState::Pending | StepState::Ready if self.run.status == RunStatus::Completed => {
+                StepShown::Unreached
+            }
             StepState::Pending => StepShown::Pending,
             StepState::Ready if self.run.status != RunStatus::Running => StepShown::Pending,
             StepState::Ready => StepShown::Ready,
@@ -702,6 +711,14 @@ impl Walk<'_> {
         let glob = wait.glob.render(&scope);
         Some(one_line(&glob.unwrap_or_else(|_| wait.glob.with_holes_as("…"))))
     }
+}
+
+/// What was printed last before an error, where the error does not tell it already.
+fn last_of(error: &Fault) -> Option<String> {
+    let tail = if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
+    let line = tail.iter().rev().map(|line| excerpt(line)).find(|line| !line.trim().is_empty())?;
+    let line = line.trim().to_owned();
+    (!error.message.contains(&line)).then_some(line)
 }
 
 /// A place in a run as people are told of it: a gate by its node.

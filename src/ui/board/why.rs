@@ -16,10 +16,12 @@ pub fn why_run(detail: &RunDetail) -> String {
             let reason = run.error.as_deref().map(because).unwrap_or_default();
             format!("run {id} was cancelled{at}{reason}")
         }
-        Standing::Failed => why_failed(run, steps),
-        Standing::Blocked => {
+        Standing::Failed | Standing::Blocked => {
             let why = why_failed(run, steps);
-            format!("{why}; `orchestrate resume {id}` goes on with that step")
+            match run.error.is_none() && !run.failed_steps.is_empty() {
+                true => format!("{why}; `orchestrate resume {id}` goes on with that {}", run.unit),
+                false => why,
+            }
         }
         Standing::Damaged => why_damaged(run),
         Standing::Queued => why_queued(run),
@@ -77,9 +79,18 @@ fn why_failed(run: &RunView, steps: &[StepView]) -> String {
         return format!("run {id} {word}: {error}");
     }
     let Some(failed) = run.failed_steps.last() else { return format!("run {id} {word}") };
-    let error = steps.iter().find(|step| step.step == *failed).and_then(|s| s.error.as_deref());
-    let because = error.map(|error| format!(", because: {error}")).unwrap_or_default();
-    format!("run {id} {word} at {} `{failed}`{because}", run.unit)
+    let step = steps.iter().find(|step| step.step == *failed);
+    let because = step.and_then(fault).map(|fault| format!(", because: {fault}"));
+    format!("run {id} {word} at {} `{failed}`{}", run.unit, because.unwrap_or_default())
+}
+
+/// What is known of why a step failed: its error, and what it printed last.
+fn fault(step: &StepView) -> Option<String> {
+    let error = step.error.as_ref()?;
+    Some(match &step.last_line {
+        Some(line) => format!("{error}; it said: {line}"),
+        None => error.clone(),
+    })
 }
 
 fn why_paused(run: &RunView, steps: &[StepView]) -> String {
@@ -228,8 +239,8 @@ fn sentence(run: &RunView, step: &StepView) -> String {
         StepShown::Running => format!("{unit} `{name}` is being executed by {}{since}", who(run)),
         StepShown::Resting => {
             let until = step.until.map(Time::to_second).unwrap_or_default();
-            let error = step.error.as_deref().map(because).unwrap_or_default();
-            format!("{unit} `{name}` rests until {until} after a failure{error}")
+            let fault = fault(step).map(|fault| because(&fault)).unwrap_or_default();
+            format!("{unit} `{name}` rests until {until} after a failure{fault}")
         }
         StepShown::Asking if step.asks.is_some() => {
             let asks = step.asks.as_deref().unwrap_or_default();
@@ -244,8 +255,8 @@ fn sentence(run: &RunView, step: &StepView) -> String {
             format!("{unit} `{name}` failed, and a person is asked what follows by {}", who(run))
         }
         StepShown::Failed => {
-            let error = step.error.as_deref().map(because).unwrap_or_default();
-            format!("{unit} `{name}` failed{error}")
+            let fault = fault(step).map(|fault| because(&fault)).unwrap_or_default();
+            format!("{unit} `{name}` failed{fault}")
         }
         StepShown::Lost => format!(
             "{unit} `{name}` is on record as put out, but its task is nowhere; it is put out again \

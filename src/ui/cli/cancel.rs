@@ -294,7 +294,7 @@ fn record_end(
         recorded.map_err(|error| common::disk_failure(&error, id))?;
         crate::engine::apply(&plan, &mut run, now, &Event::Cancelled);
     }
-    store.save(&plan, &run, now).map_err(|error| common::disk_failure(&error, id))?;
+    store.hand_over(&plan, &run, now).map_err(|error| common::disk_failure(&error, id))?;
     Ok(run.status)
 }
 

@@ -318,6 +318,9 @@ pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded
 /// Reads a workflow file as text. The error is a whole message.
 pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, String> {
     let name = file.display();
+    if workflow_path(around, file).is_dir() {
+        return Err(format!("`{name}` is a directory; name the files in it: {name}/*.yaml"));
+    }
     let bytes = read_bounded(&workflow_path(around, file), around.config.input_bytes)
         .map_err(|error| format!("cannot read the workflow `{name}`: {error}"))?;
     String::from_utf8(bytes).map_err(|error| {
@@ -762,7 +765,9 @@ pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), F
         [] => Err(unknown(format!("there is no run `{name}`"))),
         several => {
             let list: Vec<_> = several.iter().take(5).map(|id| format!("`{id}`")).collect();
-            Err(unknown(format!("`{name}` could be {}", list.join(" or "))))
+            let more = if several.len() > 5 { ", or another" } else { "" };
+            let message = format!("`{name}` could be {}{more}", list.join(" or "));
+            Err(Failure::new(2, message).hint("write more of it"))
         }
     }
 }

@@ -284,7 +284,7 @@ impl Submissions {
             (root.strip_prefix(&around.workspace).unwrap_or(&root).to_owned(), loaded.file.clone())
         } else {
             let mut owned = common::create_as(around, new, &id)?;
-            let saved = owned.store.save(&owned.plan, &owned.run, SystemClock.now());
+            let saved = owned.store.hand_over(&owned.plan, &owned.run, SystemClock.now());
             saved.map_err(|error| common::disk_failure(&error, &id))?;
             let origin = owned.run.origin;
             (PathBuf::from(origin.run_root), origin.workflow_file)

@@ -178,10 +178,22 @@ fn lay_out(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// What to type to start this program: its name, where a shell finds this very one by it.
+fn name_of_this(around: &Surroundings) -> String {
+    const NAME: &str = "orchestrate";
+    let Ok(this) = std::env::current_exe() else { return NAME.to_owned() };
+    let path = around.environment.get("PATH").cloned().unwrap_or_default();
+    let mut found = std::env::split_paths(&path).map(|dir| dir.join(NAME));
+    let first = found.find(|file| file.is_file()).and_then(|file| file.canonicalize().ok());
+    match first == this.canonicalize().ok() {
+        true => NAME.to_owned(),
+        false => this.display().to_string(),
+    }
+}
+
 fn tell_what_next(around: &Surroundings, report: &Path) {
     let dir = around.workspace.display();
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate"));
-    let program = program.display();
+    let program = name_of_this(around);
     around.say(format!(
         "\nThe report, for a browser:  {}\n\n\
          What to look at next, in {dir}:\n\
@@ -193,7 +205,7 @@ fn tell_what_next(around: &Surroundings, report: &Path) {
          \x20 .orchestrate/runs/latest/state.json   every step with its result and its time\n\n\
          The same fleet again:  cd {dir} && {program} up\n\
          and beside it:         {program} submit workflow.yaml; {program} top\n\
-         Your own:              README.md, \"Your first workflow\"",
+         Your own:              {program} init DIR",
         report.display()
     ));
 }

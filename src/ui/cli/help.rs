@@ -21,6 +21,15 @@ const TOPICS: [(&str, &str, &str); 7] = [
     ("exit-codes", "what exit codes mean", include_str!("../../../docs/help/exit-codes.txt")),
 ];
 
+/// The languages in full, for those who have the program and not its source.
+const BOOKS: [(&str, &str, &str); 5] = [
+    ("steps", "the language of `steps:`", include_str!("../../../docs/steps.md")),
+    ("nodes", "the language of `nodes:`", include_str!("../../../docs/nodes.md")),
+    ("grimoires", "the language of grimoires", include_str!("../../../docs/grimoires.md")),
+    ("spells", "templates for prompts", include_str!("../../../docs/spells.md")),
+    ("offline", "the provider that needs no key", include_str!("../../../docs/offline.md")),
+];
+
 /// The verbs as people look for them. One that is in no group is shown after them.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Begin", &["init", "demo", "doctor", "help"]),
@@ -55,7 +64,7 @@ pub fn main(args: &HelpArgs, common: &Common) -> Result<u8, Failure> {
         put(&root())?;
         return Ok(0);
     };
-    if let Some((name, about, page)) = TOPICS.iter().find(|(name, _, _)| name == first) {
+    if let Some((name, about, page)) = pages().find(|(name, _, _)| name == first) {
         match common.json {
             true => put_json("help/v1", json!({ "topic": name, "about": about, "text": page }))?,
             false => put(page)?,
@@ -77,8 +86,12 @@ pub fn main(args: &HelpArgs, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
+fn pages() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> + Clone {
+    TOPICS.iter().chain(&BOOKS)
+}
+
 fn unknown(word: &str, verbs: &[String]) -> Failure {
-    let topics = TOPICS.iter().map(|(name, _, _)| *name);
+    let topics = pages().map(|(name, _, _)| *name);
     let known = verbs.iter().map(String::as_str).chain(topics.clone());
     let failure = Failure::new(2, format!("there is no help on `{word}`"));
     match nearest(word, known) {
@@ -115,8 +128,11 @@ pub fn root() -> String {
     }
     let grouped = |name: &str| GROUPS.iter().any(|(_, names)| names.contains(&name));
     group("Look after it", &mut verbs.iter().filter(|(name, _)| !grouped(name)));
-    let topics: Vec<_> = TOPICS.iter().map(|(n, about, _)| (*n, (*about).to_owned())).collect();
-    group("Concepts (orchestrate help TOPIC)", &mut topics.iter());
+    let named = |(name, about, _): &(&'static str, &'static str, &'static str)| {
+        (*name, (*about).to_owned())
+    };
+    group("Concepts (orchestrate help TOPIC)", &mut TOPICS.map(|page| named(&page)).iter());
+    group("In full (orchestrate help TOPIC)", &mut BOOKS.map(|page| named(&page)).iter());
     out += "\nFlags of a verb: orchestrate help VERB, or orchestrate VERB --help.\n\
             Flags that every verb takes: -q, -v, --json, --color, --config, --state-dir,\n\
             --log-level, --debug, --trace; --version.\n";

@@ -138,6 +138,8 @@ struct Stream {
     name: String,
     kind: &'static str,
     file: Option<File>,
+    /// The attempt that was printing into it when it was opened.
+    of: u32,
     /// The attempt whose output was taken from the state.
     told: u32,
     /// How many bytes were shown.
@@ -410,7 +412,7 @@ fn log(execution: &Execution, kind: &str) -> PathBuf {
 impl Stream {
     fn new(name: &str, kind: &'static str, tail: Option<u64>) -> Stream {
         let (name, rest) = (name.to_owned(), Vec::new());
-        Stream { name, kind, file: None, told: 0, shown: 0, rest, agent: None, tail }
+        Stream { name, kind, file: None, of: 0, told: 0, shown: 0, rest, agent: None, tail }
     }
 
     /// Opens the log that lies there now.
@@ -434,6 +436,7 @@ impl Stream {
         let mut bytes = self.read_on();
         if self.is_another(&path) {
             self.open(&path);
+            self.of = execution.attempt;
             bytes = self.readable(bytes);
             self.agent = listens.then(|| provider::Stream::new(execution.adapter));
             let more = self.read_on();
@@ -446,8 +449,8 @@ impl Stream {
             && self.told < execution.attempt
         {
             self.told = execution.attempt;
-            // A log of this attempt has all of it.
-            if !path.exists() {
+            // A log of this attempt has all of it, or a draft had, which was shown as it grew.
+            if !path.exists() && !self.had_draft(execution.attempt) {
                 bytes.extend_from_slice(kept.as_bytes());
             }
         }
@@ -469,6 +472,12 @@ impl Stream {
             let _ = file.read_to_end(&mut bytes);
         }
         bytes
+    }
+
+    /// Whether what is held open was the draft of an attempt that is over: those are removed.
+    fn had_draft(&self, attempt: u32) -> bool {
+        let held = self.file.as_ref().and_then(|file| file.metadata().ok());
+        self.of == attempt && held.is_some_and(|file| file.nlink() == 0)
     }
 
     /// Whether another file lies there now.
@@ -551,7 +560,7 @@ impl Walk<'_> {
 }
 
 /// What a record holds of the standard output.
-fn kept(record: &Record) -> Option<String> {
+pub fn kept(record: &Record) -> Option<String> {
     if let Some(output) = &record.output {
         return Some(output.clone());
     }

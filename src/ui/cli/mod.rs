@@ -169,7 +169,7 @@ enum Verb {
     /// The second process of `doctor --volume`
     #[command(hide = true)]
     DoctorPeer(doctor::PeerArgs),
-    /// Check that tasks, runs and journals are whole, and change nothing
+    /// Check that tasks, runs and journals are whole; put right what can be
     Fsck(fsck::FsckArgs),
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
@@ -248,6 +248,10 @@ fn start(args: Vec<OsString>) -> ExitCode {
         Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_all(&args) => {
             print!("{}", help::root());
             ExitCode::SUCCESS
+        }
+        Err(_) if args.len() == 1 => {
+            eprint!("{}", help::root());
+            ExitCode::from(2)
         }
         Err(error) => {
             if error.use_stderr() && args.iter().any(|arg| arg == "--json") {

@@ -177,7 +177,7 @@ pub fn set_policy(
     let recorded = store.record(now, &event);
     crate::engine::apply(plan, run, now, &event);
     recorded
-        .and_then(|()| store.save(plan, run, now))
+        .and_then(|()| store.hand_over(plan, run, now))
         .map_err(|error| common::disk_failure(&error, &run.id))
 }
 

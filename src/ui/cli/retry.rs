@@ -205,7 +205,7 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
             store.record(now, &event)?;
             crate::engine::apply(plan, run, now, &event);
         }
-        store.save(plan, run, now)
+        store.hand_over(plan, run, now)
     };
     go(run, store).map_err(|error| common::disk_failure(&error, &run.id))
 }

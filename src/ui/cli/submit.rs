@@ -116,7 +116,7 @@ pub fn put_out(around: &Surroundings, queue: &FsQueue, new: NewRun) -> Result<Ow
     let mut owned = common::create(around, new)?;
     let (id, now) = (owned.run.id.clone(), SystemClock.now());
     // What is acknowledged survives a power cut: first the run, then the task that it is.
-    let saved = owned.store.save(&owned.plan, &owned.run, now);
+    let saved = owned.store.hand_over(&owned.plan, &owned.run, now);
     saved.map_err(|error| common::disk_failure(&error, &id))?;
     let task = coordinator::task_of(queue, &owned.run);
     queue.enqueue(&[task]).map_err(|error| coordinator::cannot_put_out(&id, &error))?;

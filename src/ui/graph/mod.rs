@@ -225,6 +225,7 @@ impl From<StepShown> for State {
             StepShown::Interrupted => State::Interrupted,
             StepShown::Running | StepShown::Ended => State::Running,
             StepShown::Pending
+            | StepShown::Unreached
             | StepShown::Ready
             | StepShown::Waiting
             | StepShown::Lost

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
-use super::routes::House;
+use super::routes::{House, kept};
 use crate::engine::run::Address;
 use crate::ids::RunId;
 use crate::provider::{self, Kind};
@@ -76,6 +76,7 @@ pub fn log(house: &House, log: &Log, to: &mut impl Write) -> io::Result<()> {
             }
         }
         if !more {
+            send_short(house, log, &streams[0], to)?;
             write!(to, "event: end\ndata: over\n\n")?;
             return to.flush();
         }
@@ -125,6 +126,17 @@ fn send(
     let text = serde_json::to_string(&printed(&text)).unwrap_or_default();
     write!(to, "event: {}\ndata: {text}\n\n", stream.kind)?;
     Ok(true)
+}
+
+/// Sends all of what was printed where that is short: its log was a draft, and is gone.
+fn send_short(house: &House, log: &Log, out: &Stream, to: &mut impl Write) -> io::Result<()> {
+    let root = house.around.state_dir.join(log.id.as_str());
+    if excerpt::open(&root, &format!("logs/{}.stdout", log.name)).is_ok() || out.agent.is_some() {
+        return Ok(());
+    }
+    let Some(text) = house.board().ok().and_then(|board| kept(&board, log)) else { return Ok(()) };
+    let text = serde_json::to_string(&printed(&text)).unwrap_or_default();
+    write!(to, "event: reset-stdout\ndata: again\n\nevent: stdout\ndata: {text}\n\n")
 }
 
 /// What a file has from there on: whole lines, unless all is wanted or a line is very long.

@@ -17,6 +17,7 @@ use crate::queue::Queue;
 use crate::ui::board::{Board, Lookup};
 use crate::ui::cli::Failure;
 use crate::ui::cli::common::Surroundings;
+use crate::ui::cli::logs;
 use crate::ui::cli::show::{self, document};
 use crate::ui::cli::status::Overview;
 use crate::ui::report::excerpt::{Excerpt, Room};
@@ -404,10 +405,9 @@ impl House {
 }
 
 /// What the state of a run holds of a step's output.
-fn kept(board: &Board, log: &Log) -> Option<String> {
+pub fn kept(board: &Board, log: &Log) -> Option<String> {
     let (plan, run) = board.open(&log.id).ok()?;
-    let record = run.slot(&Address::parse(&plan, &log.name)?)?.record.as_deref()?.clone();
-    record.output.or_else(|| Some(record.lines?.join("\n")))
+    logs::kept(run.slot(&Address::parse(&plan, &log.name)?)?.record.as_deref()?)
 }
 
 fn bad(message: &str) -> No {

@@ -1,0 +1,59 @@
+//! What is told where nothing can be done by itself.
+
+use super::{Kind, Outcome, Report};
+use crate::queue::VolumeFault;
+
+/// What a person must do about something that has no safe cure.
+pub(super) fn for_people(kind: Kind) -> Option<Outcome> {
+    let told = match kind {
+        Kind::Unopened => {
+            "put the file back from a copy; without one, run the workflow again and let \
+             `orchestrate clean` remove this run"
+        }
+        Kind::EndedAgain | Kind::AttemptBack => {
+            "nothing can tell which is right: read `orchestrate events` of the run, and run it \
+             again if in doubt"
+        }
+        Kind::Unbacked => {
+            "the journal counts, but nobody can prove it: compare it with the status, and \
+             `orchestrate retry RUN --from STEP` if in doubt"
+        }
+        Kind::WrongEnd => {
+            "the journal counts: `orchestrate retry` takes the run up again if it is to go on"
+        }
+        Kind::EndedTwice => {
+            "nothing can tell which end counts: compare the statuses, and move the other file \
+             away with its own"
+        }
+        Kind::Restless => {
+            "start a worker or a coordinator, or take it out by `orchestrate queue drop`"
+        }
+        Kind::StrayTask => {
+            "it is executed for nothing: `orchestrate queue drop` takes it out, if nobody wants it"
+        }
+        Kind::NoStatus | Kind::WrongStatus => {
+            "its task is not whole either: put it back from a copy, or let `orchestrate clean` \
+             remove its batch"
+        }
+        Kind::Unsealed => {
+            "its result counts, only what it was to do is lost: put it back from a copy, or let \
+             `orchestrate clean` remove it with its run"
+        }
+        _ => return None,
+    };
+    Some(Outcome::ForPeople(told.to_owned()))
+}
+
+/// Why a queue is not named anew, if so.
+pub(super) fn unnamed(fault: &VolumeFault, report: &Report) -> Option<String> {
+    let mut living: Vec<_> = report.tree.living.iter().map(String::as_str).collect();
+    living.sort_unstable();
+    match fault {
+        VolumeFault::Foreign { .. } => Some("another version wrote it".into()),
+        _ if !living.is_empty() => Some(format!("{} may live and know it", living.join(", "))),
+        VolumeFault::Gone { trace, .. } if !trace.starts_with(".orchestrate") => {
+            Some("nothing else of the queue is there either: its volume may not be mounted".into())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,137 @@
+//! Runs: a state is rebuilt from the journal, a journal from what can be read, and a run that lost
+//! its task gets another one.
+
+use std::io;
+use std::path::Path;
+
+use super::{Cured, Finding, Kind, Outcome, Pass, State, cures};
+use crate::disk;
+use crate::engine::{Run, RunStatus};
+use crate::fleet::{open, run_task};
+use crate::ids::RunId;
+use crate::queue::Queue;
+use crate::store::lock::{self, LockError, RunLock};
+use crate::store::{self, LoadError, Store};
+use crate::time::{Clock, SystemClock};
+use crate::workflow::Plan;
+
+/// What a state is kept as that was replaced.
+const REPLACED: &str = "state.json.replaced";
+
+impl Pass<'_> {
+    /// Rebuilds the files of a run that nobody drives.
+    pub(super) fn mend_run(&self, finding: &Finding) -> Cured {
+        let root = self.mender.state_dir.join(&finding.about);
+        let _lock = match self.own(&finding.about, &root)? {
+            Ok(lock) => lock,
+            Err(refused) => return Ok(Some(refused)),
+        };
+        let plan = match self.plan(&root) {
+            Ok(plan) => plan,
+            Err(_) => return Ok(cures::for_people(Kind::Unopened)),
+        };
+        let disk = disk::machine();
+        let rebuilt = match finding.kind {
+            Kind::Journal => Store::repair(disk, &root, &plan).map(|(store, run, by)| {
+                (store, run, format!("the run was rebuilt from {by}; a damaged journal is kept"))
+            }),
+            _ => Store::load_by_journal_alone(disk, &root, &plan).map(|(store, run)| {
+                (store, run, format!("`{}` was rebuilt from the journal", store::STATE))
+            }),
+        };
+        match rebuilt {
+            Ok((mut store, run, told)) => {
+                let kept = keep_state(&root)?;
+                store.save(&plan, &run, SystemClock.now()).map_err(|error| error.source)?;
+                Ok(Some(Outcome::Mended(format!("{told}{kept}"))))
+            }
+            Err(LoadError::Disk(error)) => Err(error.source),
+            Err(LoadError::Damaged { .. }) => Ok(Some(Outcome::ForPeople(
+                "neither the journal nor a backup tells the whole run: run the workflow again, \
+                 and let `orchestrate clean` remove this run"
+                    .into(),
+            ))),
+        }
+    }
+
+    /// Puts the task of a run out that has none.
+    pub(super) fn drive_again(&self, finding: &Finding) -> Cured {
+        let Some(queue) = &self.queue else { return Ok(None) };
+        let Some(id) = RunId::parse(&finding.about) else { return Ok(None) };
+        let root = self.mender.state_dir.join(id.as_str());
+        if self.report.tree.task_of_run(id.as_str()).is_some() {
+            let told = format!("`orchestrate retry {id}` lets it go on, `cancel` ends it");
+            return Ok(Some(Outcome::ForPeople(told)));
+        }
+        let _lock = match self.own(id.as_str(), &root)? {
+            Ok(lock) => lock,
+            Err(refused) => return Ok(Some(refused)),
+        };
+        let Ok((store, run)) = self.load(&root) else {
+            return Ok(cures::for_people(Kind::Unopened));
+        };
+        // Looked for under the lock: whoever mended before us has put it out.
+        if run.status != RunStatus::Running || run_task::find(queue, &id)?.is_some() {
+            return Ok(None);
+        }
+        queue.enqueue(&[run_task::make(queue, &run, store.term())])?;
+        Ok(Some(Outcome::Mended("its task was put out again: a coordinator will drive it".into())))
+    }
+
+    /// The right to write a run's files, or who has it.
+    fn own(&self, id: &str, root: &Path) -> io::Result<Result<RunLock, Outcome>> {
+        let driver = self.report.tree.task_of_run(id).and_then(|lying| match &lying.state {
+            State::Held(claim) if self.lives(&claim.worker) => Some(claim.worker.clone()),
+            _ => None,
+        });
+        if let Some(worker) = driver {
+            let told = format!("coordinator {worker} drives the run: mend it when that is over");
+            return Ok(Err(Outcome::Refused(told)));
+        }
+        match lock::take_if_any(root) {
+            Ok(lock) => Ok(Ok(lock)),
+            Err(LockError::Held { owner }) => {
+                let told = format!("{owner} drives the run: mend it when that is over");
+                Ok(Err(Outcome::Refused(told)))
+            }
+            Err(LockError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Err(cures::for_people(Kind::Unopened)
+                    .unwrap_or(Outcome::ForPeople("its workflow is missing".into()))))
+            }
+            Err(LockError::Io(error)) => Err(error),
+        }
+    }
+
+    fn plan(&self, root: &Path) -> Result<Plan, open::OpenError> {
+        let config = open::frozen_config(root)?;
+        open::frozen_plan(self.mender.workspace, &config, root)
+    }
+
+    fn load(&self, root: &Path) -> Result<(Store, Run), open::OpenError> {
+        let (_, _, store, run) = open::open(self.mender.workspace, root)?;
+        Ok((store, run))
+    }
+}
+
+/// Keeps a copy of a state that is about to be replaced: a person may have edited it. Says where.
+fn keep_state(root: &Path) -> io::Result<String> {
+    let disk = disk::machine();
+    let bytes = match disk.read(&root.join(store::STATE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        read => read?,
+    };
+    let mut name = REPLACED.to_owned();
+    let mut number = 1;
+    loop {
+        match disk.read(&root.join(&name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            // One who mended before us and was cut off has kept it.
+            Ok(kept) if kept == bytes => return Ok(format!("; what it said is in `{name}`")),
+            Ok(_) => name = format!("{REPLACED}.{number}"),
+            Err(error) => return Err(error),
+        }
+        number += 1;
+    }
+    disk::replace(&*disk, &root.join(&name), &bytes)?;
+    Ok(format!("; what it said is in `{name}`"))
+}
