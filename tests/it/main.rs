@@ -7,6 +7,7 @@
     reason = "a test stands outside the program and touches the world itself"
 )]
 
+mod bundle;
 mod case;
 mod clones;
 mod coverage;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
 fn coded() -> Vec<Trial> {
     let modules = [
         clones::trials(),
+        bundle::trials(),
         examples::trials(),
         examples_nodes::trials(),
         fleet::trials(),
