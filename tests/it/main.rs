@@ -9,6 +9,7 @@
 
 mod bundle;
 mod case;
+mod clones;
 mod coverage;
 mod disk;
 mod doctor;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
 /// The tests that are code rather than case files. A module offers `trials()` and is listed here.
 fn coded() -> Vec<Trial> {
     let modules = [
+        clones::trials(),
         bundle::trials(),
         examples::trials(),
         examples_nodes::trials(),

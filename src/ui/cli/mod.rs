@@ -7,6 +7,7 @@
 pub(in crate::ui) mod act;
 mod cancel;
 mod clean;
+mod clean_trees;
 mod command;
 mod common;
 mod completions;
