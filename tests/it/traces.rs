@@ -14,7 +14,9 @@ const WORKFLOW: &str = r#"
 version: "1.1"
 steps:
   - { name: Ask, provider: offline, input_file: prompt.md, output_file: answer.md }
-  - { name: Flaky, command: [sh, -c, "test $ORCHESTRATE_ATTEMPT = 2"], retries: { max: 1, delay_ms: 1 } }
+  - name: Flaky
+    command: [sh, -c, "test $ORCHESTRATE_ATTEMPT = 2"]
+    retries: { max: 1, delay_ms: 1 }
   - { name: Fail, command: [sh, -c, "exit 7"] }
 "#;
 
