@@ -533,8 +533,8 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the snapshot and puts the journal on the medium too, for another process to go on in
-    /// it, maybe on another machine: what that one appends must not follow half a line.
+    /// Replaces the snapshot and puts the journal on the medium too, for another process to go on
+    /// in it, maybe on another machine: what that one appends must not follow half a line.
     pub fn hand_over(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         self.commit(now)?;
         self.save(plan, run, now)
