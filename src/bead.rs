@@ -165,6 +165,11 @@ impl Bead {
 const START: Place = Place { line: 1, column: 1, len: 1 };
 
 /// A path that is meant as a file: it has a directory in it, or an ending that files have.
+/// Whether a bead is named by its file.
+pub fn is_file(name: &str) -> bool {
+    looks_like_file(name).is_some()
+}
+
 fn looks_like_file(name: &str) -> Option<&str> {
     let endings = [".yaml", ".yml", ".md", ".markdown", ".json"];
     let file = name.contains('/') || endings.iter().any(|ending| name.ends_with(ending));

@@ -119,6 +119,9 @@ pub struct Whole {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeRecord {
     pub path: String,
+    /// What stands for the workspace in it, where that is not its top.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
     pub branch: String,
     pub base_branch: String,
     pub base_commit: String,

@@ -54,6 +54,22 @@ impl Mask {
         String::from_utf8_lossy(&self.bytes(text.as_bytes())).into_owned()
     }
 
+    /// Where secrets stand. Places may overlap.
+    pub fn places(&self, bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+        let Some(search) = &self.search else { return Vec::new() };
+        let (mut places, mut at) = (Vec::new(), 0);
+        while at < bytes.len() {
+            at = search.candidate(bytes, at);
+            if at < bytes.len()
+                && let Found::Form(length) = search.found(bytes, at, true)
+            {
+                places.push(at..at + length);
+            }
+            at += 1;
+        }
+        places
+    }
+
     /// A masker for one stream.
     pub fn masker(&self) -> Masker {
         Masker { search: self.search.clone(), held: Vec::new(), covered: 0 }

@@ -15,6 +15,7 @@ use crate::queue::TaskId;
 use crate::workflow::path_fault;
 use crate::workflow::problem::nearest;
 use crate::workflow::settings::agent_fault;
+use crate::worktree::After;
 
 /// How much of an answer is handed on: the end, where the result is. Half of what an argument
 /// takes, so that the task it is part of still fits into one.
@@ -37,6 +38,11 @@ pub struct Done<'a> {
     pub task: &'a FreeTask,
     pub id: &'a TaskId,
     pub agent: &'a str,
+    /// The directory it was done in, where that is not the workspace: files are looked for there
+    /// first, and an inbox there is only a directory.
+    pub apart: Option<&'a str>,
+    /// Where it left the branch of its bead.
+    pub left: Option<&'a str>,
 }
 
 /// A task to be put out because of an answer.
@@ -130,11 +136,15 @@ impl Making<'_> {
         }
         let title = text("title");
         match (text("file"), text("text")) {
-            (Some(file), _) if inbox_of(&file).is_some() => self.leave(&agent, file),
             (Some(file), _) => {
+                let apart = self.read_apart(&file);
+                if inbox_of(&file).is_some() && apart == Ok(None) {
+                    self.leave(&agent, file);
+                    return;
+                }
                 let read = self.read_file;
                 self.add(index, &agent, || {
-                    let task = read_task(&file, read)?;
+                    let task = read_task(&file, apart, read)?;
                     Ok(FreeTask { title: title.or(task.title.clone()), ..task })
                 });
             }
@@ -145,6 +155,14 @@ impl Making<'_> {
                 let task = self.handed_on(title);
                 self.add(index, &agent, || Ok(task));
             }
+        }
+    }
+
+    /// A file of the directory that the task was done in, where that is not the workspace.
+    fn read_apart(&self, file: &str) -> Result<Option<String>, String> {
+        match self.done.apart {
+            Some(dir) if path_fault(file).is_none() => (self.read_file)(&format!("{dir}/{file}")),
+            _ => Ok(None),
         }
     }
 
@@ -159,7 +177,6 @@ impl Making<'_> {
         FreeTask {
             text,
             title: title.or_else(|| Some(task.heading())),
-            bead: task.bead.clone(),
             priority: task.priority,
             origin: Some(origin.clone()),
             ..FreeTask::default()
@@ -173,7 +190,16 @@ impl Making<'_> {
         };
         let Done { task, id, .. } = self.done;
         let (depth, after) = (task.depth + 1, Some(id.clone()));
-        let made = made.map(|made| FreeTask { depth, after, ..made });
+        let made = made.map(|made| {
+            // What follows goes on where this ended, unless it is for something else.
+            let left = self.done.left.map(|commit| (commit.to_owned(), format!("task {id}")));
+            let left = left.map(|(commit, step)| After { commit, step });
+            let (bead, isolation, left) = match made.bead {
+                None => (task.bead.clone(), made.isolation.or(task.isolation), left),
+                own => (own, made.isolation, None),
+            };
+            FreeTask { depth, after, bead, isolation, left, ..made }
+        });
         match made.and_then(|made| made.check(self.config, agent).map(|()| made)) {
             Ok(task) => {
                 let (id, agent) = (follow_up_id(id, index), agent.to_owned());
@@ -236,11 +262,20 @@ fn inbox_of(file: &str) -> Option<&str> {
     (!name.contains('/') && name.ends_with(".task") && !name.starts_with('.')).then_some(agent)
 }
 
-fn read_task(file: &str, read: Read) -> Result<FreeTask, String> {
+/// The task in a file: of where the one before was done, else of the workspace.
+fn read_task(
+    file: &str,
+    apart: Result<Option<String>, String>,
+    read: Read,
+) -> Result<FreeTask, String> {
     if let Some(fault) = path_fault(file) {
         return Err(format!("`{file}` is refused: {fault}"));
     }
-    let text = read(file).map_err(|reason| format!("`{file}` cannot be read: {reason}"))?;
+    let text = match apart {
+        Ok(None) => read(file),
+        apart => apart,
+    };
+    let text = text.map_err(|reason| format!("`{file}` cannot be read: {reason}"))?;
     let text = text.ok_or_else(|| format!("`{file}` does not exist"))?;
     FreeTask::parse(&text).map_err(|fault| format!("`{file}` is no task: {fault}"))
 }
@@ -283,7 +318,7 @@ mod tests {
 
     fn follow(config: &Config, task: &FreeTask, output: &str) -> FollowUps {
         let id = TaskId::new(1, 2);
-        let done = Done { task, id: &id, agent: "engineer" };
+        let done = Done { task, id: &id, agent: "engineer", apart: None, left: None };
         follow_ups(output, done, config, &files)
     }
 
@@ -345,7 +380,7 @@ mod tests {
         assert_eq!((qa.agent.as_str(), qa.task.next.as_slice()), ("qa", &["architect".into()][..]));
         assert_eq!(qa.task.text, "# T\n\nFix it.\n\n## Answer of `engineer`\n\nI fixed it.\n");
         let id = TaskId::new(5, 6);
-        let done = Done { task: &qa.task, id: &id, agent: "qa" };
+        let done = Done { task: &qa.task, id: &id, agent: "qa", apart: None, left: None };
         let made = follow_ups("It works.", done, &config, &files);
         let [last] = made.tasks.as_slice() else { panic!("{made:?}") };
         assert_eq!(last.task.text, "# T\n\nFix it.\n\n## Answer of `qa`\n\nIt works.\n");

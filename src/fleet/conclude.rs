@@ -136,7 +136,7 @@ mod tests {
 
     fn concluded(dir: &Path, task: &FreeTask, record: Record) -> Concluded {
         let id = TaskId::new(1_736_951_422_123, 2);
-        let done = Done { task, id: &id, agent: "engineer" };
+        let done = Done { task, id: &id, agent: "engineer", apart: None, left: None };
         let workspace = Workspace::open(dir).unwrap();
         conclude(done, record, &dir.join("log"), &Config::built_in(), &workspace)
     }

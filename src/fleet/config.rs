@@ -213,6 +213,8 @@ pub struct Config {
     pub checks: Checks,
     /// How long is waited for a worktree that somebody else works in.
     pub tree_wait: Duration,
+    /// Whether branches of beads are pushed after each step.
+    pub tree_push: bool,
     /// Variables that providers inherit beside the usual ones.
     pub env_pass: Vec<String>,
     pub queue: QueueSettings,
@@ -252,6 +254,7 @@ impl Config {
             base_branch: None,
             checks: Checks::default(),
             tree_wait: TREE_WAIT,
+            tree_push: false,
             env_pass: Vec::new(),
             queue: QueueSettings::default(),
             notify: NotifySettings::default(),
@@ -314,6 +317,7 @@ impl Config {
         self.checks.commands = tree.checks.unwrap_or(std::mem::take(&mut self.checks.commands));
         self.checks.timeout = tree.check_timeout.unwrap_or(self.checks.timeout);
         self.tree_wait = tree.wait.unwrap_or(self.tree_wait);
+        self.tree_push = tree.push.unwrap_or(self.tree_push);
         self.contract_repair = layer.contract_repair.unwrap_or(self.contract_repair);
         self.default_provider = default_provider.unwrap_or_else(|| self.default_provider.clone());
         self.env_pass.extend(layer.env_pass.unwrap_or_default());

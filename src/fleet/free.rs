@@ -9,14 +9,18 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::config::Config;
+use crate::bead::is_file;
 use crate::digest::sha256;
+use crate::ids::BeadId;
 use crate::queue::name::label;
 use crate::queue::{Task, TaskId, TaskName};
 use crate::time::Time;
 use crate::workflow::front::{self, TaskHead};
+use crate::workflow::plan::Isolation;
 use crate::workflow::problem::nearest;
 use crate::workflow::settings::agent_fault;
-use crate::workflow::{Configured, Problem};
+use crate::workflow::{Configured, Problem, path_fault};
+use crate::worktree::After;
 
 /// The schema of every task.
 pub const SCHEMA: &str = "task/v1";
@@ -36,6 +40,8 @@ pub struct FreeTask {
     pub spell: Option<String>,
     /// An id, a file, or the work item itself.
     pub bead: Option<Value>,
+    /// Where a bead is worked on; nothing: in its worktree.
+    pub isolation: Option<Isolation>,
     /// The agents that go on with it, one after the other.
     pub next: Vec<String>,
     /// How many tasks it follows from.
@@ -46,6 +52,8 @@ pub struct FreeTask {
     pub after: Option<TaskId>,
     /// What the first task of its chain said, where its own text is made of that.
     pub origin: Option<String>,
+    /// Where the task it follows from left the branch of its bead.
+    pub left: Option<After>,
 }
 
 impl FreeTask {
@@ -63,9 +71,10 @@ impl FreeTask {
                 return Err(problems.first().map(sentence).unwrap_or_default());
             }
         };
-        let TaskHead { title, provider, model, priority, timeout, spell, bead, next } = head;
-        let plain = FreeTask::plain(parts.body)?;
-        Ok(FreeTask { title, provider, model, priority, timeout, spell, bead, next, ..plain })
+        let TaskHead { title, provider, model, priority, timeout, spell, .. } = head;
+        let TaskHead { bead, isolation, next, .. } = head;
+        let task = FreeTask { bead, isolation, next, ..FreeTask::plain(parts.body)? };
+        Ok(FreeTask { title, provider, model, priority, timeout, spell, ..task })
     }
 
     /// A task that is all text, whatever it looks like.
@@ -83,6 +92,9 @@ impl FreeTask {
             return Err(format!("`{agent}` cannot name an agent: {fault}"));
         }
         self.provider(config, agent)?;
+        if let Some(fault) = self.bead.as_ref().and_then(bead_fault) {
+            return Err(fault);
+        }
         let known = |name: &&String| config.agents().contains_key(*name) || *name == agent;
         match self.next.iter().find(|name| !known(name)) {
             None => Ok(()),
@@ -162,6 +174,8 @@ impl FreeTask {
         put("timeout_ms", json!(self.timeout.map(|timeout| timeout.as_millis() as u64)));
         put("spell", json!(self.spell));
         put("bead", json!(self.bead));
+        put("isolation", json!(self.isolation));
+        put("left", json!(self.left));
         put("next", json!(self.next));
         put("depth", json!(self.depth));
         put("source", json!(self.source));
@@ -202,6 +216,16 @@ impl FreeTask {
             timeout: number("timeout_ms")?.map(Duration::from_millis),
             spell: text("spell")?,
             bead: document.get("bead").cloned(),
+            isolation: match document.get("isolation") {
+                None => None,
+                Some(word) => {
+                    serde_json::from_value(word.clone()).map_err(|_| wrong("isolation"))?
+                }
+            },
+            left: match document.get("left") {
+                None => None,
+                Some(left) => serde_json::from_value(left.clone()).map_err(|_| wrong("left"))?,
+            },
             next: serde_json::from_value(next).map_err(|_| wrong("next"))?,
             depth: u32::try_from(number("depth")?.unwrap_or(0)).map_err(|_| wrong("depth"))?,
             source: text("source")?,
@@ -209,6 +233,17 @@ impl FreeTask {
             origin: text("origin")?,
         })
     }
+}
+
+/// Why something cannot be a work item: it is neither a file nor has it an id. Whether the file is
+/// there is for whoever does the task to see.
+fn bead_fault(bead: &Value) -> Option<String> {
+    let (id, is_file) = match bead {
+        Value::String(name) => (name.as_str(), is_file(name)),
+        item => (item["id"].as_str().unwrap_or_default(), false),
+    };
+    let fault = if is_file { path_fault(id) } else { BeadId::fault(id) };
+    fault.map(|fault| format!("`bead` is `{id}`, which cannot be one: {fault}"))
 }
 
 /// A problem as one sentence.
@@ -334,6 +369,8 @@ mod tests {
             timeout: Some(Duration::from_millis(1500)),
             spell: Some("s".into()),
             bead: Some(json!({ "id": "b" })),
+            isolation: Some(Isolation::Workspace),
+            left: Some(After { commit: "c".into(), step: "s".into() }),
             next: vec!["qa".into()],
             depth: 2,
             source: Some("fix login.task".into()),

@@ -157,6 +157,9 @@ pub fn status(claim: &Claim, record: &Record, began: Time, ended: Time) -> Map<S
         status.insert("usage".into(), json!(spent));
         status.insert("session".into(), json!(spent.session));
     }
+    if let Some(tree) = &record.worktree {
+        status.insert("worktree".into(), json!(tree));
+    }
     if let Some(error) = error {
         let reason = if record.exit_code == Some(124) { "timeout" } else { "failed" };
         let message = &error.message;

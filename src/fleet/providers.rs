@@ -92,6 +92,17 @@ pub fn is_tried(kind: Kind, version: &str) -> Option<bool> {
     Some(words.map(|word| word.trim_start_matches('v')).any(|word| word == tried))
 }
 
+/// Whether a version is older than the one whose output is known, as far as its numbers tell.
+pub fn is_older(kind: Kind, version: &str) -> bool {
+    let numbers = |text: &str| -> Option<Vec<u64>> {
+        let parts = text.trim_start_matches('v').split(['.', '-', '+']).take(3);
+        let parts: Vec<u64> = parts.map_while(|part| part.parse().ok()).collect();
+        (parts.len() > 1).then_some(parts)
+    };
+    let seen = version.split([' ', '/', '(', ')']).find_map(numbers);
+    seen.is_some_and(|seen| kind.tried().and_then(numbers).is_some_and(|tried| seen < tried))
+}
+
 /// The variable that points a provider at a server.
 pub fn base_url_variable(kind: Kind) -> Option<&'static str> {
     match kind {
@@ -219,6 +230,13 @@ mod tests {
 
     #[test]
     fn a_version_is_known_by_the_whole_of_it() {
+        for older in ["2.1.99 (Claude Code)", "v2.1.324", "claude 2.0", "2.1.324-beta.1"] {
+            assert!(is_older(Kind::Claude, older), "{older}");
+        }
+        for other in ["2.1.325 (Claude Code)", "2.2.0", "10.0.1", "no number", "7", ""] {
+            assert!(!is_older(Kind::Claude, other), "{other}");
+        }
+        assert!(!is_older(Kind::Plain, "0.0.1"));
         assert_eq!(is_tried(Kind::Claude, "2.1.325 (Claude Code)"), Some(true));
         assert_eq!(is_tried(Kind::Codex, "codex-cli 0.166.0"), Some(true));
         assert_eq!(is_tried(Kind::Codex, "codex-cli 10.166.0"), Some(false));

@@ -11,15 +11,16 @@ use serde_json::{Value, json};
 use super::ask::{self, AskError, Question};
 use super::config::{Agent, Config};
 use super::free::FreeTask;
-use super::work::{Input, Work};
+use super::work::{Input, TreeWork, Work};
+use crate::bead::{Bead, BeadError, is_file};
 use crate::digest::{sha256, uuid};
 use crate::exec::STRING_BYTES;
-use crate::ids::{Attempt, StepPath};
+use crate::ids::{Attempt, BeadId, StepPath};
 use crate::prompt::spell::{self, Found, Lost, Refusal, SystemPrompt};
 use crate::queue::TaskId;
 use crate::template::{Hole, Missing, Scope};
 use crate::workflow::Configured;
-use crate::workflow::plan::{InputMode, Param};
+use crate::workflow::plan::{InputMode, Isolation, Param};
 
 pub use crate::prompt::spell::Read;
 
@@ -41,7 +42,8 @@ impl FreeTask {
         let params: BTreeMap<String, Param> = model.into_iter().collect();
         let wants = |missing: Vec<Missing>| wants_more(&name, &missing);
         let params = ask::merge(provider, &params, &NoVariables).map_err(wants)?;
-        let prompt = self.prompt(&Told { config, agent, read, id, attempt });
+        let bead = self.work_item(read, id)?;
+        let prompt = self.prompt(&Told { config, agent, read, id, attempt, bead: &bead });
         let prompt = prompt.map_err(|refusal| refusal.to_string())?;
         let timeout = self.timeout.or(settings.timeout);
         let mut work = Work::new(StepPath::top(id.as_str()), attempt, Vec::new());
@@ -67,6 +69,20 @@ impl FreeTask {
             ));
         }
         work.stdin = (provider.input == InputMode::Stdin).then_some(Input::Text(prompt));
+        work.worktree = match (&self.bead, self.isolation.unwrap_or_default()) {
+            (Some(_), Isolation::Worktree) => {
+                let id = bead["id"].as_str().unwrap_or_default().to_owned();
+                let (base, wait) = (config.base_branch.clone(), config.tree_wait);
+                Some(TreeWork {
+                    id,
+                    base,
+                    wait_ms: Some(wait.as_millis() as u64),
+                    after: self.left.iter().cloned().collect(),
+                    push: config.tree_push,
+                })
+            }
+            _ => None,
+        };
         Ok(work)
     }
 
@@ -91,13 +107,11 @@ impl FreeTask {
         Ok(format!("{}\n\n{said}\n", system.trim_end()))
     }
 
-    /// What spells and system prompts may refer to.
-    fn variables(&self, told: &Told, settings: &Agent) -> Value {
-        let all = || told.config.agents().keys().cloned().collect();
-        let next: Vec<String> = settings.next.clone().unwrap_or_else(all);
-        let next: Vec<_> = next.iter().map(|name| format!("`{name}`")).collect();
-        let mut bead = json!({
-            "id": told.id.as_str(),
+    /// The work item that it belongs to: as its file or its line of issues has it, where it is
+    /// named and there is one, and all else by the task itself. The error is one sentence.
+    fn work_item(&self, read: Read, id: &TaskId) -> Result<Value, String> {
+        let mut item = json!({
+            "id": id.as_str(),
             "title": self.heading(),
             "body": self.text,
             "description": self.text,
@@ -105,15 +119,34 @@ impl FreeTask {
             "priority": self.priority,
             "labels": [],
         });
-        match &self.bead {
-            Some(Value::Object(given)) => {
-                for (key, value) in given {
-                    bead[key] = value.clone();
+        let known = match &self.bead {
+            None => return Ok(item),
+            Some(Value::String(name)) => match Bead::find(name, read) {
+                Ok(bead) => bead.to_json(),
+                // An id that nobody wrote down is a name for what is done here.
+                Err(BeadError::Unknown { .. })
+                    if BeadId::fault(name).is_none() && !is_file(name) =>
+                {
+                    json!({ "id": name })
                 }
-            }
-            Some(id) => bead["id"] = id.clone(),
-            None => {}
+                Err(error) => return Err(format!("its bead cannot be used: {}", told(&error))),
+            },
+            Some(given) => given.clone(),
+        };
+        let name = known["id"].as_str().unwrap_or_default();
+        BeadId::parse(name).map_err(|fault| format!("its bead cannot be used: {fault}"))?;
+        for (key, value) in known.as_object().into_iter().flatten() {
+            item[key] = value.clone();
         }
+        Ok(item)
+    }
+
+    /// What spells and system prompts may refer to.
+    fn variables(&self, told: &Told, settings: &Agent) -> Value {
+        let all = || told.config.agents().keys().cloned().collect();
+        let next: Vec<String> = settings.next.clone().unwrap_or_else(all);
+        let next: Vec<_> = next.iter().map(|name| format!("`{name}`")).collect();
+        let bead = told.bead;
         json!({
             "bead": bead,
             "task": bead,
@@ -133,6 +166,20 @@ struct Told<'a> {
     read: Read<'a>,
     id: &'a TaskId,
     attempt: Attempt,
+    bead: &'a Value,
+}
+
+/// What is wrong with a bead, in one line.
+fn told(error: &BeadError) -> String {
+    match error {
+        BeadError::Wrong { file, problems, .. } => {
+            let first = problems.first();
+            let line = first.and_then(|problem| problem.place).map_or(1, |place| place.line);
+            let message = first.map(|problem| problem.message.as_str()).unwrap_or_default();
+            format!("{file}:{line}: {message}")
+        }
+        error => error.to_string(),
+    }
 }
 
 impl Told<'_> {

@@ -45,24 +45,26 @@ pub struct Site {
     pub sandboxes: Sandboxes,
 }
 
-/// How executions wait for one another.
+/// How executions share worktrees.
 #[derive(Clone, Copy, Debug)]
 pub struct Turns {
     /// How long others wait for a sign of life of whoever executes here.
     pub lease: Duration,
     /// How long somebody else in a worktree is waited for.
     pub wait: Duration,
+    /// Branches of beads are pushed after each step.
+    pub push: bool,
 }
 
 impl Default for Turns {
     fn default() -> Turns {
-        Turns { lease: Duration::ZERO, wait: TREE_WAIT }
+        Turns { lease: Duration::ZERO, wait: TREE_WAIT, push: false }
     }
 }
 
 impl Turns {
     pub fn of(config: &Config) -> Turns {
-        Turns { lease: config.queue.lease, wait: config.tree_wait }
+        Turns { lease: config.queue.lease, wait: config.tree_wait, push: config.tree_push }
     }
 }
 

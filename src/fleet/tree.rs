@@ -23,6 +23,8 @@ pub struct Entered {
     pub tree: Worktree,
     run: Option<String>,
     hold: Hold,
+    /// Others go on with it in clones of their own.
+    push: bool,
 }
 
 /// Lets an execution into the worktree that it is to work in, once nobody else is there. The error
@@ -44,11 +46,13 @@ pub fn enter(
         let wants = Wants { run: run_id, step: &step, attempt, mark, lease: site.turns.lease };
         // What is found while somebody works there says nothing.
         let hold = wait_for(&trees, &id, &wants, tree.wait(), stop)?;
-        let created = trees.create(&id, tree.base.as_deref())?;
-        for warning in created.warnings {
+        let expects = tree.expects();
+        let followed = trees.follow(&id, &expects)?;
+        let created = trees.create_after(&id, tree.base.as_deref(), &expects)?;
+        for warning in followed.iter().chain(&created.warnings) {
             tracing::warn!("worktree `{id}`: {warning}");
         }
-        Ok(Entered { trees, tree: created.tree, run, hold })
+        Ok(Entered { trees, tree: created.tree, run, hold, push: tree.push })
     };
     match entered() {
         Err(TreeError::Stopped) => None,
@@ -84,7 +88,7 @@ impl Entered {
 
     /// Keeps what an agent did in a commit, and tells what the worktree is then.
     pub fn leave(self, site: &Site, work: &Work, record: &mut Record) {
-        let Entered { trees, tree, run, hold } = self;
+        let Entered { trees, tree, run, hold, push } = self;
         let step = work.step.to_string();
         let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt };
         let mut checkpoint = None;
@@ -99,10 +103,17 @@ impl Entered {
             fail(site, record, &error);
             return;
         }
+        // What cannot be handed on is kept here, and whoever needs it elsewhere is told.
+        if push && let Err(error) = hold.still_holds().and_then(|()| trees.push(&tree.id)) {
+            tracing::warn!("`{}` is not pushed: {error}", tree.branch);
+        }
         let git = tree.git();
         let dirty = git.names(&["status", "--porcelain", "-z"]);
+        let path = shown(site.cwd(), &tree.path);
+        let cwd = shown(site.cwd(), &tree.workspace);
         record.worktree = Some(Box::new(TreeRecord {
-            path: shown(site.cwd(), &tree.path),
+            cwd: (cwd != path).then_some(cwd),
+            path,
             branch: tree.branch,
             base_branch: tree.base_branch,
             base_commit: tree.base_commit,
@@ -155,12 +166,16 @@ pub fn merge(
     stop: &Stop,
 ) -> Option<Performed> {
     let merged = || -> Result<(BeadId, Merged), TreeError> {
-        let id = BeadId::parse(&work.id).map_err(|error| TreeError::found(error, ""))?;
+        let tree = &work.tree;
+        let id = BeadId::parse(&tree.id).map_err(|error| TreeError::found(error, ""))?;
         let trees = Trees::open(site.cwd())?;
         let name = step.to_string();
         let (run_id, attempt, lease) = (Some(run.as_str()), work.attempt, site.turns.lease);
         let wants = Wants { run: run_id, step: &name, attempt, mark: None, lease };
-        let hold = wait_for(&trees, &id, &wants, work.wait, stop)?;
+        let hold = wait_for(&trees, &id, &wants, tree.wait(), stop)?;
+        for warning in trees.bring(&id, tree.base.as_deref(), &tree.expects(), Some(&hold))? {
+            tracing::warn!("worktree `{id}`: {warning}");
+        }
         let mut env = site.about.clone();
         env.push(("ORCHESTRATE_STEP".into(), (&name).into()));
         let order = Merge {
@@ -175,7 +190,7 @@ pub fn merge(
                 logs: Some(&["stdout", "stderr"].map(|ending| site.log(step, ending))),
             },
             approval: work.approval.as_deref(),
-            wait: work.wait,
+            wait: tree.wait(),
         };
         let merged = trees.merge(&order, Some(&hold), stop, &lives)?;
         Ok((id, merged))

@@ -14,6 +14,7 @@ use crate::ids::{Attempt, StepPath};
 use crate::provider::Kind;
 use crate::workflow::plan::{CaptureMode, Checks, Require, Runtime, Until};
 use crate::workflow::sandbox::Sandbox;
+use crate::worktree::{After, Expects};
 
 /// One execution of a child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -219,11 +220,22 @@ pub struct TreeWork {
     /// How long is waited for somebody else who works there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
+    /// What was done there before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<After>,
+    /// The branch is pushed afterwards, for others to go on with.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub push: bool,
 }
 
 impl TreeWork {
     pub fn wait(&self) -> Duration {
         self.wait_ms.map_or(TREE_WAIT, Duration::from_millis)
+    }
+
+    /// What must be there before anybody goes on.
+    pub fn expects(&self) -> Expects {
+        Expects { after: self.after.clone(), shared: self.push }
     }
 }
 
@@ -233,15 +245,13 @@ pub const TREE_WAIT: Duration = Duration::from_secs(3600);
 /// A merge of what was done for a bead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeWork {
-    pub id: String,
+    pub tree: TreeWork,
     pub title: Option<String>,
     /// The digest of what a person approved.
     pub approval: Option<String>,
     /// What must succeed in the merged tree.
     pub checks: Checks,
     pub attempt: Attempt,
-    /// How long others are waited for.
-    pub wait: Duration,
 }
 
 /// A script of a language that has a runtime of its own.

@@ -100,17 +100,17 @@ impl Repo {
         self.git().is(&["config", "--get", &format!("remote.{REMOTE}.url")])
     }
 
-    /// The branch that work begins at where nobody says otherwise: the default one of the remote,
-    /// else the one that is checked out here, else `main` or `master`.
+    /// The branch that work begins at where nobody says otherwise: the one that is checked out
+    /// here, else the default one of the remote, else `main` or `master`.
     pub fn default_base(&self) -> Result<Option<String>, GitError> {
         let git = self.git();
+        if let Some(name) = symbolic(&git, "HEAD")? {
+            return Ok(name.strip_prefix("refs/heads/").map(str::to_owned));
+        }
         let of_remote = format!("refs/remotes/{REMOTE}/HEAD");
         if let Some(name) = symbolic(&git, &of_remote)? {
             let head = format!("refs/remotes/{REMOTE}/");
             return Ok(name.strip_prefix(&head).map(str::to_owned));
-        }
-        if let Some(name) = symbolic(&git, "HEAD")? {
-            return Ok(name.strip_prefix("refs/heads/").map(str::to_owned));
         }
         for name in ["main", "master"] {
             if git.commit(&branch(name))?.is_some() {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_is_what_the_remote_calls_its_own_else_what_is_here() {
+    fn the_base_is_what_is_checked_out_else_what_the_remote_calls_its_own() {
         let (dir, top) = repository();
         let git = Git::at(&top);
         let base = |top: &Path| Repo::open(top).unwrap().default_base().unwrap();
@@ -229,7 +229,11 @@ mod tests {
         git.run(&["checkout", "--quiet", "main"]).unwrap();
         Git::at(dir.path()).run(&["clone", "--quiet", "repo", "clone"]).unwrap();
         let clone = dir.path().join("clone");
-        Git::at(&clone).run(&["checkout", "--quiet", "-b", "other"]).unwrap();
+        let git = Git::at(&clone);
+        git.run(&["checkout", "--quiet", "-b", "other"]).unwrap();
+        assert_eq!(base(&clone).as_deref(), Some("other"));
+        git.run(&["checkout", "--quiet", "--detach"]).unwrap();
+        git.run(&["branch", "--quiet", "-D", "main"]).unwrap();
         assert_eq!(base(&clone).as_deref(), Some("main"));
     }
 }

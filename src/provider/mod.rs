@@ -91,6 +91,25 @@ impl Kind {
         matches!(self, Kind::Claude | Kind::Gemini)
     }
 
+    /// The option that a command line did not know, by what it said on standard error: it is another
+    /// version than the one whose options are used.
+    pub fn unknown_option(self, stderr_tail: &[String]) -> Option<String> {
+        let said = stderr_tail.iter().map(|line| without_colours(line));
+        let (before, quoted) = match self {
+            Kind::Claude => ("error: unknown option ", true),
+            Kind::Codex => ("error: unexpected argument ", true),
+            Kind::Gemini | Kind::OpenCode => ("Unknown argument", false),
+            Kind::Plain => return None,
+        };
+        let rest = said.filter_map(|line| line.strip_prefix(before).map(str::to_owned)).next()?;
+        let option = match quoted {
+            true => rest.strip_prefix('\'')?.split_once('\'')?.0.to_owned(),
+            // `Unknown arguments: session-id, sessionId`: once as it was written.
+            false => format!("--{}", rest.split_once(": ")?.1.split(',').next()?.trim()),
+        };
+        Some(shortened(&option, 100))
+    }
+
     /// How its program is installed.
     pub fn install_hint(self) -> Option<String> {
         let package = match self {

@@ -1,6 +1,7 @@
 //! Showing it: the command line, what is told while a run goes on, and the log.
 
 pub mod board;
+mod bundle;
 pub mod cli;
 pub mod graph;
 mod log;

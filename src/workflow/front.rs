@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::fields::{Fields, Findings};
-use super::plan::Version;
+use super::plan::{Isolation, Version};
 use super::problem::{Place, Problem};
 use super::settings::agent_fault;
 use super::shape::task::HEAD;
@@ -38,6 +38,8 @@ pub struct TaskHead {
     pub spell: Option<String>,
     /// An id, a file, or the work item itself.
     pub bead: Option<Json>,
+    /// Where the work item is worked on.
+    pub isolation: Option<Isolation>,
     /// The agents that go on with it, one after the other.
     pub next: Vec<String>,
 }
@@ -126,6 +128,7 @@ fn read_fields(fields: &Fields) -> TaskHead {
         timeout: fields.duration("timeout", ""),
         spell: text("spell"),
         bead: fields.get("bead").and_then(|node| bead(fields, node)),
+        isolation: fields.choice("isolation", &Isolation::ALL),
         next: next(fields),
     }
 }

@@ -38,6 +38,7 @@ pub use check::path_fault;
 pub use plan::Plan;
 pub use problem::{Place, Problem, Severity};
 pub use settings::{ConfigLayer, read_config};
+pub use spells::is_variable;
 
 use plan::{Checks, Provider};
 

@@ -61,6 +61,8 @@ pub struct TreeLayer {
     pub check_timeout: Option<Duration>,
     /// How long somebody else is waited for.
     pub wait: Option<Duration>,
+    /// Whether their branches are pushed after each step.
+    pub push: Option<bool>,
 }
 
 /// When the outside is told about a run.
@@ -162,6 +164,7 @@ fn worktree(tree: &Fields) -> TreeLayer {
         checks: tree.commands("checks"),
         check_timeout: tree.duration("check_timeout", ""),
         wait: tree.duration("wait", ""),
+        push: tree.boolean("push"),
     }
 }
 

@@ -112,7 +112,7 @@ fn input_value(fields: &Fields, name: &str, node: &Node) -> SpellValue {
 }
 
 /// Whether a path in a spell can begin with it.
-fn is_variable(name: &str) -> bool {
+pub fn is_variable(name: &str) -> bool {
     let first = name.chars().next();
     first.is_some_and(|c| c.is_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'))

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::follow::{Expects, Has};
 use super::look::Found;
 use super::record::SCHEMA;
 use super::save::stamp;
@@ -15,7 +16,7 @@ use crate::ids::BeadId;
 use crate::time::{Clock, SystemClock};
 
 /// How long a remote may take to answer.
-const FETCH: Duration = Duration::from_secs(60);
+pub(super) const FETCH: Duration = Duration::from_secs(60);
 /// What git says of a worktree that it has not finished making.
 const INITIALIZING: &str = "initializing";
 
@@ -28,6 +29,8 @@ pub enum Way {
     Reused,
     /// Its branch was there, its directory was not.
     Remade,
+    /// Its branch is that of the remote.
+    Fetched,
 }
 
 /// A worktree to work in.
@@ -42,14 +45,28 @@ pub struct Created {
 
 /// Where a new branch begins.
 struct Start {
+    /// The base, and the commit of it that the work began at.
     branch: String,
     commit: String,
+    /// Where the work stands already.
+    tip: String,
     warnings: Vec<String>,
 }
 
 impl Trees {
     /// Makes the worktree of a bead, or takes up the one that is there.
     pub fn create(&self, id: &BeadId, base: Option<&str>) -> Result<Created, TreeError> {
+        self.create_after(id, base, &Expects::default())
+    }
+
+    /// The same, to go on with work that was done before. Where that is not to be had, nothing is
+    /// made.
+    pub fn create_after(
+        &self,
+        id: &BeadId,
+        base: Option<&str>,
+        expects: &Expects,
+    ) -> Result<Created, TreeError> {
         let doing = format!("making worktree `{id}`");
         let mut lock = self.repo.lock(&doing)?;
         let mut found = self.look(&lock, id)?;
@@ -57,15 +74,16 @@ impl Trees {
         if found.is_nothing() {
             // A remote may take its time, and others need not wait for it.
             drop(lock);
-            start = Some(self.start(base)?);
+            start = Some(self.begin(id, base, expects)?);
             lock = self.repo.lock(&doing)?;
             found = self.look(&lock, id)?;
         }
         let (way, warnings) = match start {
             Some(start) if found.is_nothing() => {
                 let warnings = start.warnings.clone();
+                let way = if start.tip == start.commit { Way::Made } else { Way::Fetched };
                 self.make(&lock, id, start)?;
-                (Way::Made, warnings)
+                (way, warnings)
             }
             _ => self.take_up(&lock, id, base, &found)?,
         };
@@ -91,8 +109,8 @@ impl Trees {
             ready: false,
         })?;
         let git = lock.git(&self.repo.workspace)?;
-        let commit = start.commit.as_str();
-        git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, commit])?;
+        let tip = start.tip.as_str();
+        git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, tip])?;
         Ok(())
     }
 
@@ -228,6 +246,51 @@ impl Trees {
         Ok(())
     }
 
+    /// Where a branch begins that is not here: where the remote has it, else at its base.
+    fn begin(
+        &self,
+        id: &BeadId,
+        base: Option<&str>,
+        expects: &Expects,
+    ) -> Result<Start, TreeError> {
+        let mut start = self.start(base)?;
+        let (git, name) = (self.git(), short_branch(id));
+        if self.repo.has_remote()? {
+            let theirs = match self.fetch_branch(id) {
+                Ok(theirs) => theirs,
+                Err(error) => {
+                    let known = git.commit(&repo::of_remote(&name))?;
+                    let warning = match known {
+                        Some(_) => format!("`{REMOTE}/{name}` is as old as the last fetch"),
+                        None => format!("cannot ask `{REMOTE}` for `{name}`: {error}"),
+                    };
+                    start.warnings.push(warning);
+                    known
+                }
+            };
+            if let Some(theirs) = theirs
+                && !git.contains(&start.commit, &theirs)?
+            {
+                start.commit = self.merge_base(&start.branch, &theirs)?.ok_or_else(|| {
+                    TreeError::found(
+                        format!(
+                            "`{REMOTE}/{name}` and `{}` have no commit in common",
+                            start.branch
+                        ),
+                        "name the branch that it began at, with `--base`",
+                    )
+                })?;
+                start.warnings.push(format!("the work goes on from `{REMOTE}/{name}`"));
+                start.tip = theirs;
+            }
+        }
+        match self.has(&[&start.tip, &start.commit], expects)? {
+            Has::All => Ok(start),
+            Has::Lacks(after) => Err(self.lacks(id, &after)),
+            Has::Off(after) => Err(self.gone(id, &after)),
+        }
+    }
+
     /// Where a new branch begins: at the base as the remote has it, else as it is here.
     fn start(&self, base: Option<&str>) -> Result<Start, TreeError> {
         let git = self.git();
@@ -264,7 +327,7 @@ impl Trees {
                          begins without them"
                     ));
                 }
-                return Ok(Start { branch: name, commit, warnings });
+                return Ok(Start { branch: name, tip: commit.clone(), commit, warnings });
             }
         }
         match local {
@@ -273,7 +336,7 @@ impl Trees {
                 if has_remote {
                     warnings.push(format!("the worktree begins at the local `{name}`"));
                 }
-                Ok(Start { branch: name, commit, warnings })
+                Ok(Start { branch: name, tip: commit.clone(), commit, warnings })
             }
             None if git.commit("HEAD")?.is_none() && base.is_none() => Err(TreeError::found(
                 "the repository has no commits yet",
@@ -286,7 +349,7 @@ impl Trees {
         }
     }
 
-    fn fetch(&self, name: &str) -> Result<(), crate::git::GitError> {
+    pub(super) fn fetch(&self, name: &str) -> Result<(), crate::git::GitError> {
         let what = format!("+{}:{}", repo::branch(name), repo::of_remote(name));
         let flags = ["--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"];
         let args = [&["fetch"], &flags[..], &[REMOTE, &what]].concat();

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Record, TreeError, Trees, branch, short_branch};
+use super::{DIR, Record, TreeError, Trees, branch, short_branch};
 use crate::git::repo::{self, Entry, git_dir, top_level};
 use crate::git::{Git, Lock};
 use crate::ids::BeadId;
@@ -46,6 +46,19 @@ pub(super) struct Found {
 impl Found {
     pub(super) fn is_nothing(&self) -> bool {
         self.entry.is_none() && !self.is_there && self.tip.is_none()
+    }
+
+    /// The same worktree in a workspace of another path, which may be this one, seen from another
+    /// machine.
+    fn elsewhere_of(&self, id: &BeadId) -> Option<&PathBuf> {
+        let ending = Path::new(DIR).join(id.as_str());
+        self.elsewhere.as_ref().filter(|path| path.ends_with(&ending))
+    }
+
+    /// Its directory is gone, and nobody said that it is to be waited for.
+    pub(super) fn is_branch_alone(&self) -> bool {
+        let locked = self.entry.as_ref().is_some_and(|entry| entry.locked.is_some());
+        !self.is_there && !locked && self.tip.is_some()
     }
 }
 
@@ -141,12 +154,19 @@ impl Trees {
         let shown = path.display();
         let stop = |what: String, cure: String| Err(TreeError::Found { what, cure });
         let Some(entry) = &found.entry else {
-            return match found.is_there {
-                false => stop(
+            return match (found.is_there, found.elsewhere_of(id)) {
+                (false, _) => stop(
                     format!("there is no worktree `{id}`"),
                     format!("`orchestrate worktree add {id}` makes it"),
                 ),
-                true => stop(
+                (true, Some(other)) => stop(
+                    format!("git knows worktree `{id}` as `{}`, not as `{shown}`", other.display()),
+                    format!(
+                        "a workspace must have the same path on all machines; if it was moved for \
+                         good, `git worktree repair {shown}`"
+                    ),
+                ),
+                (true, None) => stop(
                     format!("`{shown}` is there, but git does not know it as a worktree"),
                     "look what it is and move it away; or `git worktree repair` it, if it was \
                      moved here"

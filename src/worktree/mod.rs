@@ -15,6 +15,7 @@ mod checkpoint;
 mod checks;
 mod create;
 mod error;
+mod follow;
 mod holder;
 mod lane;
 mod look;
@@ -37,6 +38,7 @@ pub use checkpoint::{Checkpoint, Why};
 pub use checks::Checks;
 pub use create::{Created, Way};
 pub use error::TreeError;
+pub use follow::{After, Expects};
 pub use holder::{Hold, Holder, Wants, lives};
 pub use look::Worktree;
 pub use merge::{Block, Merge, Merged};
@@ -44,7 +46,7 @@ pub use record::Record;
 pub use remove::{Loss, Removed};
 pub use review::Review;
 pub use save::{Saved, Scope};
-pub use view::View;
+pub use view::{Fate, View};
 pub use wait::{Patience, Waiter};
 
 /// Where worktrees lie in a workspace.

@@ -5,10 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::look::Found;
-use super::{BRANCHES, Holder, Saved, TreeError, Trees, lives, short_branch};
+use super::remove::some;
+use super::{BRANCHES, Holder, Loss, Saved, TreeError, Trees, lives, short_branch};
 use crate::git::repo::{self, git_dir};
 use crate::git::{Git, Lock};
 use crate::ids::BeadId;
+use crate::time::Time;
 
 /// One bead's worktree, as far as it is there.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub struct View {
     pub head: Option<String>,
     /// Whether its directory is there.
     pub is_there: bool,
+    /// Its branch is all there is, and nobody said that more will come back.
+    pub branch_alone: bool,
     /// How many commits it has that the base has not, and the other way round.
     pub ahead: Option<u64>,
     pub behind: Option<u64>,
@@ -34,6 +38,52 @@ pub struct View {
     pub problem: Option<(String, String)>,
     /// Refs of what was saved under its id.
     pub saved: Vec<Saved>,
+    /// When it was made or last committed to, whichever is later.
+    pub touched_at: Option<Time>,
+    /// What there is in it beside commits of its base; nothing where it cannot be looked into.
+    pub loss: Option<Loss>,
+    /// Ignored files, which go with it.
+    pub ignored: Vec<String>,
+}
+
+/// What becomes of a worktree without force, and why, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Goes(String),
+    Stays(String),
+}
+
+impl View {
+    /// Whether it can go. `remove` has the same rules, and lets some of those go that have a
+    /// problem.
+    pub fn fate(&self) -> Fate {
+        let loss = match (&self.problem, &self.loss) {
+            // What is lost with a directory is lost already.
+            (Some((problem, _)), _) if !self.branch_alone => return Fate::Stays(problem.clone()),
+            (_, None) => return Fate::Stays("it cannot be looked into".into()),
+            (_, Some(loss)) => loss,
+        };
+        if let Some(holder) = self.holder.as_ref().filter(|_| self.holder_lives) {
+            return Fate::Stays(format!("{holder} works there"));
+        }
+        if !loss.nested.is_empty() {
+            let nested = some(&loss.nested);
+            return Fate::Stays(format!("it has repositories of its own in it: {nested}"));
+        }
+        if !loss.is_none() {
+            return Fate::Stays(format!("it has {}", loss.tell()));
+        }
+        let base = &loss.base;
+        Fate::Goes(match self.is_empty() {
+            true => "nothing was done in it".into(),
+            false => format!("everything in it is in `{base}`"),
+        })
+    }
+
+    /// Nothing was done in it yet.
+    pub fn is_empty(&self) -> bool {
+        self.merged && self.head == self.base_commit
+    }
 }
 
 impl Trees {
@@ -88,6 +138,7 @@ impl Trees {
             base_commit: base.map(|(_, commit)| commit),
             head: found.tip.clone(),
             is_there: found.is_there,
+            branch_alone: found.is_branch_alone(),
             holder_lives: holder.as_ref().is_some_and(lives),
             holder,
             problem,
@@ -108,6 +159,7 @@ impl Trees {
             base_commit: None,
             head: None,
             is_there: self.path(id).is_dir(),
+            branch_alone: false,
             ahead: None,
             behind: None,
             dirty: Vec::new(),
@@ -116,6 +168,9 @@ impl Trees {
             holder_lives: false,
             problem: None,
             saved: Vec::new(),
+            touched_at: None,
+            loss: None,
+            ignored: Vec::new(),
         }
     }
 
@@ -136,6 +191,12 @@ impl Trees {
                 view.ahead = counts.next().flatten();
             }
         }
+        if let Some(tip) = &found.tip {
+            let seconds = git.text(&["log", "-1", "--format=%ct", tip])?;
+            let made = found.record.as_ref().map(|record| record.created_at);
+            let committed = seconds.parse::<i64>().ok().map(|seconds| Time(seconds * 1000));
+            view.touched_at = committed.max(made);
+        }
         let inside = Git::at(&view.path);
         let whole = found.entry.is_some() && found.is_there;
         let git_dir = if whole { git_dir(&inside).ok() } else { None };
@@ -143,7 +204,8 @@ impl Trees {
         // What cannot be looked into has a problem, which is told.
         if let Ok(loss) = loss {
             view.merged = loss.is_none();
-            view.dirty = loss.dirty;
+            (view.dirty, view.ignored) = (loss.dirty.clone(), loss.ignored.clone());
+            view.loss = Some(loss);
         }
         Ok(())
     }

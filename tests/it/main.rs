@@ -7,7 +7,9 @@
     reason = "a test stands outside the program and touches the world itself"
 )]
 
+mod bundle;
 mod case;
+mod clones;
 mod coverage;
 mod disk;
 mod doctor;
@@ -61,6 +63,8 @@ fn main() -> ExitCode {
 /// The tests that are code rather than case files. A module offers `trials()` and is listed here.
 fn coded() -> Vec<Trial> {
     let modules = [
+        clones::trials(),
+        bundle::trials(),
         examples::trials(),
         examples_nodes::trials(),
         fleet::trials(),

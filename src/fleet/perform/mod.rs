@@ -284,8 +284,27 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
         out.keep_draft();
     }
     let tail = err.as_ref().map(|err| err.tail.as_slice()).unwrap_or_default();
+    if matches!(ended.how, How::Exited(code) if code != 0)
+        && let Some(option) = work.adapter.unknown_option(tail)
+    {
+        return stop_here(NOT_TO_BE_HAD, unfit(work, &option));
+    }
     let outcome = ear.and_then(|ear| hear::outcome(ear, ended.how, tail));
     Ok((ended.how != How::Stopped).then_some(Ran { ended, out, err, outcome }))
+}
+
+/// What is to be said of a program that does not know an option: that of the settings is for
+/// another version of it.
+fn unfit(work: &Work, option: &str) -> String {
+    let program = work.argv.first().map(String::as_str).unwrap_or_default();
+    let tried = work.adapter.tried().map(|tried| format!("; {tried} was tried"));
+    let install = work.adapter.install_hint().map(|install| format!("; {install}"));
+    format!(
+        "`{program}` does not know the option `{option}`: it is too old, or the settings ask for \
+         what it never had{}{}",
+        tried.unwrap_or_default(),
+        install.unwrap_or_default(),
+    )
 }
 
 /// Asks an agent, in the conversation that the work is part of.

@@ -29,13 +29,17 @@ impl Preparing<'_> {
         let mut checks = checks.clone();
         let (limit, _) = self.time_for(Some(checks.timeout.as_millis() as u64))?;
         checks.timeout = limit.map_or(checks.timeout, Duration::from_millis);
-        let (id_text, title) = (id.to_string(), text("title"));
-        let (attempt, wait) = (self.attempt, self.site.turns.wait);
-        let mut work = MergeWork { id: id_text, title, approval: None, checks, attempt, wait };
+        let title = text("title");
+        let Some(tree) = self.worktree() else { return Err(nothing("it has no worktree")) };
+        let mut work = MergeWork { tree, title, approval: None, checks, attempt: self.attempt };
         if !review {
             return Ok(Prepared::Merge(work));
         }
-        let diff = Trees::open(self.site.cwd()).and_then(|trees| trees.review(&id));
+        let tree = &work.tree;
+        let diff = Trees::open(self.site.cwd()).and_then(|trees| {
+            trees.bring(&id, tree.base.as_deref(), &tree.expects(), None)?;
+            trees.review(&id)
+        });
         let diff = diff.map_err(|error| cannot(&error))?;
         if diff.text.is_empty() || self.is_approved(&diff.hash) {
             work.approval = Some(diff.hash);

@@ -25,10 +25,11 @@ use crate::fleet::work::{Input, MergeWork, TreeWork, Waiting, Work};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
 use crate::template::{Hole, Missing, Scope, Template, display};
-use crate::time::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock, Time};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, InjectMode, InputMode, Isolation, Param, Step, WaitFor, When};
 use crate::workspace::PathError;
+use crate::worktree::After;
 
 /// What a step comes to before it runs.
 pub enum Prepared {
@@ -206,8 +207,37 @@ impl Preparing<'_> {
         let request = self.scope.run.origin.request.as_deref();
         let base = request.and_then(|request| request.base_branch.clone());
         let id = bead.get("id")?.as_str()?.to_owned();
-        let wait_ms = Some(self.site.turns.wait.as_millis() as u64);
-        (isolation == Isolation::Worktree).then_some(TreeWork { id, base, wait_ms })
+        let turns = &self.site.turns;
+        let (wait_ms, push) = (Some(turns.wait.as_millis() as u64), turns.push);
+        let after = self.done_before(&id);
+        (isolation == Isolation::Worktree).then_some(TreeWork { id, base, wait_ms, after, push })
+    }
+
+    /// Where the steps that worked last in the worktree of a bead left its branch.
+    fn done_before(&self, bead: &str) -> Vec<After> {
+        let branch = format!("coven/{bead}");
+        let run = self.scope.run;
+        let mut latest: (Option<Time>, Vec<After>) = Default::default();
+        for (at, slot) in run.slots() {
+            let Some(record) = slot.record.as_deref() else { continue };
+            let Some(tree) = record.worktree.as_deref().filter(|tree| tree.branch == branch) else {
+                continue;
+            };
+            // In a state that was read from its file there are only seconds.
+            let ended = record.completed_at.map(|at| Time(at.0 / 1000));
+            if ended < latest.0 {
+                continue;
+            }
+            if ended > latest.0 {
+                latest = (ended, Vec::new());
+            }
+            let step = at.path(self.plan).to_string();
+            let after = tree.head.clone().map(|commit| After { commit, step });
+            latest.1.extend(
+                after.filter(|after| !latest.1.iter().any(|known| known.commit == after.commit)),
+            );
+        }
+        latest.1
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {

@@ -143,7 +143,10 @@ impl Shop {
         record: Record,
     ) -> io::Result<(Record, Map<String, Value>)> {
         let Setup { config, workspace, queue, agent, .. } = &self.setup;
-        let done = Done { task, id: &claim.name.task.id, agent };
+        let tree = record.worktree.clone();
+        let apart = tree.as_ref().map(|tree| tree.cwd.as_ref().unwrap_or(&tree.path).as_str());
+        let left = tree.as_ref().and_then(|tree| tree.head.as_deref());
+        let done = Done { task, id: &claim.name.task.id, agent, apart, left };
         let concluded = conclude::conclude(done, record, &doing.logs[0], config, workspace);
         let (limit, attempt) = (config.queue.crash_limit, claim.name.task.attempt);
         conclude::put_out(&**queue, &concluded.follow_ups.tasks, limit, attempt)?;

@@ -3,8 +3,12 @@
 use serde_json::{Map, Value};
 
 use super::{Board, one_line};
+use crate::bead::{Bead, is_file};
 use crate::ids::{Attempt, BeadId};
 use crate::worktree::{Trees, Waiter};
+
+/// How much of a bead's file is read to know its id.
+const BEAD_BYTES: u64 = 1 << 20;
 
 impl Board {
     /// What somebody waits for who wants to work in a worktree; nothing, if nobody is before it.
@@ -33,6 +37,16 @@ impl Board {
         let of_step = || document.get("work")?.get("worktree")?.get("id")?.as_str();
         let of_bead =
             || document.get("bead").and_then(|bead| bead.get("id").unwrap_or(bead).as_str());
-        self.waits_for_tree(of_step().or_else(of_bead)?, &waiter)
+        let tree = of_step().map(str::to_owned).or_else(|| self.id_of(of_bead()?));
+        self.waits_for_tree(&tree?, &waiter)
+    }
+
+    /// The id of a bead, which may be named by its file.
+    fn id_of(&self, bead: &str) -> Option<String> {
+        if !is_file(bead) {
+            return Some(bead.to_owned());
+        }
+        let read = |path: &str| self.workspace.read_text(path, BEAD_BYTES);
+        Some(Bead::find(bead, &read).ok()?.id.to_string())
     }
 }

@@ -1,12 +1,13 @@
 //! `orchestrate clean`: old runs removed, with their tasks, and what is old and over in the queue.
-//! What is not over is never touched.
+//! What is not over is never touched. Worktrees of beads are in `clean_trees.rs`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
 
+use super::clean_trees::Cleaning;
 use super::common::{self, Surroundings};
 use super::show::{put, queue_if_any, unreadable};
 use super::{Common, Failure};
@@ -80,6 +81,9 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
             Err(failure) => _ = note(&mut failed, failure),
         }
     }
+    let in_use = beads_in(&around.state_dir, old.without(gone.iter()).open);
+    let trees = Cleaning { before, in_use, dry_run: args.dry_run, around: &around }.clean();
+    let trees = trees.unwrap_or_else(|failure| usize::from(note(&mut failed, failure)));
     if !args.dry_run {
         mend_latest(&around.state_dir);
     }
@@ -87,7 +91,8 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
         return Err(failure);
     }
     if gone.is_empty() {
-        around.say(if heaps.is_empty() { "nothing is that old" } else { "no run is that old" });
+        let nothing = heaps.is_empty() && trees == 0;
+        around.say(if nothing { "nothing is that old" } else { "no run is that old" });
     }
     Ok(0)
 }
@@ -288,6 +293,19 @@ fn remove(path: &Path, id: &RunId, age_ms: u64, stopped: bool) -> Result<bool, F
     std::fs::remove_dir_all(path)
         .map_err(|error| Failure::new(1, format!("cannot remove `{}`: {error}", path.display())))?;
     Ok(true)
+}
+
+/// The beads of some runs, by their ids.
+fn beads_in(dir: &Path, runs: HashSet<RunId>) -> HashMap<String, RunId> {
+    let mut beads = HashMap::new();
+    for run in runs {
+        let origin = open::origin(&dir.join(run.as_str()));
+        let Some(request) = origin.and_then(|origin| origin.request) else { continue };
+        for bead in request.bead.iter().chain(request.beads.values()) {
+            beads.extend(bead["id"].as_str().map(|id| (id.to_owned(), run.clone())));
+        }
+    }
+    beads
 }
 
 /// Takes `latest` away when it leads to nothing.

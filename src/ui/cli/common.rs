@@ -116,6 +116,26 @@ pub struct Surroundings {
 
 impl Surroundings {
     pub fn look(common: &Common) -> Result<Surroundings, Failure> {
+        Surroundings::look_by(common, load_config)
+    }
+
+    /// The same for one who must not be stopped by settings that are wrong: those built in are
+    /// taken then. Says what is wrong.
+    pub fn look_anyway(common: &Common) -> Result<(Surroundings, Option<Failure>), Failure> {
+        let mut wrong = None;
+        let around = Surroundings::look_by(common, |common, workspace, environment| {
+            load_config(common, workspace, environment).or_else(|failure| {
+                wrong = Some(failure);
+                Ok(Config::built_in())
+            })
+        })?;
+        Ok((around, wrong))
+    }
+
+    fn look_by(
+        common: &Common,
+        load: impl FnOnce(&Common, &Path, &Environment) -> Result<Config, Failure>,
+    ) -> Result<Surroundings, Failure> {
         let environment: Environment = std::env::vars_os()
             .filter_map(|(key, value)| Some((key.into_string().ok()?, value)))
             .collect();
@@ -139,7 +159,7 @@ impl Surroundings {
             .or_else(|| get("ORCHESTRATE_STATE_DIR").map(PathBuf::from))
             .unwrap_or_else(|| PathBuf::from(".orchestrate/runs"));
         let state_dir = workspace.join(state_dir);
-        let config = load_config(common, &workspace, &environment)?;
+        let config = load(common, &workspace, &environment)?;
         Ok(Surroundings {
             workspace,
             state_dir,
@@ -222,6 +242,16 @@ fn load_config(
     workspace: &Path,
     environment: &Environment,
 ) -> Result<Config, Failure> {
+    let (optional, named) = settings_files(common, workspace, environment);
+    Config::load(&optional, named.as_deref()).map_err(|error| bad_config(&error))
+}
+
+/// The settings files that count if they are there, and the one that was named.
+pub fn settings_files(
+    common: &Common,
+    workspace: &Path,
+    environment: &Environment,
+) -> (Vec<PathBuf>, Option<PathBuf>) {
     let home = environment
         .get("XDG_CONFIG_HOME")
         .filter(|path| !path.is_empty())
@@ -233,7 +263,7 @@ fn load_config(
     let named = common.config.clone().or_else(|| {
         environment.get("ORCHESTRATE_CONFIG").filter(|p| !p.is_empty()).map(PathBuf::from)
     });
-    Config::load(&optional, named.as_deref()).map_err(|error| bad_config(&error))
+    (optional, named)
 }
 
 pub fn bad_config(error: &ConfigError) -> Failure {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::common::Surroundings;
 use super::{Common, Failure, fleet};
@@ -37,6 +37,9 @@ pub struct EnqueueArgs {
     /// The model that the provider is asked for
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
+    /// The work item it belongs to, whose worktree it is done in
+    #[arg(long, value_name = "ID|FILE")]
+    bead: Option<String>,
     /// The agents that go on with it, one after the other
     #[arg(long, value_name = "AGENT,...", value_delimiter = ',')]
     next: Vec<String>,
@@ -107,6 +110,7 @@ impl EnqueueArgs {
             provider: self.provider.clone().or(task.provider),
             model: self.model.clone().or(task.model),
             priority: self.priority.or(task.priority),
+            bead: self.bead.clone().map(Value::String).or(task.bead),
             next: if self.next.is_empty() { task.next } else { self.next.clone() },
             ..task
         };

@@ -7,11 +7,13 @@
 pub(in crate::ui) mod act;
 mod cancel;
 mod clean;
+mod clean_trees;
 mod command;
 mod common;
 mod completions;
 mod confine;
 mod coordinator;
+mod debug_bundle;
 mod decide;
 mod demo;
 mod doctor;
@@ -170,6 +172,8 @@ enum Verb {
     DoctorPeer(doctor::PeerArgs),
     /// Check that tasks, runs and journals are whole; put right what can be
     Fsck(fsck::FsckArgs),
+    /// Gather what a maintainer needs to understand trouble, without secrets, in one archive
+    DebugBundle(debug_bundle::DebugBundleArgs),
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
     Torture(torture::TortureArgs),
@@ -317,6 +321,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Provider(verb) => provider::main(verb, &cli.common),
         Verb::Worktree(verb) => worktree::main(verb, &cli.common),
         Verb::Fsck(args) => fsck::main(args, &cli.common),
+        Verb::DebugBundle(args) => debug_bundle::main(args, &cli.common),
         Verb::Torture(args) => torture::main(args, &cli.common),
         Verb::Demo(args) => demo::main(args, &cli.common),
         Verb::Service(verb) => service::main(verb, &cli.common),

@@ -51,6 +51,8 @@ struct ProviderView {
     /// Whether it is the version whose output was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     tried: Option<bool>,
+    /// It is older than the one that was tried.
+    older: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     /// Whose limits it is under.
@@ -92,6 +94,7 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
         file: None,
         version: None,
         tried: None,
+        older: false,
         problem: None,
         parked: parked(around, account),
         account: account.to_owned(),
@@ -104,6 +107,7 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
             match providers::version(&file, &around.workspace, stop) {
                 Ok(version) => {
                     view.tried = providers::is_tried(provider.adapter, &version);
+                    view.older = providers::is_older(provider.adapter, &version);
                     view.version = Some(version);
                 }
                 Err(problem) => view.problem = Some(problem),
@@ -133,19 +137,20 @@ fn ls(around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
 }
 
 fn row(view: &ProviderView) -> Vec<String> {
-    let ProviderView { name, adapter, program, file, version, tried, problem, parked, .. } = view;
+    let ProviderView { name, adapter, program, file, version, tried, older, .. } = view;
     let place = match (file, program.as_deref()) {
         (Some(file), _) => file.clone(),
         (None, Some("orchestrate")) => "built in".to_owned(),
         (None, program) => program.unwrap_or("depends on the step").to_owned(),
     };
     let version = match (version, tried) {
+        (Some(version), _) if *older => format!("{version} (older than what was tried)"),
         (Some(version), Some(false)) => format!("{version} (not tried)"),
         (Some(version), _) => version.clone(),
         (None, _) => String::new(),
     };
-    let mut notes: Vec<String> = problem.iter().cloned().collect();
-    notes.extend(parked.iter().map(ParkedView::sentence));
+    let mut notes: Vec<String> = view.problem.iter().cloned().collect();
+    notes.extend(view.parked.iter().map(ParkedView::sentence));
     vec![name.clone(), adapter.to_string(), place, version, notes.join("; ")]
 }
 
@@ -269,6 +274,13 @@ fn told(found: &TestView, kind: Kind) -> String {
     if let Some(version) = &provider.version {
         let tried = match (provider.tried, kind.tried()) {
             (Some(true), _) => ", which was tried".to_owned(),
+            (_, Some(tried)) if provider.older => {
+                let install = kind.install_hint().map(|install| format!("; {install}"));
+                format!(
+                    ", which is older than {tried}, which was tried{}",
+                    install.unwrap_or_default()
+                )
+            }
             (Some(false), Some(tried)) => {
                 format!(", which was not tried; {tried} was, and others may print other things")
             }

@@ -26,8 +26,8 @@ pub struct RequestArgs {
     /// The issue or pull request that it is about: `$CONTEXT`
     #[arg(long, value_name = "FILE")]
     pub issue_context_file: Option<PathBuf>,
-    /// `$BASE_BRANCH`, and where a bead's worktree begins [default: from .archon/config.yaml, else
-    /// the repository's default branch]
+    /// `$BASE_BRANCH`, and where a bead's worktree begins [default: from .archon/config.yaml or the
+    /// settings, else the repository's default branch, and for worktrees the one checked out]
     #[arg(long, value_name = "BRANCH")]
     pub base_branch: Option<String>,
     /// The work item: a file, or an id of .beads/issues.jsonl; `{{.bead}}` in spells
@@ -177,7 +177,8 @@ impl RequestArgs {
                 String::from_utf8_lossy(&bytes).into_owned()
             }
         };
-        let base_branch = match self.base_branch.clone().or(settings.base_branch) {
+        let said = self.base_branch.clone().or(settings.base_branch);
+        let base_branch = match said.or(about.base_branch.clone()) {
             Some(branch) => Some(branch),
             None if named(plan, kept).contains(&Var::BaseBranch) => {
                 Some(default_branch(&around.workspace).ok_or_else(|| no_base_branch(around))?)

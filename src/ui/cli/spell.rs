@@ -10,11 +10,12 @@ use super::common::{self, Surroundings};
 use super::run::ContextArgs;
 use super::{Common, Failure};
 use crate::prompt::contract::{self, Contract};
-use crate::prompt::spell::{self, Found, Lost};
+use crate::prompt::spell::{self, Found, Lost, Refusal, SystemPrompt};
 use crate::provider::{End, Kind, Stream, Verdict};
-use crate::template::spell::Fault;
+use crate::template::spell::{Fault, Spell};
 use crate::time::{Clock, SystemClock, utc_offset_s};
 use crate::workflow::Problem;
+use crate::workflow::is_variable;
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum SpellVerb {
@@ -32,6 +33,12 @@ pub struct RenderArgs {
     pub spell: String,
     #[command(flatten)]
     pub context: ContextArgs,
+    /// A variable as `input` of a step gives it: a template itself, which wins over the others
+    #[arg(long = "input", value_name = "KEY=VALUE")]
+    pub inputs: Vec<String>,
+    /// Print the whole prompt: the spell in the system prompt, as an agent gets it
+    #[arg(long)]
+    pub prompt: bool,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -50,6 +57,8 @@ pub struct ParseArgs {
 /// What providers print.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Form {
+    /// The answer and nothing else
+    Text,
     ClaudeJson,
     ClaudeStreamJson,
     CodexJsonl,
@@ -61,6 +70,7 @@ pub enum Form {
 impl Form {
     fn kind(self) -> Kind {
         match self {
+            Form::Text => Kind::Plain,
             Form::ClaudeJson | Form::ClaudeStreamJson => Kind::Claude,
             Form::CodexJsonl => Kind::Codex,
             Form::GeminiJson | Form::GeminiStreamJson => Kind::Gemini,
@@ -78,14 +88,47 @@ pub fn main(verb: &SpellVerb, common: &Common) -> Result<u8, Failure> {
 }
 
 fn render(args: &RenderArgs, around: &Surroundings) -> Result<u8, Failure> {
-    let data = Value::Object(args.context.over(Map::new())?);
+    let data = args.context.over(Map::new())?;
     let workspace = common::open_workspace(around)?;
     let limit = around.config.input_bytes;
     let read = |path: &str| workspace.read_text(path, limit);
     let found = find(&args.spell, &read, limit)?;
+    let data = Value::Object(with_inputs(data, &args.inputs, &read)?);
     let text = spell::render(&found, &data, &read).map_err(|fault| refusal(&fault))?;
-    print(&text)?;
+    if !args.prompt {
+        print(&text)?;
+        return Ok(0);
+    }
+    let system = SystemPrompt::find(&read).map_err(|refused| match refused {
+        Refusal::Fault(fault) => refusal(&fault),
+        Refusal::Lost(lost) => Failure::new(2, lost),
+    })?;
+    let whole = system.wrap(text.trim_end(), &data, &read).map_err(|fault| refusal(&fault))?;
+    print(&whole)?;
     Ok(0)
+}
+
+/// Variables, under those that are rendered from them.
+fn with_inputs(
+    data: Map<String, Value>,
+    inputs: &[String],
+    read: spell::Read,
+) -> Result<Map<String, Value>, Failure> {
+    let outer = Value::Object(data.clone());
+    let mut data = data;
+    for pair in inputs {
+        let named = pair.split_once('=').filter(|(key, _)| is_variable(key));
+        let (key, value) = named.ok_or_else(|| {
+            Failure::new(2, format!("`--input {pair}` must have the form KEY=VALUE"))
+                .hint("KEY has letters, digits, `_` and `-`, and begins with a letter or `_`")
+        })?;
+        let rendered = Spell::parse(&format!("input {key}"), value)
+            .and_then(|value| spell::with_includes(read, |includes| value.value(&outer, includes)));
+        let value = rendered.map_err(|fault| refusal(&fault))?;
+        data.retain(|other, _| other.replace('-', "_") != key.replace('-', "_"));
+        data.insert(key.to_owned(), value);
+    }
+    Ok(data)
 }
 
 /// What looks like a file and is one is taken for it; all else is a name first.
@@ -129,7 +172,7 @@ fn print(text: &str) -> Result<(), Failure> {
 
 fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
     let mut answer = read_answer(&args.answer, around.config.input_bytes)?;
-    if let Some(form) = args.stream {
+    if let Some(form) = args.stream.filter(|form| !matches!(form, Form::Text)) {
         answer = hear(form, &answer, args.exit_code)?.into_bytes();
     }
     let output = match contract::parse(&String::from_utf8_lossy(&answer)) {

@@ -46,7 +46,7 @@ pub struct AddArgs {
     /// The bead: its id, or its file
     #[arg(value_name = "ID|FILE")]
     pub bead: String,
-    /// The branch to begin at [default: the remote's default branch, else the current one]
+    /// The branch to begin at [default: the one that is checked out]
     #[arg(long, value_name = "BRANCH")]
     pub base: Option<String>,
 }
@@ -122,7 +122,8 @@ pub fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
     }
 }
 
-fn refused(error: &TreeError) -> Failure {
+/// What a worktree was refused for, and how to go on.
+pub fn refused(error: &TreeError) -> Failure {
     let failure = Failure::new(error.exit_code(), error);
     match error.cure() {
         Some(cure) => failure.hint(cure),
@@ -186,7 +187,7 @@ fn row(view: &View) -> Vec<String> {
 fn state(view: &View) -> &'static str {
     match view {
         View { problem: Some(_), .. } => "stuck",
-        View { merged: true, head, base_commit, .. } if head == base_commit => "empty",
+        view if view.is_empty() => "empty",
         View { merged: true, .. } => "merged",
         View { is_there: false, .. } => "branch",
         _ => "open",
@@ -243,6 +244,7 @@ fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failu
         Way::Made => "made",
         Way::Reused => "reused",
         Way::Remade => "remade",
+        Way::Fetched => "fetched",
     };
     if around.common.json {
         let body = json!({

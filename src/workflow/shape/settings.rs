@@ -165,14 +165,11 @@ pub static WORKTREE: Table = Table::new(
     "worktree",
     "Worktrees of beads.",
     &[
-        field(
-            "base_branch",
-            Text,
-            "Where they begin. Default: the remote's default branch, else the current one.",
-        ),
+        field("base_branch", Text, "Where they begin. Default: the branch that is checked out."),
         field("checks", COMMANDS, CHECKS_IS),
         field("check_timeout", LONG, "How long each of them may take. Default: 30m."),
         field("wait", LONG, "How long whoever works in one is waited for. Default: 1h."),
+        field("push", Bool, "Push their branches after each step. Default: false."),
     ],
 )
 .rule(Rule::Nullable);

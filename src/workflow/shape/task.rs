@@ -1,6 +1,6 @@
 //! The front matter of a task.
 
-use super::Shape::{Duration, Either, Filled, Integer, List, Name, Table as Map};
+use super::Shape::{Duration, Either, Filled, Integer, List, Name, OneOf, Table as Map};
 use super::{Rule, Table, field};
 
 pub static HEAD: Table = Table::new(
@@ -14,6 +14,7 @@ pub static HEAD: Table = Table::new(
         field("timeout", Duration { or_none: false }, "How long it may take, such as 15m."),
         field("spell", Filled, "The template that the text is put into."),
         field("bead", Either(&[Filled, Map(&BEAD)]), "The work item: an id, a file, or itself."),
+        field("isolation", OneOf(&["worktree", "workspace"]), "Where the bead is worked on."),
         field("next", Either(&[Name, List(&Name)]), "The agents that go on with it, in order."),
     ],
 )

@@ -1,0 +1,409 @@
+//! What looks like a secret: tokens of well-known makers, keys in blocks, credentials in addresses
+//! and headers, and values that are given to names such as `password`.
+//!
+//! **Invariant:** pure. It may hide too much; what it finds is gone.
+
+pub const STARS: &[u8] = b"***";
+
+/// How tokens of well-known makers begin, and how long they are at least.
+const TOKENS: [(&str, usize); 42] = [
+    ("sk-", 20),
+    ("sk_live_", 16),
+    ("sk_test_", 16),
+    ("rk_live_", 16),
+    ("ghp_", 20),
+    ("gho_", 20),
+    ("ghu_", 20),
+    ("ghs_", 20),
+    ("ghr_", 20),
+    ("github_pat_", 20),
+    ("glpat-", 16),
+    ("gldt-", 16),
+    ("glrt-", 16),
+    ("xoxb-", 16),
+    ("xoxp-", 16),
+    ("xoxa-", 16),
+    ("xoxs-", 16),
+    ("xoxe", 16),
+    ("xapp-", 16),
+    ("AIza", 30),
+    ("ya29.", 20),
+    ("hf_", 20),
+    ("npm_", 20),
+    ("pypi-", 20),
+    ("dop_v1_", 20),
+    ("SG.", 20),
+    ("AKIA", 20),
+    ("ASIA", 20),
+    ("AGE-SECRET-KEY-1", 20),
+    ("nvapi-", 20),
+    ("gsk_", 20),
+    ("xai-", 20),
+    ("pplx-", 20),
+    ("r8_", 20),
+    ("tvly-", 16),
+    ("shpat_", 20),
+    ("lin_api_", 20),
+    ("sntrys_", 20),
+    ("sbp_", 20),
+    ("whsec_", 20),
+    ("dckr_pat_", 20),
+    ("AQoDYXdz", 30),
+];
+/// Parts of names whose values are secrets.
+const NAMES: [&str; 20] = [
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "PASSPHRASE",
+    "APIKEY",
+    "CREDENTIAL",
+    "CREDENTIALS",
+    "AUTHORIZATION",
+    "AUTHTOKEN",
+    "COOKIE",
+    "WEBHOOK",
+    "DSN",
+    "PAT",
+    "PASS",
+    "SECRETKEY",
+    "ACCESSKEY",
+    "PRIVATEKEY",
+    "KEYS",
+    "BEARER",
+];
+/// Parts that make a secret of a `KEY` beside them.
+const KEYS: [&str; 9] =
+    ["API", "ACCESS", "PRIVATE", "SECRET", "SIGNING", "ENCRYPTION", "MASTER", "DEPLOY", "ACCOUNT"];
+/// Shorter runs of base64 hold no token.
+const BASE64_MIN: usize = 24;
+
+/// Whether the value of something that is called so is a secret.
+pub fn is_secret_name(name: &str) -> bool {
+    let parts = parts(name);
+    let is_key = |pair: &[String]| pair[1] == "KEY" && KEYS.contains(&pair[0].as_str());
+    parts.iter().any(|part| NAMES.contains(&part.as_str())) || parts.windows(2).any(is_key)
+}
+
+/// The same of a variable of the environment, where any key is one, and any authorization.
+pub fn is_secret_variable(name: &str) -> bool {
+    let guessed = |part: &String| ["KEY", "AUTH", "TOKENS", "SECRETS"].contains(&part.as_str());
+    is_secret_name(name) || parts(name).iter().any(guessed)
+}
+
+/// The words that a name is made of, in capitals: `apiKey` and `API_KEY` are `API` and `KEY`.
+fn parts(name: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut before_small = false;
+    for c in name.chars() {
+        let breaks = !c.is_ascii_alphanumeric() || (c.is_ascii_uppercase() && before_small);
+        if breaks {
+            parts.push(String::new());
+        }
+        if c.is_ascii_alphanumeric() {
+            parts.last_mut().expect("there is one").push(c.to_ascii_uppercase());
+        }
+        before_small = c.is_ascii_lowercase();
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// The values that a text of settings gives to names of secrets.
+pub fn values(text: &str) -> Vec<String> {
+    let bytes = text.as_bytes();
+    let found = assignments(bytes).into_iter();
+    found.map(|(begin, end)| String::from_utf8_lossy(&bytes[begin..end]).into_owned()).collect()
+}
+
+/// Hides what looks like a secret.
+pub fn hide(bytes: &[u8]) -> Vec<u8> {
+    let hidden = hide_plain(bytes);
+    replace(&hidden, encoded(&hidden))
+}
+
+fn hide_plain(bytes: &[u8]) -> Vec<u8> {
+    let bytes = replace(bytes, blocks(bytes));
+    let bytes = replace(&bytes, addresses(&bytes));
+    let bytes = replace(&bytes, tokens(&bytes));
+    replace(&bytes, assignments(&bytes))
+}
+
+type Places = Vec<(usize, usize)>;
+
+fn replace(bytes: &[u8], places: Places) -> Vec<u8> {
+    let (mut out, mut from) = (Vec::with_capacity(bytes.len()), 0);
+    for (begin, end) in places {
+        if begin >= from {
+            out.extend_from_slice(&bytes[from..begin]);
+            out.extend_from_slice(STARS);
+            from = end;
+        }
+    }
+    out.extend_from_slice(&bytes[from..]);
+    out
+}
+
+fn find(hay: &[u8], needle: &[u8], from: usize) -> Option<usize> {
+    let rest = hay.get(from..)?;
+    rest.windows(needle.len()).position(|window| window == needle).map(|at| from + at)
+}
+
+/// What lies between the lines of a private key. One without its beginning or end is cut there.
+fn blocks(bytes: &[u8]) -> Places {
+    const BEGIN: &[u8] = b"-----BEGIN ";
+    const END: &[u8] = b"-----END ";
+    const KEY: &[u8] = b"PRIVATE KEY";
+    let is_key = |at: usize| {
+        let line = &bytes[at..bytes.len().min(at + 64)];
+        find(line, KEY, 0).is_some()
+    };
+    let (mut places, mut from) = (Vec::new(), 0);
+    if let Some(end) = find(bytes, END, 0).filter(|at| is_key(*at))
+        && find(&bytes[..end], BEGIN, 0).is_none()
+    {
+        places.push((0, end));
+        from = end + END.len();
+    }
+    while let Some(begin) = find(bytes, BEGIN, from) {
+        from = begin + BEGIN.len();
+        if is_key(begin) {
+            let end = find(bytes, END, from).unwrap_or(bytes.len());
+            places.push((from, end));
+            from = end;
+        }
+    }
+    places
+}
+
+/// Who and by which password, in `scheme://who:password@host`.
+fn addresses(bytes: &[u8]) -> Places {
+    let (mut places, mut from) = (Vec::new(), 0);
+    while let Some(at) = find(bytes, b"://", from) {
+        from = at + 3;
+        let stops = |byte: &u8| byte.is_ascii_whitespace() || b"/?#\"'`<>\\".contains(byte);
+        let end = bytes[from..].iter().position(stops).map_or(bytes.len(), |ahead| from + ahead);
+        if let Some(host) = bytes[from..end].iter().rposition(|byte| *byte == b'@') {
+            places.push((from, from + host));
+        }
+    }
+    places
+}
+
+fn is_of_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_-.".contains(&byte)
+}
+
+/// Words of a text, each from where it begins to where it ends. An escape is not part of one.
+fn words(bytes: &[u8], is_of_word: impl Fn(u8) -> bool) -> Places {
+    let (mut words, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        if bytes[at] == b'\\' {
+            at += if bytes.get(at + 1) == Some(&b'u') { 6 } else { 2 };
+            continue;
+        }
+        let begin = at;
+        while at < bytes.len() && is_of_word(bytes[at]) {
+            at += 1;
+        }
+        match at {
+            _ if at > begin => words.push((begin, at)),
+            _ => at += 1,
+        }
+    }
+    words
+}
+
+fn tokens(bytes: &[u8]) -> Places {
+    let mut places = Vec::new();
+    let mut before: &[u8] = b"";
+    for (begin, end) in words(bytes, is_of_token) {
+        let word = &bytes[begin..end];
+        let introduced = [&b"bearer"[..], b"basic"].iter().any(|w| before.eq_ignore_ascii_case(w));
+        if introduced && word.len() >= 8 {
+            // What follows such a word is base64, and of more letters than a token.
+            let more = |byte: &u8| !is_of_token(*byte) && !b"+/=~".contains(byte);
+            let rest = bytes[end..].iter().position(more).unwrap_or(bytes.len() - end);
+            places.push((begin, end + rest));
+        } else if is_token(word) {
+            places.push((begin, end));
+        } else if let Some(inside) = token_inside(word) {
+            places.push((begin + inside, end));
+        }
+        before = word;
+    }
+    places
+}
+
+fn is_token(word: &[u8]) -> bool {
+    let begins = |(prefix, least): &(&str, usize)| {
+        word.len() >= *least && word.starts_with(prefix.as_bytes())
+    };
+    let mixed = word.iter().any(u8::is_ascii_digit) || word.len() > 40;
+    let is_jwt = word.starts_with(b"eyJ") && word.iter().filter(|b| **b == b'.').count() == 2;
+    is_jwt || (mixed && TOKENS.iter().any(begins))
+}
+
+/// Where in a word a token begins that something was written before: `KEY-sk-…`, `x.ghp_…`.
+fn token_inside(word: &[u8]) -> Option<usize> {
+    let after = |at: &usize| b"-._".contains(&word[at - 1]);
+    (1..word.len()).filter(after).find(|at| is_token(&word[*at..]))
+}
+
+/// The values that are given to names of secrets: `NAME=value`, `name: value`, `"name": "value"`.
+fn assignments(bytes: &[u8]) -> Places {
+    let mut places = Vec::new();
+    for (begin, end) in words(bytes, is_of_token) {
+        let name = String::from_utf8_lossy(&bytes[begin..end]);
+        if is_secret_name(&name)
+            && let Some(value) = value_after(bytes, end)
+        {
+            places.push(value);
+        }
+    }
+    places
+}
+
+/// The value after a name, if one is given to it and may be a secret.
+fn value_after(bytes: &[u8], name_end: usize) -> Option<(usize, usize)> {
+    let mut at = name_end;
+    let skip = |at: &mut usize, wanted: &[u8]| {
+        while bytes.get(*at).is_some_and(|byte| wanted.contains(byte)) {
+            *at += 1;
+        }
+    };
+    skip(&mut at, b"\\\"'");
+    skip(&mut at, b" \t");
+    if !matches!(bytes.get(at), Some(b'=' | b':')) {
+        return None;
+    }
+    at += 1;
+    skip(&mut at, b" \t");
+    let quoted = at;
+    skip(&mut at, b"\\");
+    let quote = bytes.get(at).copied().filter(|byte| b"\"'".contains(byte));
+    let begin = if quote.is_some() { at + 1 } else { quoted };
+    let ends = |byte: &u8| match quote {
+        Some(quote) => *byte == quote || *byte == b'\n',
+        None => byte.is_ascii_whitespace() || b",;&)}]\"'".contains(byte),
+    };
+    let end = bytes[begin..].iter().position(ends).map_or(bytes.len(), |ahead| begin + ahead);
+    // The escape before an escaped quote is not part of the value.
+    let end = if bytes[begin..end].ends_with(b"\\") { end - 1 } else { end };
+    may_be_secret(&bytes[begin..end]).then_some((begin, end))
+}
+
+fn may_be_secret(value: &[u8]) -> bool {
+    let is_number = value.iter().all(|byte| byte.is_ascii_digit() || b".-+".contains(byte));
+    let word = [&b"null"[..], b"true", b"false", b"none", b"None", b"~", b"***"].contains(&value);
+    let refers = value.starts_with(b"$") || value.starts_with(b"[") || value.starts_with(b"{");
+    !value.is_empty() && !is_number && !word && !refers
+}
+
+/// Runs of base64 in which something is hidden that looks like a secret.
+fn encoded(bytes: &[u8]) -> Places {
+    let is_of_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_=".contains(&byte);
+    let mut runs = words(bytes, is_of_base64);
+    runs.retain(|(begin, end)| {
+        let run = &bytes[*begin..*end];
+        run.len() >= BASE64_MIN && decode(run).is_some_and(|text| hide_plain(&text) != text)
+    });
+    runs
+}
+
+/// What base64 of either alphabet says, if that is text.
+fn decode(run: &[u8]) -> Option<Vec<u8>> {
+    let (mut bits, mut count, mut out) = (0u32, 0, Vec::with_capacity(run.len()));
+    for byte in run.iter().filter(|byte| **byte != b'=') {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            _ => 63,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+        }
+    }
+    let is_text = |byte: &&u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+    let text = out.iter().filter(is_text).count();
+    (!out.is_empty() && text * 10 >= out.len() * 9).then_some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        String::from_utf8_lossy(&hide(text.as_bytes())).into_owned()
+    }
+
+    #[test]
+    fn names_of_secrets_are_told_from_others() {
+        for name in ["GITHUB_TOKEN", "apiKey", "api-key", "DB_PASSWORD", "client_secret", "npm_pat"]
+        {
+            assert!(is_secret_name(name) && is_secret_variable(name), "{name}");
+        }
+        for name in ["input_tokens", "KEYBOARD", "monkey", "author", "PWD", "PATH", "key", "run"] {
+            assert!(!is_secret_name(name), "{name}");
+        }
+        assert!(is_secret_variable("SSH_AUTH") && is_secret_variable("DEPLOY_KEY"));
+        assert!(!is_secret_variable("PATH") && !is_secret_variable("PWD"));
+    }
+
+    #[test]
+    fn tokens_of_makers_are_hidden_wherever_they_stand() {
+        let token = format!("ghp_{}", "a1B2".repeat(9));
+        assert_eq!(shown(&format!("use {token}, please")), "use ***, please");
+        assert_eq!(shown(&format!(r#"{{"o":"line\n{token}\n"}}"#)), r#"{"o":"line\n***\n"}"#);
+        assert_eq!(shown(&format!("x-{token}")), "x-***");
+        assert_eq!(shown("key AKIAABCDEFGHIJKLMN12 x"), "key *** x");
+        assert_eq!(shown("eyJhbGciOi.eyJzdWIiOi.SflKxwRJ"), "***");
+        assert_eq!(shown("Authorization: Bearer abcdef0123+/=="), "Authorization: *** ***");
+        assert_eq!(
+            shown("sk-learn is a library, ghp_ a prefix"),
+            "sk-learn is a library, ghp_ a prefix"
+        );
+    }
+
+    #[test]
+    fn values_of_names_are_hidden_and_words_are_not() {
+        assert_eq!(shown("DB_PASSWORD=hunter2 x"), "DB_PASSWORD=*** x");
+        assert_eq!(shown(r#"{"api_key":"abc","n":1}"#), r#"{"api_key":"***","n":1}"#);
+        assert_eq!(
+            shown(r#"{\"secret\": \"a b\", \"n\": 1}"#),
+            r#"{\"secret\": \"***\", \"n\": 1}"#
+        );
+        assert_eq!(shown("password: 'a b c'\nnext: 1"), "password: '***'\nnext: 1");
+        for text in
+            ["secrets: [A, B]", "\"input_tokens\": 12", "token: null", "password: $PW", "a key: x"]
+        {
+            assert_eq!(shown(text), text);
+        }
+    }
+
+    #[test]
+    fn keys_and_credentials_in_addresses_are_hidden() {
+        let key = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----\n";
+        assert!(!shown(key).contains("MIIE"), "{}", shown(key));
+        assert!(!shown(&key[33..]).contains("abc"), "one without its beginning");
+        assert!(!shown(&key[..40]).contains("abc"), "one without its end");
+        assert_eq!(
+            shown("https://me:pw@host/x https://host/a@b"),
+            "https://***@host/x https://host/a@b"
+        );
+    }
+
+    #[test]
+    fn base64_of_what_looks_like_a_secret_is_hidden() {
+        // `password=hunter2-and-more`, and a text without a secret.
+        assert_eq!(shown("x cGFzc3dvcmQ9aHVudGVyMi1hbmQtbW9yZQ== y"), "x *** y");
+        let harmless = "dGhpcyBpcyBvbmx5IGEgdGV4dCBvZiBub3RoaW5n";
+        assert_eq!(shown(harmless), harmless);
+    }
+}

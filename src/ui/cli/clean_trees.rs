@@ -1,0 +1,88 @@
+//! What `clean` does with the worktrees of beads: those go whose work is in their base, or that
+//! never had any. Of each it says why it goes or stays.
+
+use std::collections::HashMap;
+
+use serde_json::json;
+
+use super::common::Surroundings;
+use super::show::put;
+use super::{Failure, worktree};
+use crate::ids::RunId;
+use crate::time::Time;
+use crate::worktree::{Fate, TreeError, Trees, View, lives};
+
+/// What of the worktrees is to go.
+pub struct Cleaning<'a> {
+    /// What was touched since stays.
+    pub before: Time,
+    /// Beads by their ids, with a run of each that is not over.
+    pub in_use: HashMap<String, RunId>,
+    pub dry_run: bool,
+    pub around: &'a Surroundings,
+}
+
+impl Cleaning<'_> {
+    /// Removes what is old and nobody's loss. Gives how many there were.
+    pub fn clean(&self) -> Result<usize, Failure> {
+        // Where there is no repository, or none of ours in it, there is nothing to do.
+        let Ok(trees) = Trees::open(&self.around.workspace) else { return Ok(0) };
+        if !trees.repo.home().exists() && !trees.dir().exists() {
+            return Ok(0);
+        }
+        let views = trees.views().map_err(|error| worktree::refused(&error))?;
+        let mut gone = 0;
+        for view in &views {
+            let mut fate = self.judge(view);
+            if matches!(fate, Fate::Goes(_)) && !self.dry_run {
+                match trees.remove(&view.id, None, &lives) {
+                    Ok(_) => {}
+                    // Something has changed since it was looked at.
+                    Err(error @ (TreeError::Found { .. } | TreeError::Held { .. })) => {
+                        fate = Fate::Stays(error.to_string());
+                    }
+                    Err(error) => return Err(worktree::refused(&error)),
+                }
+            }
+            gone += usize::from(matches!(fate, Fate::Goes(_)));
+            self.tell(view, &fate)?;
+        }
+        Ok(gone)
+    }
+
+    fn judge(&self, view: &View) -> Fate {
+        let run = self.in_use.get(view.id.as_str());
+        match (view.fate(), run, view.touched_at) {
+            (Fate::Stays(reason), ..) => Fate::Stays(reason),
+            (_, Some(run), _) => Fate::Stays(format!("run {run} is not over")),
+            (_, _, Some(at)) if at >= self.before => {
+                Fate::Stays(format!("it was last touched at {}", at.to_second()))
+            }
+            (goes, ..) => goes,
+        }
+    }
+
+    fn tell(&self, view: &View, fate: &Fate) -> Result<(), Failure> {
+        let id = &view.id;
+        let (goes, reason) = match fate {
+            Fate::Goes(reason) => (true, reason),
+            Fate::Stays(reason) => (false, reason),
+        };
+        if self.around.common.json {
+            let line = json!({
+                "schema": "clean/v1", "kind": "worktree", "id": id, "goes": goes,
+                "reason": reason, "ignored": view.ignored, "removed": goes && !self.dry_run,
+            });
+            return put(&format!("{line}\n"));
+        }
+        if !goes {
+            return put(&format!("keeps worktree {id}: {reason}\n"));
+        }
+        let verb = if self.dry_run { "would remove" } else { "removed" };
+        let ignored = match view.ignored.as_slice() {
+            [] => String::new(),
+            ignored => format!("; ignored files go with it: {}", ignored.join(", ")),
+        };
+        put(&format!("{verb} worktree {id} and its branch: {reason}{ignored}\n"))
+    }
+}

@@ -1,0 +1,221 @@
+//! Going on with work that was done in another clone of the repository: its branch is fetched from
+//! the remote, or it is told that it is not to be had.
+//!
+//! **Invariant:** what follows on other work begins with that work, or not at all. A branch is only
+//! moved forward, and nothing in a worktree is written over.
+
+use serde::{Deserialize, Serialize};
+
+use super::create::FETCH;
+use super::{Hold, TreeError, Trees, Wants, branch, lives, short_branch};
+use crate::git::GitError;
+use crate::git::repo::{self, REMOTE};
+use crate::ids::BeadId;
+
+/// How long the remote may take to take a branch.
+const PUSH: std::time::Duration = FETCH;
+
+/// What a branch must have before somebody goes on with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expects {
+    pub after: Vec<After>,
+    /// Branches of beads go by way of the remote, so what is there is looked at each time.
+    pub shared: bool,
+}
+
+/// Work that others follow on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct After {
+    /// Where it left the branch.
+    pub commit: String,
+    /// The step or task that did it.
+    pub step: String,
+}
+
+/// Whether work is on a branch.
+pub(super) enum Has {
+    All,
+    /// It was, and somebody here took it off.
+    Off(After),
+    /// It is nowhere in this clone.
+    Lacks(After),
+}
+
+impl Trees {
+    /// Whether all that is expected is in one of some commits.
+    pub(super) fn has(&self, commits: &[&str], expects: &Expects) -> Result<Has, TreeError> {
+        let git = self.git();
+        let mut has = Has::All;
+        for after in &expects.after {
+            let Some(commit) = git.commit(&after.commit)? else {
+                return Ok(Has::Lacks(after.clone()));
+            };
+            let mut found = false;
+            for new in commits {
+                found = found || git.contains(new, &commit)?;
+            }
+            if !found {
+                has = Has::Off(after.clone());
+            }
+        }
+        Ok(has)
+    }
+
+    /// Brings the branch of a bead, where there is one here, up to what was done of it elsewhere.
+    /// Whoever calls it holds the worktree. Gives what is to be told of it.
+    pub fn follow(&self, id: &BeadId, expects: &Expects) -> Result<Vec<String>, TreeError> {
+        let (git, whole, name) = (self.git(), branch(id), short_branch(id));
+        let Some(tip) = git.commit(&whole)? else { return Ok(Vec::new()) };
+        let has = self.has(&[&tip], expects)?;
+        if !self.repo.has_remote()? || (!expects.shared && !matches!(has, Has::Lacks(_))) {
+            return self.fits(id, &has).map(Vec::from_iter);
+        }
+        let mut warnings = Vec::new();
+        match self.fetch_branch(id) {
+            Err(error) => {
+                warnings.push(format!("cannot fetch `{name}` from `{REMOTE}`: {error}"));
+            }
+            Ok(None) => {}
+            Ok(Some(theirs)) if git.contains(&tip, &theirs)? => {}
+            Ok(Some(theirs)) if git.contains(&theirs, &tip)? => {
+                self.forward(id, &tip, &theirs)?;
+                warnings.push(format!("`{name}` was brought up to `{REMOTE}/{name}`"));
+            }
+            Ok(Some(_)) => {
+                return Err(TreeError::found(
+                    format!("`{name}` and `{REMOTE}/{name}` have gone different ways"),
+                    format!(
+                        "merge `{REMOTE}/{name}` in `{}`, or push what is right: `git push \
+                         --force-with-lease {REMOTE} {name}`",
+                        self.path(id).display()
+                    ),
+                ));
+            }
+        }
+        let tip = git.commit(&whole)?.unwrap_or(tip);
+        let has = self.has(&[&tip], expects)?;
+        warnings.extend(self.fits(id, &has)?);
+        Ok(warnings)
+    }
+
+    /// Has the branch of a bead here, with all that is expected of it, for whoever does not work
+    /// in it. Who holds the worktree already gives its hold.
+    pub fn bring(
+        &self,
+        id: &BeadId,
+        base: Option<&str>,
+        expects: &Expects,
+        hold: Option<&Hold>,
+    ) -> Result<Vec<String>, TreeError> {
+        let tip = self.git().commit(&branch(id))?;
+        let fits = match &tip {
+            Some(tip) => !matches!(self.has(&[tip], expects)?, Has::Lacks(_)),
+            None => expects.after.is_empty(),
+        };
+        if fits && !expects.shared {
+            return Ok(Vec::new());
+        }
+        let _held = match hold {
+            Some(_) => None,
+            None => Some(self.hold(id, &Wants::by_hand("review"), &lives)?),
+        };
+        match tip {
+            Some(_) => self.follow(id, expects),
+            None => Ok(self.create_after(id, base, expects)?.warnings),
+        }
+    }
+
+    /// What is to be told of a branch that is here; the error, if it must not be gone on with.
+    fn fits(&self, id: &BeadId, has: &Has) -> Result<Option<String>, TreeError> {
+        match has {
+            Has::All => Ok(None),
+            Has::Lacks(after) => Err(self.lacks(id, after)),
+            Has::Off(After { commit, step }) => Ok(Some(format!(
+                "`{}` does not have commit {commit} any more, where `{step}` left it",
+                short_branch(id)
+            ))),
+        }
+    }
+
+    /// Why a worktree that was worked in elsewhere is not begun anew here.
+    pub(super) fn lacks(&self, id: &BeadId, after: &After) -> TreeError {
+        let (name, After { commit, step }) = (short_branch(id), after);
+        TreeError::found(
+            format!(
+                "`{step}` left `{name}` at commit {commit}, which is neither in this clone nor on \
+                 `{REMOTE}`"
+            ),
+            format!(
+                "push it from where that was done, `git push {REMOTE} {name}`, and try again; with \
+                 `worktree: {{ push: true }}` in the settings that is done after each step"
+            ),
+        )
+    }
+
+    /// Why a branch that is gone is not begun anew.
+    pub(super) fn gone(&self, id: &BeadId, after: &After) -> TreeError {
+        let (name, After { commit, step }) = (short_branch(id), after);
+        TreeError::found(
+            format!("`{name}` is gone; `{step}` left it at commit {commit}"),
+            format!("`git branch {name} {commit}` brings it back"),
+        )
+    }
+
+    /// Moves a branch forward, with its worktree.
+    fn forward(&self, id: &BeadId, tip: &str, to: &str) -> Result<(), TreeError> {
+        let lock = self.repo.lock(&format!("bringing worktree `{id}` up to date"))?;
+        let found = self.look(&lock, id)?;
+        if found.is_branch_alone() && found.entry.is_none() {
+            return Ok(lock.git(&self.repo.workspace)?.run(&[
+                "update-ref",
+                &branch(id),
+                to,
+                tip,
+            ])?);
+        }
+        let tree = self.verified(id, &found)?;
+        drop(lock);
+        let git = self.alone_in(id)?;
+        let dirty = self.dirty(&git)?;
+        if !dirty.is_empty() {
+            let name = short_branch(id);
+            return Err(TreeError::found(
+                format!(
+                    "`{name}` is behind `{REMOTE}/{name}`, and its worktree has what no commit \
+                     has: {}",
+                    super::remove::some(&dirty)
+                ),
+                format!("look what it is in `{}`, and commit or remove it", tree.path.display()),
+            ));
+        }
+        git.run(&["merge", "--quiet", "--ff-only", "--no-verify", to])?;
+        Ok(())
+    }
+
+    /// The branch of a bead as the remote has it; nothing, if it has none.
+    pub(super) fn fetch_branch(&self, id: &BeadId) -> Result<Option<String>, GitError> {
+        let (git, name) = (self.git().within(FETCH), short_branch(id));
+        let whole = branch(id);
+        let listed = git.text(&["ls-remote", "--refs", "--quiet", REMOTE, &whole])?;
+        let is_it = |line: &str| line.split_once('\t').is_some_and(|(_, there)| there == whole);
+        if !listed.lines().any(is_it) {
+            return Ok(None);
+        }
+        self.fetch(&name)?;
+        git.commit(&repo::of_remote(&name))
+    }
+
+    /// Hands a branch to the remote, so that others can go on with it.
+    pub fn push(&self, id: &BeadId) -> Result<(), TreeError> {
+        if !self.repo.has_remote()? {
+            return Err(TreeError::found(
+                format!("there is no remote `{REMOTE}` to push `{}` to", short_branch(id)),
+                format!("`git remote add {REMOTE} URL`"),
+            ));
+        }
+        let what = format!("{0}:{0}", branch(id));
+        let flags = ["--quiet", "--no-verify", "--no-follow-tags"];
+        let args = [&["push"], &flags[..], &[REMOTE, &what]].concat();
+        Ok(self.git().within(PUSH).run(&args)?)
+    }
+}
