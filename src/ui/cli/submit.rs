@@ -106,7 +106,7 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
             summary["status"] = "queued".into();
             show::put_line(summary)?;
         }
-        false => show::put_line(&id)?,
+        false => show::put_line(id)?,
     }
     Ok(0)
 }
