@@ -92,6 +92,15 @@ impl Trees {
         if let Some(record) = found.record.filter(|record| !record.ready) {
             self.write_record(&Record { ready: true, ..record })?;
         }
+        let mut warnings = warnings;
+        if matches!(way, Way::Made | Way::Fetched | Way::Remade)
+            && tree.path.join(".gitmodules").exists()
+        {
+            warnings.push(
+                "its submodules are not checked out; `git submodule update --init` in it does that"
+                    .into(),
+            );
+        }
         let dirty = self.dirty(&tree.git())?;
         Ok(Created { tree, way, dirty, warnings })
     }
