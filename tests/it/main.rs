@@ -30,6 +30,7 @@ mod sandbox;
 mod schema;
 mod serve;
 mod signals;
+mod takeover;
 mod terminal;
 mod tidy;
 mod top;
@@ -84,6 +85,7 @@ fn coded() -> Vec<Trial> {
         schema::trials(),
         sandbox::trials(),
         signals::trials(),
+        takeover::trials(),
         terminal::trials(),
         top::trials(),
         tidy::trials(),
