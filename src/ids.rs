@@ -191,7 +191,9 @@ impl StepPath {
                 well.then(|| pair[1].parse().ok().map(|index| (pair[0].clone(), index)))?
             })
             .collect::<Option<_>>()?;
-        Some(StepPath { loops, step })
+        let path = StepPath { loops, step };
+        // One step has one spelling: files are named by it.
+        (path.to_string() == text).then_some(path)
     }
 }
 
@@ -254,7 +256,7 @@ mod tests {
             StepPath { loops: vec![("A.b".into(), 3), ("Inner".into(), 0)], step: "v1.2".into() };
         assert_eq!(path.to_string(), "A%2Eb.3.Inner.0.v1%2E2");
         assert_eq!(StepPath::parse(&path.to_string()), Some(path));
-        for bad in ["", "a.b", "a.x.b", "../x", "a%2Fb"] {
+        for bad in ["Each.+0.Write", "Each.00.Write", "", "a.b", "a.x.b", "../x", "a%2Fb"] {
             assert_eq!(StepPath::parse(bad), None, "{bad}");
         }
     }
