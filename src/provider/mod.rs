@@ -91,8 +91,8 @@ impl Kind {
         matches!(self, Kind::Claude | Kind::Gemini)
     }
 
-    /// The option that a command line did not know, by what it said on standard error: it is another
-    /// version than the one whose options are used.
+    /// The option that a command line did not know, by what it said on standard error: it is
+    /// another version than the one whose options are used.
     pub fn unknown_option(self, stderr_tail: &[String]) -> Option<String> {
         let said = stderr_tail.iter().map(|line| without_colours(line));
         let (before, quoted) = match self {

@@ -57,8 +57,8 @@ fn another_takes_worktree_and_conversation_over() {
     let ended = |ending: &str| {
         let mut days = world.list("processed").into_iter();
         days.find_map(|day| {
-            let names = world.list(&format!("processed/{day}")).into_iter();
-            let name = names.filter(|name| name.ends_with(ending)).next_back()?;
+            let mut names = world.list(&format!("processed/{day}")).into_iter();
+            let name = names.find(|name| name.ends_with(ending))?;
             Some(format!("processed/{day}/{name}"))
         })
     };

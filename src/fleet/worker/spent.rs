@@ -11,8 +11,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::record::Spent;
 use crate::engine::Record;
+use crate::engine::record::Spent;
 use crate::queue::Claim;
 
 /// How the names of these files end.
