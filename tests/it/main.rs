@@ -31,6 +31,7 @@ mod sandbox;
 mod schema;
 mod serve;
 mod signals;
+mod takeover;
 mod terminal;
 mod tidy;
 mod top;
@@ -86,6 +87,7 @@ fn coded() -> Vec<Trial> {
         schema::trials(),
         sandbox::trials(),
         signals::trials(),
+        takeover::trials(),
         terminal::trials(),
         top::trials(),
         tidy::trials(),
