@@ -95,7 +95,17 @@ impl Entered {
         if work.asks {
             let kept = hold.still_holds().and_then(|()| trees.checkpoint(&tree.id, &why));
             match kept {
-                Ok(made) => checkpoint = made.commit,
+                Ok(made) => {
+                    checkpoint = made.commit;
+                    if !made.left_out.is_empty() {
+                        let names = made.left_out.join(", ");
+                        let warning = format!(
+                            "what is in repositories in the worktree is in no commit: {names}"
+                        );
+                        tracing::warn!("worktree `{}`: {warning}", tree.id);
+                        record.warning.get_or_insert(warning);
+                    }
+                }
                 Err(error) => fail(site, record, &error),
             }
         }

@@ -65,12 +65,24 @@ impl Trees {
         };
         let not: Vec<String> =
             nested.iter().map(|name| format!(":(exclude,top,literal){name}")).collect();
-        let mut args = vec!["add", "--all"];
+        // Work is work, also where a sparse checkout has no files.
+        let mut args = vec!["add", "--all", "--sparse"];
         args.extend(ignored.then_some("--force"));
         args.extend(["--", "."]);
         args.extend(not.iter().map(String::as_str));
         git.run(&args)?;
-        Ok(nested)
+        let mut left_out = nested;
+        left_out.extend(self.changed_submodules(git)?);
+        Ok(left_out)
+    }
+
+    /// Submodules with changes of their own, which stay where they are: only a commit made in one
+    /// can be kept here.
+    fn changed_submodules(&self, git: &Git) -> Result<Vec<String>, TreeError> {
+        if git.names(&["ls-files", "-z", "--", ".gitmodules"])?.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(git.names(&["diff-files", "--name-only", "-z", "--ignore-submodules=none"])?)
     }
 }
 

@@ -92,6 +92,15 @@ impl Trees {
         if let Some(record) = found.record.filter(|record| !record.ready) {
             self.write_record(&Record { ready: true, ..record })?;
         }
+        let mut warnings = warnings;
+        if matches!(way, Way::Made | Way::Fetched | Way::Remade)
+            && tree.path.join(".gitmodules").exists()
+        {
+            warnings.push(
+                "its submodules are not checked out; `git submodule update --init` in it does that"
+                    .into(),
+            );
+        }
         let dirty = self.dirty(&tree.git())?;
         Ok(Created { tree, way, dirty, warnings })
     }
@@ -309,8 +318,7 @@ impl Trees {
         }
         let mut warnings = Vec::new();
         let local = git.commit(&repo::branch(&name))?;
-        let has_remote = self.repo.has_remote()?;
-        if has_remote {
+        if self.repo.has_remote()? {
             let fetched = self.fetch(&name);
             if let Err(error) = &fetched {
                 warnings.push(format!("cannot fetch `{name}` from `{REMOTE}`: {error}"));
@@ -332,10 +340,7 @@ impl Trees {
         }
         match local {
             Some(commit) => {
-                // Where there is no other, nothing else could be meant.
-                if has_remote {
-                    warnings.push(format!("the worktree begins at the local `{name}`"));
-                }
+                warnings.push(format!("the worktree begins at the local `{name}`"));
                 Ok(Start { branch: name, tip: commit.clone(), commit, warnings })
             }
             None if git.commit("HEAD")?.is_none() && base.is_none() => Err(TreeError::found(

@@ -40,6 +40,8 @@ pub(super) struct Found {
     pub tip: Option<String>,
     /// Another worktree that has its branch checked out.
     pub elsewhere: Option<PathBuf>,
+    /// Other worktrees that lie in its directory.
+    pub inside: Vec<PathBuf>,
     pub record: Option<Record>,
 }
 
@@ -103,12 +105,18 @@ impl Trees {
             is_there: path.symlink_metadata().is_ok(),
             tip: git.commit(&branch)?,
             elsewhere: None,
+            inside: Vec::new(),
             record: self.record(id)?,
         };
         for entry in self.repo.worktrees(&git)? {
             if entry.path == path {
                 found.entry = Some(entry);
-            } else if entry.branch.as_ref() == Some(&branch) {
+                continue;
+            }
+            if entry.path.starts_with(&path) {
+                found.inside.push(entry.path.clone());
+            }
+            if entry.branch.as_ref() == Some(&branch) {
                 found.elsewhere = Some(entry.path);
             }
         }

@@ -252,6 +252,9 @@ impl Trees {
             loss.under_way = under_way(git_dir);
             loss.nested = self.nested(&inside)?;
             loss.nested.extend(submodules(git_dir));
+            let path = self.path(id);
+            let others = found.inside.iter().flat_map(|other| other.strip_prefix(&path));
+            loss.nested.extend(others.map(|other| other.display().to_string()));
             let flags = ["--others", "--ignored", "--exclude-standard", "--directory", "-z"];
             loss.ignored = inside.names(&[&["ls-files"], &flags[..]].concat())?;
         }

@@ -25,11 +25,13 @@ mod nodes;
 mod nodes_fleet;
 mod pattern;
 mod repair;
+mod reports;
 mod runtimes;
 mod sandbox;
 mod schema;
 mod serve;
 mod signals;
+mod takeover;
 mod terminal;
 mod tidy;
 mod top;
@@ -73,6 +75,7 @@ fn coded() -> Vec<Trial> {
         fuzz::trials(),
         case::checks(),
         pattern::checks(),
+        reports::trials(),
         serve::trials(),
         disk::trials(),
         doctor::trials(),
@@ -85,6 +88,7 @@ fn coded() -> Vec<Trial> {
         schema::trials(),
         sandbox::trials(),
         signals::trials(),
+        takeover::trials(),
         terminal::trials(),
         top::trials(),
         tidy::trials(),

@@ -11,6 +11,7 @@ mod keep;
 mod limits;
 mod prepare;
 mod slot;
+mod spent;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::prepare::Ready;
-use super::{Doing, Running, Setup, Shop, Until, Why};
+use super::{Doing, Running, Setup, Shop, Until, Why, spent};
 use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
 use crate::fleet::answer::Done;
@@ -98,9 +98,21 @@ impl Shop {
         let mark = member::mark(&claim.name);
         let terms = Terms { pass, task_attempt: Some(claim.name.task.attempt) };
         let performed = perform::run_on(&terms, &site, &work, &mark, &stop);
+        // A conversation knows itself what it has cost.
+        let counts = work.asks && work.session.is_none();
         match performed {
-            Some(performed) if performed.returns => self.give_back(claim, &doing, &terms.pass),
-            Some(performed) => self.finish(claim, doing, performed, free.as_ref(), began),
+            Some(performed) if performed.returns => {
+                if counts {
+                    spent::keep(&doing.logs[0], &claim, &performed.record);
+                }
+                self.give_back(claim, &doing, &terms.pass);
+            }
+            Some(mut performed) => {
+                if counts {
+                    spent::add(&doing.logs[0], &claim, &mut performed.record);
+                }
+                self.finish(claim, doing, performed, free.as_ref(), began);
+            }
             None => self.give_up(claim, &doing, why.load(Ordering::SeqCst), began),
         }
     }
