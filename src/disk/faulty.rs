@@ -27,19 +27,22 @@ pub struct Faults {
     pub rate: u64,
     /// The volume has no locks.
     pub no_locks: bool,
+    /// What goes wrong is the program: it panics.
+    pub panics: bool,
 }
 
 impl Faults {
-    /// Reads `SEED,RATE`, or `SEED,RATE,nolocks`.
+    /// Reads `SEED,RATE`, `SEED,RATE,nolocks` or `SEED,RATE,panics`.
     pub fn parse(text: &str) -> Option<Faults> {
         let (seed, rest) = text.split_once(',')?;
-        let (rate, no_locks) = match rest.split_once(',') {
-            Some((rate, "nolocks")) => (rate, true),
+        let (rate, no_locks, panics) = match rest.split_once(',') {
+            Some((rate, "nolocks")) => (rate, true, false),
+            Some((rate, "panics")) => (rate, false, true),
             Some(_) => return None,
-            None => (rest, false),
+            None => (rest, false, false),
         };
         let rate = rate.trim().parse().ok().filter(|rate| *rate <= 1000)?;
-        Some(Faults { seed: seed.trim().parse().ok()?, rate, no_locks })
+        Some(Faults { seed: seed.trim().parse().ok()?, rate, no_locks, panics })
     }
 }
 
@@ -99,6 +102,7 @@ impl FaultyDisk {
         if drawn % 1000 >= self.faults.rate {
             return None;
         }
+        assert!(!self.faults.panics, "a test asked for this panic");
         let rest = drawn / 1000;
         if rest.is_multiple_of(2) {
             std::thread::sleep(Duration::from_millis(rest / 2 % DELAY_MS));
@@ -229,8 +233,12 @@ mod tests {
 
     #[test]
     fn faults_are_read_or_refused() {
-        assert_eq!(Faults::parse("7,20"), Some(Faults { seed: 7, rate: 20, no_locks: false }));
+        assert_eq!(
+            Faults::parse("7,20"),
+            Some(Faults { seed: 7, rate: 20, no_locks: false, panics: false })
+        );
         assert!(Faults::parse("7,0,nolocks").is_some_and(|faults| faults.no_locks));
+        assert!(Faults::parse("7,0,panics").is_some_and(|faults| faults.panics));
         for bad in ["", "7", "x,1", "1,x", "1,1001", "1,1,locks"] {
             assert_eq!(Faults::parse(bad), None, "{bad}");
         }
@@ -239,7 +247,7 @@ mod tests {
     #[test]
     fn a_call_that_succeeds_did_and_all_ways_to_fail_are_seen() {
         let dir = tempfile::tempdir().unwrap();
-        let disk = FaultyDisk::new(Faults { seed: 3, rate: 300, no_locks: false });
+        let disk = FaultyDisk::new(Faults { seed: 3, rate: 300, no_locks: false, panics: false });
         let (mut before, mut after, mut half) = (0, 0, 0);
         for number in 0..200 {
             let path = dir.path().join(format!("{number}"));

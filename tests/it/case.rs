@@ -7,9 +7,10 @@
 //!
 //! | section | means |
 //! |---|---|
-//! | `run` | a script for `sh` in the workspace; the expectations up to the next one are its own |
+//! | `run`, `run NAME` | a script for `sh` in the workspace; what is expected after it is its own |
 //! | `expect exit` | its exit code; 0 when left out |
 //! | `expect stdout`, `expect stderr` | lines that occur in this order, or `(empty)` |
+//! | `expect whole stdout`, `expect whole stderr` | all its lines; nothing, if it must be empty |
 //! | `expect state.json` | a JSON pattern for the state of the latest run |
 //! | `expect file PATH`, `expect log NAME` | the whole text of a file, of a log of the latest run |
 //! | `expect json PATH` | a JSON pattern for a file |
@@ -58,6 +59,8 @@ enum Expect {
     Exit(i32),
     Stdout(String),
     Stderr(String),
+    WholeStdout(String),
+    WholeStderr(String),
     File(String, String),
     Json(String, Value),
     No(String),
@@ -132,7 +135,7 @@ fn parse(text: &str) -> Result<Case, String> {
     }
     let mut case = Case { files: Vec::new(), runs: Vec::new() };
     for (name, body) in sections {
-        if name == "run" {
+        if name == "run" || name.starts_with("run ") {
             case.runs.push(Run { script: body, expects: Vec::new() });
         } else if let Some(kind) = name.strip_prefix("expect ") {
             let run = case.runs.last_mut().ok_or(format!("`{name}` stands before any `run`"))?;
@@ -190,6 +193,8 @@ fn expect(kind: &str, body: String) -> Result<Expect, String> {
         },
         ("stdout", "") => Ok(Expect::Stdout(body)),
         ("stderr", "") => Ok(Expect::Stderr(body)),
+        ("whole", "stdout") => Ok(Expect::WholeStdout(body)),
+        ("whole", "stderr") => Ok(Expect::WholeStderr(body)),
         ("state.json", "") => json(&format!("{LATEST}/state.json"), &body),
         ("json", path) if !path.is_empty() => json(path, &body),
         ("file", path) if !path.is_empty() => Ok(Expect::File(path.to_owned(), body)),
@@ -393,6 +398,12 @@ fn judge(run: &Run, outcome: &Outcome, workspace: &Path) -> Vec<String> {
             }
             Expect::Stderr(lines) => {
                 wrong.extend(at("stderr", pattern::in_order(lines, &outcome.stderr)));
+            }
+            Expect::WholeStdout(text) => {
+                wrong.extend(at("stdout", pattern::whole(text, &outcome.stdout)));
+            }
+            Expect::WholeStderr(text) => {
+                wrong.extend(at("stderr", pattern::whole(text, &outcome.stderr)));
             }
             Expect::File(path, text) => match fs::read(workspace.join(path)) {
                 Ok(bytes) => {

@@ -1,4 +1,5 @@
-//! Coverage by name: every numbered criterion of all dialects has a case of its number.
+//! Coverage by name: every numbered criterion of all dialects has a case of its number, and every
+//! verb one that compares all it prints.
 
 use std::path::Path;
 
@@ -30,8 +31,50 @@ const LISTS: [List; 15] = [
     ("grimoires", "scenario-003", "003-", 13, 2),
 ];
 
-/// One trial per numbered list.
+/// What a verb is asked in its case: to tell people, to tell programs, to tell of nothing, and
+/// something it refuses.
+const KINDS: [&str; 4] = ["plain", "json", "empty", "error"];
+
+/// One trial per numbered list, and one for the verbs.
 pub fn trials(cases: &Path) -> Vec<Trial> {
+    let faces = cases.join("faces");
+    let verbs = Trial::test("coverage/every verb", move || {
+        let missing: Vec<String> = verbs().iter().flat_map(|verb| untold(&faces, verb)).collect();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(Failed::from(missing.join("\n"))),
+        }
+    });
+    std::iter::once(verbs).chain(lists(cases)).collect()
+}
+
+/// Every verb that `orchestrate help` lists, before its concepts.
+fn verbs() -> Vec<String> {
+    let program = crate::world::programs().join("orchestrate");
+    let help = std::process::Command::new(program).arg("help").output().expect("it starts").stdout;
+    let help = String::from_utf8_lossy(&help).into_owned();
+    let verbs = help.split("\nConcepts").next().unwrap_or_default().lines();
+    let named = verbs.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    named.map(str::to_owned).collect()
+}
+
+/// What the case of a verb lacks. A kind may be left out with a reason: `No empty: …`.
+fn untold(faces: &Path, verb: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(faces.join(format!("{verb}.case"))).unwrap_or_default();
+    let head = text.split("\n-- ").next().unwrap_or_default();
+    let lacks = |kind: &&&str| {
+        if head.contains(&format!("No {kind}: ")) {
+            return false;
+        }
+        let run = text.split(&format!("\n-- run {kind} --\n")).nth(1).unwrap_or_default();
+        let run = run.split("\n-- run ").next().unwrap_or_default();
+        let told = ["stdout", "stderr"].map(|stream| format!("-- expect whole {stream} --"));
+        !told.iter().all(|told| run.contains(told))
+    };
+    KINDS.iter().filter(lacks).map(|kind| format!("faces/{verb}.case: no whole `{kind}`")).collect()
+}
+
+fn lists(cases: &Path) -> Vec<Trial> {
     LISTS
         .into_iter()
         .map(|(dir, prefix, number, count, width)| {

@@ -25,6 +25,7 @@ mod nodes;
 mod nodes_fleet;
 mod pattern;
 mod repair;
+mod reports;
 mod runtimes;
 mod sandbox;
 mod schema;
@@ -73,6 +74,7 @@ fn coded() -> Vec<Trial> {
         fuzz::trials(),
         case::checks(),
         pattern::checks(),
+        reports::trials(),
         serve::trials(),
         disk::trials(),
         doctor::trials(),

@@ -15,6 +15,9 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("serve/strangers, other hosts and other sites are refused", strangers),
         trial("serve/what is too long or too slow is cut off", bounds),
+        trial("serve/every refusal says why", refusals),
+        trial("serve/one who does not read keeps nobody waiting", deaf),
+        trial("serve/where it listens, as a document", documented),
         trial("serve/many at once", many),
         trial("serve/the token is its user's alone, and ends with the server", token),
         trial("serve/programs ask and act with the token", programs),
@@ -187,6 +190,107 @@ fn bounds() {
         kept.write_all(request.as_bytes()).unwrap();
         assert_eq!(hear(&mut kept).expect("an answer").status, 200);
     }
+}
+
+/// What is asked for wrongly is refused with a reason: as a page to people, as a document to
+/// programs. Nothing of it does anything.
+fn refusals() {
+    let world = paused();
+    let page = Page::of(&world);
+    let id = world.run_id();
+    let gate = serde_json::json!({ "step": "fine.0.gate", "shown": "0" }).to_string();
+    let no_step = r#"{ "shown": "0" }"#;
+    let json = "application/json";
+    let run = |rest: &str| format!("/runs/{id}/{rest}");
+    let asked = [
+        ("GET", "/runs/nope".to_owned(), "", "", 404, "there is no run `nope`"),
+        ("GET", "/runs/..".to_owned(), "", "", 404, "there is no run `..`"),
+        ("GET", "/nope".to_owned(), "", "", 404, "there is no such"),
+        ("GET", run("cancel"), "", "", 405, "this is done with POST"),
+        ("GET", run("retry"), "", "", 405, "this is done with POST"),
+        ("GET", "/tasks/X/cancel".to_owned(), "", "", 405, "this is done with POST"),
+        ("POST", "/runs/nope/cancel".to_owned(), "", "", 404, "there is no run `nope`"),
+        ("POST", "/tasks/nope/cancel".to_owned(), "", "", 404, "there is no task `nope`"),
+        ("POST", "/nope".to_owned(), "", "", 404, "there is no such action"),
+        ("POST", run("approve"), json, "{", 400, "the body is no JSON object"),
+        ("POST", run("approve"), json, "[]", 400, "the body is no JSON object"),
+        ("POST", run("approve"), "text/plain", "x", 415, "and not `text/plain`"),
+        ("POST", run("approve"), json, no_step, 400, "an answer names `step` and `shown`"),
+        ("POST", run("approve"), json, &gate, 409, "is not what was looked at"),
+        ("POST", run("reject"), json, &gate, 400, "a rejection needs a reason"),
+        ("POST", run("answer"), json, &gate, 400, "must be `approve` or `reject`"),
+        ("POST", "/enqueue".to_owned(), json, r#"{"agent":"qa"}"#, 400, "nothing to do"),
+        ("POST", "/enqueue".to_owned(), json, r#"{"agent":"../x","text":"y"}"#, 400, "`../x`"),
+    ];
+    for (method, path, kind, body, status, why) in asked {
+        for api in [false, true] {
+            let path = format!("{}{path}", if api { "/api" } else { "" });
+            let kind = match kind {
+                "" => String::new(),
+                kind => format!("Content-Type: {kind}\r\n"),
+            };
+            let heard = page.ask(&format!("{method} {path}"), &(page.bearer() + &kind), body);
+            assert_eq!(heard.status, status, "{method} {path}: {}", heard.body);
+            if status == 405 {
+                assert_eq!(heard.header("allow"), Some("POST"), "{path}");
+            }
+            let told = match api {
+                true => {
+                    let said: Value = serde_json::from_str(&heard.body).expect("a document");
+                    assert_eq!(said["schema"], "error/v1", "{path}");
+                    assert_eq!(said["error"]["code"], status, "{path}");
+                    said["error"]["message"].as_str().unwrap_or_default().to_owned()
+                }
+                false => heard.body.clone(),
+            };
+            assert!(told.contains(why), "{method} {path}: {told}");
+        }
+    }
+    assert_eq!(page.ask("PUT /", &page.bearer(), "").status, 405);
+    assert_eq!(page.ask(&format!("GET {}", run("logs/nope")), &page.bearer(), "").status, 404);
+    assert_eq!(world.status(), "paused", "nothing of that did anything");
+    assert!(world.list("inbox/qa").is_empty());
+}
+
+/// A client asks for much and reads nothing of it.
+fn deaf() {
+    let world = paused();
+    let page = Page::of(&world);
+    let path = format!("/runs/{}/report", world.run_id());
+    let mut deaf = Vec::new();
+    for _ in 0..40 {
+        let mut stream = TcpStream::connect(page.at).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\n{}\r\n", page.bearer());
+        for _ in 0..20 {
+            let _ = stream.write_all(request.as_bytes());
+        }
+        deaf.push(stream);
+    }
+    assert_eq!(page.ask("GET /api/status", &page.bearer(), "").status, 200);
+    page.server.signal(Signal::SIGTERM);
+    page.server.wait().exits(143);
+}
+
+fn documented() {
+    let world = World::new();
+    let server = world.start(&["serve", "--listen", "127.0.0.1:0", "--json"]);
+    until("it says where it listens", || server.stdout().ends_with('\n'));
+    let said: Value = serde_json::from_str(&server.stdout()).expect("one document");
+    assert_eq!(said["schema"], "serve/v1");
+    let (listen, url) = (said["listen"].as_str().unwrap(), said["url"].as_str().unwrap());
+    let token = url.strip_prefix(&format!("http://{listen}/?token=")).expect("an address");
+    let file = said["token_file"].as_str().unwrap();
+    assert_eq!(std::fs::read_to_string(file).unwrap().trim(), token);
+    assert_eq!(server.stderr(), "", "a document is all there is to say");
+    // Two cannot have one port, and a bad address is none.
+    let second = world.run(&["serve", "--listen", listen, "--json"]).exits(1);
+    let said: Value = serde_json::from_str(&second.stdout).expect("one document");
+    assert_eq!(said["schema"], "error/v1");
+    let hint = "`--listen 127.0.0.1:0` takes any port that is free";
+    assert_eq!(said["error"]["hint"], hint);
+    world.run(&["serve", "--listen", listen]).exits(1).says(hint);
+    world.run(&["serve", "--listen", "here"]).exits(2).says("invalid value 'here'");
+    assert!(world.exists(&format!(".orchestrate/serve-{}.token", &listen["127.0.0.1:".len()..])));
 }
 
 fn many() {

@@ -210,6 +210,105 @@ fn sleeps_and_ends() {
     assert!(pane.screen().contains("awake"), "the screen before is back:\n{}", pane.screen());
 }
 
+const RETRIES: &str = "version: '1.1'\nsteps: [{ name: Try, command: [test, -e, go] }]\n";
+
+/// A run that failed is taken up with a key, and goes on in this process.
+fn goes_on_with_a_run() {
+    let world = World::with(RETRIES);
+    world.run(&["run", "w.yaml"]).exits(1);
+    let pane = Pane::start(&world, (80, 24), TOP);
+    pane.shows("at `Try`");
+    pane.keys(&["r"]);
+    pane.shows("failed");
+    until("it was tried again", || world.state()["steps"]["Try"]["attempt"] == 2);
+    until("and failed again", || world.status() == "failed");
+    world.write("go", "");
+    until("it is taken up", || {
+        pane.keys(&["r"]);
+        world.status() == "completed"
+    });
+    pane.shows("completed");
+}
+
+const AGAIN: &str = "name: release\ndescription: A release.\nprovider: offline\nnodes:\n\
+    - { id: deploy, approval: { message: 'Ship 1.2?', on_reject: { prompt: 'Do better.' } } }\n\
+    - { id: tell, depends_on: [deploy], bash: 'echo shipped > shipped' }\n";
+
+/// Somebody else is faster, and the same is asked again of other work: what was typed for the first
+/// question does not answer the second.
+fn answers_only_what_was_shown() {
+    let world = World::with(AGAIN);
+    world.run(&["run", "w.yaml"]).exits(3);
+    let pane = Pane::start(&world, (100, 30), TOP);
+    pane.shows("Ship 1.2?");
+    pane.keys(&["a"]);
+    pane.shows("approve `deploy`");
+    world.run(&["reject", "latest", "--reason", "too early"]).exits(3);
+    pane.keys(&["Enter"]);
+    pane.shows("asks nobody anything");
+    assert_eq!(world.status(), "paused");
+    assert!(!world.exists("shipped"));
+}
+
+/// However small the terminal is, it is drawn on, and drawn anew when it grows.
+fn fits_any_terminal() {
+    let world = workspace();
+    let pane = Pane::start(&world, (80, 24), TOP);
+    pane.shows("Ship 1.2?");
+    for (columns, rows) in [("40", "10"), ("20", "5"), ("4", "2"), ("1", "1"), ("80", "24")] {
+        let resized = pane.tmux(&["resize-window", "-x", columns, "-y", rows]).status();
+        assert!(resized.expect("tmux").success());
+        pane.keys(&["Down", "?"]);
+        pane.keys(&["Escape"]);
+    }
+    pane.shows("Ship 1.2?");
+    let screen = pane.screen();
+    assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+    pane.keys(&["q"]);
+    pane.shows("left 0");
+    pane.shows("\nicanon");
+}
+
+/// A shell whose every byte on the terminal is kept in a file.
+fn kept_shell(world: &World) -> (Pane<'_>, PathBuf) {
+    let pane = Pane::start(world, (80, 24), "PS1='$ ' sh");
+    pane.shows("$");
+    let kept = world.outside("bytes");
+    let into = format!("cat > '{}'", kept.display());
+    assert!(pane.tmux(&["pipe-pane", &into]).status().expect("tmux").success());
+    (pane, kept)
+}
+
+/// Where a panic strikes while the board is shown, the terminal is given back before it is told.
+fn gives_the_terminal_back_after_a_panic() {
+    let world = workspace();
+    let (pane, kept) = kept_shell(&world);
+    // The first calls to the disk go well; sooner or later one panics, on the thread that looks.
+    let line = "ORCHESTRATE_FAULTS=1,60,panics orchestrate top; echo left $?; stty -a | tr ' ;' \
+        '\\n\\n' | grep icanon";
+    pane.keys(&[line, "Enter"]);
+    pane.shows("left 134");
+    pane.shows("\nicanon");
+    let bytes = String::from_utf8_lossy(&std::fs::read(kept).expect("bytes")).into_owned();
+    let taken = bytes.find("\x1b[?1049h").expect("the other screen is taken");
+    let given = bytes.find("\x1b[?1049l").expect("and given back");
+    let told = bytes.find("a test asked for this panic").expect("it is told why");
+    assert!(taken < given && given < told, "{bytes:?}");
+    assert!(!bytes[told..].contains("\x1b[?1049h"), "nobody draws over it: {bytes:?}");
+}
+
+/// The terminal is closed: it ends, and so does a run that it drove, which can be resumed.
+fn ends_with_its_terminal() {
+    let world = workspace();
+    let pane = Pane::start(&world, (80, 24), "orchestrate top");
+    pane.shows("Ship 1.2?");
+    let pid = until_pid(&world);
+    drop(pane);
+    until("it is gone", || !crate::world::is_alive(pid));
+    world.run(&["pending"]).exits(0);
+    assert_eq!(world.status(), "paused");
+}
+
 /// The process of `top` that works in this workspace.
 fn until_pid(world: &World) -> i32 {
     let mut found = None;
@@ -238,5 +337,10 @@ pub fn trials() -> Vec<Trial> {
         trial("top/rejects", rejects),
         trial("top/follows a log and cancels", follows_and_cancels),
         trial("top/sleeps, is resized and ends", sleeps_and_ends),
+        trial("top/goes on with a run", goes_on_with_a_run),
+        trial("top/answers only what was shown", answers_only_what_was_shown),
+        trial("top/fits any terminal", fits_any_terminal),
+        trial("top/gives the terminal back after a panic", gives_the_terminal_back_after_a_panic),
+        trial("top/ends with its terminal", ends_with_its_terminal),
     ]
 }

@@ -6,11 +6,22 @@ use super::show::{self, Target};
 use super::{Failure, decide, retry};
 use crate::ids::RunId;
 
+/// A question as somebody has seen it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    pub run: String,
+    pub node: String,
+    /// The very question: a node may ask again in another round.
+    pub step: String,
+    /// The digest of what was shown: an answer counts for nothing else.
+    pub shown: String,
+}
+
 /// Something to be done. Runs and tasks go by their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deed {
-    Approve { run: String, node: String, comment: String },
-    Reject { run: String, node: String, reason: String },
+    Approve { asked: Question, comment: String },
+    Reject { asked: Question, reason: String },
     Cancel { target: String },
     Retry { run: String },
 }
@@ -35,8 +46,8 @@ pub fn act(around: &Surroundings, deed: &Deed) -> Result<Done, Failure> {
     // Nothing is to be printed over what is shown.
     (around.common.quiet, around.common.json) = (true, false);
     match deed {
-        Deed::Approve { run, node, comment } => answer(&around, run, node, true, comment),
-        Deed::Reject { run, node, reason } => answer(&around, run, node, false, reason),
+        Deed::Approve { asked, comment } => answer(&around, asked, true, comment),
+        Deed::Reject { asked, reason } => answer(&around, asked, false, reason),
         Deed::Cancel { target } => cancel(&around, target),
         Deed::Retry { run } => go_on(&mut around, run),
     }
@@ -44,12 +55,12 @@ pub fn act(around: &Surroundings, deed: &Deed) -> Result<Done, Failure> {
 
 fn answer(
     around: &Surroundings,
-    run: &str,
-    node: &str,
+    asked: &Question,
     approve: bool,
     comment: &str,
 ) -> Result<Done, Failure> {
-    let given = decide::give(around, run, Some(node), approve, comment, None)?;
+    let Question { run, node, step, shown } = asked;
+    let given = decide::give(around, run, Some(step), approve, comment, Some(shown))?;
     let word = if approve { "approved" } else { "rejected" };
     let said = format!("`{node}` of run {} {word}", given.id);
     match decide::is_taken_in(around, &given)? {

@@ -200,7 +200,7 @@ fn be_unreliable(environment: &Environment) -> Result<(), Failure> {
         time::set_wrong(by);
     }
     if let Some(text) = get(FAULTS).filter(|text| !text.is_empty()) {
-        let wanted = "SEED,RATE (how many of a thousand calls fail) or SEED,RATE,nolocks";
+        let wanted = "SEED,RATE (how many of a thousand calls fail) or SEED,RATE,nolocks|panics";
         let faults = Faults::parse(&text).ok_or_else(|| wrong(FAULTS, &text, wanted))?;
         faulty::fail_by(faults);
     }
@@ -770,7 +770,8 @@ pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) {
     if around.common.json {
         let mut summary = snapshot::summary(plan, run);
         summary["exit_code"] = code.into();
-        println!("{summary}");
+        // The run is over, and its outcome is the exit code, whether somebody reads this or not.
+        let _ = show::put_line(summary);
     }
 }
 

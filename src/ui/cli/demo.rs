@@ -53,6 +53,7 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     lay_out(&dir).map_err(|error| {
         Failure::new(1, format!("cannot lay out the demo in `{}`: {error}", dir.display()))
+            .hint("name a directory that is empty or not there yet, or none")
     })?;
     move_to(&mut around, &dir)?;
     fleet::check_state_dir(&around)?;

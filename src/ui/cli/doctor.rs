@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use super::common::Surroundings;
+use super::show::{put, put_json};
 use super::{Common, Failure, signals};
 use crate::fleet::doctor::{self, Depth, Finding, Patient, Report, Times, Verdict};
 
@@ -62,7 +61,10 @@ pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
     if signals.stop.level() > 0 {
         return Ok(signals.code());
     }
-    tell(&report, args.volume, common);
+    match common.json {
+        true => put_json("doctor/v1", &report)?,
+        false => put(&told(&report, args.volume, common.quiet))?,
+    }
     Ok(u8::from(!report.fit))
 }
 
@@ -86,48 +88,36 @@ fn invite(workspace: &Path, dir: &Path) {
     eprintln!("  orchestrate doctor-peer {}", dir.display());
 }
 
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: &'static str,
-    #[serde(flatten)]
-    report: &'a Report,
-}
-
-fn tell(report: &Report, tried: bool, common: &Common) {
-    if common.json {
-        let document = Document { schema: "doctor/v1", report };
-        println!("{}", serde_json::to_string(&document).unwrap_or_default());
-        return;
+/// What was found, in lines.
+fn told(report: &Report, tried: bool, quiet: bool) -> String {
+    let mut text = String::new();
+    if !quiet {
+        text += &format!("orchestrate {} in {}\n", report.version, report.workspace.display());
     }
-    if !common.quiet {
-        println!("orchestrate {} in {}", report.version, report.workspace.display());
-    }
-    let told = |finding: &&Finding| !common.quiet || finding.verdict == Verdict::Wrong;
-    for finding in report.findings.iter().filter(told) {
-        show(finding);
-    }
+    let is_told = |finding: &&Finding| !quiet || finding.verdict == Verdict::Wrong;
+    report.findings.iter().filter(is_told).for_each(|finding| text += &line(finding));
     let wrong = report.findings.iter().filter(|finding| finding.verdict == Verdict::Wrong).count();
-    match (report.fit, tried) {
-        (false, _) => println!("not fit: {wrong} of the above must be put right first"),
-        _ if common.quiet => {}
-        (true, true) => println!("fit for a fleet: {}", times(&report.times)),
-        (true, false) => {
-            println!("fit as far as can be seen: {}", times(&report.times));
-            println!("to try the volume out: orchestrate doctor --volume");
-        }
-    }
+    let times = times(&report.times);
+    text += &match (report.fit, tried) {
+        (false, _) => format!("not fit: {wrong} of the above must be put right first\n"),
+        _ if quiet => String::new(),
+        (true, true) => format!("fit for a fleet: {times}\n"),
+        (true, false) => format!(
+            "fit as far as can be seen: {times}\n\
+             to try the volume out: orchestrate doctor --volume\n"
+        ),
+    };
+    text
 }
 
-fn show(finding: &Finding) {
+fn line(finding: &Finding) -> String {
     let verdict = match finding.verdict {
         Verdict::Ok => "ok",
         Verdict::Warning => "warning",
         Verdict::Wrong => "wrong",
     };
-    println!("{verdict:<8} {}: {}", finding.name, finding.text);
-    if let Some(cure) = &finding.cure {
-        println!("         cure: {cure}");
-    }
+    let cure = finding.cure.as_ref().map(|cure| format!("         cure: {cure}\n"));
+    format!("{verdict:<8} {}: {}\n{}", finding.name, finding.text, cure.unwrap_or_default())
 }
 
 fn times(times: &Times) -> String {

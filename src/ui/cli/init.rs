@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::show::put_json;
+use super::show::{put_json, put_line};
 use super::{Common, Failure};
 use crate::workflow::shape::schema::{Topic, schema};
 
@@ -142,7 +142,7 @@ fn tell(outcome: &Outcome, args: &InitArgs, common: &Common) -> Result<(), Failu
         return put_json("init/v1", outcome);
     }
     for path in &outcome.made {
-        println!("{path}");
+        put_line(path)?;
     }
     if common.quiet {
         return Ok(());

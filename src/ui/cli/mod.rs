@@ -249,7 +249,7 @@ fn start(args: Vec<OsString>) -> ExitCode {
         Ok(cli) => run_cli(cli),
         // The list of verbs is too long to be read without groups.
         Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_all(&args) => {
-            print!("{}", help::root());
+            let _ = show::put(&help::root());
             ExitCode::SUCCESS
         }
         Err(_) if args.len() == 1 => {

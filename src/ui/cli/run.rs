@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
-use super::{Common, Failure, clean, coordinator, processed, signals, submit};
+use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
 use crate::fleet::spellbook;
 use crate::workflow::Plan;
 use crate::workflow::plan::{
@@ -201,19 +201,21 @@ fn tell_doubtful(around: &Surroundings, loaded: &Loaded, context: &Map<String, V
 fn dry_run(around: &Surroundings, loaded: &Loaded) -> Result<u8, Failure> {
     if around.common.json {
         let steps = outline_json(&loaded.plan.root);
-        println!("{}", serde_json::json!({ "schema": "dry-run/v1", "steps": steps }));
+        show::put_json("dry-run/v1", serde_json::json!({ "steps": steps }))?;
         return Ok(0);
     }
-    println!("{} is valid; it would run:", loaded.file);
-    outline(&loaded.plan.root, 1);
+    let mut text = format!("{} is valid; it would run:\n", loaded.file);
+    outline(&loaded.plan.root, 1, &mut text);
+    show::put(&text)?;
     Ok(0)
 }
 
-fn outline(block: &Block, depth: usize) {
+fn outline(block: &Block, depth: usize, into: &mut String) {
     for (index, step) in block.steps.iter().enumerate() {
-        println!("{}{}. {}: {}", "  ".repeat(depth), index + 1, step.name, kind(&step.action));
+        let (indent, number) = ("  ".repeat(depth), index + 1);
+        *into += &format!("{indent}{number}. {}: {}\n", step.name, kind(&step.action));
         if let Some(inner) = repeated(step) {
-            outline(inner, depth + 1);
+            outline(inner, depth + 1, into);
         }
     }
 }

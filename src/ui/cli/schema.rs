@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use serde_json::json;
 
-use super::show::put_json;
+use super::show::{put_json, put_line};
 use super::{Common, Failure};
 use crate::workflow::shape::schema::{Topic, schema};
 
@@ -43,7 +43,7 @@ pub fn main(args: &SchemaArgs, common: &Common) -> Result<u8, Failure> {
         }
         None => {
             for (name, topic) in Topic::ALL {
-                println!("{name:<10} {}", topic.about());
+                put_line(format_args!("{name:<10} {}", topic.about()))?;
             }
         }
     }

@@ -12,7 +12,7 @@ use nix::unistd::{User, geteuid};
 use serde::Serialize;
 
 use super::common::Surroundings;
-use super::show::put_json;
+use super::show::{put, put_json, put_line};
 use super::{Common, Failure};
 use crate::disk;
 
@@ -341,9 +341,9 @@ fn tell(outcome: &Outcome, common: &Common) -> Result<(), Failure> {
             (true, State::Written | State::Removed) => "would be ",
             _ => "",
         };
-        println!("{would}{:<8} {}", unit.state.name(), unit.path.display());
+        put_line(format_args!("{would}{:<8} {}", unit.state.name(), unit.path.display()))?;
         if outcome.dry_run && unit.state == State::Written && common.verbose {
-            print!("{}", unit.text);
+            put(&unit.text)?;
         }
     }
     if !common.quiet {

@@ -139,6 +139,11 @@ pub fn put_or_stop(text: &str) -> Result<bool, Failure> {
     }
 }
 
+/// Writes a line of data.
+pub fn put_line(line: impl std::fmt::Display) -> Result<(), Failure> {
+    put(&format!("{line}\n"))
+}
+
 /// Writes one JSON document: the schema, then what `body` holds.
 pub fn put_json(schema: &str, body: impl Serialize) -> Result<(), Failure> {
     put(&format!("{}\n", document(schema, body)))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::common::{self, NewRun, OnErrorArg, Owned, RunOptions, Surroundings};
 use super::request::RequestArgs;
 use super::run::{ContextArgs, RunArgs};
-use super::{Common, Failure, coordinator, fleet, run};
+use super::{Common, Failure, coordinator, fleet, run, show};
 use crate::fleet::member::Registration;
 use crate::fleet::post::COORDINATOR;
 use crate::queue::{FsQueue, Queue};
@@ -104,9 +104,9 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
         true => {
             let mut summary = snapshot::summary(&owned.plan, &owned.run);
             summary["status"] = "queued".into();
-            println!("{summary}");
+            show::put_line(summary)?;
         }
-        false => println!("{id}"),
+        false => show::put_line(id)?,
     }
     Ok(0)
 }

@@ -77,9 +77,9 @@ pub fn show(
     force_color_output(look.colour);
     let (around, seen, driver) = (around.clone(), Seen::default(), None);
     let mut house = House { around, state, seen, look, tell, waker, driver };
+    let screen = Tty::take(house.waker.clone()).map_err(failed)?;
     let looker = house.looker();
     looker.want(house.state.screen());
-    let screen = Tty::take(house.waker.clone()).map_err(failed)?;
     let left = house.keep(screen, &news, &looker, stop, enough);
     drop(looker);
     house.stop_driving();

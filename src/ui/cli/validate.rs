@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::common::{self, Surroundings};
 use super::failure::problem_json;
+use super::show::{put_json, put_line};
 use super::{Common, Failure, request};
 use crate::fleet::open::compile_in;
 use crate::fleet::spellbook;
@@ -37,12 +38,21 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
     let workspace = common::open_workspace(&around)?;
     let mut code = 0;
     let mut found = Vec::new();
+    let mut between = "";
     for path in &args.workflows {
         let file = path.display().to_string();
         let (file, text) = match common::find_workflow(&around, path) {
             Ok(found) => found,
             Err(message) => {
-                tell(&around, args.format, &file, "", &[Problem::error(message)], &mut found);
+                tell(
+                    &around,
+                    args.format,
+                    &file,
+                    "",
+                    &[Problem::error(message)],
+                    &mut found,
+                    &mut between,
+                )?;
                 code = 2;
                 continue;
             }
@@ -64,15 +74,15 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         let problems = lint::without_allowed(&text, problems);
         let wrong = |problem: &Problem| args.strict || problem.is_error();
         let valid = !problems.iter().any(wrong);
-        tell(&around, args.format, &file, &text, &problems, &mut found);
+        tell(&around, args.format, &file, &text, &problems, &mut found, &mut between)?;
         if !valid {
             code = 2;
         } else if !common.json && !common.quiet && args.format == Format::Text {
-            println!("{file}: valid");
+            put_line(format_args!("{file}: valid"))?;
         }
     }
     if common.json {
-        println!("{}", json!({ "schema": "validate/v1", "valid": code == 0, "problems": found }));
+        put_json("validate/v1", json!({ "valid": code == 0, "problems": found }))?;
     }
     Ok(code)
 }
@@ -84,20 +94,20 @@ fn tell(
     text: &str,
     problems: &[Problem],
     found: &mut Vec<Value>,
-) {
-    if format == Format::Github && !around.common.json {
-        problems.iter().for_each(|problem| println!("{}", annotation(file, problem)));
-        return;
+    between: &mut &str,
+) -> Result<(), Failure> {
+    if around.common.json {
+        found.extend(problems.iter().map(|problem| problem_json(file, problem)));
+        return Ok(());
     }
-    if !around.common.json {
-        if !problems.is_empty() {
-            eprintln!("{}", common::show(problems, file, text));
-        }
-        return;
+    if format == Format::Github {
+        return problems.iter().try_for_each(|problem| put_line(annotation(file, problem)));
     }
-    for problem in problems {
-        found.push(problem_json(file, problem));
+    if !problems.is_empty() {
+        eprint!("{between}{}", common::show(problems, file, text));
+        *between = "\n";
     }
+    Ok(())
 }
 
 /// A problem as a workflow command of GitHub. Other hosts that run such workflows read it too.

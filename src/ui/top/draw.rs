@@ -12,6 +12,7 @@ use super::state::{Asking, PANELS, Panel, Screen, State};
 use super::text::{cut, fit, style_of, width};
 use super::{Seen, Wish};
 use crate::ui::board::Standing;
+use crate::ui::cli::act::{Deed, Question};
 
 /// How things look.
 #[derive(Clone, Copy, Debug)]
@@ -109,10 +110,10 @@ fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'st
     let plain = |text: String, style: Style| Line::styled(cut(&format!(" {text}"), columns), style);
     match &state.asking {
         Some(Asking::Filter(text)) => return typed("filter: ".to_owned(), text),
-        Some(Asking::Comment { node, text, .. }) => {
+        Some(Asking::Comment { asked: Question { node, .. }, text }) => {
             return typed(format!("approve `{node}`, with a comment or without: "), text);
         }
-        Some(Asking::Reason { node, text, .. }) => {
+        Some(Asking::Reason { asked: Question { node, .. }, text }) => {
             let wrong = state.said.as_ref().filter(|(_, wrong)| *wrong);
             let wrong = wrong.map(|(said, _)| format!("{said}: ")).unwrap_or_default();
             return typed(format!("{wrong}reject `{node}`, because: "), text);
@@ -295,11 +296,10 @@ fn row_line(row: &Row, widths: &[usize], state: usize, chosen: bool, look: Look)
 
 /// What is told while a wish is being fulfilled.
 pub fn doing(wish: &Wish) -> Option<String> {
-    use crate::ui::cli::act::Deed;
     let Wish::Act(deed) = wish else { return None };
     Some(match deed {
-        Deed::Approve { node, .. } => format!("approving `{node}`"),
-        Deed::Reject { node, .. } => format!("rejecting `{node}`"),
+        Deed::Approve { asked, .. } => format!("approving `{}`", asked.node),
+        Deed::Reject { asked, .. } => format!("rejecting `{}`", asked.node),
         Deed::Cancel { target } => format!("cancelling {target}"),
         Deed::Retry { run } => format!("taking up run {run}"),
     })

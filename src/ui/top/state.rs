@@ -4,8 +4,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::Seen;
 use super::panels::{self, Row};
-use crate::ui::board::StepShown;
-use crate::ui::cli::act::Deed;
+use crate::ui::board::{Gate, StepShown};
+use crate::ui::cli::act::{Deed, Question};
 
 /// The lists of the board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +46,11 @@ pub enum Screen {
 pub enum Asking {
     Filter(String),
     Comment {
-        run: String,
-        node: String,
+        asked: Question,
         text: String,
     },
     Reason {
-        run: String,
-        node: String,
+        asked: Question,
         text: String,
     },
     /// Whether to do it.
@@ -188,8 +186,8 @@ impl State {
         }
     }
 
-    /// The node that is asked about, or why none is meant.
-    fn gate(&self, seen: &Seen) -> Result<(String, String), String> {
+    /// The question that is meant, as it is on the screen now; or why none is.
+    fn gate(&self, seen: &Seen) -> Result<Question, String> {
         let run = self.run(seen).ok_or("choose what is to be decided under ASKS")?;
         let named = match self.screen() {
             Screen::Gate { node, .. } => Some(node.clone()),
@@ -200,15 +198,20 @@ impl State {
             Screen::Run { .. } => self.chosen_key(seen),
             _ => None,
         };
-        let open: Vec<String> = seen.gates_of(&run).map(|gate| gate.node.clone()).collect();
-        if let Some(node) = named.filter(|node| open.contains(node)) {
-            return Ok((run, node));
-        }
-        match open.as_slice() {
-            [node] => Ok((run, node.clone())),
-            [] => Err(format!("run {run} asks nobody anything")),
-            several => Err(format!("run {run} asks at {}: choose one", several.join(", "))),
-        }
+        let open: Vec<&Gate> = seen.gates_of(&run).collect();
+        let named = named.and_then(|node| open.iter().find(|gate| gate.node == node));
+        let gate = match (named, open.as_slice()) {
+            (Some(gate), _) => gate,
+            (None, [gate]) => gate,
+            (None, []) => return Err(format!("run {run} asks nobody anything")),
+            (None, several) => {
+                let nodes: Vec<_> = several.iter().map(|gate| gate.node.as_str()).collect();
+                return Err(format!("run {run} asks at {}: choose one", nodes.join(", ")));
+            }
+        };
+        let (node, step) = (gate.node.clone(), gate.step.to_string());
+        let shown = gate.shown.clone();
+        Ok(Question { run, node, step, shown })
     }
 
     fn open(&mut self, screen: Screen) -> Option<Wish> {
@@ -340,11 +343,11 @@ fn act(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Option<Wish>> {
     let KeyCode::Char(letter) = code else { return None };
     Some(match letter {
         'a' => match state.gate(seen) {
-            Ok((run, node)) => ask(state, Asking::Comment { run, node, text: String::new() }),
+            Ok(asked) => ask(state, Asking::Comment { asked, text: String::new() }),
             Err(why) => state.refuse(why),
         },
         'x' => match state.gate(seen) {
-            Ok((run, node)) => ask(state, Asking::Reason { run, node, text: String::new() }),
+            Ok(asked) => ask(state, Asking::Reason { asked, text: String::new() }),
             Err(why) => state.refuse(why),
         },
         'c' => cancel(state, seen),
@@ -428,8 +431,8 @@ fn answer(state: &mut State, asking: Asking, key: KeyEvent) -> Option<Wish> {
             state.filter = text;
             None
         }
-        (Asking::Comment { run, node, text: comment }, KeyCode::Enter) => {
-            Some(Wish::Act(Deed::Approve { run, node, comment }))
+        (Asking::Comment { asked, text: comment }, KeyCode::Enter) => {
+            Some(Wish::Act(Deed::Approve { asked, comment }))
         }
         (asking @ Asking::Reason { .. }, KeyCode::Enter) => reason(state, asking),
         (mut asking, code) => {
@@ -457,12 +460,12 @@ fn answer(state: &mut State, asking: Asking, key: KeyEvent) -> Option<Wish> {
 
 /// Whoever is to do better must know why.
 fn reason(state: &mut State, asking: Asking) -> Option<Wish> {
-    let Asking::Reason { run, node, text } = &asking else { return None };
+    let Asking::Reason { asked, text } = &asking else { return None };
     if text.trim().is_empty() {
         state.said = Some(("say why, or leave it with Esc".to_owned(), true));
         state.asking = Some(asking);
         return None;
     }
-    let (run, node, reason) = (run.clone(), node.clone(), text.clone());
-    Some(Wish::Act(Deed::Reject { run, node, reason }))
+    let (asked, reason) = (asked.clone(), text.clone());
+    Some(Wish::Act(Deed::Reject { asked, reason }))
 }

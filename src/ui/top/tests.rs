@@ -12,7 +12,7 @@ use crate::engine::record::Spent;
 use crate::ids::{RunId, StepPath};
 use crate::provider::Usage;
 use crate::ui::board::{EventView, Items, Life, Owner, PlaceView, Standing, StepShown, StepView};
-use crate::ui::cli::act::Deed;
+use crate::ui::cli::act::{Deed, Question};
 
 fn at(second: i64) -> Time {
     Time(1_767_225_600_000 + second * 1000)
@@ -251,17 +251,30 @@ fn what_is_asked_is_approved_or_rejected_with_a_reason() {
     assert!(state.said.as_ref().is_some_and(|(said, wrong)| *wrong && said.contains("say why")));
     typed(&mut state, &seen, "no tests");
     shows("reject.txt", &state, &seen);
-    let (run, node) = (OTHER.to_owned(), "deploy".to_owned());
+    let (run, node, step) = (OTHER.into(), "deploy".into(), "deploy".into());
+    let asked = Question { run, node, step, shown: "sum".into() };
     let reason = "  no tests".to_owned();
     let wish = press(&mut state, &seen, KeyCode::Enter);
-    assert_eq!(wish, Some(Wish::Act(Deed::Reject { run, node, reason })));
+    assert_eq!(wish, Some(Wish::Act(Deed::Reject { asked: asked.clone(), reason })));
     press(&mut state, &seen, KeyCode::Char('a'));
     assert_eq!(press(&mut state, &seen, KeyCode::Esc), None, "nothing is decided by accident");
     assert_eq!(state.asking, None);
     press(&mut state, &seen, KeyCode::Char('a'));
-    let (run, node, comment) = (OTHER.to_owned(), "deploy".to_owned(), String::new());
+    let comment = String::new();
     let wish = press(&mut state, &seen, KeyCode::Enter);
-    assert_eq!(wish, Some(Wish::Act(Deed::Approve { run, node, comment })));
+    assert_eq!(wish, Some(Wish::Act(Deed::Approve { asked, comment })));
+}
+
+#[test]
+fn an_answer_is_for_what_was_shown_when_it_was_begun() {
+    let (mut state, mut seen) = (State::default(), seen());
+    press(&mut state, &seen, KeyCode::BackTab);
+    press(&mut state, &seen, KeyCode::Char('a'));
+    // Something else is asked while a comment is typed.
+    seen.gates[0].shown = "other".into();
+    let wish = press(&mut state, &seen, KeyCode::Enter);
+    let Some(Wish::Act(Deed::Approve { asked, .. })) = wish else { panic!("{wish:?}") };
+    assert_eq!(asked.shown, "sum");
 }
 
 #[test]

@@ -231,7 +231,8 @@ fn inside(out: &mut Html, step: &StepReport, href: Href) {
         && step.logs.is_empty()
         && step.error.is_none()
         && step.attempts.is_empty()
-        && step.skip_cause.is_none();
+        && step.skip_cause.is_none()
+        && step.progress.is_none();
     if nothing {
         out.raw("<p class=\"small\">Nothing is known of it yet.</p>");
     }

@@ -68,11 +68,17 @@ fn figures(out: &mut Html, report: &Report) {
     let began = report.began.to_second().replace('T', " ").replace('Z', "");
     parts::fact(out, "Began", began, Some("UTC"));
     parts::fact(out, "Took", seconds(report.duration_ms), None);
-    let over = report.steps.iter().filter(|step| step.state.is_over()).count();
-    let all = report.steps.len() + report.steps_left_out;
+    // Those of the workflow itself, which are always told: items and rounds come as they come.
+    let own = || report.steps.iter().filter(|step| step.depth == 0);
+    let over = own().filter(|step| step.state.is_over()).count();
+    let all = own().count();
     let tried: usize = report.steps.iter().map(|step| step.attempts.len()).sum();
-    let tried = format!("{tried} executions");
-    parts::fact(out, "Steps settled", format!("{over} of {all}"), Some(&tried));
+    let tried = match tried {
+        1 => "1 execution".to_owned(),
+        tried => format!("{tried} executions"),
+    };
+    let settled = if report.unit == "node" { "Nodes settled" } else { "Steps settled" };
+    parts::fact(out, settled, format!("{over} of {all}"), Some(&tried));
     if let Some(usage) = &report.usage {
         let cost = usage.usage.cost_usd.map_or("unknown".to_owned(), |cost| format!("${cost:.4}"));
         let lacks = (0 < usage.cost_unknown && usage.cost_unknown < usage.answers)

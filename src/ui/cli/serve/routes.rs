@@ -57,6 +57,10 @@ impl No {
     fn found(what: &str) -> No {
         No { status: 404, message: format!("there is no {what}") }
     }
+
+    fn by_post() -> No {
+        No { status: 405, message: "this is done with POST".into() }
+    }
 }
 
 impl From<Failure> for No {
@@ -120,12 +124,12 @@ impl House {
     fn refuse(&self, no: &No, word: &str, api: bool) -> Answer {
         if api {
             let error = json!({ "code": no.status, "message": no.message });
-            return Answer::json(no.status, &json!({ "schema": "error/v1", "error": error }));
+            let document = json!({ "schema": "error/v1", "error": error });
+            return with_allowed(no, Answer::json(no.status, &document));
         }
         let page =
             self.frame("That did not work", "", word, 0, |frame| frame.refused(&no.message, "/"));
-        let answer = Answer::html(no.status, page);
-        if no.status == 405 { answer.with("Allow", "POST".to_owned()) } else { answer }
+        with_allowed(no, Answer::html(no.status, page))
     }
 
     fn frame(
@@ -195,7 +199,7 @@ impl House {
                 self.frame("New task", "/enqueue", word, waiting, |frame| frame.enqueue(&agents))
             }
             ["runs", _, "answer" | "cancel" | "retry"] | ["tasks", _, "cancel" | "retry"] => {
-                return Err(No { status: 405, message: "this is done with POST".into() });
+                return Err(No::by_post());
             }
             _ => return Err(No::found("such page")),
         };
@@ -322,6 +326,9 @@ impl House {
                 let id = self.run_id(&board, id)?;
                 document("report/v1", self.tell(&board, &id, Amount::WHOLE)?)
             }
+            ["enqueue"]
+            | ["runs", _, "approve" | "reject" | "cancel" | "retry"]
+            | ["tasks", _, "cancel" | "retry"] => return Err(No::by_post()),
             _ => return Err(No::found("such document")),
         })
     }
@@ -359,6 +366,9 @@ impl House {
                     return Err(bad("a rejection needs a reason: say what is to be better"));
                 }
                 let (step, shown) = (field("step"), field("shown"));
+                if step.is_empty() || shown.is_empty() {
+                    return Err(bad("an answer names `step` and `shown`, as `pending` has them"));
+                }
                 let came = act::answer(self, &id, step, shown, approve, &comment)?;
                 (came, format!("/runs/{}", part(id.as_str())))
             }
@@ -404,6 +414,10 @@ impl House {
     }
 }
 
+fn with_allowed(no: &No, answer: Answer) -> Answer {
+    if no.status == 405 { answer.with("Allow", "POST".to_owned()) } else { answer }
+}
+
 /// What the state of a run holds of a step's output.
 pub fn kept(board: &Board, log: &Log) -> Option<String> {
     let (plan, run) = board.open(&log.id).ok()?;
@@ -434,8 +448,14 @@ fn stranger(refusal: Refusal, api: bool) -> Answer {
 /// What a form or an object says.
 fn fields(request: &Request) -> Result<Vec<(String, String)>, No> {
     let kind = request.header("content-type").unwrap_or_default();
-    if !kind.starts_with("application/json") {
-        return Ok(request.form());
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match kind.as_str() {
+        "application/json" => {}
+        "" | "application/x-www-form-urlencoded" => return Ok(request.form()),
+        _ => {
+            let message = format!("a body is a JSON object or a form, and not `{kind}`");
+            return Err(No { status: 415, message });
+        }
     }
     let object: serde_json::Map<String, Value> = serde_json::from_slice(&request.body)
         .map_err(|error| bad(&format!("the body is no JSON object: {error}")))?;

@@ -70,7 +70,11 @@ pub fn is_there() -> bool {
     io::stdin().is_terminal() && stdout().is_terminal()
 }
 
+/// Whether the terminal is ours now.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
 fn give_back() {
+    TAKEN.store(false, Ordering::SeqCst);
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
     log::hush(false);
@@ -95,8 +99,15 @@ impl Screen {
         }
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            give_back();
+            let taken = TAKEN.load(Ordering::SeqCst);
+            if taken {
+                give_back();
+            }
             before(panic);
+            // Whichever thread it was, nobody is to draw over what was just said.
+            if taken {
+                std::process::abort();
+            }
         }));
         let terminal = Terminal::new(CrosstermBackend::new(stdout()))?;
         let mut screen = Screen { terminal, waker, flags };
@@ -106,6 +117,7 @@ impl Screen {
 
     fn enter(&mut self) -> io::Result<()> {
         log::hush(true);
+        TAKEN.store(true, Ordering::SeqCst);
         enable_raw_mode()?;
         execute!(stdout(), EnterAlternateScreen, Hide)?;
         self.terminal.clear()
