@@ -36,6 +36,7 @@ mod terminal;
 mod tidy;
 mod top;
 mod torture;
+mod traces;
 mod turns;
 mod twice;
 mod units;
@@ -92,6 +93,7 @@ fn coded() -> Vec<Trial> {
         top::trials(),
         tidy::trials(),
         torture::trials(),
+        traces::trials(),
         turns::trials(),
         twice::trials(),
         units::trials(),
