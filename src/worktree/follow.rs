@@ -47,6 +47,10 @@ impl Trees {
         let git = self.git();
         let mut has = Has::All;
         for after in &expects.after {
+            // Mostly nothing has happened since, and git need not be asked.
+            if commits.contains(&after.commit.as_str()) {
+                continue;
+            }
             let Some(commit) = git.commit(&after.commit)? else {
                 return Ok(Has::Lacks(after.clone()));
             };
@@ -67,7 +71,7 @@ impl Trees {
         let (git, whole, name) = (self.git(), branch(id), short_branch(id));
         let Some(tip) = git.commit(&whole)? else { return Ok(Vec::new()) };
         let has = self.has(&[&tip], expects)?;
-        if !self.repo.has_remote()? || (!expects.shared && !matches!(has, Has::Lacks(_))) {
+        if (!expects.shared && !matches!(has, Has::Lacks(_))) || !self.repo.has_remote()? {
             return self.fits(id, &has).map(Vec::from_iter);
         }
         let mut warnings = Vec::new();
@@ -203,6 +207,22 @@ impl Trees {
         }
         self.fetch(&name)?;
         git.commit(&repo::of_remote(&name))
+    }
+
+    /// Whether the remote had the branch of a bead, with work that is not in its base, when it was
+    /// last looked at.
+    pub fn is_on_remote(&self, id: &BeadId) -> Result<bool, TreeError> {
+        let git = self.git();
+        let Some(theirs) = git.commit(&repo::of_remote(&short_branch(id)))? else {
+            return Ok(false);
+        };
+        let Some(base) = self.repo.default_base()? else { return Ok(true) };
+        for name in [repo::branch(&base), repo::of_remote(&base)] {
+            if git.commit(&name)?.is_some() && git.contains(&name, &theirs)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Hands a branch to the remote, so that others can go on with it.
