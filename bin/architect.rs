@@ -1,5 +1,7 @@
 //! A worker for the agent `architect`.
 
+mod beside;
+
 fn main() -> std::process::ExitCode {
-    orchestrate::ui::cli::main_as(&["worker", "architect"])
+    beside::become_verb(&["worker", "architect"])
 }

@@ -1,5 +1,7 @@
 //! The daemon that drives runs.
 
+mod beside;
+
 fn main() -> std::process::ExitCode {
-    orchestrate::ui::cli::main_as(&["coordinator"])
+    beside::become_verb(&["coordinator"])
 }

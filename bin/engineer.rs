@@ -1,5 +1,7 @@
 //! A worker for the agent `engineer`.
 
+mod beside;
+
 fn main() -> std::process::ExitCode {
-    orchestrate::ui::cli::main_as(&["worker", "engineer"])
+    beside::become_verb(&["worker", "engineer"])
 }

@@ -1,5 +1,7 @@
 //! A worker for the agent `qa`.
 
+mod beside;
+
 fn main() -> std::process::ExitCode {
-    orchestrate::ui::cli::main_as(&["worker", "qa"])
+    beside::become_verb(&["worker", "qa"])
 }

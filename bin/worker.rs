@@ -1,5 +1,7 @@
 //! A worker for any agent.
 
+mod beside;
+
 fn main() -> std::process::ExitCode {
-    orchestrate::ui::cli::main_as(&["worker"])
+    beside::become_verb(&["worker"])
 }

@@ -36,7 +36,9 @@ pub mod site;
 pub mod spellbook;
 pub mod systemd;
 pub mod torture;
+pub mod traces;
 pub mod tree;
+mod webhook;
 pub mod work;
 pub mod worker;
 

@@ -9,26 +9,23 @@
 //! notice, never the fact.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::Serialize;
 
 use super::config::NotifySettings;
 use super::drive::Report;
+use super::traces::{Ended, Traces};
+use super::webhook;
 use crate::engine::{Choice, Event, Run, RunStatus};
-use crate::exec::{self, How, Order, Stop};
+use crate::exec::Stop;
 use crate::ids::StepPath;
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::settings::Occasion;
-
-/// How much is kept of what a command that fails has printed.
-const SAID_BYTES: usize = 4096;
 
 /// What is told.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -105,27 +102,33 @@ fn notice(occasion: Occasion, run: &Run, event: &Event, workspace: &str) -> Noti
 pub struct Notifier {
     settings: NotifySettings,
     workspace: PathBuf,
+    traces: Traces,
     /// Notices that are being sent.
     sending: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Notifier {
-    pub fn new(settings: NotifySettings, workspace: PathBuf) -> Notifier {
-        Notifier { settings, workspace, sending: Mutex::default() }
+    pub fn new(settings: NotifySettings, workspace: PathBuf, traces: Traces) -> Notifier {
+        Notifier { settings, workspace, traces, sending: Mutex::default() }
     }
 
     /// Looks whether an event is worth a notice, and begins to send it.
-    fn hear(&self, before: RunStatus, run: &Run, event: &Event) {
-        if self.settings.is_silent() {
+    fn hear(&self, before: RunStatus, plan: &Plan, run: &Run, event: &Event) {
+        if self.settings.is_silent() && !self.traces.are_wanted() {
             return;
         }
         let Some(occasion) = occasion(before, run, event) else { return };
-        if !self.settings.on.contains(&occasion) {
+        if self.traces.are_wanted() && occasion != Occasion::Paused {
+            let (traces, workspace) = (self.traces.clone(), self.workspace.clone());
+            let ended = Ended::of(plan, run, occasion.word());
+            self.begin(move || traces.tell(&ended, &workspace));
+        }
+        if self.settings.is_silent() || !self.settings.on.contains(&occasion) {
             return;
         }
         let notice = notice(occasion, run, event, &self.workspace.to_string_lossy());
         let (settings, workspace) = (self.settings.clone(), self.workspace.clone());
-        let sending = std::thread::spawn(move || {
+        self.begin(move || {
             for (what, sent) in send(&settings, &workspace, &notice) {
                 if let Err(error) = sent {
                     let (id, event) = (&notice.run_id, notice.event.word());
@@ -133,6 +136,11 @@ impl Notifier {
                 }
             }
         });
+    }
+
+    /// Does something that nobody waits for, until the end.
+    fn begin(&self, work: impl FnOnce() + Send + 'static) {
+        let sending = std::thread::spawn(work);
         let mut all = self.sending.lock().unwrap_or_else(|poison| poison.into_inner());
         all.retain(|thread| !thread.is_finished());
         all.push(sending);
@@ -155,42 +163,15 @@ fn send(
 ) -> Vec<(&'static str, io::Result<()>)> {
     let body = serde_json::to_string(notice).unwrap_or_default();
     let mut sent = Vec::new();
-    let call = |argv: &[String], stdin: &str, env: &[(String, OsString)]| {
-        let order =
-            Order { env, timeout: Some(settings.timeout), ..Order::new(argv, workspace, "notice") };
-        let input = in_memory(stdin.as_bytes())?;
-        let said = exec::call(&order, Some(&input), SAID_BYTES).map_err(io::Error::other)?;
-        let words = String::from_utf8_lossy(&said.err);
-        let words = words.lines().next().map(|line| format!(": {line}")).unwrap_or_default();
-        match said.how {
-            How::Exited(0) => Ok(()),
-            How::Exited(code) => Err(io::Error::other(format!("exit code {code}{words}"))),
-            How::TimedOut => Err(io::Error::other("it took too long")),
-            how => Err(io::Error::other(format!("it ended with {how:?}{words}"))),
-        }
-    };
+    let time = settings.timeout;
     if let Some(argv) = &settings.command {
-        sent.push(("the command", call(argv, &format!("{body}\n"), &environment(notice))));
+        let said = webhook::call(argv, &format!("{body}\n"), &environment(notice), time, workspace);
+        sent.push(("the command", said));
     }
     if let Some(url) = &settings.webhook {
-        let argv = ["curl", "--config", "-"].map(str::to_owned);
-        sent.push(("the webhook", call(&argv, &curl_config(url, &body), &[])));
+        sent.push(("the webhook", webhook::post(url, &[], &body, time, workspace)));
     }
     sent
-}
-
-/// What `curl` is to do, on its standard input: an address may hold a secret, and what stands on a
-/// command line is for everybody to see.
-fn curl_config(url: &str, body: &str) -> String {
-    let quoted = |text: &str| {
-        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
-        format!("\"{}\"", text.replace('\n', "\\n").replace('\r', "\\r"))
-    };
-    let (url, body) = (quoted(url), quoted(body));
-    format!(
-        "url = {url}\nsilent\nshow-error\nfail\nproto = \"=http,https\"\n\
-         header = \"Content-Type: application/json\"\ndata-raw = {body}\n"
-    )
 }
 
 fn environment(notice: &Notice) -> Vec<(String, OsString)> {
@@ -216,14 +197,6 @@ fn first_bytes(text: &str, limit: usize) -> String {
     text[..end.unwrap_or(0)].to_owned()
 }
 
-/// A file that is nowhere, with this content, at its beginning.
-fn in_memory(bytes: &[u8]) -> io::Result<File> {
-    let mut file = File::from(memfd_create(c"notice", MFdFlags::MFD_CLOEXEC)?);
-    file.write_all(bytes)?;
-    file.rewind()?;
-    Ok(file)
-}
-
 /// A report that also sends notices.
 pub struct Notifying<R> {
     report: R,
@@ -240,7 +213,7 @@ impl<R> Notifying<R> {
 impl<R: Report> Report for Notifying<R> {
     fn happened(&mut self, plan: &Plan, run: &Run, event: &Event) {
         self.report.happened(plan, run, event);
-        self.notifier.hear(std::mem::replace(&mut self.before, run.status), run, event);
+        self.notifier.hear(std::mem::replace(&mut self.before, run.status), plan, run, event);
     }
 
     fn tick(&mut self, plan: &Plan, run: &Run, now: Time) -> Option<Time> {
@@ -255,14 +228,6 @@ impl<R: Report> Report for Notifying<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_curl_is_told_stays_in_its_quotes() {
-        let config = curl_config("https://x/?a=\"b\"", "{\"m\":\"two\\nlines\"}");
-        assert!(config.starts_with("url = \"https://x/?a=\\\"b\\\"\"\n"), "{config}");
-        assert!(config.contains(r#"data-raw = "{\"m\":\"two\\nlines\"}""#), "{config}");
-        assert_eq!(config.lines().count(), 7);
-    }
 
     #[test]
     fn a_long_message_is_cut_between_characters() {

@@ -58,6 +58,16 @@ pub fn find(provider: &Provider, environment: &Environment, cwd: &Path) -> Progr
 
 /// What a program says its version is. The error is why it did not.
 pub fn version(file: &Path, cwd: &Path, stop: &Stop) -> Result<String, String> {
+    version_within(file, cwd, stop, VERSION)
+}
+
+/// The same, for one who does not wait as long.
+pub fn version_within(
+    file: &Path,
+    cwd: &Path,
+    stop: &Stop,
+    limit: Duration,
+) -> Result<String, String> {
     let argv = [file.to_string_lossy().into_owned(), "--version".into()];
     let order = Order {
         argv: &argv,
@@ -65,7 +75,7 @@ pub fn version(file: &Path, cwd: &Path, stop: &Stop) -> Result<String, String> {
         env: &[],
         env_remove: &[],
         stdin: None,
-        timeout: Some(VERSION),
+        timeout: Some(limit),
         idle: None,
         grace: Duration::from_secs(1),
         mark: &format!("provider-version-{}#{}", std::process::id(), file.display()),
@@ -80,7 +90,7 @@ pub fn version(file: &Path, cwd: &Path, stop: &Stop) -> Result<String, String> {
     match ended.how {
         How::Exited(0) if !said.is_empty() => Ok(said.chars().take(80).collect()),
         How::Exited(0) => Err("`--version` prints nothing".into()),
-        How::TimedOut => Err(format!("`--version` takes longer than {} s", VERSION.as_secs())),
+        How::TimedOut => Err(format!("`--version` takes longer than {} s", limit.as_secs())),
         how => Err(format!("`--version` ends with exit code {}", how.exit_code())),
     }
 }

@@ -98,19 +98,9 @@ impl Site {
     }
 }
 
-/// The program `orchestrate`, whichever of the programs beside it this is.
+/// The program `orchestrate`, which this process is: those beside it become it.
 pub fn program() -> PathBuf {
-    const NAME: &str = "orchestrate";
-    let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from(NAME));
-    let is_other = ["coordinator", "worker", "architect", "engineer", "qa"]
-        .iter()
-        .any(|name| this.file_name().is_some_and(|file| file == *name));
-    let beside = this.with_file_name(NAME);
-    match is_other {
-        true if beside.is_file() => beside,
-        true => PathBuf::from(NAME),
-        false => this,
-    }
+    std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate"))
 }
 
 /// What the children of a run are told of it.

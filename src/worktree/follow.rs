@@ -205,6 +205,22 @@ impl Trees {
         git.commit(&repo::of_remote(&name))
     }
 
+    /// Whether the remote had the branch of a bead, with work that is not in its base, when it was
+    /// last looked at.
+    pub fn is_on_remote(&self, id: &BeadId) -> Result<bool, TreeError> {
+        let git = self.git();
+        let Some(theirs) = git.commit(&repo::of_remote(&short_branch(id)))? else {
+            return Ok(false);
+        };
+        let Some(base) = self.repo.default_base()? else { return Ok(true) };
+        for name in [repo::branch(&base), repo::of_remote(&base)] {
+            if git.commit(&name)?.is_some() && git.contains(&name, &theirs)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Hands a branch to the remote, so that others can go on with it.
     pub fn push(&self, id: &BeadId) -> Result<(), TreeError> {
         if !self.repo.has_remote()? {

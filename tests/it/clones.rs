@@ -113,10 +113,16 @@ fn a_branch_that_was_pushed_is_gone_on_with() {
     fs::rename(world.path("far"), world.path("farther")).unwrap();
     step("b", "fifth").exits(0).says("`coven/x` is not pushed");
     fs::rename(world.path("farther"), world.path("far")).unwrap();
-    // What is merged there is begun anew from its base.
     step("b", "sixth").exits(0);
+    // What is removed here is still there, which is said, and so is that it comes back.
+    let removed = run_in(&world, "a", &["worktree", "rm", "x", "--force"]).exits(0);
+    removed.says("`git push origin --delete coven/x`");
+    let made = run_in(&world, "a", &["worktree", "add", "x"]).exits(0);
+    made.says("the work goes on from `origin/coven/x`").says("fetched from `main`");
+    // What is merged there is begun anew from its base.
     run_in(&world, "b", &["worktree", "merge", "x"]).exits(0);
     git(&world, "b", &["push", "--quiet", "origin", "main"]);
+    git(&world, "a", &["fetch", "--quiet", "origin", "main"]);
     run_in(&world, "a", &["worktree", "rm", "x", "--force"]).exits(0);
     let made = run_in(&world, "a", &["worktree", "add", "x", "--json"]).exits(0);
     assert!(made.stdout.contains("\"made\""), "{}", made.stdout);

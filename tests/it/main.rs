@@ -37,6 +37,7 @@ mod terminal;
 mod tidy;
 mod top;
 mod torture;
+mod traces;
 mod turns;
 mod twice;
 mod units;
@@ -94,6 +95,7 @@ fn coded() -> Vec<Trial> {
         top::trials(),
         tidy::trials(),
         torture::trials(),
+        traces::trials(),
         turns::trials(),
         twice::trials(),
         units::trials(),

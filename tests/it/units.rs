@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
 
-use crate::world::{programs, trial};
+use crate::world::{World, programs, trial, until};
 
 const COORDINATOR: &str = "orchestrate-coordinator.service";
 const WORKER: &str = "orchestrate-worker@.service";
@@ -88,11 +89,19 @@ fn settings() {
     assert_eq!(unit(WORKER)["Service.LoadCredential"], ["env:/etc/orchestrate/credentials/%i"]);
 }
 
+/// Whether systemd can read units here. What is not proved is said loudly.
+fn can_verify() -> bool {
+    let installed = Command::new("systemd-analyze").arg("--version").output();
+    let can = installed.is_ok_and(|output| output.status.success());
+    if !can {
+        eprintln!("SKIPPED: units read by systemd itself: `systemd-analyze` is not here");
+    }
+    can
+}
+
 /// Lets systemd itself read the units, where it is installed.
 fn verified() {
-    let installed = Command::new("systemd-analyze").arg("--version").output();
-    if !installed.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: `systemd-analyze` is not here");
+    if !can_verify() {
         return;
     }
     // It wants the programs to be where the units say, so it is shown where they are.
@@ -104,16 +113,23 @@ fn verified() {
         fs::write(dir.join(name), text.replace("/usr/local/bin/", &format!("{here}/")))
             .expect("a copy");
     }
+    verify(&dir, "--system");
+}
+
+/// Lets systemd read the units of a directory.
+fn verify(dir: &Path, manager: &str) {
     let worker = WORKER.replace('@', "@engineer");
     let output = Command::new("systemd-analyze")
-        .args(["verify", "--man=no", "--recursive-errors=no", COORDINATOR, &worker, TARGET])
+        .args(["verify", manager, "--man=no", "--recursive-errors=no"])
+        .args([COORDINATOR, &worker, TARGET])
         .env("SYSTEMD_UNIT_PATH", format!("{}:", dir.display()))
-        .current_dir(&dir)
+        .env("XDG_RUNTIME_DIR", dir)
+        .current_dir(dir)
         .output()
         .expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
     if said.contains("unrecognized option") {
-        eprintln!("skipped: this `systemd-analyze` is too old");
+        eprintln!("SKIPPED: units read by systemd itself: this `systemd-analyze` is too old");
         return;
     }
     assert!(output.status.success(), "{said}");
@@ -122,9 +138,51 @@ fn verified() {
     assert!(ours.is_empty(), "{ours:?}");
 }
 
+/// What `service install` writes, for the machine and for a user, is what systemd understands.
+fn installed() {
+    let world = World::new();
+    let image = world.outside("image");
+    let to = image.to_string_lossy().into_owned();
+    world.run(&["service", "install", "--system", "--root", &to]).exits(0);
+    world.run(&["service", "install", "--user"]).exits(0);
+    if can_verify() {
+        verify(&image.join("etc/systemd/system"), "--system");
+        verify(&world.outside("config").join("systemd/user"), "--user");
+    }
+}
+
+/// The small programs are `orchestrate`, with its verb and their own arguments, under one id.
+fn beside() {
+    let world = World::new();
+    for (program, wanted) in [
+        ("coordinator", "orchestrate coordinator"),
+        ("worker", "orchestrate worker"),
+        ("engineer", "orchestrate worker"),
+    ] {
+        let mut command = world.command(&programs().join(program).to_string_lossy());
+        let told = world.spawn(command.arg("--help")).wait().exits(0);
+        assert!(told.stdout.contains(&format!("Usage: {wanted}")), "{}", told.stdout);
+    }
+    let mut command = world.command(&programs().join("engineer").to_string_lossy());
+    let worker = world.spawn(&mut command);
+    until("it serves", || worker.stderr().contains("serves inbox"));
+    let link = fs::read_link(format!("/proc/{}/exe", worker.pid())).expect("it lives");
+    assert_eq!(link.file_name().and_then(|name| name.to_str()), Some("orchestrate"));
+    worker.signal(Signal::SIGINT);
+    worker.wait().exits(0);
+    // Alone it can do nothing, and says so.
+    let alone = world.path("alone");
+    fs::create_dir(&alone).expect("a directory");
+    fs::copy(programs().join("worker"), alone.join("worker")).expect("a copy");
+    let mut command = world.command(&alone.join("worker").to_string_lossy());
+    world.spawn(command.env("PATH", &alone)).wait().exits(127).says("must lie beside");
+}
+
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("units/programs, stopping, limits and paths", settings),
         trial("units/systemd finds nothing wrong", verified),
+        trial("units/systemd finds nothing wrong with what is installed", installed),
+        trial("units/the programs beside orchestrate become it", beside),
     ]
 }

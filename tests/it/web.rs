@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// How long a page may take to show something. Far above what it needs, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Where a program is, if it is installed.
 pub fn program(names: &[&str]) -> Option<PathBuf> {

@@ -8,11 +8,13 @@
 //!
 //! **Invariant:** all that is made lies under `.orchestrate/doctor/` and is gone afterwards.
 
+mod clock;
 mod judge;
 pub mod mount;
 mod peer;
 pub mod place;
 pub mod probe;
+mod programs;
 mod scratch;
 mod talk;
 pub mod times;
@@ -107,10 +109,13 @@ pub type Invite<'a> = &'a (dyn Fn(&Path) + Sync);
 
 /// Examines a workspace.
 pub fn examine(patient: &Patient, stop: &Stop, invite: Invite) -> Report {
-    let workspace = &patient.workspace;
+    let (workspace, begun) = (&patient.workspace, clock::Begun::now());
     let volume = Mount::of(workspace).ok();
     let scratch = Scratch::make(workspace);
     let mut findings = look(patient, volume.as_ref(), scratch.as_ref().err());
+    let written = scratch.as_ref().ok().map(|scratch| scratch.dir.join("written"));
+    findings.push(clock::look(begun, workspace, written.as_deref()));
+    findings.extend(programs::look(&patient.config, &patient.environment, workspace, stop));
     let network = volume.as_ref().is_none_or(|mount| mount.shared);
     let mut probe = None;
     if let Ok(scratch) = scratch {
@@ -146,9 +151,9 @@ fn look(
     }
     findings.extend(place::room(workspace));
     findings.extend(place::open_to_all(workspace));
+    findings.extend(place::permissions(workspace));
     findings.push(place::notices());
     findings.push(place::sandbox(exec::powers()));
-    findings.extend(place::programs(&patient.config, &patient.environment, workspace));
     findings
 }
 

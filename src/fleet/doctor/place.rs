@@ -1,7 +1,6 @@
 //! What can be seen of a workspace and its machine without trying anything out.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -13,12 +12,9 @@ use nix::unistd::{AccessFlags, access, geteuid};
 use super::Finding;
 use super::mount::{Mount, mount_id};
 use crate::disk;
-use crate::exec::{self, Confinement, Powers, Reach, SIGNALS_LANDLOCK};
-use crate::fleet::Config;
+use crate::exec::{Confinement, Powers, Reach, SIGNALS_LANDLOCK};
 use crate::fleet::member::new_incarnation;
-use crate::fleet::site::Environment;
 use crate::queue::{Layout, fault_of};
-use crate::workflow::Configured;
 
 /// The directories between which tasks are renamed.
 const QUEUE: [&str; 4] = ["inbox", "processed", "failed", ".orchestrate"];
@@ -130,13 +126,18 @@ pub fn room(workspace: &Path) -> Option<Finding> {
     // Some file systems do not count files; they say that there are none at all.
     let files = if stat.files() == 0 { u64::MAX } else { stat.files_available() };
     let mib = bytes >> 20;
+    let more = match files {
+        u64::MAX => String::new(),
+        files => format!(", for {files} more files"),
+    };
     Some(if bytes < LITTLE_BYTES {
-        Finding::warning("room", format!("only {mib} MiB are free"), "make room")
+        let cure = "make room: `orchestrate clean --older-than 7d` removes old runs";
+        Finding::warning("room", format!("only {mib} MiB are free"), cure)
     } else if files < FEW_FILES {
         let text = format!("only {files} more files can be made");
         Finding::warning("room", text, "remove files, or use a volume with more inodes")
     } else {
-        Finding::ok("room", format!("{mib} MiB are free"))
+        Finding::ok("room", format!("{mib} MiB are free{more}"))
     })
 }
 
@@ -152,6 +153,35 @@ pub fn open_to_all(workspace: &Path) -> Vec<Finding> {
         Finding::warning("inbox", text, format!("chmod o-w {name}"))
     })
     .collect()
+}
+
+/// What belongs to the engine must be writable for us, and for nobody else.
+pub fn permissions(workspace: &Path) -> Vec<Finding> {
+    const NAME: &str = "permissions";
+    let own = workspace.join(".orchestrate");
+    let mut findings = Vec::new();
+    let entries = own.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut paths: Vec<_> = std::iter::once(own.clone()).chain(entries).collect();
+    paths.sort();
+    for path in paths {
+        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+        let shown = path.strip_prefix(workspace).unwrap_or(&path).display().to_string();
+        if metadata.is_dir() && access(&path, AccessFlags::W_OK | AccessFlags::X_OK).is_err() {
+            let text =
+                format!("`{shown}` belongs to user {}, and cannot be written", metadata.uid());
+            let cure = format!("as root: chown -R {} {shown}", geteuid());
+            findings.push(Finding::wrong(NAME, text, cure));
+        } else if !metadata.is_symlink() && metadata.permissions().mode() & 0o002 != 0 {
+            // Whoever writes settings says which programs are run.
+            let text = format!("every user of this machine may change `{shown}`");
+            findings.push(Finding::warning(NAME, text, format!("chmod -R o-w {shown}")));
+        }
+    }
+    if findings.is_empty() && own.is_dir() {
+        let text = "what is in `.orchestrate` can be written by this user, and not by everybody";
+        findings.push(Finding::ok(NAME, text));
+    }
+    findings
 }
 
 /// Whether the kernel will tell of changes.
@@ -198,34 +228,4 @@ pub fn sandbox(powers: Powers) -> Finding {
         return Finding::warning(NAME, text, "Linux 6.12 or newer");
     }
     Finding::ok(NAME, text)
-}
-
-/// Whether the programs are there that steps and agents call.
-pub fn programs(config: &Config, environment: &Environment, workspace: &Path) -> Vec<Finding> {
-    let path = environment.get("PATH").map_or(OsStr::new(""), |path| path.as_os_str());
-    let find = |program: &str| exec::locate(program, path, workspace);
-    let mut findings = vec![match find("git") {
-        Ok(file) => Finding::ok("git", format!("`{}`", file.display())),
-        Err(error) => Finding::warning("git", error.to_string(), "install git, for worktrees"),
-    }];
-    for (name, provider) in config.providers() {
-        let title = format!("provider {name}");
-        let program = provider.program();
-        findings.push(match program {
-            None => Finding::ok(&title, "its program is known only when a step asks it"),
-            Some("orchestrate") => Finding::ok(&title, "built in"),
-            Some(program) => match find(program) {
-                Ok(file) => Finding::ok(&title, format!("`{}`", file.display())),
-                Err(error) => Finding::warning(
-                    &title,
-                    format!("{error}: a step that asks it fails"),
-                    match provider.adapter.install_hint() {
-                        Some(hint) => format!("{hint}, or use another provider"),
-                        None => format!("install `{program}` for this user"),
-                    },
-                ),
-            },
-        });
-    }
-    findings
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tracing::Level;
@@ -29,6 +30,7 @@ use crate::fleet::parts;
 use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::{self, Environment, Turns};
 use crate::fleet::spellbook::{self, Page};
+use crate::fleet::traces::Traces;
 use crate::fleet::{Config, Drive, Finish, Report, Site, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
@@ -46,6 +48,8 @@ pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
 
 /// What follows a run that failed or was stopped.
 const GO_ON: &str = "go on: orchestrate resume";
+/// How long a run may take to let go of the checkout after it was seen to be over.
+const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// Flags that decide how a run goes.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -564,11 +568,24 @@ pub fn take_checkout(around: &Surroundings, plan: &Plan) -> Result<Option<RunLoc
     if !plan.exclusive {
         return Ok(None);
     }
+    // A run is seen to be over a moment before it lets go of the checkout.
+    let until = Instant::now() + LETTING_GO;
+    loop {
+        match try_checkout(around)? {
+            Ok(lock) => return Ok(Some(lock)),
+            Err(who) if Instant::now() >= until => return Err(checkout_taken(&who)),
+            Err(_) => std::thread::sleep(LETTING_GO / 20),
+        }
+    }
+}
+
+/// Takes the checkout, or says who has it.
+fn try_checkout(around: &Surroundings) -> Result<Result<RunLock, String>, Failure> {
     let taken = match lock::take_checkout(&around.workspace) {
         Ok(lock) => lock,
         Err(LockError::Held { owner }) => {
             let run = show::run_with_turn(around).map(|run| format!("run {run}"));
-            return Err(checkout_taken(&run.unwrap_or_else(|| format!("a run of {owner}"))));
+            return Ok(Err(run.unwrap_or_else(|| format!("a run of {owner}"))));
         }
         Err(LockError::Io(error)) => {
             let failure = Failure::new(1, format!("cannot lock the checkout: {error}"));
@@ -576,10 +593,10 @@ pub fn take_checkout(around: &Surroundings, plan: &Plan) -> Result<Option<RunLoc
         }
     };
     // One of a fleet goes on while nobody of this machine has the lock.
-    match show::run_with_turn(around) {
-        Some(run) => Err(checkout_taken(&format!("run {run}"))),
-        None => Ok(Some(taken)),
-    }
+    Ok(match show::run_with_turn(around) {
+        Some(run) => Err(format!("run {run}")),
+        None => Ok(taken),
+    })
 }
 
 fn checkout_taken(who: &str) -> Failure {
@@ -703,7 +720,8 @@ pub fn drive_to_end(
 
 /// Who tells the outside about runs, as the settings say.
 pub fn notifier(around: &Surroundings) -> Arc<Notifier> {
-    Arc::new(Notifier::new(around.config.notify.clone(), around.workspace.clone()))
+    let traces = Traces::of(&around.environment);
+    Arc::new(Notifier::new(around.config.notify.clone(), around.workspace.clone(), traces))
 }
 
 /// How much is told of a run.

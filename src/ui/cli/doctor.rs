@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::common::Surroundings;
 use super::show::{put, put_json};
 use super::{Common, Failure, signals};
+use crate::exec;
 use crate::fleet::doctor::{self, Depth, Finding, Patient, Report, Times, Verdict};
 
 /// How long an examination may take; a volume that hangs is not waited for.
@@ -34,6 +35,9 @@ pub struct PeerArgs {
 pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let signals = signals::listen()?;
+    // What a program leaves behind that tells its version is ended, and must be ours for that.
+    exec::become_subreaper()
+        .map_err(|error| Failure::new(1, format!("cannot look after processes: {error}")))?;
     let depth = match (args.volume, args.remote) {
         (false, _) => Depth::Look,
         (true, false) => Depth::Volume,

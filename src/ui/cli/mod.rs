@@ -238,13 +238,6 @@ pub fn main() -> ExitCode {
     start(std::env::args_os().collect())
 }
 
-/// Runs a program that is one verb of `orchestrate`, with the arguments it was given.
-pub fn main_as(verb: &[&str]) -> ExitCode {
-    let args = std::env::args_os().skip(1);
-    let own = std::iter::once("orchestrate").chain(verb.iter().copied());
-    start(own.map(Into::into).chain(args).collect())
-}
-
 fn start(args: Vec<OsString>) -> ExitCode {
     match Cli::try_parse_from(&args) {
         Ok(cli) => run_cli(cli),

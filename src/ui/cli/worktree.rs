@@ -407,6 +407,12 @@ fn remove(args: &RmArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Fai
         return Ok(0);
     }
     around.say(format!("removed worktree `{id}` and its branch"));
+    if trees.is_on_remote(&id).unwrap_or(false) {
+        around.say(format!(
+            "the remote was seen to have it too, and work would go on from there; `git push origin \
+             --delete coven/{id}` removes it"
+        ));
+    }
     if let Some(saved) = &removed.saved {
         around.say(format!("everything is saved; back again: orchestrate worktree recover {id}"));
         put(&format!("{saved}\n"))?;

@@ -1,0 +1,164 @@
+//! The programs that steps and agents call: are they there, and do they do what is asked of them?
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use super::Finding;
+use crate::exec::{self, Stop};
+use crate::fleet::Config;
+use crate::fleet::providers::{self, Program};
+use crate::fleet::site::Environment;
+use crate::provider::Kind;
+use crate::workflow::Configured;
+use crate::workflow::plan::Provider;
+
+/// The first git whose `worktree list` can be read whatever names there are.
+const GIT: (u64, u64) = (2, 36);
+/// How long a program may take to tell its version: all are asked at once, and people wait.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What there is to say of all programs.
+pub fn look(
+    config: &Config,
+    environment: &Environment,
+    workspace: &Path,
+    stop: &Stop,
+) -> Vec<Finding> {
+    let path = environment.get("PATH").map_or(OsStr::new(""), |path| path.as_os_str());
+    let mut programs = BTreeMap::new();
+    for (name, provider) in config.providers() {
+        programs.insert(name.clone(), providers::find(provider, environment, workspace));
+    }
+    let git = exec::locate("git", path, workspace);
+    let mut files: Vec<PathBuf> = git.iter().cloned().collect();
+    // What another program does with `--version` nobody knows, so it is not asked.
+    files.extend(config.providers().iter().filter_map(
+        |(name, provider)| match programs.get(name) {
+            Some(Program::Found(file)) if provider.adapter.tried().is_some() => Some(file.clone()),
+            _ => None,
+        },
+    ));
+    let versions = versions(files, workspace, stop);
+    let mut findings = vec![match git {
+        Ok(file) => judge_git(&file, versions.get(&file)),
+        Err(error) => Finding::warning("git", error.to_string(), "install git, for worktrees"),
+    }];
+    for (name, provider) in config.providers() {
+        if let Some(program) = programs.get(name) {
+            findings.push(judge(name, provider, program, &versions));
+        }
+    }
+    findings
+}
+
+type Versions = BTreeMap<PathBuf, Result<String, String>>;
+
+/// Asks each program once, all at the same time.
+fn versions(mut files: Vec<PathBuf>, workspace: &Path, stop: &Stop) -> Versions {
+    files.sort();
+    files.dedup();
+    thread::scope(|scope| {
+        let ask = |file: PathBuf| {
+            scope.spawn(move || {
+                let said = providers::version_within(&file, workspace, stop, PATIENCE);
+                (file, said)
+            })
+        };
+        let asked: Vec<_> = files.into_iter().map(ask).collect();
+        asked.into_iter().filter_map(|one| one.join().ok()).collect()
+    })
+}
+
+fn judge_git(file: &Path, version: Option<&Result<String, String>>) -> Finding {
+    const NAME: &str = "git";
+    let cure = format!("install git {}.{} or newer, for worktrees", GIT.0, GIT.1);
+    let shown = file.display();
+    match version {
+        Some(Ok(said)) => match numbers(said) {
+            Some(found) if found < GIT => {
+                let text = format!("`{shown}` is too old: {said}; worktrees of beads will fail");
+                Finding::warning(NAME, text, cure)
+            }
+            Some(_) => Finding::ok(NAME, format!("`{shown}`, {said}")),
+            None => Finding::warning(NAME, format!("`{shown}` says `{said}`"), cure),
+        },
+        Some(Err(problem)) => Finding::warning(NAME, format!("`{shown}`: {problem}"), cure),
+        None => Finding::ok(NAME, format!("`{shown}`")),
+    }
+}
+
+/// The first two numbers of a version.
+fn numbers(said: &str) -> Option<(u64, u64)> {
+    let mut words = said.split([' ', '-', '(', ')']);
+    words.find_map(|word| {
+        let mut parts = word.split('.').map(|part| part.parse().ok());
+        Some((parts.next()??, parts.next()??))
+    })
+}
+
+fn judge(name: &str, provider: &Provider, program: &Program, versions: &Versions) -> Finding {
+    let title = format!("provider {name}");
+    match program {
+        Program::Unknown => Finding::ok(&title, "its program is known only when a step asks it"),
+        Program::BuiltIn => Finding::ok(&title, "built in"),
+        Program::Missing(problem) => {
+            let program = provider.program().unwrap_or_default();
+            let (problem, hint) = match problem.split_once("; ") {
+                Some((problem, hint)) => (problem, hint.to_owned()),
+                None => (problem.as_str(), format!("install `{program}` for this user")),
+            };
+            let text = format!("{problem}: a step that asks it fails");
+            Finding::warning(&title, text, format!("{hint}, or use another provider"))
+        }
+        Program::Found(file) => judge_found(&title, name, provider.adapter, file, versions),
+    }
+}
+
+fn judge_found(title: &str, name: &str, kind: Kind, file: &Path, versions: &Versions) -> Finding {
+    let shown = file.display();
+    let Some(tried) = kind.tried() else { return Finding::ok(title, format!("`{shown}`")) };
+    let version = match versions.get(file) {
+        Some(Ok(version)) => version,
+        Some(Err(problem)) => {
+            let text = format!("`{shown}`: {problem}");
+            let cure = format!("start it by hand once; {}", again(kind));
+            return Finding::warning(title, text, cure);
+        }
+        None => return Finding::ok(title, format!("`{shown}`")),
+    };
+    if providers::is_tried(kind, version) == Some(true) {
+        return Finding::ok(title, format!("`{shown}`, {version}, which was tried"));
+    }
+    if providers::is_older(kind, version) {
+        let text = format!("`{shown}`, {version}, is older than {tried}, which was tried");
+        return Finding::warning(title, text, again(kind));
+    }
+    let text = format!("`{shown}`, {version}, which was never tried; {tried} was");
+    let cure = Some(format!("`orchestrate provider test {name}` says whether it can be used"));
+    Finding { cure, ..Finding::ok(title, text) }
+}
+
+/// How a program is put in its place again.
+fn again(kind: Kind) -> String {
+    kind.install_hint().unwrap_or_else(|| "install it again".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn a_git_that_is_too_old_is_told() {
+        let git = |said: &str| judge_git(Path::new("/usr/bin/git"), Some(&Ok(said.to_owned())));
+        for said in ["git version 2.47.3", "git version 2.36.0.windows.1", "git version 3.0"] {
+            assert_eq!(git(said).verdict, Verdict::Ok, "{said}");
+        }
+        for said in ["git version 2.35.9", "git version 1.9", "what is git"] {
+            assert_eq!(git(said).verdict, Verdict::Warning, "{said}");
+        }
+    }
+}

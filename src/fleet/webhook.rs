@@ -1,0 +1,92 @@
+//! One document posted to an address, through `curl`: no server, and no client of our own.
+//!
+//! **Invariant:** neither the address nor what is sent stands on a command line: either may hold a
+//! secret, and what stands there is for everybody to see.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::exec::{self, How, Order};
+
+/// How much is kept of what a command that fails has printed.
+const SAID_BYTES: usize = 4096;
+
+/// Posts a JSON document, with headers beside its type. The error is why that failed.
+pub fn post(
+    url: &str,
+    headers: &[(String, String)],
+    body: &str,
+    timeout: Duration,
+    cwd: &Path,
+) -> io::Result<()> {
+    let argv = ["curl", "--config", "-"].map(str::to_owned);
+    call(&argv, &curl_config(url, headers, body), &[], timeout, cwd)
+}
+
+/// Calls a command with a text on its standard input. The error is why it failed.
+pub fn call(
+    argv: &[String],
+    stdin: &str,
+    env: &[(String, OsString)],
+    timeout: Duration,
+    cwd: &Path,
+) -> io::Result<()> {
+    let order = Order { env, timeout: Some(timeout), ..Order::new(argv, cwd, "notice") };
+    let input = in_memory(stdin.as_bytes())?;
+    let said = exec::call(&order, Some(&input), SAID_BYTES).map_err(io::Error::other)?;
+    let words = String::from_utf8_lossy(&said.err);
+    let words = words.lines().next().map(|line| format!(": {line}")).unwrap_or_default();
+    match said.how {
+        How::Exited(0) => Ok(()),
+        How::Exited(code) => Err(io::Error::other(format!("exit code {code}{words}"))),
+        How::TimedOut => Err(io::Error::other("it took too long")),
+        how => Err(io::Error::other(format!("it ended with {how:?}{words}"))),
+    }
+}
+
+/// What `curl` is to do, for its standard input.
+fn curl_config(url: &str, headers: &[(String, String)], body: &str) -> String {
+    let quoted = |text: &str| {
+        let text = text.replace('\\', "\\\\").replace('"', "\\\"");
+        format!("\"{}\"", text.replace('\n', "\\n").replace('\r', "\\r"))
+    };
+    // A header is one line, whatever its value says.
+    let line = |(name, value): &(String, String)| {
+        let header = format!("{name}: {value}").replace(['\r', '\n'], " ");
+        format!("header = {}\n", quoted(&header))
+    };
+    let headers: String = headers.iter().map(line).collect();
+    let (url, body) = (quoted(url), quoted(body));
+    format!(
+        "url = {url}\nsilent\nshow-error\nfail\nproto = \"=http,https\"\n\
+         header = \"Content-Type: application/json\"\n{headers}data-raw = {body}\n"
+    )
+}
+
+/// A file that is nowhere, with this content, at its beginning.
+fn in_memory(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"notice", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_curl_is_told_stays_in_its_quotes() {
+        let headers = [("key".to_owned(), "a\nb\"".to_owned())];
+        let config = curl_config("https://x/?a=\"b\"", &headers, "{\"m\":\"two\\nlines\"}");
+        assert!(config.starts_with("url = \"https://x/?a=\\\"b\\\"\"\n"), "{config}");
+        assert!(config.contains(r#"data-raw = "{\"m\":\"two\\nlines\"}""#), "{config}");
+        assert!(config.contains("header = \"key: a b\\\"\"\n"), "{config}");
+        assert_eq!(config.lines().count(), 8);
+    }
+}
