@@ -146,7 +146,15 @@ fn run_of(site: &Site) -> Option<String> {
 
 /// What is wrong with a worktree, and its cure, as the result of a step.
 fn refusal(site: &Site, error: &TreeError) -> Record {
-    let message = match error.cure().filter(|cure| !cure.is_empty()) {
+    let cure = match error {
+        TreeError::NoRepo { .. } => Some(
+            "make it one (`git init`, then a first commit), or let the bead be worked on in the \
+             workspace: `isolation: workspace`"
+                .to_owned(),
+        ),
+        error => error.cure(),
+    };
+    let message = match cure.filter(|cure| !cure.is_empty()) {
         Some(cure) => format!("{error}; {cure}"),
         None => error.to_string(),
     };

@@ -16,6 +16,8 @@ const TOKEN: &str = "an-environment-value-4711";
 const SETTING: &str = "in-the-settings-0815";
 const INLINE: &str = "in-the-workflow-1234";
 const CREDENTIAL: &str = "of-systemd-5678";
+/// Given with `--context` under the name of a secret.
+const GIVEN: &str = "by-the-context-4242";
 /// Known to nobody, but by its shape.
 const SHAPED: &str = "ghp_0123456789abcdefghijABCDEFGHIJ012345";
 const KEY_LINE: &str = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC";
@@ -86,12 +88,14 @@ fn contains(hay: &[u8], needle: &str) -> bool {
 
 fn planted() {
     let world = world();
-    orchestrate(&world, &["--quiet", "run", "w.yaml", "--context", &format!("extra={TOKEN}")])
-        .exits(0);
+    let (extra, given) = (format!("extra={TOKEN}"), format!("db_password={GIVEN}"));
+    let context = ["--context", &extra, "--context", &given];
+    orchestrate(&world, &[&["--quiet", "run", "w.yaml"], &context[..]].concat()).exits(0);
     let root = format!(".orchestrate/runs/{}", world.run_id());
     let escaped = serde_json::to_string(DECLARED).unwrap();
-    let log =
-        format!("{TOKEN}\n{SETTING} {INLINE} {CREDENTIAL}\n{escaped}\n{SHAPED}\n{DECLARED}\n");
+    let log = format!(
+        "{TOKEN}\n{SETTING} {INLINE} {CREDENTIAL} {GIVEN}\n{escaped}\n{SHAPED}\n{DECLARED}\n"
+    );
     world.write(&format!("{root}/logs/by-hand.txt"), &log);
     world.write(&format!("{root}/logs/{TOKEN}.txt"), "a name");
     // Cut in the middle, with a secret at every place where that may be.
@@ -113,8 +117,17 @@ fn planted() {
         assert!(parts.iter().any(|path| path.ends_with(part)), "{part} in {parts:?}");
     }
     let bytes = unpacked(&world.path("b.tar.gz"));
-    let all =
-        [TOKEN, DECLARED, SETTING, INLINE, CREDENTIAL, SHAPED, KEY_LINE, "in-the-context-9999"];
+    let all = [
+        TOKEN,
+        DECLARED,
+        SETTING,
+        INLINE,
+        CREDENTIAL,
+        SHAPED,
+        GIVEN,
+        KEY_LINE,
+        "in-the-context-9999",
+    ];
     let parts_of =
         ["environment-value", "d3clared", "pa55word", "only-its-name-tells", "abcdefgh1234"];
     let encoded = ["YW4tZW52aXJvbm1lbnQt", "616e2d656e76", "uZCI6", "W52aXJvbm"];

@@ -2,7 +2,7 @@
 //! archive, without secrets.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ use crate::ui::bundle::{self, Bundle, Contents, Hide, shapes};
 /// How long a verb may take whose output goes into the bundle, and how much of it is kept.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SAID: usize = 8 << 20;
+/// How much of a file is searched for values of secrets.
+const LOOKED_AT: u64 = 8 << 20;
 /// Lines of a key in several lines that are worth hiding one by one.
 const LINE_MIN: usize = 16;
 
@@ -91,12 +93,12 @@ fn hide(around: &Surroundings, run: Option<&Chosen>) -> Hide {
     }
     let mut texts = settings(around).into_iter().map(|(_, file)| file).collect::<Vec<_>>();
     if let Some(Chosen { root, .. }) = run {
-        texts.extend([root.join(store::DEFINITION), root.join(store::SETTINGS)]);
+        // What was given as a secret's value by `--context` is in the state.
+        texts.extend([store::DEFINITION, store::SETTINGS, store::STATE].map(|f| root.join(f)));
         declared.extend(secrets_of(around, root));
     }
     for file in texts {
-        let text = std::fs::read(file).unwrap_or_default();
-        guessed.extend(shapes::values(&String::from_utf8_lossy(&text)));
+        guessed.extend(shapes::values(&beginning(&file)));
     }
     let lines: Vec<String> = declared
         .iter()
@@ -107,6 +109,14 @@ fn hide(around: &Surroundings, run: Option<&Chosen>) -> Hide {
         .collect();
     guessed.extend(lines);
     Hide::new(declared, guessed)
+}
+
+/// As much of a file as values are looked for in.
+fn beginning(file: &Path) -> String {
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file).map(|file| file.take(LOOKED_AT));
+    let _ = opened.and_then(|mut file| file.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The values of the secrets that a run's steps name.
