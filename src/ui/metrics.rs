@@ -64,8 +64,11 @@ impl Meter {
         if let Some(known) = self.over.get(id).filter(|known| known.written == written) {
             return (known.state, known.spent.clone());
         }
-        let state = board.run(id).state;
-        let spent = board.detail(id).ok().and_then(|detail| detail.usage);
+        let (state, spent) = match board.detail(id) {
+            Ok(detail) => (detail.run.state, detail.usage),
+            // Of one that cannot be read, the board still knows where it stands.
+            Err(_) => (board.run(id).state, None),
+        };
         if state.is_over() {
             self.over.insert(id.clone(), Known { written, state, spent: spent.clone() });
         }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 
-use crate::world::{World, trial};
+use crate::world::{World, trial, until};
 
 pub fn workflows() -> &'static Path {
     concat!(env!("CARGO_MANIFEST_DIR"), "/workflows").as_ref()
@@ -147,6 +147,32 @@ fn demo() {
     world.run(&["demo", "team"]).exits(1).says("not empty");
 }
 
+/// Stopped in the middle, by Ctrl-C or otherwise, it leaves nobody behind.
+fn demo_stopped() {
+    if !has("python3") {
+        eprintln!("skipped: the demo needs python3");
+        return;
+    }
+    use nix::sys::signal::Signal::{SIGINT, SIGTERM};
+    for (signal, code) in [(SIGINT, 130), (SIGTERM, 143)] {
+        let world = World::new();
+        let demo = world.start(&["demo", "team"]);
+        until("an agent is at work", || demo.stderr().contains("Design (architect)"));
+        let here = world.path("team").canonicalize().expect("a path");
+        let there = || {
+            let entries = Path::new("/proc").read_dir().into_iter().flatten().flatten();
+            let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+            let cwd = |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).ok();
+            pids.filter(|pid| cwd(pid).as_ref() == Some(&here)).collect::<Vec<i32>>()
+        };
+        assert!(there().len() >= 5, "itself, a coordinator and three workers: {:?}", there());
+        demo.signal(signal);
+        let ended = demo.wait().exits(code);
+        assert!(ended.stderr.contains("everything that was started has ended"), "{}", ended.stderr);
+        until("nobody is left", || there().is_empty());
+    }
+}
+
 pub fn trials() -> Vec<Trial> {
     let entries = workflows().join("examples").read_dir().into_iter().flatten().flatten();
     let mut names: Vec<_> =
@@ -157,7 +183,7 @@ pub fn trials() -> Vec<Trial> {
         .filter(|name| name.ends_with(".yaml"))
         .map(|name| trial(format!("examples/{name}"), move || runs(&name)));
     // The demo takes its time, so it comes first and others run beside it.
-    [trial("examples/the demo", demo)]
+    [trial("examples/the demo", demo), trial("examples/the demo, stopped", demo_stopped)]
         .into_iter()
         .chain(examples)
         .chain([

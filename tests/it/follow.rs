@@ -12,11 +12,17 @@ const WAITS: &str = "version: '1.1'\nsteps:\n\
     echo done'] }\n\
     - { name: Last, command: [echo, the end] }\n";
 
+/// What is in the log of the slow step now.
+fn printed(world: &World) -> String {
+    let log = world.path(".orchestrate/runs/latest/logs/Slow.stdout");
+    std::fs::read_to_string(log).unwrap_or_default()
+}
+
 /// A local run writes no log of what is short. Whoever looks on sees it all the same, at once.
 fn a_short_output_is_seen_while_the_step_runs() {
     let world = World::with(WAITS);
     let run = world.start(&["run", "w.yaml"]);
-    until("it waits", || world.exists(".orchestrate/runs/latest/logs/Slow.stdout"));
+    until("it waits", || printed(&world) == "begun\n");
     let follower = world.start(&["logs", "--follow", "latest"]);
     until("it is followed", || follower.stdout().contains("Slow | begun\n"));
     let status = world.run(&["status", "latest"]).exits(0).stdout;
@@ -36,7 +42,7 @@ fn a_short_output_is_seen_while_the_step_runs() {
 fn what_a_stopped_step_printed_is_kept() {
     let world = World::with(WAITS);
     let run = world.start(&["run", "w.yaml"]);
-    until("it waits", || world.exists(".orchestrate/runs/latest/logs/Slow.stdout"));
+    until("it waits", || printed(&world) == "begun\n");
     run.signal(Signal::SIGTERM);
     run.wait().exits(143);
     assert_eq!(world.run(&["logs", "latest", "Slow"]).exits(0).stdout, "begun\n");
@@ -51,7 +57,7 @@ fn what_a_stopped_step_printed_is_kept() {
 fn what_was_printed_before_a_kill_is_kept() {
     let world = World::with(WAITS);
     let run = world.start(&["run", "w.yaml"]);
-    until("it waits", || world.exists(".orchestrate/runs/latest/logs/Slow.stdout"));
+    until("it waits", || printed(&world) == "begun\n");
     run.kill();
     assert_eq!(world.run(&["logs", "latest", "Slow"]).exits(0).stdout, "begun\n");
     world.write("go", "");

@@ -21,6 +21,7 @@ mod follow;
 mod fuzz;
 mod hostile;
 mod kill;
+mod lints;
 mod nodes;
 mod nodes_fleet;
 mod pattern;
@@ -81,6 +82,7 @@ fn coded() -> Vec<Trial> {
         doctor::trials(),
         hostile::trials(),
         kill::trials(),
+        lints::trials(),
         nodes::trials(),
         nodes_fleet::trials(),
         repair::trials(),

@@ -4,16 +4,14 @@
 //! holds, with that sentence beside it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::common::{self, Surroundings};
 use super::show::{self, document, put_json};
-use super::{Common, Failure, signals};
+use super::vigil::Vigil;
+use super::{Common, Failure};
 use crate::disk;
-use crate::fleet::hint::{Bell, Hints, Patience};
 use crate::ids::RunId;
 use crate::store::History;
 use crate::store::journal::Entry;
@@ -111,15 +109,10 @@ impl Reader<'_> {
     }
 
     fn follow(&mut self, mut board: Board, mut events: Vec<Shown>) -> Result<u8, Failure> {
-        let signals = signals::listen()?;
-        let bell = Arc::new(Bell::default());
-        let ringing = bell.clone();
-        let mut hints = Hints::new(move |_, _| ringing.ring());
-        hints.add(&self.root);
-        let (least, most) = (Duration::from_millis(50), Duration::from_millis(500));
-        let mut patience = Patience::new(least, most, 1);
+        let mut vigil = Vigil::begin()?;
+        vigil.watch(&self.root);
         loop {
-            let heard = bell.rings();
+            vigil.look();
             let run = board.run(&self.id);
             // Looked at after who drives it, so that the last events are not missed.
             events.extend(self.new_events(&board)?);
@@ -131,12 +124,9 @@ impl Reader<'_> {
                 show::say_standing(self.around, &run);
                 return Ok(0);
             }
-            if !std::mem::take(&mut events).is_empty() {
-                patience.reset();
-            }
-            bell.wait(heard, patience.next_wait());
-            if signals.stop.level() > 0 {
-                return Ok(signals.code());
+            let was_new = !std::mem::take(&mut events).is_empty();
+            if let Some(code) = vigil.wait(was_new) {
+                return Ok(code);
             }
             board = self.board()?;
         }

@@ -8,17 +8,16 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::common::Surroundings;
 use super::show::{self, Target, put_json};
-use super::{Common, Failure, signals};
+use super::vigil::Vigil;
+use super::{Common, Failure};
 use crate::engine::run::{Address, Body, Slot, StepState};
 use crate::engine::{Record, Run, RunStatus};
 use crate::fleet::free::FreeTask;
-use crate::fleet::hint::{Bell, Hints, Patience};
 use crate::ids::{RunId, StepPath};
 use crate::provider::{self, Kind};
 use crate::queue::{FsQueue, Queue};
@@ -317,20 +316,12 @@ impl Telling<'_> {
 
     /// Prints what is new until nothing more can come.
     fn follow(&mut self, mut board: Board) -> Result<u8, Failure> {
-        let signals = signals::listen()?;
-        let bell = Arc::new(Bell::default());
-        let ringing = bell.clone();
-        let mut hints = Hints::new(move |_, _| ringing.ring());
-        let (least, most) = (Duration::from_millis(50), Duration::from_millis(500));
-        let mut patience = Patience::new(least, most, 1);
-        let mut watched = None;
+        let mut vigil = Vigil::begin()?;
         loop {
-            let heard = bell.rings();
+            vigil.look();
             let (executions, more) = self.reader.executions(&board)?;
-            let dir = executions.first().map(|execution| execution.dir.clone());
-            if let Some(dir) = dir.filter(|dir| watched.as_ref() != Some(dir) && dir.is_dir()) {
-                hints.add(&dir);
-                watched = Some(dir);
+            if let Some(execution) = executions.first() {
+                vigil.watch(&execution.dir);
             }
             let before = self.reader.shown();
             if !self.print(&executions, !more)? {
@@ -339,12 +330,8 @@ impl Telling<'_> {
             if !more {
                 return self.say_how_it_stands(&board);
             }
-            if self.reader.shown() > before {
-                patience.reset();
-            }
-            bell.wait(heard, patience.next_wait());
-            if signals.stop.level() > 0 {
-                return Ok(signals.code());
+            if let Some(code) = vigil.wait(self.reader.shown() > before) {
+                return Ok(code);
             }
             // Nobody waits for beats here: who is in doubt may go on.
             board = show::board_at_once(self.around, self.queue.clone())?;

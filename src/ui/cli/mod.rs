@@ -51,6 +51,7 @@ mod top;
 mod torture;
 mod up;
 mod validate;
+mod vigil;
 mod watch;
 mod why;
 mod worker;
