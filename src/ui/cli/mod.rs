@@ -62,6 +62,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::ui::talk::talk;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -247,7 +248,7 @@ fn start(args: Vec<OsString>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(_) if args.len() == 1 => {
-            eprint!("{}", help::root());
+            talk(help::root());
             ExitCode::from(2)
         }
         Err(error) => {
