@@ -34,6 +34,7 @@ use crate::ids::RunId;
 use crate::queue::{End, FsQueue, Layout, Place, Queue, TurnHolder};
 use crate::store;
 use crate::time::{Clock, SystemClock, Time};
+use crate::ui::talk::tame;
 use crate::workspace::Workspace;
 
 pub use gates::{Gate, gates_in, gates_of, that_may_ask};
@@ -229,5 +230,5 @@ pub fn runs_in(dir: &Path) -> Vec<RunId> {
 /// Text that somebody else wrote, fit for a line of ours: nothing in it moves a cursor.
 pub fn one_line(text: &str) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
-    line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    line.chars().map(tame).collect()
 }

@@ -16,6 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exec::Mask;
 use crate::time::{Clock, SystemClock};
+use crate::ui::talk::talk;
 
 /// The open log of the run that this process drives.
 static RUN_LOG: Mutex<Option<RunLog>> = Mutex::new(None);
@@ -79,7 +80,7 @@ impl<S: Subscriber> Layer<S> for Lines {
                 Level::WARN => "warning: ",
                 _ => "",
             };
-            let _ = writeln!(std::io::stderr().lock(), "{label}{}", line.0);
+            talk(format_args!("{label}{}", line.0));
         }
     }
 }

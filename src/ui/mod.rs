@@ -10,6 +10,7 @@ mod progress;
 pub mod report;
 mod rows;
 pub mod serve;
+mod talk;
 mod text;
 mod top;
 pub mod web;

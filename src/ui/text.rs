@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, poll};
 
 use super::progress;
+use super::talk::harmless;
 use crate::engine::run::{Address, ItemResult, StepState};
 use crate::engine::{Choice, Event, Record, Run, SkipCause, StepStatus};
 use crate::exec::{Mask, Stop};
@@ -174,7 +175,7 @@ impl TextReport {
             (_, 1) => "1 round, ".into(),
             (_, rounds) => format!("{rounds} rounds, "),
         };
-        let why = record.error.as_ref().map(|error| format!(": {}", error.message));
+        let why = record.error.as_ref().map(|error| format!(": {}", harmless(&error.message)));
         format!(
             "{}[{}/{total}] {}: {} ({rounds}{}){}",
             "  ".repeat(at.loops.len()),
@@ -221,7 +222,7 @@ impl TextReport {
 
     fn explain(&mut self, record: &Record) {
         let Some(error) = &record.error else { return };
-        self.say(&format!("      {}", error.message));
+        self.say(&format!("      {}", harmless(&error.message)));
         let tail =
             if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
         for line in tail.iter().skip(tail.len().saturating_sub(5)) {
@@ -249,8 +250,7 @@ fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
 pub fn excerpt(line: &str) -> String {
     const SHOWN: usize = 200;
     let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
-    let clean = last.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c });
-    let mut shown: String = clean.take(SHOWN).collect();
+    let mut shown = harmless(&last.chars().take(SHOWN).collect::<String>());
     if last.chars().count() > SHOWN {
         shown.push('…');
     }

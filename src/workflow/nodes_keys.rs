@@ -85,6 +85,79 @@ const SAFETIES: [&str; 16] = [
     "allowed_tools",
 ];
 
+/// Other words for a safety, in lower case and without separators: as other engines have them, or
+/// as people remember them.
+const SYNONYMS: [(&str, &[&str]); 8] = [
+    (
+        "depends_on",
+        &[
+            "after",
+            "follows",
+            "need",
+            "needs",
+            "prerequisite",
+            "prerequisites",
+            "require",
+            "requires",
+            "runafter",
+            "upstream",
+            "waitfor",
+            "waiton",
+            "waitsfor",
+        ],
+    ),
+    (
+        "when",
+        &["if", "ifnot", "notif", "onlyif", "onlywhen", "runif", "runwhen", "skipif", "unless"],
+    ),
+    ("trigger_rule", &["join", "joinrule", "runson"]),
+    (
+        "approval",
+        &[
+            "checkpoint",
+            "confirm",
+            "confirmation",
+            "gate",
+            "gates",
+            "manual",
+            "requireconfirmation",
+            "review",
+            "reviewer",
+            "reviewers",
+            "reviewrequired",
+            "signoff",
+        ],
+    ),
+    ("timeout", &["deadline", "expires", "expiry", "maxtime", "timelimit"]),
+    ("retry", &["attempts", "maxretries", "retries"]),
+    ("max_iterations", &["iterations", "maxiter", "maxloops", "maxrounds"]),
+    ("cancel", &["abort"]),
+];
+
+/// Whatever has one of these in it was meant as that safety.
+const STEMS: [(&str, &str); 6] = [
+    ("depend", "depends_on"),
+    ("condition", "when"),
+    ("trigger", "trigger_rule"),
+    ("reject", "on_reject"),
+    ("approv", "approval"),
+    ("timeout", "timeout"),
+];
+
+/// The safety that a key was surely meant to be.
+fn safety(name: &str, levels: &[Level]) -> Option<&'static str> {
+    let near = nearest(name, SAFETIES);
+    // The top has no order: what another engine has there by such a name stops nothing here.
+    if near.is_some() || levels == [Level::Top] {
+        return near;
+    }
+    let letters = |c: &char| c.is_alphanumeric();
+    let plain: String = name.to_lowercase().chars().filter(letters).collect();
+    let synonym = SYNONYMS.iter().find(|(_, words)| words.contains(&plain.as_str()));
+    let stem = || STEMS.iter().find(|(stem, _)| plain.contains(stem));
+    synonym.map(|(safety, _)| *safety).or_else(|| stem().map(|(_, safety)| *safety))
+}
+
 impl Level {
     fn fields(self) -> &'static [Field] {
         match self {
@@ -158,23 +231,40 @@ fn check(findings: &Findings, key: &Node, what: &str, levels: &[Level]) {
         findings.add(Problem::error(message).at(key.place).hint(one_mode()));
         return;
     }
-    let problem = match nearest(name, SAFETIES) {
+    let meant = safety(name, levels);
+    let problem = match meant {
         Some(_) => Problem::error(format!("{what} has no field `{name}`")),
         None => Problem::warning(format!("{what} has no field `{name}`, so it is ignored")),
     }
     .at(key.place);
-    let homes: Vec<_> =
-        HOMES.iter().filter(|(level, _)| level.has(name)).map(|(_, home)| *home).collect();
-    findings.add(if homes.is_empty() {
-        let known = levels.iter().flat_map(|level| level.keys().chain(level.idle()));
-        let elsewhere = HOMES.iter().flat_map(|(level, _)| level.keys());
-        match suggest(problem, name, known) {
-            found if found.hint.is_some() => found,
-            none => suggest(none, name, elsewhere),
+    findings.add(hinted(problem, name, meant, levels));
+}
+
+/// Tells where a key belongs, or which one was meant.
+fn hinted(problem: Problem, name: &str, meant: Option<&str>, levels: &[Level]) -> Problem {
+    let homes = homes(name);
+    let known = levels.iter().flat_map(|level| level.keys().chain(level.idle()));
+    match meant {
+        // What this very level has by another name was meant rather than what is elsewhere.
+        Some(meant) if meant != name && levels.iter().any(|level| level.has(meant)) => {
+            return problem.hint(format!("did you mean `{meant}`?"));
         }
-    } else {
-        problem.hint(format!("`{name}` belongs {}", homes.join(" or ")))
-    });
+        _ if !homes.is_empty() => return problem.hint(format!("`{name}` belongs {homes}")),
+        _ => {}
+    }
+    match (suggest(problem, name, known), meant) {
+        (found, _) if found.hint.is_some() => found,
+        (none, Some(meant)) => {
+            none.hint(format!("did you mean `{meant}`? it belongs {}", self::homes(meant)))
+        }
+        (none, None) => suggest(none, name, HOMES.iter().flat_map(|(level, _)| level.keys())),
+    }
+}
+
+/// Where a key belongs; nothing for one that nobody knows.
+fn homes(name: &str) -> String {
+    let having = HOMES.iter().filter(|(level, _)| level.has(name));
+    having.map(|(_, home)| *home).collect::<Vec<_>>().join(" or ")
 }
 
 /// The seven modes, for whoever has too many or none. A spell is another way to write a prompt.

@@ -409,6 +409,50 @@ fn exactly_one_mode_is_there() {
     ]);
 }
 
+/// Whoever writes another word for a gate must not get a run without one.
+#[test]
+fn other_words_for_a_safety_are_refused() {
+    let refused = |node: &str, key: &str, hint: &str| {
+        let told = format!("E4 ..has no field `{key}` | {hint}");
+        tells(&[(&format!("  - {{ id: a, {node} }}\n"), &[&told])]);
+    };
+    for (key, meant) in [
+        ("depends", "depends_on"),
+        ("depend_on", "depends_on"),
+        ("dependsOn", "depends_on"),
+        ("dependencies", "depends_on"),
+        ("needs", "depends_on"),
+        ("after", "depends_on"),
+        ("requires", "depends_on"),
+        ("waitFor", "depends_on"),
+        ("if", "when"),
+        ("condition", "when"),
+        ("unless", "when"),
+        ("only_if", "when"),
+        ("onlyIf", "when"),
+        ("run-if", "when"),
+        ("trigger", "trigger_rule"),
+        ("trigger_rules", "trigger_rule"),
+        ("approval_required", "approval"),
+        ("require_approval", "approval"),
+        ("gate", "approval"),
+        ("confirm", "approval"),
+        ("review", "approval"),
+        ("timeout_ms", "timeout"),
+        ("deadline", "timeout"),
+    ] {
+        refused(&format!("bash: ls, {key}: x"), key, &format!("did you mean `{meant}`?"));
+    }
+    for key in ["reject", "rejects", "on-reject", "onReject", "on_rejection"] {
+        let node = format!("approval: {{ message: x, {key}: {{ prompt: x }} }}");
+        refused(&node, key, "did you mean `on_reject`?");
+    }
+    for key in ["timeout_ms", "timeoutSeconds", "deadline"] {
+        let node = format!("approval: {{ message: x, {key}: 5 }}");
+        refused(&node, key, "did you mean `timeout`? it belongs to a node itself");
+    }
+}
+
 #[test]
 fn unknown_keys_are_told_and_safeties_insisted_on() {
     tells(&[

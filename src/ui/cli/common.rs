@@ -38,6 +38,7 @@ use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::time::{self, Clock, SystemClock, Time};
 use crate::ui::board;
 use crate::ui::log;
+use crate::ui::talk::talk;
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::{Plan, Problem};
 use crate::workspace::Workspace;
@@ -188,7 +189,7 @@ impl Surroundings {
     /// Tells something that is neither data nor wrong.
     pub fn say(&self, line: impl std::fmt::Display) {
         if !self.common.quiet {
-            eprintln!("{line}");
+            talk(line);
         }
     }
 }
@@ -757,7 +758,7 @@ pub fn tell_end(
     }
     let reason = run.error.as_ref().filter(|_| run.status == RunStatus::Cancelled);
     if let Some(error) = run.error.as_ref().filter(|_| reason.is_none()) {
-        eprintln!("error: {error}");
+        talk(format_args!("error: {error}"));
     }
     if code == 0 {
         around.say(format!("run {} {word} in {took}", run.id));
@@ -770,15 +771,15 @@ pub fn tell_end(
     }
     // What is wrong is told to those who asked for quiet too.
     match reason {
-        Some(reason) => eprintln!("run {} was cancelled after {took}: {reason}", run.id),
-        None => eprintln!("run {} {word} in {took}", run.id),
+        Some(reason) => talk(format_args!("run {} was cancelled after {took}: {reason}", run.id)),
+        None => talk(format_args!("run {} {word} in {took}", run.id)),
     }
-    eprintln!("  state: {}/state.json", run.origin.run_root);
+    talk(format_args!("  state: {}/state.json", run.origin.run_root));
     // After the last step there is nothing to go on with.
     if plan.root.edges.is_some() || run.slot(&run.position()).is_some() {
         // Whoever cancelled it did not mean to go on; that it can be is said all the same.
         let again = if code == 4 { "take it up again: orchestrate retry" } else { GO_ON };
-        eprintln!("  {again} {}", run.id);
+        talk(format_args!("  {again} {}", run.id));
     }
     code
 }

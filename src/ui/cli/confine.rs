@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 
 use crate::exec::Confinement;
+use crate::ui::talk::talk;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ConfineArgs {
@@ -22,7 +23,7 @@ pub fn main(args: &ConfineArgs) -> ExitCode {
     let confinement: Confinement = match serde_json::from_str(&args.confinement) {
         Ok(confinement) => confinement,
         Err(error) => {
-            eprintln!("error: what is to be given up cannot be read: {error}");
+            talk(format_args!("error: what is to be given up cannot be read: {error}"));
             return ExitCode::from(2);
         }
     };
@@ -33,7 +34,7 @@ pub fn main(args: &ConfineArgs) -> ExitCode {
         Ok(argv) => confinement.exec(program, &argv),
         Err(error) => error.into(),
     };
-    eprintln!("error: cannot start `{}`: {error}", program.to_string_lossy());
+    talk(format_args!("error: cannot start `{}`: {error}", program.to_string_lossy()));
     let found = error.kind() == io::ErrorKind::PermissionDenied;
     ExitCode::from(if found { 126 } else { 127 })
 }

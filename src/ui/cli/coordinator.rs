@@ -28,6 +28,7 @@ use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{Life, PlaceView, StepView, TaskView, one_line};
+use crate::ui::talk::talk;
 use crate::ui::text::{Telling, TextReport, log_line, seconds};
 use crate::workflow::{Plan, Problem, yaml};
 
@@ -203,18 +204,20 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
         match place {
             PlaceView::Claimed { worker, host, life, .. } if *life != Life::Dead => {
                 let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
-                eprintln!("  still at work: {agent} worker {worker}{host} finishes `{step}`");
-                eprintln!("  follow it: orchestrate logs {id} {step} --follow");
+                talk(format_args!(
+                    "  still at work: {agent} worker {worker}{host} finishes `{step}`"
+                ));
+                talk(format_args!("  follow it: orchestrate logs {id} {step} --follow"));
             }
             PlaceView::Waiting { .. } => {
-                eprintln!("  still waits: `{step}`, as task {task} in inbox/{agent}");
+                talk(format_args!("  still waits: `{step}`, as task {task} in inbox/{agent}"));
             }
             _ => continue,
         }
         left = true;
     }
     if left {
-        eprintln!("  end that too: orchestrate cancel {id}");
+        talk(format_args!("  end that too: orchestrate cancel {id}"));
     }
 }
 
@@ -323,7 +326,10 @@ impl Reports for One {
 
     fn waits(&mut self, run: &Run, before: &Before) {
         if self.telling != Telling::Quiet {
-            eprintln!("run {} waits for its turn: {before} works on this checkout", run.id);
+            talk(format_args!(
+                "run {} waits for its turn: {before} works on this checkout",
+                run.id
+            ));
         }
     }
 

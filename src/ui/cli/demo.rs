@@ -20,6 +20,7 @@ use crate::ids::RunId;
 use crate::ui::board::Board;
 use crate::ui::log;
 use crate::ui::rows::step_rows;
+use crate::ui::talk::talk;
 use crate::ui::text::seconds;
 use crate::ui::top::{Screen, State};
 
@@ -145,7 +146,7 @@ fn tell(
             .written());
     }
     if !detail.run.state.is_over() {
-        eprintln!("everything that was started has ended; the workspace is {here}");
+        talk(format_args!("everything that was started has ended; the workspace is {here}"));
         return Ok(code);
     }
     let took = detail.run.started_at.zip(detail.run.updated_at);

@@ -9,6 +9,7 @@ use super::show::{put, put_json};
 use super::{Common, Failure, signals};
 use crate::exec;
 use crate::fleet::doctor::{self, Depth, Finding, Patient, Report, Times, Verdict};
+use crate::ui::talk::talk;
 
 /// How long an examination may take; a volume that hangs is not waited for.
 const LIMIT: Duration = Duration::from_secs(9);
@@ -88,8 +89,8 @@ pub fn peer(args: &PeerArgs) -> Result<u8, Failure> {
 
 fn invite(workspace: &Path, dir: &Path) {
     let dir = dir.strip_prefix(workspace).unwrap_or(dir);
-    eprintln!("on another machine, in this same workspace, start within three minutes:");
-    eprintln!("  orchestrate doctor-peer {}", dir.display());
+    talk(format_args!("on another machine, in this same workspace, start within three minutes:"));
+    talk(format_args!("  orchestrate doctor-peer {}", dir.display()));
 }
 
 /// What was found, in lines.

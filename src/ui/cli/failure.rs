@@ -9,6 +9,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::common;
+use crate::ui::talk::talk;
 use crate::workflow::{Problem, Severity};
 
 #[derive(Debug)]
@@ -87,7 +88,7 @@ impl Failure {
             // Nobody to tell is no reason to fail otherwise.
             let _ = writeln!(std::io::stdout(), "{}", self.for_programs());
         }
-        eprint!("{}", self.for_people());
+        talk(self.for_people());
     }
 }
 

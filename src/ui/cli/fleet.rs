@@ -22,6 +22,8 @@ use crate::fleet::worker::{Audience, Doing};
 use crate::queue::{FsQueue, Layout, VolumeFault};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::last_said;
+use crate::ui::board::one_line;
+use crate::ui::talk::harmless;
 use crate::ui::text::seconds;
 use crate::workflow::problem::nearest;
 
@@ -236,7 +238,7 @@ fn called(doing: &Doing) -> String {
         1 => String::new(),
         attempt => format!(", attempt {attempt}"),
     };
-    format!("`{}`{run} (task {}{attempt})", doing.label, doing.id)
+    format!("`{}`{run} (task {}{attempt})", one_line(&doing.label), doing.id)
 }
 
 impl Audience for Teller {
@@ -251,7 +253,7 @@ impl Audience for Teller {
     }
 
     fn note(&self, line: &str) {
-        self.say(line);
+        self.say(&harmless(line));
     }
 
     fn alive(&self, doing: usize) {

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::show::{put, put_json};
 use super::{Cli, Common, Failure};
+use crate::ui::talk::talk;
 use crate::workflow::problem::nearest;
 
 /// What has a page: its name, what it is on, and the page.
@@ -146,7 +147,7 @@ fn manual(dir: &PathBuf, common: &Common) -> Result<u8, Failure> {
     std::fs::create_dir_all(dir).map_err(cannot)?;
     clap_mangen::generate_to(Cli::command(), dir).map_err(cannot)?;
     if !common.quiet {
-        eprintln!("to read one: man -l {}/orchestrate.1", dir.display());
+        talk(format_args!("to read one: man -l {}/orchestrate.1", dir.display()));
     }
     Ok(0)
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::show::{put_json, put_line};
 use super::{Common, Failure};
+use crate::ui::talk::talk;
 use crate::workflow::shape::schema::{Topic, schema};
 
 /// The files of a new workspace, by their place in it.
@@ -148,27 +149,27 @@ fn tell(outcome: &Outcome, args: &InitArgs, common: &Common) -> Result<(), Failu
         return Ok(());
     }
     for LeftAlone { path, lacks, refresh } in &outcome.left_alone {
-        eprintln!("left alone: {path}");
+        talk(format_args!("left alone: {path}"));
         if let Some(refresh) = refresh {
-            eprintln!("  it is of another version; to bring it up to date: {refresh}");
+            talk(format_args!("  it is of another version; to bring it up to date: {refresh}"));
         }
         if !lacks.is_empty() {
-            eprintln!("  it should also have:");
+            talk(format_args!("  it should also have:"));
         }
         for line in lacks {
-            eprintln!("{}", format!("    {line}").trim_end());
+            talk(format_args!("{}", format!("    {line}").trim_end()));
         }
     }
     let enter = match args.dir.as_path() {
         here if here == Path::new(".") => String::new(),
         dir => format!("  cd {}\n", dir.display()),
     };
-    eprintln!(
+    talk(format_args!(
         "\nThe workspace is ready. Next:\n{enter}\
          \x20 orchestrate run workflow.yaml      run the workflow, offline\n\
          \x20 orchestrate up                     start the fleet; then, in another terminal:\n\
          \x20 orchestrate enqueue engineer \"...\" give an agent a task\n\
          \x20 orchestrate help                   every verb"
-    );
+    ));
     Ok(())
 }

@@ -25,6 +25,7 @@ mod fsck;
 mod graph;
 mod help;
 mod init;
+mod late;
 mod logs;
 mod metrics;
 mod offline;
@@ -62,10 +63,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::ui::talk::talk;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use failure::Failure;
+use late::Late;
 
 /// Runs coding agents from workflow files, over plain directories, with no server.
 #[derive(Parser)]
@@ -84,106 +87,106 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     /// Make a workspace to begin with: a workflow, prompts, settings, inboxes
-    Init(init::InitArgs),
+    Init(Late<init::InitArgs>),
     /// Run a workflow from the beginning
-    Run(run::RunArgs),
+    Run(Late<run::RunArgs>),
     /// Go on with a run that failed or was stopped
-    Resume(resume::ResumeArgs),
+    Resume(Late<resume::ResumeArgs>),
     /// Run one step of a workflow alone
-    RunStep(run_step::RunStepArgs),
+    RunStep(Late<run_step::RunStepArgs>),
     /// Run a workflow again whenever it or its prompts change
-    Watch(watch::WatchArgs),
+    Watch(Late<watch::WatchArgs>),
     /// Hand a workflow to the coordinators of the workspace
-    Submit(submit::SubmitArgs),
+    Submit(Late<submit::SubmitArgs>),
     /// Drive the runs that are submitted, giving their steps to workers
-    Coordinator(coordinator::CoordinatorArgs),
+    Coordinator(Late<coordinator::CoordinatorArgs>),
     /// Serve an agent's inbox: execute its tasks
-    Worker(worker::WorkerArgs),
+    Worker(Late<worker::WorkerArgs>),
     /// Start a coordinator and a worker for each agent, in this terminal
-    Up(up::UpArgs),
+    Up(Late<up::UpArgs>),
     /// Show runs, workers and inboxes, or one run and its steps
-    Status(status::StatusArgs),
+    Status(Late<status::StatusArgs>),
     /// Show what is being executed now, who is there to do it, and what waits
-    Ps(ps::PsArgs),
+    Ps(Late<ps::PsArgs>),
     /// Watch runs, workers and queues live, and decide, cancel or retry with a key
-    Top(top::TopArgs),
+    Top(Late<top::TopArgs>),
     /// Show what steps and tasks print, also while they do
-    Logs(logs::LogsArgs),
+    Logs(Late<logs::LogsArgs>),
     /// Show everything that happened to a run, also while it does
-    Events(events::EventsArgs),
+    Events(Late<events::EventsArgs>),
     /// Say in one sentence why a run or a task is where it is
-    Why(why::WhyArgs),
+    Why(Late<why::WhyArgs>),
     /// Show what runs ask people, and what to type
-    Pending(pending::PendingArgs),
+    Pending(Late<pending::PendingArgs>),
     /// Say yes to what a run asks; if nobody drives it, it goes on here
-    Approve(decide::ApproveArgs),
+    Approve(Late<decide::ApproveArgs>),
     /// Say no to what a run asks, and why
-    Reject(decide::RejectArgs),
+    Reject(Late<decide::RejectArgs>),
     /// End a run or a task now, with everything it started; `retry` can take it up again
-    Cancel(cancel::CancelArgs),
+    Cancel(Late<cancel::CancelArgs>),
     /// Let a run that failed or was stopped go on, from where it stands or from a step
-    Retry(retry::RetryArgs),
+    Retry(Late<retry::RetryArgs>),
     /// Look into the inboxes, put tasks back, take them out, pause an agent
     #[command(subcommand)]
-    Queue(queue::QueueVerb),
+    Queue(Late<queue::QueueVerb>),
     /// Show who serves, or ask workers to end
     #[command(subcommand)]
-    Workers(workers::WorkersVerb),
+    Workers(Late<workers::WorkersVerb>),
     /// Put tasks into an agent's inbox
-    Enqueue(enqueue::EnqueueArgs),
+    Enqueue(Late<enqueue::EnqueueArgs>),
     /// Print figures for a monitor: runs, queues, heartbeats, tokens, costs
-    Metrics(metrics::MetricsArgs),
+    Metrics(Late<metrics::MetricsArgs>),
     /// Check workflows without running them
-    Validate(validate::ValidateArgs),
+    Validate(Late<validate::ValidateArgs>),
     /// Print JSON Schemas, for editors that help with workflows and settings
-    Schema(schema::SchemaArgs),
+    Schema(Late<schema::SchemaArgs>),
     /// Draw a workflow, or where a run of it stands
-    Graph(graph::GraphArgs),
+    Graph(Late<graph::GraphArgs>),
     /// Write down all that there is to know of a run, as one HTML file
-    Report(report::ReportArgs),
+    Report(Late<report::ReportArgs>),
     /// Show runs, logs, inboxes and what waits for people in a browser, and act from there
-    Serve(serve::ServeArgs),
+    Serve(Late<serve::ServeArgs>),
     /// Remove old runs, and old tasks that have ended
-    Clean(clean::CleanArgs),
+    Clean(Late<clean::CleanArgs>),
     /// Call a command file directly, or list those that there are
     #[command(subcommand)]
-    Command(command::CommandVerb),
+    Command(Late<command::CommandVerb>),
     /// Render a spell, or read what an agent's answer says about itself
     #[command(subcommand)]
-    Spell(spell::SpellVerb),
+    Spell(Late<spell::SpellVerb>),
     /// Show providers, or say whether one can be used
     #[command(subcommand)]
-    Provider(provider::ProviderVerb),
+    Provider(Late<provider::ProviderVerb>),
     /// Worktrees of beads: make, look, merge, remove, and get back what was saved
     #[command(subcommand)]
-    Worktree(worktree::WorktreeVerb),
+    Worktree(Late<worktree::WorktreeVerb>),
     /// See a team of agents at work, offline, in a scratch directory
-    Demo(demo::DemoArgs),
+    Demo(Late<demo::DemoArgs>),
     /// The fleet as services of systemd: write the units, remove them, look
     #[command(subcommand)]
-    Service(service::ServiceVerb),
+    Service(Late<service::ServiceVerb>),
     /// Print what a shell needs to complete verbs and flags
-    Completions(completions::CompletionsArgs),
+    Completions(Late<completions::CompletionsArgs>),
     /// Explain a verb or a concept; write manual pages
-    Help(help::HelpArgs),
+    Help(Late<help::HelpArgs>),
     /// Find out whether this workspace and its volume are fit for a fleet
-    Doctor(doctor::DoctorArgs),
+    Doctor(Late<doctor::DoctorArgs>),
     /// The second process of `doctor --volume`
     #[command(hide = true)]
-    DoctorPeer(doctor::PeerArgs),
+    DoctorPeer(Late<doctor::PeerArgs>),
     /// Check that tasks, runs and journals are whole; put right what can be
-    Fsck(fsck::FsckArgs),
+    Fsck(Late<fsck::FsckArgs>),
     /// Gather what a maintainer needs to understand trouble, without secrets, in one archive
-    DebugBundle(debug_bundle::DebugBundleArgs),
+    DebugBundle(Late<debug_bundle::DebugBundleArgs>),
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
-    Torture(torture::TortureArgs),
+    Torture(Late<torture::TortureArgs>),
     /// Give up powers and become another program, as steps in a sandbox do
     #[command(hide = true)]
-    Confine(confine::ConfineArgs),
+    Confine(Late<confine::ConfineArgs>),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
-    Offline(crate::offline::Options),
+    Offline(Late<crate::offline::Options>),
 }
 
 /// Flags that every verb takes.
@@ -247,7 +250,7 @@ fn start(args: Vec<OsString>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(_) if args.len() == 1 => {
-            eprint!("{}", help::root());
+            talk(help::root());
             ExitCode::from(2)
         }
         Err(error) => {

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::offline::{Options, answer};
+use crate::ui::talk::talk;
 
 #[expect(clippy::disallowed_methods, reason = "as a provider it is a program of its own")]
 pub fn main(options: &Options) -> ExitCode {
     let mut prompt = Vec::new();
     if let Err(error) = std::io::stdin().lock().read_to_end(&mut prompt) {
-        eprintln!("error: cannot read the prompt: {error}");
+        talk(format_args!("error: cannot read the prompt: {error}"));
         return ExitCode::from(2);
     }
     let environment = |name: &str| std::env::var(name).ok();

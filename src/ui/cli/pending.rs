@@ -9,6 +9,7 @@ use crate::engine::Run;
 use crate::ids::RunId;
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{self, Gate, gates_of};
+use crate::ui::talk::harmless;
 use crate::ui::text::seconds;
 use crate::workflow::Plan;
 
@@ -38,7 +39,7 @@ pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
     } else if open_gates.is_empty() {
         around.say("nobody is asked anything");
     } else {
-        put(&open_gates.iter().map(show).collect::<Vec<_>>().join("\n"))?;
+        put(&harmless(&open_gates.iter().map(show).collect::<Vec<_>>().join("\n")))?;
     }
     Ok(0)
 }

@@ -8,6 +8,7 @@ use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
 use crate::fleet::spellbook;
+use crate::ui::talk::talk;
 use crate::workflow::Plan;
 use crate::workflow::plan::{
     Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
@@ -179,7 +180,7 @@ pub fn tell_warnings(around: &Surroundings, loaded: &Loaded) {
         return;
     }
     for problem in &loaded.warnings {
-        eprint!("{}", problem.show(&loaded.file, &loaded.text));
+        talk(problem.show(&loaded.file, &loaded.text));
     }
 }
 
@@ -193,7 +194,7 @@ fn tell_doubtful(around: &Surroundings, loaded: &Loaded, context: &Map<String, V
     }
     for problem in spellbook::doubtful(&loaded.plan, &loaded.spells, &known) {
         if !around.common.quiet {
-            eprint!("{}", problem.show(&loaded.file, &loaded.text));
+            talk(problem.show(&loaded.file, &loaded.text));
         }
     }
 }

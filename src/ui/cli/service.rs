@@ -15,6 +15,7 @@ use super::common::Surroundings;
 use super::show::{put, put_json, put_line};
 use super::{Common, Failure};
 use crate::disk;
+use crate::ui::talk::talk;
 
 const MARK: &str = "# Written by `orchestrate service install`. To change it: systemctl edit.\n";
 
@@ -347,8 +348,8 @@ fn tell(outcome: &Outcome, common: &Common) -> Result<(), Failure> {
         }
     }
     if !common.quiet {
-        eprintln!("next:");
-        outcome.next.iter().for_each(|line| eprintln!("  {line}"));
+        talk(format_args!("next:"));
+        outcome.next.iter().for_each(|line| talk(format_args!("  {line}")));
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use super::common::{CLOCK_OFFSET, FAULTS, Surroundings};
 use super::{Common, Failure, fsck, signals};
 use crate::fleet::check::Calm;
 use crate::fleet::torture::{self, Size, Verdict};
+use crate::ui::talk::talk;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct TortureArgs {
@@ -79,7 +80,7 @@ pub fn main(args: &TortureArgs, common: &Common) -> Result<u8, Failure> {
         around.say(format!("seed {seed}: every promise was kept"));
     } else {
         // Also for those who asked for quiet: it is what makes it happen again.
-        eprintln!("error: seed {seed}: see above");
+        talk(format_args!("error: seed {seed}: see above"));
     }
     Ok(match (verdict.is_clean(), verdict.stopped) {
         (false, _) => 7,

@@ -10,6 +10,7 @@ use super::show::{put_json, put_line};
 use super::{Common, Failure, request};
 use crate::fleet::open::compile_in;
 use crate::fleet::spellbook;
+use crate::ui::talk::talk;
 use crate::workflow::{Problem, lint};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -104,7 +105,7 @@ fn tell(
         return problems.iter().try_for_each(|problem| put_line(annotation(file, problem)));
     }
     if !problems.is_empty() {
-        eprint!("{between}{}", common::show(problems, file, text));
+        talk(format_args!("{between}{}", common::show(problems, file, text)));
         *between = "\n";
     }
     Ok(())

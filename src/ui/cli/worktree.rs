@@ -11,6 +11,7 @@ use super::{Common, Failure, signals};
 use crate::bead::{Bead, BeadError};
 use crate::ids::BeadId;
 use crate::time::parse_duration;
+use crate::ui::talk::talk;
 use crate::worktree::{
     Block, Checks, Created, Merge, Merged, Patience, Saved, Scope, TreeError, Trees, View, Wants,
     Way, Why, lives,
@@ -137,7 +138,7 @@ fn id(text: &str) -> Result<BeadId, Failure> {
 
 fn warn(warnings: &[String]) {
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        talk(format_args!("warning: {warning}"));
     }
 }
 
@@ -284,7 +285,7 @@ fn checkpoint(args: &CheckpointArgs, trees: &Trees, around: &Surroundings) -> Re
 
 fn warn_left_out(left_out: &[String]) {
     for name in left_out {
-        eprintln!("warning: `{name}` is a repository of its own, and is left out");
+        talk(format_args!("warning: `{name}` is a repository of its own, and is left out"));
     }
 }
 
