@@ -171,17 +171,17 @@ impl NodeText {
         NodeText { pieces }
     }
 
-    /// The same text with those references, by their numbers, as plain text.
+    /// The same text with those references as plain text, by their numbers among the values.
     pub fn with_plain(self, plain: impl Fn(usize) -> bool) -> NodeText {
         let mut pieces: Vec<Piece> = Vec::new();
-        let mut refs = 0;
+        let mut values = 0;
         for piece in self.pieces {
-            let is_ref = matches!(piece, Piece::Ref(_));
+            let is_value = !matches!(piece, Piece::Text(_));
             let piece = match piece {
-                Piece::Ref(reference) if plain(refs) => Piece::Text(reference.to_string()),
+                Piece::Ref(reference) if plain(values) => Piece::Text(reference.to_string()),
                 piece => piece,
             };
-            refs += usize::from(is_ref);
+            values += usize::from(is_value);
             match (pieces.last_mut(), piece) {
                 (Some(Piece::Text(last)), Piece::Text(text)) => last.push_str(&text),
                 (_, piece) => pieces.push(piece),
@@ -192,6 +192,11 @@ impl NodeText {
 
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
+    }
+
+    /// The variables and references.
+    pub fn values(&self) -> impl Iterator<Item = &Piece> {
+        self.pieces.iter().filter(|piece| !matches!(piece, Piece::Text(_)))
     }
 
     pub fn refs(&self) -> impl Iterator<Item = &NodeRef> {
@@ -310,11 +315,6 @@ fn digit(text: &str) -> Option<usize> {
     let digit = bytes.next().filter(|byte| matches!(byte, b'1'..=b'9'))?;
     let alone = !bytes.next().is_some_and(|byte| byte.is_ascii_digit());
     alone.then_some(usize::from(digit - b'0'))
-}
-
-/// The text as one word of a shell, whatever is in it.
-pub fn shell_word(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -483,7 +483,7 @@ mod tests {
     #[test]
     fn a_reference_can_be_made_plain() {
         let text = NodeText::parse("a $x.output b $ARGUMENTS$y.output.f c $z.output");
-        let plain = text.clone().with_plain(|index| index != 1);
+        let plain = text.clone().with_plain(|index| index != 2);
         let show: Vec<_> = plain.pieces().iter().map(Piece::to_string).collect();
         assert_eq!(show, ["a $x.output b ", "$ARGUMENTS", "$y.output.f", " c $z.output"]);
         assert_eq!(plain.refs().count(), 1);
@@ -510,19 +510,6 @@ mod tests {
             ("$ARGUMENTS을 $1를", &["가", "나"][..], "가 나을 가를"),
         ] {
             assert_eq!(positional(text, args), wanted, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_shell_word_holds_anything() {
-        for (text, wanted) in [
-            ("", "''"),
-            ("a b", "'a b'"),
-            ("it's", r"'it'\''s'"),
-            ("''", r"''\'''\'''"),
-            ("$(x) `y` \"z\" \\\n", "'$(x) `y` \"z\" \\\n'"),
-        ] {
-            assert_eq!(shell_word(text), wanted);
         }
     }
 
@@ -593,32 +580,5 @@ mod tests {
             positional(&text, &[&value, "b"]);
         }
         assert!(vars > 1000 && refs > 1000, "{vars} {refs}");
-    }
-
-    #[test]
-    fn a_shell_word_reads_back_as_it_was() {
-        let mut random = Random::new(2);
-        for _ in 0..5_000 {
-            let text = scraps(&mut random);
-            let word = shell_word(&text);
-            // A shell's own reading of single quotes and `\'`.
-            let (mut out, mut quoted, mut rest) = (String::new(), false, word.as_str());
-            while let Some(c) = rest.chars().next() {
-                if !quoted && rest.starts_with(r"\'") {
-                    out.push('\'');
-                    rest = &rest[2..];
-                    continue;
-                }
-                match c {
-                    '\'' => quoted = !quoted,
-                    _ => {
-                        assert!(quoted, "{word}");
-                        out.push(c);
-                    }
-                }
-                rest = &rest[c.len_utf8()..];
-            }
-            assert!(!quoted && out == text, "{word}");
-        }
     }
 }

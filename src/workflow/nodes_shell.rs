@@ -51,18 +51,20 @@ enum Inside {
     Nested,
 }
 
-/// Stands for a reference in what is scanned.
+/// Stands for a variable or reference in what is scanned.
 const MARK: u8 = 0;
 
 /// The references of a script that are no words of their own.
 pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
-    let spots = spots(script);
     let misplaced = |spot: &Spot| !matches!(spot, Spot::Arithmetic { .. });
-    let each = script.refs().zip(spots);
-    each.filter_map(|(reference, spot)| Some((reference, spot.filter(misplaced)?))).collect()
+    let refs = script.values().zip(spots(script)).filter_map(|(piece, spot)| match piece {
+        Piece::Ref(reference) => Some((reference, spot.filter(misplaced)?)),
+        _ => None,
+    });
+    refs.collect()
 }
 
-/// Where each reference of a script stands; nothing, where it is a word of its own.
+/// Where each variable and reference of a script stands; nothing, where it is a word of its own.
 pub fn spots(script: &NodeText) -> Vec<Option<Spot>> {
     Scanner::new(&sketch(script)).scan()
 }
@@ -90,14 +92,13 @@ fn unmarked(byte: u8) -> u8 {
     if byte == MARK { b' ' } else { byte }
 }
 
-/// A script with a mark for each reference.
+/// A script with a mark for each variable and reference.
 fn sketch(script: &NodeText) -> Vec<u8> {
     let mut sketch = Vec::new();
     for piece in script.pieces() {
         match piece {
             Piece::Text(text) => sketch.extend(text.bytes().map(unmarked)),
-            Piece::Var(var) => sketch.extend(var.to_string().bytes()),
-            Piece::Ref(_) => sketch.push(MARK),
+            Piece::Var(_) | Piece::Ref(_) => sketch.push(MARK),
         }
     }
     sketch
@@ -466,7 +467,7 @@ mod tests {
             let script: String =
                 (0..random.below(24)).map(|_| SCRAPS[random.below(SCRAPS.len())]).collect();
             let text = NodeText::parse(&script);
-            assert_eq!(spots(&text).len(), text.refs().count(), "{script}");
+            assert_eq!(spots(&text).len(), text.values().count(), "{script}");
         }
     }
 

@@ -25,6 +25,10 @@ pub fn place<'w>(site: &Site, work: &'w Work) -> io::Result<Cow<'w, Work>> {
     let root = site.root();
     fs::create_dir_all(root.join(ARTIFACTS))?;
     let path = root.to_string_lossy();
+    if path.contains('\n') {
+        // It might end the text of a script that it is put into.
+        return Err(io::Error::other("the path of the run's directory has a line break in it"));
+    }
     let put = |text: &mut String| {
         if text.contains(RUN_ROOT) {
             *text = text.replace(RUN_ROOT, &path);

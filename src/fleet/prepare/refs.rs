@@ -25,7 +25,7 @@ pub const ARTIFACTS: &str = "artifacts";
 pub enum Into {
     /// To an agent: everything is put in as it is.
     Prompt,
-    /// To a shell: what people and agents wrote is never part of the script.
+    /// To a shell: no value is ever part of the script.
     Shell,
     /// To another language: user text comes by environment, outputs as they are.
     Script,
@@ -198,7 +198,11 @@ impl Fill for Values<'_> {
     fn var(&mut self, var: Var) -> Result<Option<String>, Refusal> {
         match self.into {
             Into::Message => Ok(None),
-            Into::Shell | Into::Script if var.is_user_text() => Ok(None),
+            Into::Shell => {
+                let value = self.variable(var)?;
+                Ok(self.expansions.put_variable(var, &value))
+            }
+            Into::Script if var.is_user_text() => Ok(None),
             _ => self.variable(var).map(Some),
         }
     }
@@ -213,7 +217,7 @@ impl Fill for Values<'_> {
             }
         };
         Ok(match self.into {
-            Into::Shell => self.expansions.put(&text, bare),
+            Into::Shell => self.expansions.put(&format!("`{reference}`"), &text, bare),
             _ => text,
         })
     }

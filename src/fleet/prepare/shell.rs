@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::Refusal;
 use super::refs::RUN_ROOT;
-use crate::template::nodes::shell_word;
+use crate::template::nodes::Var;
 use crate::workflow::nodes_shell::{self, Spot};
 
 /// Text of more characters goes into a script by way of a file.
@@ -33,20 +33,16 @@ pub struct Expansions {
 }
 
 impl Expansions {
-    /// What stands for a value in the script. What is `bare` can be a word by itself.
-    pub fn put(&mut self, text: &str, bare: bool) -> String {
+    /// What stands for a value in the script, by the name that its author knows it by. What is
+    /// `bare` can be a word by itself.
+    pub fn put(&mut self, what: &str, text: &str, bare: bool) -> String {
         let spot = self.spots.pop_front().flatten();
         let safe = text.replace('\0', "");
-        match &spot {
-            // Nothing is expanded here, and nothing here is script.
-            Some(Spot::HereText(end)) => {
-                self.ends.insert(end.clone());
-                return safe;
-            }
-            Some(Spot::Comment) => return String::new(),
-            Some(Spot::Arithmetic { quoted }) => return self.reckon(&safe, *quoted),
-            None if bare => return safe,
-            _ => {}
+        if let Some(text) = self.put_text(spot.as_ref(), what, &safe) {
+            return text;
+        }
+        if spot.is_none() && bare {
+            return safe;
         }
         let fits = safe.chars().count() <= SPILL_CHARS && self.env_bytes() < ENV_BYTES;
         let value = if fits {
@@ -57,15 +53,36 @@ impl Expansions {
         } else {
             self.spill(safe)
         };
-        match spot {
-            Some(Spot::Double | Spot::HereDocument) => value,
-            Some(Spot::Single) => format!("'\"{value}\"'"),
-            _ => format!("\"{value}\""),
+        quoted(spot.as_ref(), &value)
+    }
+
+    /// What stands for a variable that the script has in its environment. Nothing leaves its name:
+    /// what people wrote is quoted by the script's author.
+    pub fn put_variable(&mut self, var: Var, text: &str) -> Option<String> {
+        let spot = self.spots.pop_front().flatten();
+        if var.is_user_text() && !matches!(spot, Some(Spot::Arithmetic { .. })) {
+            return None;
+        }
+        let put = self.put_text(spot.as_ref(), &format!("`{var}`"), text);
+        put.or_else(|| Some(quoted(spot.as_ref(), &format!("${{{}}}", var.name()))))
+    }
+
+    /// What is put in as it is, where that cannot be script.
+    fn put_text(&mut self, spot: Option<&Spot>, what: &str, text: &str) -> Option<String> {
+        match spot? {
+            // Nothing is expanded here.
+            Spot::HereText(end) => {
+                self.ends.insert(end.clone());
+                Some(text.to_owned())
+            }
+            Spot::Comment => Some(String::new()),
+            Spot::Arithmetic { quoted } => Some(self.reckon(what, text, *quoted)),
+            _ => None,
         }
     }
 
     /// A number as it is. Anything else bash would read as an expression, commands included.
-    fn reckon(&mut self, text: &str, quoted: bool) -> String {
+    fn reckon(&mut self, what: &str, text: &str, quoted: bool) -> String {
         let number = text.trim();
         let digits = number.strip_prefix(['-', '+']).unwrap_or(number);
         match digits {
@@ -77,7 +94,7 @@ impl Expansions {
             _ => {
                 let shown: String = number.chars().filter(|c| !c.is_control()).take(40).collect();
                 self.refused.get_or_insert_with(|| {
-                    format!("`{shown}` stands in arithmetic and is no whole number")
+                    format!("{what} stands in arithmetic and is no whole number: `{shown}`")
                 });
                 String::new()
             }
@@ -90,9 +107,11 @@ impl Expansions {
 
     fn spill(&mut self, text: String) -> String {
         let digest = crate::digest::sha256(text.as_bytes());
-        let word = shell_word(&format!("{RUN_ROOT}/{}", spill_path(&digest)));
+        // The path is somebody's own text too.
+        let name = format!("ORCHESTRATE_REF_{}", self.env.len() + 1);
+        self.env.push((name.clone(), format!("{RUN_ROOT}/{}", spill_path(&digest))));
         self.spilled.push((digest, text));
-        format!("$(cat {word})")
+        format!("$(cat \"${{{name}}}\")")
     }
 }
 
@@ -101,16 +120,25 @@ impl Expansions {
     /// in, or is reckoned with and is no number.
     pub fn check(&self, filled: &str, source: &str) -> Result<(), Refusal> {
         if let Some(reason) = &self.refused {
-            return Err(Refusal::new(format!("an output cannot be put into the script: {reason}")));
+            return Err(Refusal::new(format!("a value cannot be put into the script: {reason}")));
         }
         for end in &self.ends {
             if nodes_shell::lines_like(filled, end) != nodes_shell::lines_like(source, end) {
                 return Err(Refusal::new(format!(
-                    "an output in the here-document has the line `{end}`, which would end it"
+                    "a value in the here-document has the line `{end}`, which would end it"
                 )));
             }
         }
         Ok(())
+    }
+}
+
+/// An expansion, as its place needs it.
+fn quoted(spot: Option<&Spot>, value: &str) -> String {
+    match spot {
+        Some(Spot::Double | Spot::HereDocument) => value.to_owned(),
+        Some(Spot::Single) => format!("'\"{value}\"'"),
+        _ => format!("\"{value}\""),
     }
 }
 

@@ -73,7 +73,7 @@ impl Preparing<'_> {
                     source.push_str(written);
                 }
                 Piece::Value(value) => {
-                    text.push_str(&expansions.put(value, false));
+                    text.push_str(&expansions.put("a value", value, false));
                     source.push_str("{{}}");
                 }
             }
