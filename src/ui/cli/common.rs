@@ -341,7 +341,10 @@ pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded
     let workspace = open_workspace(around)?;
     let (plan, mut warnings) = compile_in(&workspace, &around.config, text)
         .map_err(|problems| Failure::in_text(problems, name, text))?;
-    let parts = request::gather(around, name, &plan)?;
+    let (parts, missing) = request::look_for(around, name, &plan);
+    if !missing.is_empty() {
+        return Err(Failure::in_text(missing, name, text));
+    }
     warnings.extend(request::doubtful(around, &plan, &parts));
     let limit = around.config.input_bytes;
     let read = |path: &str| workspace.read_text(path, limit);

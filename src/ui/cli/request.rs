@@ -53,27 +53,16 @@ pub struct Kept {
     pub text: Vec<u8>,
 }
 
-/// Reads all files that a plan is made of. The error names each that cannot be.
-pub fn gather(around: &Surroundings, file: &str, plan: &Plan) -> Result<Vec<Kept>, Failure> {
-    let (kept, missing) = look_for(around, file, plan);
-    match missing.as_slice() {
-        [] => Ok(kept),
-        all => Err(Failure::new(2, format!("`{file}` cannot run: {}", all.join("; ")))),
-    }
-}
-
 /// Reads the files that a plan is made of, and says why others cannot be.
-pub fn look_for(around: &Surroundings, file: &str, plan: &Plan) -> (Vec<Kept>, Vec<String>) {
+pub fn look_for(around: &Surroundings, file: &str, plan: &Plan) -> (Vec<Kept>, Vec<Problem>) {
     let library = library(around, Some(file));
     let mut kept: Vec<Kept> = Vec::new();
     let mut missing = Vec::new();
     for part in &plan.parts {
-        if kept.iter().any(|other| other.part == *part) {
-            continue;
-        }
         let read = library.find(part).and_then(|from| {
             let text = read_bounded(&from, around.config.input_bytes)
-                .map_err(|error| format!("cannot read `{}`: {error}", from.display()))?;
+                .map_err(|error| format!("cannot read `{}`: {error}", from.display()))
+                .map_err(|reason| Problem { place: part.place, ..Problem::error(reason) })?;
             Ok(Kept { part: part.clone(), from, text })
         });
         match read {
