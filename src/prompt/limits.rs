@@ -526,7 +526,9 @@ mod tests {
 
     #[test]
     fn the_error_of_a_busy_service_is_no_answer() {
-        let body = r#"{"type":"error","error":{"type":"rate_limit_error","message":"This request would exceed your organization's rate limit of 40,000 input tokens per minute."},"request_id":"req_1"}"#;
+        let body = "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\
+                    \"This request would exceed the limit of 40,000 input tokens per minute.\"},\
+                    \"request_id\":\"req_1\"}";
         for refusal in [
             &format!("API Error: 429 {body}"),
             &format!("API Error (429 {body}"),
