@@ -321,17 +321,24 @@ pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
     load_text(around, &file, &text)
 }
 
+/// A grimoire by its name: what it is called, and its text. Nothing where there is none.
+pub fn find_grimoire(
+    around: &Surroundings,
+    name: &str,
+) -> Option<Result<(String, String), String>> {
+    grimoires::find(name, &|path| {
+        let path = Path::new(path);
+        workflow_path(around, path).exists().then(|| read_workflow(around, path))
+    })
+}
+
 /// A workflow file, or a grimoire by its name: what it is called, and its text.
 pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, String), String> {
     let name = file.display().to_string();
-    if !workflow_path(around, file).exists() {
-        let found = grimoires::find(&name, &|path| {
-            let path = Path::new(path);
-            workflow_path(around, path).exists().then(|| read_workflow(around, path))
-        });
-        if let Some(found) = found {
-            return found;
-        }
+    if !workflow_path(around, file).exists()
+        && let Some(found) = find_grimoire(around, &name)
+    {
+        return found;
     }
     read_workflow(around, file).map(|text| (name, text))
 }
