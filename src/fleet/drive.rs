@@ -432,6 +432,7 @@ impl Drive {
                 return self.record(reins, skipped).map(|()| true);
             }
             Prepared::Gate(gate) => {
+                gates::clear(self.store.root(), &step, attempt);
                 return self
                     .record(reins, Event::Gated { step: name, attempt, gate })
                     .map(|()| true);

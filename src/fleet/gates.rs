@@ -3,6 +3,8 @@
 //!
 //! **Invariant:** an answer is given once: its file is made whole under another name and then
 //! linked to its own, which fails where there is one.
+//!
+//! **Invariant:** an answer is for what was shown: it names that, and it was not there before.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +32,7 @@ pub struct AnswerFile {
     pub comment: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
-    /// What the person was shown; without it, whatever is shown now is meant.
+    /// What the person was shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown: Option<String>,
 }
@@ -56,18 +58,34 @@ pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -> Op
     let path = path(root, step, attempt);
     let reason = match read(&path) {
         Ok(None) => return None,
-        Ok(Some(file)) if file.shown.as_deref().is_none_or(|seen| seen == shown) => {
+        Ok(Some(file)) if file.shown.as_deref() == Some(shown) => {
             return Some(Answer { approve: file.approve, comment: file.comment, by: file.by });
         }
+        Ok(Some(AnswerFile { shown: None, .. })) => "it does not say what was `shown`, which \
+             `orchestrate pending --json` tells"
+            .to_owned(),
         Ok(Some(_)) => "it is about something that was shown before and has changed".to_owned(),
         Err(reason) => reason,
     };
+    refuse(&path, &reason);
+    None
+}
+
+/// Puts an answer aside that was there before anything was asked. To be called right before that.
+pub fn clear(root: &Path, step: &StepPath, attempt: Attempt) {
+    let path = path(root, step, attempt);
+    if matches!(read(&path), Ok(None)) {
+        return;
+    }
+    refuse(&path, "it was there before anything was asked");
+}
+
+fn refuse(path: &Path, reason: &str) {
     tracing::warn!("the answer `{}` does not count: {reason}", path.display());
     let aside = path.with_extension("answer-refused");
-    if let Err(error) = disk::machine().rename(&path, &aside) {
+    if let Err(error) = disk::machine().rename(path, &aside) {
         tracing::warn!("cannot put `{}` aside: {error}", path.display());
     }
-    None
 }
 
 /// Reads an answer. An error of the volume is as good as no answer yet; anything else is wrong

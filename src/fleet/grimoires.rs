@@ -14,6 +14,11 @@ const BUILT_IN: [(&str, &str); 3] = [
 /// What a built-in grimoire is called in messages and documents.
 const CALLED: &str = "built-in grimoire ";
 
+/// The names of those that are built in.
+pub fn built_in() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.iter().map(|(name, _)| *name)
+}
+
 pub fn is_built_in(file: &str) -> bool {
     file.starts_with(CALLED)
 }

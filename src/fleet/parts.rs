@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::workflow::plan::{Part, PartKind, Runtime};
-use crate::workflow::{front, yaml};
+use crate::workflow::{Problem, front, yaml};
 
 /// Where a run keeps them, in its directory.
 pub const PARTS: &str = "parts";
@@ -20,18 +20,32 @@ pub struct Library {
 impl Library {
     /// The directories that are looked through, in order.
     pub fn places(&self, kind: PartKind) -> Vec<PathBuf> {
+        self.rooted(kind).into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// Each of them, after the directory that whatever is found in it must lie in.
+    fn rooted(&self, kind: PartKind) -> Vec<(&Path, PathBuf)> {
+        let workspace = self.workspace.as_path();
+        let home = self.home.as_deref();
+        let in_workspace = |place: &str| (workspace, workspace.join(place));
+        let at_home = |place: &str| home.map(|home| (home, home.join(place)));
         let mut places = Vec::new();
         match kind {
             PartKind::Command => {
-                places.push(self.workspace.join(".archon/commands"));
-                places.push(self.workspace.join(".archon/commands/defaults"));
-                places.extend(self.home.iter().map(|home| home.join(".archon/commands")));
+                places.push(in_workspace(".archon/commands"));
+                places.push(in_workspace(".archon/commands/defaults"));
+                places.extend(at_home(".archon/commands"));
             }
             PartKind::Script => {
-                places.extend(self.beside.iter().map(|beside| beside.join("scripts")));
-                places.push(self.workspace.join("scripts"));
-                places.push(self.workspace.join(".archon/scripts"));
-                places.extend(self.home.iter().map(|home| home.join(".archon/scripts")));
+                // A workflow of the workspace may have links to what is elsewhere in it.
+                let beside = self.beside.as_deref().map(|beside| {
+                    let root = if is_inside(beside, workspace) { workspace } else { beside };
+                    (root, beside.join("scripts"))
+                });
+                places.extend(beside);
+                places.push(in_workspace("scripts"));
+                places.push(in_workspace(".archon/scripts"));
+                places.extend(at_home(".archon/scripts"));
             }
         }
         places
@@ -39,36 +53,46 @@ impl Library {
 
     /// Finds the file of a part. The error says what is wrong, with all places that were looked
     /// at.
-    pub fn find(&self, part: &Part) -> Result<PathBuf, String> {
-        let places = self.places(part.kind);
-        for place in &places {
+    pub fn find(&self, part: &Part) -> Result<PathBuf, Problem> {
+        let wrong = |message: String| Problem { place: part.place, ..Problem::error(message) };
+
+        let places = self.rooted(part.kind);
+        for (root, place) in &places {
             let mut found = candidates(place, part);
             found.sort();
             match found.as_slice() {
                 [] => {}
-                [one] => return Ok(one.clone()),
+                [one] if is_inside(one, root) => return Ok(one.clone()),
+                [one] => {
+                    let (file, root) = (one.display(), root.display());
+                    return Err(wrong(format!("`{file}` leads out of `{root}`"))
+                        .hint(format!("put the file itself into `{}`", place.display())));
+                }
                 [one, other, ..] => {
                     let (one, other) = (one.display(), other.display());
-                    return Err(format!("`{}` could be `{one}` or `{other}`", part.name));
+                    let message = format!("`{}` could be `{one}` or `{other}`", part.name);
+                    return Err(wrong(message));
                 }
             }
         }
-        let list: Vec<_> = places.iter().map(|place| format!("`{}`", place.display())).collect();
+        let list: Vec<_> =
+            places.iter().map(|(_, place)| format!("`{}`", place.display())).collect();
         let wanted = match part.kind {
             PartKind::Command => format!("no command file `{}.md`", part.name),
             PartKind::Script => format!("no script `{}.ts`, `.js` or `.py`", part.name),
         };
-        Err(format!("there is {wanted} in {}", list.join(", ")))
+        Err(wrong(format!("there is {wanted} in {}", list.join(", "))))
     }
 
     /// Every part of a kind that can be found, by name, each with its file.
     pub fn all(&self, kind: PartKind) -> Vec<(String, PathBuf)> {
         let mut found: Vec<(String, PathBuf)> = Vec::new();
-        for place in self.places(kind) {
+        for (root, place) in self.rooted(kind) {
             for (name, path) in every(&place, kind) {
-                let part = Part { kind, name: name.clone() };
+                let part = Part { kind, name: name.clone(), place: None };
                 // What another one hides is not there; one of two is, whichever is meant.
-                let is = self.find(&part).map_or(true, |first| first == path);
+                let is =
+                    self.find(&part).map_or(true, |first| first == path) && is_inside(&path, root);
                 if is && !found.iter().any(|(_, other)| *other == path) {
                     found.push((name, path));
                 }
@@ -77,6 +101,13 @@ impl Library {
         found.sort();
         found
     }
+}
+
+/// Whether something lies in a directory once symbolic links are followed.
+fn is_inside(path: &Path, root: &Path) -> bool {
+    // The directory of a workflow that lies right here has no name.
+    let real = |path: &Path| Path::new(".").join(path).canonicalize();
+    matches!((real(path), real(root)), (Ok(path), Ok(root)) if path.starts_with(&root))
 }
 
 /// The files of a kind in a directory and in those in it, with their names.
@@ -161,7 +192,7 @@ fn folder(kind: PartKind) -> &'static str {
 
 /// The prompt in a run's copy of a command file, without what its front matter tells people.
 pub fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
-    let part = Part { kind: PartKind::Command, name: name.to_owned() };
+    let part = Part { kind: PartKind::Command, name: name.to_owned(), place: None };
     let path = kept(root, &part, Path::new("x.md"));
     let text = std::fs::read_to_string(&path)
         .map_err(|error| format!("cannot read the command file `{}`: {error}", path.display()))?;
@@ -190,7 +221,7 @@ pub fn without_front_matter(text: &str) -> &str {
 
 /// A run's copy of a script, relative to its directory. Its ending says what runs it.
 pub fn frozen_script(root: &Path, name: &str) -> Result<String, String> {
-    let part = Part { kind: PartKind::Script, name: name.to_owned() };
+    let part = Part { kind: PartKind::Script, name: name.to_owned(), place: None };
     for ending in ["ts", "js", "py"] {
         let path = kept(root, &part, Path::new(&format!("x.{ending}")));
         if path.is_file() {

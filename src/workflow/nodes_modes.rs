@@ -209,13 +209,15 @@ impl<'a> Around<'_, 'a> {
         Some(self.asked("", Words::Spell(Box::new(used)), None, self.fresh))
     }
 
-    fn part(&self, kind: PartKind, name: &str) {
-        self.reading.parts.borrow_mut().push(Part { kind, name: name.to_owned() });
+    /// The file that the value of a key names.
+    fn part(&self, kind: PartKind, key: &str, name: &str) {
+        let place = self.fields.get(key).map(|node| node.place);
+        self.reading.parts.borrow_mut().push(Part { kind, name: name.to_owned(), place });
     }
 
     fn command(&self) -> Option<Step> {
         let name = file_name(self.fields, "command", "`.archon/commands`", &[".md"])?;
-        self.part(PartKind::Command, name);
+        self.part(PartKind::Command, "command", name);
         Some(self.asked("", Words::Command(name.to_owned()), None, self.fresh))
     }
 
@@ -246,7 +248,7 @@ impl<'a> Around<'_, 'a> {
         } else {
             let endings = [".ts", ".js", ".py"];
             let name = file_name(fields, "script", "`scripts`", &endings)?;
-            self.part(PartKind::Script, name);
+            self.part(PartKind::Script, "script", name);
             Code::Named(name.to_owned())
         };
         let action = Action::Script(Script { code, runtime: runtime?, deps });

@@ -44,6 +44,8 @@ pub struct Plan {
 pub struct Part {
     pub kind: PartKind,
     pub name: String,
+    /// Where the workflow names it first.
+    pub place: Option<Place>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -197,6 +197,8 @@ fn an_answer_to_something_older() {
 fn a_dropped_answer() {
     let world = at_the_gate();
     answer(&world, 1, &json!({ "approve": true }));
+    world.run(&["resume", "latest"]).exits(3).says("does not say what was `shown`");
+    answer(&world, 1, &json!({ "approve": true, "shown": shown(&world) }));
     world.run(&["resume", "latest"]).exits(0);
     assert_eq!(world.status(), "completed");
     let gate = &world.state()["steps"]["ok"]["rounds"][0]["gate"]["gate"];

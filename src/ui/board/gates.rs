@@ -11,7 +11,7 @@ use crate::fleet::open::OpenError;
 use crate::fleet::{gates, open};
 use crate::ids::{Attempt, RunId, StepPath};
 use crate::store::{STATE, snapshot};
-use crate::time::Time;
+use crate::time::{Clock, SystemClock, Time};
 use crate::workflow::Plan;
 use crate::workflow::plan::Action;
 use crate::workspace::Workspace;
@@ -34,11 +34,15 @@ pub struct Gate {
     pub answer_file: String,
     /// Somebody has answered, and whoever drives the run has not seen it yet.
     pub answered: bool,
+    /// Nobody answered in time; whoever drives the run next fails the node.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub expired: bool,
 }
 
 /// Everything that a run asks people.
 pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
     let mut found = Vec::new();
+    let now = SystemClock.now();
     for here in run.positions() {
         let Some(slot) = run.slot(&here).filter(|slot| slot.state == StepState::Waiting) else {
             continue;
@@ -49,6 +53,7 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
         };
         let step = here.path(plan);
         let answer_file = gates::path(Path::new(&run.origin.run_root), &step, slot.attempts);
+        let answered = workspace.join(&answer_file).exists();
         found.push(Gate {
             run_id: run.id.clone(),
             node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
@@ -58,7 +63,8 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
             shown: shown.clone(),
             since: record.started_at,
             expires_at: *expires_at,
-            answered: workspace.join(&answer_file).exists(),
+            answered,
+            expired: !answered && expires_at.is_some_and(|at| at <= now),
             answer_file: answer_file.display().to_string(),
             step,
         });

@@ -634,6 +634,11 @@ impl Walk<'_> {
 
     /// What a person is asked at a node.
     fn asks(&self, at: &Address, slot: &Slot) -> Option<String> {
+        // A merge asks by itself, a gate of a node by a step inside of it.
+        let own = slot.record.as_ref().and_then(|record| record.gate.as_ref());
+        if let Some(gate) = own.filter(|_| slot.state == StepState::Waiting) {
+            return Some(one_line(&gate.message));
+        }
         let open = slot.state == StepState::Running && slot.each.is_some();
         if !open || !at.loops.is_empty() || self.run.body.front.is_none() {
             return None;

@@ -109,10 +109,13 @@ fn read(args: &RunArgs, around: &Surroundings) -> Result<(PathBuf, String), Fail
         return Err(Failure::new(2, message).hint("`orchestrate command ls` lists what there is"));
     }
     let library = library(around, None);
-    let part = Part { kind: PartKind::Command, name: name.clone() };
+    let part = Part { kind: PartKind::Command, name: name.clone(), place: None };
     let file = library.find(&part).map_err(|missing| {
         let known = library.all(PartKind::Command);
-        let failure = Failure::new(2, missing);
+        let failure = Failure::new(2, missing.message);
+        if let Some(cure) = missing.hint {
+            return failure.hint(cure);
+        }
         match nearest(name, known.iter().map(|(name, _)| name.as_str())) {
             Some(near) => failure.hint(format!("did you mean `{near}`?")),
             None => failure.hint("`orchestrate command ls` lists what there is"),

@@ -321,17 +321,24 @@ pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
     load_text(around, &file, &text)
 }
 
+/// A grimoire by its name: what it is called, and its text. Nothing where there is none.
+pub fn find_grimoire(
+    around: &Surroundings,
+    name: &str,
+) -> Option<Result<(String, String), String>> {
+    grimoires::find(name, &|path| {
+        let path = Path::new(path);
+        workflow_path(around, path).exists().then(|| read_workflow(around, path))
+    })
+}
+
 /// A workflow file, or a grimoire by its name: what it is called, and its text.
 pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, String), String> {
     let name = file.display().to_string();
-    if !workflow_path(around, file).exists() {
-        let found = grimoires::find(&name, &|path| {
-            let path = Path::new(path);
-            workflow_path(around, path).exists().then(|| read_workflow(around, path))
-        });
-        if let Some(found) = found {
-            return found;
-        }
+    if !workflow_path(around, file).exists()
+        && let Some(found) = find_grimoire(around, &name)
+    {
+        return found;
     }
     read_workflow(around, file).map(|text| (name, text))
 }
@@ -341,7 +348,10 @@ pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded
     let workspace = open_workspace(around)?;
     let (plan, mut warnings) = compile_in(&workspace, &around.config, text)
         .map_err(|problems| Failure::in_text(problems, name, text))?;
-    let parts = request::gather(around, name, &plan)?;
+    let (parts, missing) = request::look_for(around, name, &plan);
+    if !missing.is_empty() {
+        return Err(Failure::in_text(missing, name, text));
+    }
     warnings.extend(request::doubtful(around, &plan, &parts));
     let limit = around.config.input_bytes;
     let read = |path: &str| workspace.read_text(path, limit);

@@ -90,7 +90,7 @@ pub fn reject(args: &RejectArgs, common: &Common) -> Result<u8, Failure> {
     decide(&Decision { run, step, approve: false, comment, shown, no_resume, options }, common)
 }
 
-/// An answer that lies where whoever drives the run looks for it.
+/// A question of a run; and then an answer to it, which lies where whoever drives the run looks.
 pub struct Given {
     pub id: RunId,
     pub gate: Gate,
@@ -107,18 +107,18 @@ pub fn give(
     comment: &str,
     shown: Option<&str>,
 ) -> Result<Given, Failure> {
-    let (id, root) = common::find_run(around, run)?;
-    let workspace = common::open_workspace(around)?;
-    let (plan, run) = open::look(&workspace, &root)
-        .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
-    let gate = choose(&around.workspace, &plan, &run, step)?;
+    let asked = asked(around, run, step)?;
+    let Given { id, gate, root, .. } = &asked;
+    if gate.expired {
+        return Err(too_late(&asked));
+    }
     if shown.is_some_and(|shown| shown != gate.shown) {
         let message = format!("what `{}` of run {id} asks is not what was looked at", gate.node);
         return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
     }
     let by = whoami(around);
     let answer = AnswerFile::new(approve, comment.to_owned(), by, gate.shown.clone());
-    let given = gates::give(&root, &gate.step, gate.attempt, &answer).map_err(|error| {
+    let given = gates::give(root, &gate.step, gate.attempt, &answer).map_err(|error| {
         Failure::new(1, format!("cannot leave the answer in `{}`: {error}", root.display()))
     })?;
     if !given {
@@ -129,12 +129,44 @@ pub fn give(
              `orchestrate resume {id}` goes on with it"
         )));
     }
+    Ok(asked)
+}
+
+/// The question that is meant.
+fn asked(around: &Surroundings, run: &str, step: Option<&str>) -> Result<Given, Failure> {
+    let (id, root) = common::find_run(around, run)?;
+    let workspace = common::open_workspace(around)?;
+    let (plan, run) = open::look(&workspace, &root)
+        .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
+    let gate = choose(&around.workspace, &plan, &run, step)?;
     Ok(Given { id, gate, root, workspace })
+}
+
+fn too_late(asked: &Given) -> Failure {
+    let Given { id, gate, .. } = asked;
+    let node = &gate.node;
+    let until = gate.expires_at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
+    Failure::new(2, format!("`{node}` of run {id} expired{until}: nobody answered in time"))
+        .hint(format!("`orchestrate retry {id} --from {node}` asks again"))
 }
 
 fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let Decision { run, step, approve, comment, shown, no_resume, options } = decision;
+    let go_on = |id: &RunId| {
+        let (run, options) = (id.to_string(), (*options).clone());
+        let resume = ResumeArgs { run, force_restart: false, repair: false, options };
+        resume::main(&resume, common)
+    };
+    let asked = asked(&around, run, *step)?;
+    if asked.gate.expired {
+        // As a coordinator would, let the run see it.
+        if !no_resume && !is_taken_in(&around, &asked)? {
+            go_on(&asked.id)?;
+            return Err(too_late(&asked).written());
+        }
+        return Err(too_late(&asked));
+    }
     let given = give(&around, run, *step, *approve, comment, *shown)?;
     let (id, node) = (&given.id, &given.gate.node);
     let word = if *approve { "approved" } else { "rejected" };
@@ -148,9 +180,7 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
         }
         return Ok(0);
     }
-    let options = (*options).clone();
-    let resume = ResumeArgs { run: id.to_string(), force_restart: false, repair: false, options };
-    resume::main(&resume, common)
+    go_on(id)
 }
 
 /// Whether whoever drives the run takes the answer in. One who was about to leave it may not have

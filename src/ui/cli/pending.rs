@@ -60,6 +60,12 @@ fn show(gate: &Gate) -> String {
              orchestrate resume {run_id}\n"
         );
     }
+    if gate.expired {
+        return format!(
+            "run {run_id} waited at `{node}`{since}{until}, and nobody answered in time:\n{asked}  \
+             ask again: orchestrate retry {run_id} --from {node}\n"
+        );
+    }
     let said = gate.said.as_deref().map(|said| excerpt(said, run_id, node)).unwrap_or_default();
     format!(
         "run {run_id} waits at `{node}`{since}{until}:\n{said}{asked}  \

@@ -10,8 +10,10 @@ use super::Failure;
 use super::common::{Surroundings, read_bounded, workflow_path};
 use crate::bead::{Bead, BeadError};
 use crate::engine::Request;
+use crate::fleet::grimoires;
 use crate::fleet::parts::{self, Library};
 use crate::git::Git;
+use crate::ids::name_fault;
 use crate::template::nodes::{NodeText, Var};
 use crate::workflow::nodes_commands::{self, CommandFile};
 use crate::workflow::plan::{Action, Code, Isolation, PartKind, Plan, ShellText, Step, Words};
@@ -53,27 +55,16 @@ pub struct Kept {
     pub text: Vec<u8>,
 }
 
-/// Reads all files that a plan is made of. The error names each that cannot be.
-pub fn gather(around: &Surroundings, file: &str, plan: &Plan) -> Result<Vec<Kept>, Failure> {
-    let (kept, missing) = look_for(around, file, plan);
-    match missing.as_slice() {
-        [] => Ok(kept),
-        all => Err(Failure::new(2, format!("`{file}` cannot run: {}", all.join("; ")))),
-    }
-}
-
 /// Reads the files that a plan is made of, and says why others cannot be.
-pub fn look_for(around: &Surroundings, file: &str, plan: &Plan) -> (Vec<Kept>, Vec<String>) {
+pub fn look_for(around: &Surroundings, file: &str, plan: &Plan) -> (Vec<Kept>, Vec<Problem>) {
     let library = library(around, Some(file));
     let mut kept: Vec<Kept> = Vec::new();
     let mut missing = Vec::new();
     for part in &plan.parts {
-        if kept.iter().any(|other| other.part == *part) {
-            continue;
-        }
         let read = library.find(part).and_then(|from| {
             let text = read_bounded(&from, around.config.input_bytes)
-                .map_err(|error| format!("cannot read `{}`: {error}", from.display()))?;
+                .map_err(|error| format!("cannot read `{}`: {error}", from.display()))
+                .map_err(|reason| Problem { place: part.place, ..Problem::error(reason) })?;
             Ok(Kept { part: part.clone(), from, text })
         });
         match read {
@@ -205,22 +196,48 @@ pub fn read_bead(around: &Surroundings, name: &str) -> Result<Bead, Failure> {
 }
 
 /// The grimoire for a bead: what its label says, else what the workspace says of its type, else
-/// the usual one.
+/// the usual one. A bead may be anybody's: it names a grimoire, and never a file.
 pub fn grimoire_for(around: &Surroundings, bead: &Bead) -> Result<String, Failure> {
+    let (name, by) = named_for(around, bead)?;
+    if let Some(fault) = name_fault(&name) {
+        let message = format!("`{name}` cannot name a grimoire: {fault}");
+        return Err(Failure::new(2, format!("{message}; {by} asks for it")));
+    }
+    match super::common::find_grimoire(around, &name) {
+        Some(Ok((file, _))) => Ok(file),
+        Some(Err(error)) => Err(Failure::new(2, format!("cannot read grimoire `{name}`: {error}"))),
+        None => {
+            let message = format!("there is no grimoire `{name}`, which {by} asks for");
+            let built_in: Vec<_> = grimoires::built_in().map(|name| format!("`{name}`")).collect();
+            let hint = format!(
+                "it would lie in `{}/{name}.yaml`; built in are {}",
+                grimoires::GRIMOIRES,
+                built_in.join(", ")
+            );
+            Err(Failure::new(2, message).hint(hint))
+        }
+    }
+}
+
+/// The name of a bead's grimoire, and who says so.
+fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Failure> {
     let label = bead.labels.iter().find_map(|label| label.strip_prefix("grimoire:"));
     if let Some(name) = label {
-        return Ok(name.to_owned());
+        return Ok((name.to_owned(), format!("a label of bead `{}`", bead.id)));
     }
     let path = around.workspace.join(MAPPING);
+    let by = format!("`{MAPPING}`");
     let text = match std::fs::read(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(USUAL.into()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok((USUAL.into(), by));
+        }
         Err(error) => return Err(Failure::new(2, format!("cannot read `{MAPPING}`: {error}"))),
     };
     let mapping: Mapping = serde_json::from_slice(&text)
         .map_err(|error| Failure::new(2, format!("`{MAPPING}` cannot be used: {error}")))?;
     let found = mapping.by_type.get(&bead.kind).cloned().or(mapping.default);
-    Ok(found.unwrap_or_else(|| USUAL.into()))
+    Ok((found.unwrap_or_else(|| USUAL.into()), by))
 }
 
 /// Which grimoires a workspace has for its beads.

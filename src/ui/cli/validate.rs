@@ -64,11 +64,9 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
                 let lost = spellbook::gather(&plan, &read).err().unwrap_or_default();
                 let (parts, missing) = request::look_for(&around, &file, &plan);
                 let doubtful = request::doubtful(&around, &plan, &parts);
-                // Where it is run they may be there: at home, for one.
-                let missing = missing.into_iter().map(Problem::warning);
                 let lints = lint::look(&text, &plan);
-                let told = lost.into_iter().chain(warnings).chain(doubtful);
-                told.chain(missing).chain(lints).collect()
+                let told = lost.into_iter().chain(missing).chain(warnings).chain(doubtful);
+                told.chain(lints).collect()
             }
             Err(problems) => problems,
         };

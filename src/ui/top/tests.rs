@@ -104,6 +104,7 @@ fn gate() -> Gate {
         expires_at: None,
         answer_file: "x".into(),
         answered: false,
+        expired: false,
     }
 }
 
