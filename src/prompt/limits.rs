@@ -4,8 +4,9 @@
 //! [`Transient`](FaultClass::Transient) if waiting may help. Signs of the first go before signs of
 //! the second, for whoever is not let in is often told so by a process that ended badly.
 //!
-//! Some providers say that a limit was reached as if it were their answer; [`is_limit_notice`]
-//! knows such answers by their whole form, because an agent may well write about limits.
+//! Some providers say that a limit was reached, or that a service refused them, as if it were their
+//! answer; [`notice`] knows such answers by their whole form, because an agent may well write about
+//! limits.
 
 use serde::{Deserialize, Serialize};
 
@@ -159,10 +160,90 @@ fn is_status(text: &str, at: usize) -> bool {
 /// The longest notice is far shorter, and most answers are far longer.
 const NOTICE: usize = 600;
 
+/// What an answer is worth that is nothing but the notice that some limit was reached; nothing for
+/// an answer that is one.
+pub fn notice(answer: &str) -> Option<FaultClass> {
+    if is_limit_notice(answer) {
+        Some(FaultClass::Fatal)
+    } else {
+        is_refusal(answer).then_some(FaultClass::Transient)
+    }
+}
+
+/// Errors carry what was asked along, but not much of it.
+const REFUSAL_MAX: usize = 4096;
+
+/// What a refusal of a service consists of, beside numbers.
+const REFUSAL: [&str; 35] = [
+    "again",
+    "an",
+    "api",
+    "at",
+    "bad",
+    "capacity",
+    "code",
+    "error",
+    "errors",
+    "exceeded",
+    "failed",
+    "gateway",
+    "http",
+    "internal",
+    "is",
+    "later",
+    "limit",
+    "limited",
+    "many",
+    "moment",
+    "overloaded",
+    "please",
+    "rate",
+    "rejected",
+    "repeated",
+    "request",
+    "requests",
+    "retry",
+    "server",
+    "service",
+    "status",
+    "too",
+    "try",
+    "unavailable",
+    "with",
+];
+
+/// Whether an answer is nothing but the error of a service that is too busy for it:
+/// `API Error: 429 {"type":"error",…}`, `Error: 529 Overloaded`.
+fn is_refusal(answer: &str) -> bool {
+    let answer = answer.trim();
+    if answer.len() > REFUSAL_MAX {
+        return false;
+    }
+    let (said, body) = match answer.find('{') {
+        Some(at) => (&answer[..at], Some(&answer[at..])),
+        None => (answer, None),
+    };
+    let said = plain(said);
+    let words: Vec<_> =
+        said.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).collect();
+    let code = |word: &&str| TRANSIENT_CODES.contains(word);
+    let Some(at) = words.iter().position(code) else { return false };
+    // A number alone may be what was asked for: an error says that it is one, and which.
+    let reason = words[at + 1..].iter().any(|word| is_word(word));
+    let body_is_error = body.map(|body| {
+        serde_json::from_str::<serde_json::Value>(body)
+            .is_ok_and(|body| body.get("error").is_some_and(|error| !error.is_null()))
+    });
+    ["api", "error", "http"].contains(&words[0])
+        && words[..at].contains(&"error")
+        && words.iter().all(|word| code(word) || REFUSAL.contains(word))
+        && body_is_error.unwrap_or(reason)
+}
+
 /// Whether an answer is nothing but the notice that some limit was reached.
 ///
 /// It begins with the notice, and whatever else it says is about limits too.
-pub fn is_limit_notice(answer: &str) -> bool {
+fn is_limit_notice(answer: &str) -> bool {
     let answer = answer.trim();
     if answer.len() > NOTICE {
         return false;
@@ -440,6 +521,43 @@ mod tests {
             "Usage limit reached",
         ] {
             assert!(is_limit_notice(notice), "{notice}");
+        }
+    }
+
+    #[test]
+    fn the_error_of_a_busy_service_is_no_answer() {
+        let body = "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\
+                    \"This request would exceed the limit of 40,000 input tokens per minute.\"},\
+                    \"request_id\":\"req_1\"}";
+        for refusal in [
+            &format!("API Error: 429 {body}"),
+            &format!("API Error (429 {body}"),
+            "API Error: 529 {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n",
+            "Error: 429 Too Many Requests",
+            "API Error: 529 Overloaded",
+            "API Error: 529 Overloaded. Please try again later.",
+            "Error 503: Service Unavailable",
+            "API Error: 500 Internal server error",
+        ] {
+            assert_eq!(notice(refusal), Some(FaultClass::Transient), "{refusal}");
+        }
+        for answer in [
+            body,
+            "429",
+            "HTTP 429",
+            "429 Too Many Requests",
+            "Error: 429",
+            "Error: 429 tests failed",
+            "Error: 429 Too Many Requests is what the server says; the client now waits.",
+            "API Error: 429 is retried now.",
+            "API Error: 429 {",
+            "API Error: 429 {\"ok\":true}",
+            "API Error: 404 Not Found",
+            "The service said API Error: 529 Overloaded",
+            &format!("I got API Error: 429 {body}"),
+            &format!("API Error: 429 {body}\nI now retry after that."),
+        ] {
+            assert_eq!(notice(answer), None, "{answer}");
         }
     }
 

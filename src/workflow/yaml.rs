@@ -72,6 +72,11 @@ fn first_line(message: &str) -> String {
     if line.contains("budget breached") {
         return "it is too large, every alias counted as often as it is used".into();
     }
+    // The parser goes on with advice to programmers: authors cannot set options of it.
+    if let Some((_, key)) = line.split_once("duplicate mapping key: ") {
+        let key = key.split(", set DuplicateKeyPolicy").next().unwrap_or(key);
+        return format!("the key `{key}` is there twice");
+    }
     match line.split_once(": ") {
         Some((at, rest)) if at.starts_with("line ") => rest.to_owned(),
         _ => line.to_owned(),

@@ -274,7 +274,7 @@ fn read_answer(bytes: &[u8]) {
     let _ = orchestrate::prompt::answer::extract_object(&text);
     answer::read(&text);
     limits::classify(&text);
-    limits::is_limit_notice(&text);
+    limits::notice(&text);
     if !signal::signalled(&text, "DONE") {
         assert!(!signal::signalled_strict(&text, "DONE"), "strict is stricter");
     }

@@ -65,11 +65,16 @@ pub fn outcome(ear: Ear, how: How, stderr_tail: &[String]) -> Option<Outcome> {
     let utc_offset_s = utc_offset_s(now);
     let mut outcome =
         stream.finish(&End { exit_code, signal, timed_out, stderr_tail, now, utc_offset_s });
-    if outcome.verdict == Verdict::Answered && limits::is_limit_notice(&outcome.text) {
+    if outcome.verdict == Verdict::Answered
+        && let Some(class) = limits::notice(&outcome.text)
+    {
         // Some say so as if it were their answer, and not how long it lasts.
         let said: String = outcome.text.trim().chars().take(NOTICE).collect();
         let reason = format!("the agent's answer is only a limit notice: {said}");
-        outcome.verdict = Verdict::NeedsPerson { reason };
+        outcome.verdict = match class {
+            FaultClass::Transient => Verdict::BackOff { reason, crowded: true },
+            _ => Verdict::NeedsPerson { reason },
+        };
     }
     Some(outcome)
 }

@@ -69,17 +69,17 @@ pub struct Reply {
 pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, Wrong>> {
     let (text, is_all) = text(whole)?;
     if let Some(rule) = rules.contract
-        && !limits::is_limit_notice(&text)
+        && limits::notice(&text).is_none()
     {
         return Ok(by_contract(rule, &text));
     }
     if is_all && text.trim().is_empty() {
         return Ok(Err(Wrong::new("the agent gave an empty answer")));
     }
-    if whole.file.is_none() && limits::is_limit_notice(&text) {
+    if let Some(class) = limits::notice(&text).filter(|_| whole.file.is_none()) {
         let shown: String = text.trim().chars().take(SHOWN).collect();
         let message = format!("the agent's answer is only a limit notice: {shown}");
-        return Ok(Err(Wrong { class: Some(FaultClass::Fatal), ..Wrong::new(message) }));
+        return Ok(Err(Wrong { class: Some(class), ..Wrong::new(message) }));
     }
     let mut read = Reply::default();
     if let Some(until) = &rules.until {

@@ -68,7 +68,7 @@ pub struct RunOptions {
     #[arg(long, value_name = "N")]
     pub max_retries: Option<u32>,
     /// How many nodes go on at once; steps go one after the other [default: 8]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub jobs: Option<usize>,
     /// How long to wait before trying again
     #[arg(long, value_name = "MS")]
@@ -307,6 +307,11 @@ impl Loaded {
 
 pub fn checksum(bytes: &[u8]) -> String {
     format!("sha256:{}", sha256(bytes))
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "it must be a number from 1 on".into())
 }
 
 /// Where a workflow lies: by its name from here, else from the workspace.

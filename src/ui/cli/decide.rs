@@ -96,6 +96,8 @@ pub struct Given {
     pub gate: Gate,
     root: PathBuf,
     workspace: Workspace,
+    plan: Plan,
+    run: Run,
 }
 
 /// Gives an answer, once; and only to what was looked at, where that is said.
@@ -115,6 +117,10 @@ pub fn give(
     if shown.is_some_and(|shown| shown != gate.shown) {
         let message = format!("what `{}` of run {id} asks is not what was looked at", gate.node);
         return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
+    }
+    if !gate.answered && asked.plan.root.edges.is_none() && !is_driven(around, id)? {
+        // Whoever takes the answer in goes on with the run, and would refuse to.
+        resume::check_source(around, &asked.plan, &asked.run)?;
     }
     let by = whoami(around);
     let answer = AnswerFile::new(approve, comment.to_owned(), by, gate.shown.clone());
@@ -139,7 +145,7 @@ fn asked(around: &Surroundings, run: &str, step: Option<&str>) -> Result<Given, 
     let (plan, run) = open::look(&workspace, &root)
         .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
     let gate = choose(&around.workspace, &plan, &run, step)?;
-    Ok(Given { id, gate, root, workspace })
+    Ok(Given { id, gate, root, workspace, plan, run })
 }
 
 fn too_late(asked: &Given) -> Failure {
@@ -153,7 +159,7 @@ fn too_late(asked: &Given) -> Failure {
 fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let Decision { run, step, approve, comment, shown, no_resume, options } = decision;
-    let go_on = |id: &RunId| {
+    let go_on = |id: &RunId, common: &Common| {
         let (run, options) = (id.to_string(), (*options).clone());
         let resume = ResumeArgs { run, force_restart: false, repair: false, options };
         resume::main(&resume, common)
@@ -162,8 +168,7 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     if asked.gate.expired {
         // As a coordinator would, let the run see it.
         if !no_resume && !is_taken_in(&around, &asked)? {
-            go_on(&asked.id)?;
-            return Err(too_late(&asked).written());
+            go_on(&asked.id, &Common { json: false, ..common.clone() })?;
         }
         return Err(too_late(&asked));
     }
@@ -180,24 +185,16 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
         }
         return Ok(0);
     }
-    go_on(id)
+    go_on(id, common)
 }
 
 /// Whether whoever drives the run takes the answer in. One who was about to leave it may not have
 /// seen the answer any more; then the run goes on here.
 pub fn is_taken_in(around: &Surroundings, given: &Given) -> Result<bool, Failure> {
-    let Given { id, gate, root, workspace } = given;
+    let Given { id, gate, root, workspace, .. } = given;
     let began = Instant::now();
     loop {
-        let queue = show::queue_if_any(around)?;
-        let owner = show::board_at_once(around, queue)?.run(id).owner;
-        let driven = match owner {
-            Owner::Process { .. } | Owner::Locked { .. } => true,
-            Owner::Coordinator { life, .. } => life != Life::Dead,
-            Owner::Queue { coordinators, paused, .. } => coordinators > 0 || paused.is_some(),
-            Owner::Nobody { .. } => false,
-        };
-        if !driven {
+        if !is_driven(around, id)? {
             // It may be over by now, and its driver gone because of that.
             return Ok(!still_asks(workspace, root, gate));
         }
@@ -210,6 +207,16 @@ pub fn is_taken_in(around: &Surroundings, given: &Given) -> Result<bool, Failure
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+fn is_driven(around: &Surroundings, id: &RunId) -> Result<bool, Failure> {
+    let queue = show::queue_if_any(around)?;
+    Ok(match show::board_at_once(around, queue)?.run(id).owner {
+        Owner::Process { .. } | Owner::Locked { .. } => true,
+        Owner::Coordinator { life, .. } => life != Life::Dead,
+        Owner::Queue { coordinators, paused, .. } => coordinators > 0 || paused.is_some(),
+        Owner::Nobody { .. } => false,
+    })
 }
 
 /// Whether a run still asks what was answered.

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::json;
+
 use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
 use super::signals::{self, Signals};
 use super::{Common, Failure, cancel, coordinator, fleet, retry, show};
@@ -17,6 +19,7 @@ use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
 use crate::store::{self, LoadError, Store};
 use crate::time::{Clock, SystemClock};
+use crate::ui::board::Board;
 use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -49,11 +52,12 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
         return restart(&around, args, &id, &root);
     }
     let owned = own(&mut around, &id, &root, args.repair)?;
-    cancel::forget(None, &id, &root)?;
     if owned.run.status == RunStatus::Completed {
+        cancel::forget(None, &id, &root)?;
         return nothing_to_do(&around, owned);
     }
-    check_source(&around, &owned.run)?;
+    check_source(&around, &owned.plan, &owned.run)?;
+    cancel::forget(None, &id, &root)?;
     let signals = signals::listen()?;
     go_on(&around, owned, &root, &args.options, &signals)
 }
@@ -127,11 +131,12 @@ pub fn go_on_unheard(around: &Surroundings, id: &RunId, stop: &Stop) -> Result<F
     let mut around = around.clone();
     let root = around.state_dir.join(id.as_str());
     let mut owned = own(&mut around, id, &root, false)?;
-    cancel::forget(None, id, &root)?;
     if owned.run.status == RunStatus::Completed {
+        cancel::forget(None, id, &root)?;
         return Ok(Finish::Ended(RunStatus::Completed));
     }
-    check_source(&around, &owned.run)?;
+    check_source(&around, &owned.plan, &owned.run)?;
+    cancel::forget(None, id, &root)?;
     owned.checkout = common::take_checkout(&around, &owned.plan)?;
     exec::sweep(&format!("{id}/"));
     common::keep_log(&around, &owned.plan, &root, id)?;
@@ -198,12 +203,14 @@ fn of_fleet(
     if owned.run.status == RunStatus::Completed {
         return nothing_to_do(around, owned);
     }
-    check_source(around, &owned.run)?;
+    check_source(around, &owned.plan, &owned.run)?;
     set_policy(around, &mut owned, &args.options)?;
     around.config = today;
     cancel::forget(Some(&queue), id, root)?;
     fleet::warn_of_absent(around, &queue, &coordinator::agents_of(around, &owned.plan));
-    let claim = claim_run(&queue, &owned)?;
+    let Some(claim) = claim_run(&queue, &owned)? else {
+        return left_to_coordinator(around, &queue, &board, id);
+    };
     let signals = signals::listen()?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
     let Owned { plan, store, lock, .. } = owned;
@@ -213,15 +220,39 @@ fn of_fleet(
     Ok(code)
 }
 
-/// Claims the task that a run is, wherever it lies.
-fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Claim, Failure> {
+/// A coordinator was faster: it goes on with what was put out.
+fn left_to_coordinator(
+    around: &Surroundings,
+    queue: &FsQueue,
+    board: &Board,
+    id: &RunId,
+) -> Result<u8, Failure> {
+    let who = match run_task::find(queue, id).map_err(|error| show::unreadable(&error))? {
+        Some(Place::Claimed { name, .. }) => {
+            let member = board.members.get(&name.worker);
+            let host = member.map(|member| format!(" on {}", member.process.host));
+            format!("coordinator {}{}", name.worker, host.unwrap_or_default())
+        }
+        _ => "a coordinator".to_owned(),
+    };
+    around.say(format!("run {id} goes on: {who} has taken it up"));
+    around.say(format!("follow it: orchestrate logs {id} --follow"));
+    if around.common.json {
+        show::put_json("retry/v1", json!({ "run_id": id, "from": null }))?;
+    }
+    Ok(0)
+}
+
+/// Claims the task that a run is, wherever it lies; nothing, if a coordinator took it once it was
+/// there to be taken.
+fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Option<Claim>, Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     let id = &owned.run.id;
     let taken = || Failure::new(5, format!("somebody else goes on with run {id}"));
     match run_task::find(queue, id).map_err(failed)? {
         None => {
             let task = run_task::make(queue, &owned.run, owned.store.term());
-            return queue.enqueue_claimed(&task).map_err(failed);
+            return queue.enqueue_claimed(&task).map(Some).map_err(failed);
         }
         Some(Place::Ended { end, name, by }) => {
             let moved = queue.requeue(end, id.as_str(), &name, &by).map_err(failed)?;
@@ -229,18 +260,19 @@ fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Claim, Failure> {
                 return Err(taken());
             }
         }
-        Some(Place::Waiting { .. } | Place::Claimed { .. }) => {}
+        Some(Place::Waiting { .. }) => {}
+        Some(Place::Claimed { .. }) => return Err(taken()),
     }
     let Some(Place::Waiting { name, .. }) = run_task::find(queue, id).map_err(failed)? else {
-        return Err(taken());
+        return Ok(None);
     };
     match queue.claim_this(COORDINATOR, &name).map_err(failed)? {
-        Claimed::Task(claim) => Ok(*claim),
+        Claimed::Task(claim) => Ok(Some(*claim)),
         _ if queue.paused(COORDINATOR).map_err(failed)?.is_some() => {
             Err(Failure::new(1, "`coordinator` is paused: no run may be driven")
                 .hint("`orchestrate queue resume coordinator` lets runs go on"))
         }
-        _ => Err(taken()),
+        _ => Ok(None),
     }
 }
 
@@ -272,8 +304,9 @@ fn cannot_open(error: OpenError, id: &RunId) -> Failure {
     }
 }
 
-/// A workflow that was changed since is not the one the run is of.
-pub fn check_source(around: &Surroundings, run: &Run) -> Result<(), Failure> {
+/// A workflow that was changed since is not the one the run is of. A graph goes on with the run's
+/// own copy. To be asked before anything of the run is changed.
+pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(), Failure> {
     let file = &run.origin.workflow_file;
     if grimoires::is_built_in(file) {
         return Ok(());
@@ -281,6 +314,10 @@ pub fn check_source(around: &Surroundings, run: &Run) -> Result<(), Failure> {
     match std::fs::read(common::workflow_path(around, Path::new(file))) {
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
             let message = format!("`{file}` was changed since run {} began", run.id);
+            if plan.root.edges.is_some() {
+                tracing::warn!("{message}; it goes on with its own copy");
+                return Ok(());
+            }
             Err(Failure::new(1, message)
                 .hint("undo the change, or begin anew with `--force-restart`"))
         }

@@ -59,14 +59,15 @@ fn of_process(
     root: &Path,
 ) -> Result<u8, Failure> {
     let mut owned = resume::own(around, id, root, false)?;
+    if args.from.is_none() && owned.run.status == RunStatus::Completed {
+        cancel::forget(None, id, root)?;
+        return resume::nothing_to_do(around, owned);
+    }
+    resume::check_source(around, &owned.plan, &owned.run)?;
     cancel::forget(None, id, root)?;
     if let Some(step) = &args.from {
         rewind(&mut owned, step)?;
     }
-    if owned.run.status == RunStatus::Completed {
-        return resume::nothing_to_do(around, owned);
-    }
-    resume::check_source(around, &owned.run)?;
     let signals = signals::listen()?;
     resume::go_on(around, owned, root, &args.options, &signals)
 }
@@ -110,6 +111,10 @@ pub fn hand_over(
     fleet::check_state_dir(around)?;
     free_from_the_dead(around, queue, board, id)?;
     let mut owned = resume::own(around, id, root, false)?;
+    if from.is_none() && owned.run.status == RunStatus::Completed {
+        return Ok(Some(owned));
+    }
+    resume::check_source(around, &owned.plan, &owned.run)?;
     if let Some(step) = from {
         check_step(&owned.plan, &owned.run, step)?;
         if owned.run.status == RunStatus::Running {
@@ -117,10 +122,6 @@ pub fn hand_over(
         }
         rewind(&mut owned, step)?;
     }
-    if owned.run.status == RunStatus::Completed {
-        return Ok(Some(owned));
-    }
-    resume::check_source(around, &owned.run)?;
     resume::set_policy(around, &mut owned, options)?;
     cancel::forget(Some(queue), id, root)?;
     let Owned { run, store, lock, .. } = owned;
