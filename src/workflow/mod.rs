@@ -14,6 +14,7 @@ mod grimoire_names;
 mod grimoire_tests;
 pub mod lint;
 mod nodes;
+mod nodes_builtin;
 pub mod nodes_commands;
 mod nodes_graph;
 mod nodes_keys;

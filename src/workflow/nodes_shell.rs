@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 
+use super::nodes_builtin::{self, Reading};
 use crate::template::nodes::{NodeRef, NodeText, Piece};
 use crate::template::spell;
 
@@ -26,6 +27,8 @@ pub enum Spot {
     Arithmetic {
         quoted: bool,
     },
+    /// Where bash takes a word for the name of a variable.
+    Name,
 }
 
 impl Spot {
@@ -36,6 +39,7 @@ impl Spot {
             Spot::HereDocument | Spot::HereText(_) => "in a here-document",
             Spot::Comment => "in a comment",
             Spot::Arithmetic { .. } => "in arithmetic",
+            Spot::Name => "where a variable is named",
         }
     }
 }
@@ -44,11 +48,35 @@ impl Spot {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inside {
     Parentheses,
+    /// The elements of a list: `a=(…)`.
+    List,
     Backticks,
     Double,
+    /// A here-document in which values are expanded.
+    Here,
     Arithmetic,
     /// Parentheses of its own in there.
     Nested,
+    /// `$[ … ]`.
+    Bracket,
+    /// Which element of a list: `a[…]`.
+    Subscript,
+    /// `${ … }`.
+    Brace,
+    /// Which part of a text: `${a:…}`.
+    Slice,
+}
+
+/// One thing that the scanner is inside of, and what that means for what stands there.
+#[derive(Clone, Copy)]
+struct Frame {
+    inside: Inside,
+    /// Whether in double quotes.
+    quoted: bool,
+    /// Whether an arithmetic expression.
+    reckoned: bool,
+    /// Where the command begins that goes on behind it; nothing, where another one does.
+    back: Option<usize>,
 }
 
 /// Stands for a variable or reference in what is scanned.
@@ -56,9 +84,8 @@ const MARK: u8 = 0;
 
 /// The references of a script that are no words of their own.
 pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
-    let misplaced = |spot: &Spot| !matches!(spot, Spot::Arithmetic { .. });
     let refs = script.values().zip(spots(script)).filter_map(|(piece, spot)| match piece {
-        Piece::Ref(reference) => Some((reference, spot.filter(misplaced)?)),
+        Piece::Ref(reference) => Some((reference, spot?)),
         _ => None,
     });
     refs.collect()
@@ -107,7 +134,11 @@ fn sketch(script: &NodeText) -> Vec<u8> {
 struct Scanner<'a> {
     text: &'a [u8],
     at: usize,
-    inside: Vec<Inside>,
+    inside: Vec<Frame>,
+    /// Where the command begins that the cursor is in; beyond the end, where it is in none.
+    command: usize,
+    /// How many here-documents this one is in.
+    depth: usize,
     /// One for each mark so far.
     spots: Vec<Option<Spot>>,
     /// Where the parenthesis is closed that is opened here, as far as brackets alone tell.
@@ -127,66 +158,205 @@ impl<'a> Scanner<'a> {
             begin += line.len() + 1;
         }
         let (inside, spots, pending) = (Vec::new(), Vec::new(), Vec::new());
-        Scanner { text, at: 0, inside, spots, closed: pairs(text), last_lines, pending }
+        let (at, command, depth) = (0, 0, 0);
+        Scanner {
+            text,
+            at,
+            inside,
+            command,
+            depth,
+            spots,
+            closed: pairs(text),
+            last_lines,
+            pending,
+        }
     }
 
     fn scan(mut self) -> Vec<Option<Spot>> {
         while let Some(byte) = self.text.get(self.at).copied() {
-            let double = self.inside.last() == Some(&Inside::Double);
+            let last = self.inside.last().map(|frame| frame.inside);
+            let quoted = self.inside.last().is_some_and(|frame| frame.quoted);
             let next = self.text.get(self.at + 1).copied();
             self.at += 1;
             match byte {
                 MARK => {
-                    let spot = self.spot(double);
+                    let here = self.inside.len() == 1 && last == Some(Inside::Here);
+                    let plain = if here { Spot::HereDocument } else { Spot::Double };
+                    let spot = self.spot(quoted.then_some(plain));
                     self.spots.push(spot);
                 }
                 b'\\' => {
                     // What is escaped is no sign; a reference is one all the same.
                     self.at += usize::from(next.is_some_and(|byte| byte != MARK));
                 }
-                b'"' if double => _ = self.inside.pop(),
-                b'"' => self.inside.push(Inside::Double),
-                b'`' if self.inside.last() == Some(&Inside::Backticks) => _ = self.inside.pop(),
-                b'`' => self.inside.push(Inside::Backticks),
-                b'$' if next == Some(b'\'') && !double => {
+                b'"' if last == Some(Inside::Double) => self.close(),
+                b'"' if last == Some(Inside::Here) => {}
+                b'"' => self.open(Inside::Double),
+                b'`' if last == Some(Inside::Backticks) => self.close(),
+                b'`' => self.open_command(Inside::Backticks, Some(self.command)),
+                b'$' if next == Some(b'\'') && !quoted => {
                     self.at += 1;
                     self.skip_escaped();
                 }
                 b'$' if next == Some(b'(') && self.is_arithmetic(self.at) => {
                     self.at += 2;
-                    self.inside.push(Inside::Arithmetic);
+                    self.open(Inside::Arithmetic);
                 }
                 b'$' if next == Some(b'(') => {
                     self.at += 1;
-                    self.inside.push(Inside::Parentheses);
+                    self.open_command(Inside::Parentheses, Some(self.command));
                 }
-                _ if double => {}
-                b'\'' => self.skip_to(b'\'', Spot::Single),
+                b'$' if next == Some(b'[') => {
+                    self.at += 1;
+                    self.open(Inside::Bracket);
+                }
+                b'$' if next == Some(b'{') => self.expansion(),
+                b'}' if last == Some(Inside::Brace) => self.close(),
+                b'}' if last == Some(Inside::Slice) => {
+                    self.close();
+                    self.close();
+                }
+                b']' if matches!(last, Some(Inside::Bracket | Inside::Subscript)) => {
+                    self.close();
+                    self.part();
+                }
+                b'[' if self.is_reckoned() && !matches!(last, Some(Inside::Double)) => {
+                    self.open(Inside::Subscript);
+                }
+                _ if quoted => {}
+                b'\'' => self.skip_to(b'\'', &Spot::Single),
                 b'(' if self.is_arithmetic(self.at - 1) => {
                     self.at += 1;
-                    self.inside.push(Inside::Arithmetic);
+                    self.open(Inside::Arithmetic);
                 }
-                b'(' if self.is_reckoned() => self.inside.push(Inside::Nested),
-                b'(' => self.inside.push(Inside::Parentheses),
-                b')' if self.inside.last() == Some(&Inside::Arithmetic) => {
+                b'(' if self.is_reckoned() => self.open(Inside::Nested),
+                b'(' if last == Some(Inside::Brace) => {}
+                // A list is part of its command.
+                b'(' if self.text[..self.at - 1].ends_with(b"=") => self.open(Inside::List),
+                b'(' => self.open_command(Inside::Parentheses, None),
+                b')' if last == Some(Inside::Arithmetic) => {
                     self.at += usize::from(next == Some(b')'));
-                    self.inside.pop();
+                    self.close();
                 }
-                b')' if self.inside.last() == Some(&Inside::Parentheses)
-                    || self.inside.last() == Some(&Inside::Nested) =>
+                b')' if matches!(
+                    last,
+                    Some(Inside::Parentheses | Inside::Nested | Inside::List)
+                ) =>
                 {
-                    self.inside.pop();
+                    self.close();
                 }
-                b'#' if self.begins_word() => {
-                    self.skip_to(b'\n', Spot::Comment);
+                b'[' if self.is_element() => self.open(Inside::Subscript),
+                b'#' if self.reads_commands() && self.begins_word(self.at - 1) => {
+                    self.skip_to(b'\n', &Spot::Comment);
                     self.here_documents();
+                    self.command = self.at;
                 }
                 b'<' if next == Some(b'<') => self.redirection(),
-                b'\n' => self.here_documents(),
+                b'\n' => {
+                    self.here_documents();
+                    self.ends_command();
+                }
+                b'&' if next == Some(b'>') || self.text[..self.at - 1].ends_with(b">") => {}
+                b';' | b'|' | b'&' | b')' => self.ends_command(),
                 _ => {}
             }
         }
         self.spots
+    }
+
+    /// Goes into something. What is quoted or reckoned with stays so in quotes and expansions.
+    fn open(&mut self, inside: Inside) {
+        self.enter(inside, Some(self.command));
+    }
+
+    /// Goes into something that begins with a command.
+    fn open_command(&mut self, inside: Inside, back: Option<usize>) {
+        self.enter(inside, back);
+        self.command = self.at;
+    }
+
+    fn enter(&mut self, inside: Inside, back: Option<usize>) {
+        let around = self.inside.last();
+        let was_quoted = around.is_some_and(|frame| frame.quoted);
+        let was_reckoned = around.is_some_and(|frame| frame.reckoned);
+        let (quoted, reckoned) = match inside {
+            Inside::Parentheses | Inside::Backticks | Inside::List => (false, false),
+            Inside::Double | Inside::Here => (true, was_reckoned),
+            Inside::Brace => (was_quoted, was_reckoned),
+            Inside::Slice | Inside::Subscript => (was_quoted, true),
+            Inside::Arithmetic | Inside::Nested | Inside::Bracket => (false, true),
+        };
+        self.inside.push(Frame { inside, quoted, reckoned, back });
+    }
+
+    fn close(&mut self) {
+        if let Some(frame) = self.inside.pop() {
+            self.command = frame.back.unwrap_or(self.at);
+        }
+    }
+
+    /// Whether commands are what stands at the cursor.
+    fn reads_commands(&self) -> bool {
+        let inside = self.inside.last().map(|frame| frame.inside);
+        matches!(inside, None | Some(Inside::Parentheses | Inside::Backticks | Inside::List))
+    }
+
+    /// Behind what ends a command.
+    fn ends_command(&mut self) {
+        if self.reads_commands()
+            && self.inside.last().map(|frame| frame.inside) != Some(Inside::List)
+        {
+            self.command = self.at;
+        }
+    }
+
+    /// Behind the dollar of `${`.
+    fn expansion(&mut self) {
+        self.at += 1;
+        self.open(Inside::Brace);
+        let of = |at: usize| self.text.get(at).copied();
+        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        let mut at = self.at + usize::from(matches!(of(self.at), Some(b'!' | b'#')));
+        if matches!(of(at), Some(b'@' | b'*')) {
+            at += 1;
+        }
+        while of(at).is_some_and(word) {
+            at += 1;
+        }
+        self.at = at;
+        self.part();
+    }
+
+    /// Behind the name or the subscript of an expansion: what part of it is meant.
+    fn part(&mut self) {
+        if self.inside.last().map(|frame| frame.inside) != Some(Inside::Brace) {
+            return;
+        }
+        let part = match self.text.get(self.at..).unwrap_or_default() {
+            [b'[', ..] => Inside::Subscript,
+            [b':', after, ..] if !b"-=?+".contains(after) => Inside::Slice,
+            _ => return,
+        };
+        self.at += 1;
+        self.open(part);
+    }
+
+    /// Whether the bracket before the cursor says which element of a list is set.
+    fn is_element(&self) -> bool {
+        const NEAR: usize = 256;
+        let open = self.at - 1;
+        let word = |byte: &&u8| byte.is_ascii_alphanumeric() || **byte == b'_';
+        let name = self.text[..open].iter().rev().take(NEAR).take_while(word).count();
+        let mut depth = 1_usize;
+        let closes = |byte: &u8| {
+            depth += usize::from(*byte == b'[');
+            depth -= usize::from(*byte == b']');
+            depth == 0
+        };
+        let rest = &self.text[self.at..self.text.len().min(self.at + NEAR)];
+        let Some(end) = rest.iter().position(closes) else { return false };
+        let set = rest[end + 1..].starts_with(b"=") || rest[end + 1..].starts_with(b"+=");
+        set && self.reads_commands() && self.begins_word(open - name)
     }
 
     /// Whether the parenthesis at a place and the next one are closed as a pair, too.
@@ -198,38 +368,51 @@ impl<'a> Scanner<'a> {
 
     /// Whether what stands at the cursor is an arithmetic expression.
     fn is_reckoned(&self) -> bool {
-        let around = self.inside.iter().rev().find(|inside| **inside != Inside::Double);
-        matches!(around, Some(Inside::Arithmetic | Inside::Nested))
+        self.inside.last().is_some_and(|frame| frame.reckoned)
     }
 
-    /// What a mark before the cursor is in.
-    fn spot(&self, double: bool) -> Option<Spot> {
-        if self.is_reckoned() || self.is_compared() {
-            return Some(Spot::Arithmetic { quoted: double });
+    /// What a mark before the cursor is in, where it is nothing special or this.
+    fn spot(&self, plain: Option<Spot>) -> Option<Spot> {
+        let quoted = plain.is_some();
+        let reading = match self.text.get(self.command..self.at - 1) {
+            _ if self.is_reckoned() => Some(Reading::Number),
+            None => None,
+            Some(command) => self.tested().or_else(|| nodes_builtin::read_as(command)),
+        };
+        match reading {
+            Some(Reading::Number) => Some(Spot::Arithmetic { quoted }),
+            Some(Reading::Name) => Some(Spot::Name),
+            None => plain,
         }
-        double.then_some(Spot::Double)
     }
 
-    /// Whether the mark before the cursor is compared as a number in `[[ … ]]`.
-    fn is_compared(&self) -> bool {
-        const NEAR: usize = 256;
-        let part = |byte: &u8| b" \t\"".contains(byte);
+    /// How the mark before the cursor is read by `[[ … ]]` around it.
+    fn tested(&self) -> Option<Reading> {
+        const NEAR: usize = 512;
         let before = &self.text[self.at.saturating_sub(NEAR)..self.at - 1];
         let after = &self.text[self.at..self.text.len().min(self.at + NEAR)];
-        let skip = after.iter().take_while(|byte| part(byte)).count();
-        let end = before.len() - before.iter().rev().take_while(|byte| part(byte)).count();
-        let is = |word: &[u8]| COMPARISONS.iter().any(|one| word == one.as_bytes());
-        let near = end.checked_sub(3).is_some_and(|from| is(&before[from..end]))
-            || after.get(skip..skip + 3).is_some_and(is);
         let last = |sign: &[u8]| before.windows(2).rposition(|two| two == sign);
-        near && last(b"[[").is_some_and(|open| last(b"]]").is_none_or(|close| close < open))
+        let open = last(b"[[").filter(|open| last(b"]]").is_none_or(|close| close < *open))?;
+        let begin = open.max(last(b"&&").unwrap_or(0)).max(last(b"||").unwrap_or(0)) + 2;
+        let ends = |two: &[u8]| matches!(two, b"]]" | b"&&" | b"||");
+        let after = &after[..after.windows(2).position(ends).unwrap_or(after.len())];
+        let words = nodes_builtin::words(&before[begin..]);
+        let (current, words) = words.split_last()?;
+        if words.last().is_some_and(|test| nodes_builtin::is_of_variables(test)) {
+            return Some(nodes_builtin::named(current));
+        }
+        let compares = |word: &[u8]| COMPARISONS.iter().any(|one| word == one.as_bytes());
+        let compared = words.iter().any(|word| compares(word.as_bytes()))
+            || after.split(u8::is_ascii_whitespace).any(compares);
+        compared.then_some(Reading::Number)
     }
 
     /// Goes behind the next `end`; what is referred to until there is in that spot.
-    fn skip_to(&mut self, end: u8, spot: Spot) {
+    fn skip_to(&mut self, end: u8, spot: &Spot) {
         while let Some(byte) = self.text.get(self.at).copied() {
             self.at += 1;
             match byte {
+                MARK if *spot == Spot::Single => self.spots.push(self.spot(Some(Spot::Single))),
                 MARK => self.spots.push(Some(spot.clone())),
                 byte if byte == end => return,
                 _ => {}
@@ -242,7 +425,7 @@ impl<'a> Scanner<'a> {
         while let Some(byte) = self.text.get(self.at).copied() {
             self.at += 1;
             match byte {
-                MARK => self.spots.push(Some(Spot::Single)),
+                MARK => self.spots.push(self.spot(Some(Spot::Single))),
                 b'\\' if self.text.get(self.at) != Some(&MARK) => self.at += 1,
                 b'\'' => return,
                 _ => {}
@@ -250,12 +433,12 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Whether the byte before the cursor is the first of a word.
-    fn begins_word(&self) -> bool {
-        let before = |back: usize| self.at.checked_sub(back).map(|at| self.text[at]);
-        let parts = |byte: u8| byte.is_ascii_whitespace() || b";&|(".contains(&byte);
+    /// Whether the byte at a place is the first of a word.
+    fn begins_word(&self, at: usize) -> bool {
+        let before = |back: usize| at.checked_sub(back).map(|at| self.text[at]);
+        let parts = |byte: u8| byte.is_ascii_whitespace() || b";&|(`".contains(&byte);
         // A space that is escaped is part of a word.
-        before(2).is_none_or(|byte| parts(byte) && (byte == b'\n' || before(3) != Some(b'\\')))
+        before(1).is_none_or(|byte| parts(byte) && (byte == b'\n' || before(2) != Some(b'\\')))
     }
 
     /// Behind `<`, before another one: a here-document, or a text by `<<<`.
@@ -289,22 +472,41 @@ impl<'a> Scanner<'a> {
     /// At the beginning of a line: goes behind the here-documents that begin here.
     fn here_documents(&mut self) {
         for (word, quoted) in std::mem::take(&mut self.pending) {
-            let spot = match quoted {
-                true => Spot::HereText(String::from_utf8_lossy(word).into_owned()),
-                false => Spot::HereDocument,
-            };
+            let begin = self.at;
+            let text = Spot::HereText(String::from_utf8_lossy(word).into_owned());
             while self.at < self.text.len() {
                 let rest = &self.text[self.at..];
                 let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
                 let line = &rest[..end];
-                let marks = line.iter().filter(|byte| **byte == MARK);
-                self.spots.extend(marks.map(|_| Some(spot.clone())));
+                if quoted {
+                    let marks = line.iter().filter(|byte| **byte == MARK);
+                    self.spots.extend(marks.map(|_| Some(text.clone())));
+                }
                 self.at = (self.at + end + 1).min(self.text.len());
                 if bare(line) == word {
                     break;
                 }
             }
+            if !quoted {
+                self.here_document(&self.text[begin..self.at]);
+            }
         }
+    }
+
+    /// A here-document in which values are expanded.
+    fn here_document(&mut self, text: &'a [u8]) {
+        /// So many may be in each other.
+        const DEEPEST: usize = 8;
+        let marks = text.iter().filter(|byte| **byte == MARK).count();
+        if marks == 0 || self.depth == DEEPEST {
+            self.spots.extend((0..marks).map(|_| Some(Spot::HereDocument)));
+            return;
+        }
+        let mut within = Scanner::new(text);
+        within.depth = self.depth + 1;
+        within.command = usize::MAX;
+        within.open(Inside::Here);
+        self.spots.extend(within.scan());
     }
 }
 
@@ -351,6 +553,7 @@ mod tests {
                 Spot::HereText(_) => 'T',
                 Spot::Comment => 'C',
                 Spot::Arithmetic { .. } => 'A',
+                Spot::Name => 'N',
             };
             format!("{}{spot}", reference.node)
         });
@@ -390,6 +593,7 @@ mod tests {
                 None => 'w',
                 Some(Spot::Arithmetic { quoted: true }) => 'Q',
                 Some(Spot::Arithmetic { quoted: false }) => 'A',
+                Some(Spot::Name) => 'N',
                 Some(_) => 'x',
             };
             spots(&NodeText::parse(script)).into_iter().map(letter).collect()
@@ -407,6 +611,22 @@ mod tests {
             ("[[ -n $a.output && 5 -le \"$b.output\" ]]; echo $c.output", "wQw"),
             ("[[ x ]]; [ $a.output -gt 5 ]", "w"),
             ("echo $(( 1 + 2", ""),
+            ("echo $[ $a.output + 1 ] \"$[ n[$b.output] ]\" $c.output", "AAw"),
+            ("let n=$a.output+1; echo $b.output", "Aw"),
+            ("let 'n=$a.output' \"m=$b.output\"\necho $c.output", "QQw"),
+            ("echo ${s:$a.output} \"${s:0:$b.output}\" ${s:-$c.output} $d.output", "AQww"),
+            ("echo ${n[$a.output]} ${#n[@]} ${n[@]:$b.output:1} $c.output", "AAw"),
+            ("echo $(( ${x:-$a.output} )) \"${x:-$b.output}\"", "Ax"),
+            ("n[$a.output]=1 m=([$b.output]+=x $c.output) k[1]=$d.output", "AAww"),
+            ("[ $a.output = x ]; ls x[$b.output] \"n[$c.output]=1\"", "wwx"),
+            ("f() { local -i n=$a.output; }\ncase x in y) let n=$b.output ;; esac", "AA"),
+            ("declare -ai n=(1 $a.output) && echo $b.output", "Aw"),
+            ("x=$(let n=$a.output; echo $b.output) y=$c.output", "Aww"),
+            ("read -r x <<< $a.output 2>&1; read $b.output; printf -v $c.output x", "wNN"),
+            ("[[ -v $a.output || \"1$b.output\" -eq 1 ]] && test -v 'n[$c.output]'", "NQQ"),
+            ("cat <<E\n$(( $a.output )) $(echo $b.output) let $c.output\nE\n", "Awx"),
+            ("echo \"${x%(*}\" ${x/ #/} ${y%(*} $a.output \"$b.output\"", "wx"),
+            ("echo a; echo let $a.output", "w"),
         ] {
             assert_eq!(found(script), wanted, "{script}");
         }
@@ -440,7 +660,14 @@ mod tests {
 
     #[test]
     fn whatever_is_written_can_be_scanned() {
-        const SCRAPS: [&str; 20] = [
+        const SCRAPS: [&str; 27] = [
+            "${",
+            "$[",
+            "x[",
+            "]=",
+            "}",
+            "[[",
+            "let ",
             "\"",
             "'",
             "`",
@@ -473,10 +700,24 @@ mod tests {
 
     #[test]
     fn long_scripts_take_no_long_time() {
-        for scrap in ["<<A\n", "<<EOF\nEOF\n", "\"$(", "`", "(", "'", "#\n", "<<"] {
+        for scrap in [
+            "${",
+            "$[",
+            "${x[",
+            "x[1]=",
+            "<<A\n",
+            "<<EOF\nEOF\n",
+            "\"$(",
+            "`",
+            "(",
+            "'",
+            "#\n",
+            "<<",
+        ] {
             let script = scrap.repeat(40_000) + "$a.output";
             misplaced(&NodeText::parse(&script));
         }
+        misplaced(&NodeText::parse(&"let n=$a.output+".repeat(2_000)));
         let many: String = (0..20_000).map(|n| format!("cat <<E{n}\n")).collect();
         misplaced(&NodeText::parse(&many));
     }

@@ -142,10 +142,21 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
             continue;
         }
         let message = format!("`{reference}` stands {} in {what}", spot.name());
-        let hint = format!(
-            "it is one quoted word by itself, and other programs that read this language may run \
-             what is in it: write `value={reference}` and then \"$value\""
-        );
+        let hint = match spot {
+            shell::Spot::Arithmetic { .. } => {
+                "there bash executes what stands in a value: the node fails if it is no whole \
+                 number"
+                    .to_owned()
+            }
+            shell::Spot::Name => {
+                "there bash executes what stands in a value: the node fails if it is no name"
+                    .to_owned()
+            }
+            _ => format!(
+                "it is one quoted word by itself, and other programs that read this language may \
+                 run what is in it: write `value={reference}` and then \"$value\""
+            ),
+        };
         let problem = Problem::warning(message).at(place).hint(hint);
         findings.add(problem.lint(lint::QUOTED_REFERENCE));
     }

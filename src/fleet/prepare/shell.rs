@@ -60,7 +60,7 @@ impl Expansions {
     /// what people wrote is quoted by the script's author.
     pub fn put_variable(&mut self, var: Var, text: &str) -> Option<String> {
         let spot = self.spots.pop_front().flatten();
-        if var.is_user_text() && !matches!(spot, Some(Spot::Arithmetic { .. })) {
+        if var.is_user_text() && !matches!(spot, Some(Spot::Arithmetic { .. } | Spot::Name)) {
             return None;
         }
         let put = self.put_text(spot.as_ref(), &format!("`{var}`"), text);
@@ -77,6 +77,7 @@ impl Expansions {
             }
             Spot::Comment => Some(String::new()),
             Spot::Arithmetic { quoted } => Some(self.reckon(what, text, *quoted)),
+            Spot::Name => Some(self.name(what, text)),
             _ => None,
         }
     }
@@ -92,13 +93,24 @@ impl Expansions {
                 number.to_owned()
             }
             _ => {
-                let shown: String = number.chars().filter(|c| !c.is_control()).take(40).collect();
-                self.refused.get_or_insert_with(|| {
-                    format!("{what} stands in arithmetic and is no whole number: `{shown}`")
-                });
-                String::new()
+                self.refuse(&format!("{what} stands in arithmetic and is no whole number"), number)
             }
         }
+    }
+
+    /// A plain name as it is. In anything else bash would find a subscript, commands included.
+    fn name(&mut self, what: &str, text: &str) -> String {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        if !text.is_empty() && text.bytes().all(plain) {
+            return text.to_owned();
+        }
+        self.refuse(&format!("{what} stands where a variable is named and is no name"), text)
+    }
+
+    fn refuse(&mut self, why: &str, text: &str) -> String {
+        let shown: String = text.chars().filter(|c| !c.is_control()).take(40).collect();
+        self.refused.get_or_insert_with(|| format!("{why}: `{shown}`"));
+        String::new()
     }
 
     fn env_bytes(&self) -> usize {
