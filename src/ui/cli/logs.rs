@@ -70,7 +70,10 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue.clone())?;
     let source = match show::target(&around, &board, &args.target)? {
-        Target::Run(id) => Source::Run { id, step: args.step.clone() },
+        Target::Run(id) => {
+            let step = args.step.as_deref().map(|step| spelled(&board, &id, step));
+            Source::Run { id, step }
+        }
         Target::Task(found) if args.step.is_none() => of_task(&around, &board, &found)?,
         Target::Task(_) => {
             return Err(Failure::new(2, "a task has no steps: leave STEP out"));
@@ -88,6 +91,15 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
         (true, _) => telling.write_json(&board),
         (false, false) => telling.print_once(&board),
         (false, true) => telling.follow(board),
+    }
+}
+
+/// How a step is written whose name people typed as its author wrote it: with dots in it.
+fn spelled(board: &Board, id: &RunId, step: &str) -> String {
+    let named = |plan: &Plan| plan.root.steps.iter().any(|other| other.name == step);
+    match board.open(id) {
+        Ok((plan, _)) if named(&plan) => StepPath::top(step).to_string(),
+        _ => step.to_owned(),
     }
 }
 
