@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::refs::{Found, Into, RUN_ROOT, Values};
-use super::shell::spill_path;
+use super::shell::{self, spill_path};
 use super::{Prepared, Preparing, Refusal};
-use crate::digest::Parts;
+use crate::digest::{Parts, sha256};
 use crate::disk;
 use crate::engine::{GateRecord, Record, StepStatus};
 use crate::fleet::ask::{self, Question};
@@ -131,7 +131,12 @@ impl Preparing<'_> {
         let written = || {
             let disk = disk::machine();
             disk.make_dirs(path.parent().unwrap_or(&path))?;
-            disk.write(&path, text.as_bytes())
+            // Another node may be reading the same text: it is never there in part.
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let word = crate::fleet::member::new_incarnation();
+            let temporary = path.with_file_name(format!(".{word}.{name}"));
+            disk.write(&temporary, text.as_bytes())?;
+            disk::rename(&temporary, &path)
         };
         written()
             .map_err(|error| Refusal::new(format!("cannot write `{}`: {error}", path.display())))
@@ -139,8 +144,9 @@ impl Preparing<'_> {
 
     fn shell(&mut self, script: &NodeText) -> Result<Prepared, Refusal> {
         let (text, outputs) = self.fill_with(script, Into::Shell)?;
-        let mut env = self.request_variables(Some(script))?;
+        let (mut env, long) = self.request_variables(&script.source())?;
         env.extend(outputs);
+        let text = self.load(long, &mut env)? + &text;
         let argv = self.shell_argv("bash", text)?;
         self.node_work(Work { env, ..Work::new(self.path.clone(), self.attempt, argv) })
     }
@@ -164,52 +170,75 @@ impl Preparing<'_> {
                 Source::File(found.map_err(Refusal::new)?)
             }
         };
-        let inline = match &script.code {
-            Code::Inline(text) => Some(text),
-            Code::Named(_) => None,
+        let text = match &script.code {
+            Code::Inline(text) => text.source(),
+            Code::Named(_) => self.script_text(&source)?,
         };
-        let env = self.request_variables(inline)?;
+        let (env, long) = self.request_variables(&text)?;
+        if let Some((var, value)) = long.first() {
+            let bytes = value.len();
+            return Err(Refusal::new(format!(
+                "`{var}` has {bytes} bytes; a script can be given {VARIABLE_BYTES} at most"
+            )));
+        }
         let (runtime, deps) = (script.runtime, script.deps.clone());
         let script = Some(ScriptWork { runtime, deps, source });
         let work = Work::new(self.path.clone(), self.attempt, Vec::new());
         self.node_work(Work { env, script, ..work })
     }
 
-    /// What people wrote, for a script to have in its environment. What its text names must fit.
-    fn request_variables(
-        &mut self,
-        text: Option<&NodeText>,
-    ) -> Result<Vec<(String, String)>, Refusal> {
+    /// What is in a script's file.
+    fn script_text(&self, source: &Source) -> Result<String, Refusal> {
+        let Source::File(path) = source else { return Ok(String::new()) };
+        let read = disk::machine().read(&self.site.root().join(path));
+        let bytes =
+            read.map_err(|error| Refusal::new(format!("cannot read the script: {error}")))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// What people wrote, for a script to have in its environment; and what its text names that is
+    /// too long for that.
+    fn request_variables(&mut self, source: &str) -> Result<(Env, Vec<(Var, String)>), Refusal> {
         let mut env = self.step.env.clone();
+        let (mut long, mut unnamed) = (Vec::new(), Vec::new());
+        let request = self.scope.run.origin.request.as_deref();
+        let branch = request.is_some_and(|request| request.base_branch.is_some());
         let values = self.values(Into::Shell);
-        for var in Var::ALL {
-            let value = match var {
-                Var::BaseBranch
-                    if self
-                        .scope
-                        .run
-                        .origin
-                        .request
-                        .as_deref()
-                        .is_none_or(|request| request.base_branch.is_none()) =>
-                {
-                    continue;
-                }
-                _ => values.variable(var)?,
-            };
-            let named = text.is_some_and(|text| text.vars().any(|named| named == var));
-            let fits = value.len() <= VARIABLE_BYTES && !value.contains('\0');
-            if !fits && named {
-                let (name, bytes) = (var.name(), value.len());
-                return Err(Refusal::new(format!(
-                    "`${name}` has {bytes} bytes; a script can be given {VARIABLE_BYTES} at most"
-                )));
+        for var in Var::ALL.into_iter().filter(|var| branch || *var != Var::BaseBranch) {
+            let value = values.variable(var)?;
+            let named = shell::names(source, var.name());
+            if value.contains('\0') && named {
+                return Err(Refusal::new(format!("`{var}` has a NUL in it, as no variable can")));
             }
-            if fits {
-                env.push((var.name().to_owned(), value));
+            match value.len() <= VARIABLE_BYTES && !value.contains('\0') {
+                true => env.push((var.name().to_owned(), value)),
+                false if named => long.push((var, value)),
+                false => unnamed.push(format!("`{var}`")),
             }
         }
-        Ok(env)
+        if !unnamed.is_empty() {
+            let (names, limit) = (unnamed.join(", "), VARIABLE_BYTES);
+            self.warn_all(vec![format!(
+                "{names}: not in the environment, where {limit} bytes are the most"
+            )]);
+        }
+        Ok((env, long))
+    }
+
+    /// What a shell script begins with to have variables that are too long for its environment.
+    fn load(&self, long: Vec<(Var, String)>, env: &mut Env) -> Result<String, Refusal> {
+        let mut prologue = String::new();
+        for (var, value) in long {
+            let (name, path) = (var.name(), spill_path(&sha256(value.as_bytes())));
+            self.leave(&path, &value)?;
+            env.push((format!("ORCHESTRATE_{name}_FILE"), format!("{RUN_ROOT}/{path}")));
+            // On the script's first line, so that its lines keep their numbers.
+            prologue.push_str(&format!(
+                "unset {name}; IFS= read -r -d '' {name} < \"${{ORCHESTRATE_{name}_FILE}}\" \
+                 || [ -n \"${{{name}}}\" ] || exit 2; "
+            ));
+        }
+        Ok(prologue)
     }
 
     fn prompt(&mut self, prompt: &Prompt) -> Result<Prepared, Refusal> {

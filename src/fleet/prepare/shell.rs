@@ -145,6 +145,17 @@ impl Expansions {
     }
 }
 
+/// Whether a script has a name in it, as a word by itself.
+pub fn names(source: &str, name: &str) -> bool {
+    let word =
+        |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+    let bytes = source.as_bytes();
+    source.match_indices(name).any(|(at, _)| {
+        let before = at.checked_sub(1).and_then(|at| bytes.get(at));
+        !word(before) && !word(bytes.get(at + name.len()))
+    })
+}
+
 /// An expansion, as its place needs it.
 fn quoted(spot: Option<&Spot>, value: &str) -> String {
     match spot {
