@@ -48,10 +48,7 @@ pub fn find(provider: &Provider, environment: &Environment, cwd: &Path) -> Progr
         Some("orchestrate") => Program::BuiltIn,
         Some(program) => match exec::locate(program, path, cwd) {
             Ok(file) => Program::Found(file),
-            Err(error) => Program::Missing(match provider.adapter.install_hint() {
-                Some(hint) => format!("{error}; {hint}"),
-                None => error.to_string(),
-            }),
+            Err(error) => Program::Missing(error.to_string()),
         },
     }
 }
@@ -104,13 +101,17 @@ pub fn is_tried(kind: Kind, version: &str) -> Option<bool> {
 
 /// Whether a version is older than the one whose output is known, as far as its numbers tell.
 pub fn is_older(kind: Kind, version: &str) -> bool {
-    let numbers = |text: &str| -> Option<Vec<u64>> {
-        let parts = text.trim_start_matches('v').split(['.', '-', '+']).take(3);
+    let tried = kind.tried().and_then(numbers);
+    numbers(version).zip(tried).is_some_and(|(seen, tried)| seen < tried)
+}
+
+/// The first numbers in what a program says its version is: two of them at least, three at most.
+pub fn numbers(version: &str) -> Option<Vec<u64>> {
+    version.split([' ', '/', '(', ')']).find_map(|word| {
+        let parts = word.trim_start_matches('v').split(['.', '-', '+']).take(3);
         let parts: Vec<u64> = parts.map_while(|part| part.parse().ok()).collect();
         (parts.len() > 1).then_some(parts)
-    };
-    let seen = version.split([' ', '/', '(', ')']).find_map(numbers);
-    seen.is_some_and(|seen| kind.tried().and_then(numbers).is_some_and(|tried| seen < tried))
+    })
 }
 
 /// The variable that points a provider at a server.

@@ -122,6 +122,11 @@ impl Kind {
         Some(format!("`npm install -g {package}` installs it"))
     }
 
+    /// The same, to be put after what is wrong with it; empty where nothing is known.
+    pub fn and_install(self) -> String {
+        self.install_hint().map(|hint| format!("; {hint}")).unwrap_or_default()
+    }
+
     /// How long it takes to end itself, where that is longer than usual.
     pub fn grace(self) -> Duration {
         Duration::from_secs(if self == Kind::Gemini { 15 } else { 0 })

@@ -16,7 +16,7 @@ use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 
 /// The first git whose `worktree list` can be read whatever names there are.
-const GIT: (u64, u64) = (2, 36);
+const GIT: [u64; 2] = [2, 36];
 /// How long a program may take to tell its version: all are asked at once, and people wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -74,11 +74,11 @@ fn versions(mut files: Vec<PathBuf>, workspace: &Path, stop: &Stop) -> Versions 
 
 fn judge_git(file: &Path, version: Option<&Result<String, String>>) -> Finding {
     const NAME: &str = "git";
-    let cure = format!("install git {}.{} or newer, for worktrees", GIT.0, GIT.1);
+    let cure = format!("install git {}.{} or newer, for worktrees", GIT[0], GIT[1]);
     let shown = file.display();
     match version {
-        Some(Ok(said)) => match numbers(said) {
-            Some(found) if found < GIT => {
+        Some(Ok(said)) => match providers::numbers(said) {
+            Some(found) if found.as_slice() < &GIT[..] => {
                 let text = format!("`{shown}` is too old: {said}; worktrees of beads will fail");
                 Finding::warning(NAME, text, cure)
             }
@@ -90,15 +90,6 @@ fn judge_git(file: &Path, version: Option<&Result<String, String>>) -> Finding {
     }
 }
 
-/// The first two numbers of a version.
-fn numbers(said: &str) -> Option<(u64, u64)> {
-    let mut words = said.split([' ', '-', '(', ')']);
-    words.find_map(|word| {
-        let mut parts = word.split('.').map(|part| part.parse().ok());
-        Some((parts.next()??, parts.next()??))
-    })
-}
-
 fn judge(name: &str, provider: &Provider, program: &Program, versions: &Versions) -> Finding {
     let title = format!("provider {name}");
     match program {
@@ -106,10 +97,8 @@ fn judge(name: &str, provider: &Provider, program: &Program, versions: &Versions
         Program::BuiltIn => Finding::ok(&title, "built in"),
         Program::Missing(problem) => {
             let program = provider.program().unwrap_or_default();
-            let (problem, hint) = match problem.split_once("; ") {
-                Some((problem, hint)) => (problem, hint.to_owned()),
-                None => (problem.as_str(), format!("install `{program}` for this user")),
-            };
+            let hint = provider.adapter.install_hint();
+            let hint = hint.unwrap_or_else(|| format!("install `{program}` for this user"));
             let text = format!("{problem}: a step that asks it fails");
             Finding::warning(&title, text, format!("{hint}, or use another provider"))
         }

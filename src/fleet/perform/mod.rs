@@ -273,8 +273,8 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
     let ended = match exec::run(&order, &mut out, &mut err, stop) {
         Ok(ended) => ended,
         Err(error) => {
-            let install = work.adapter.install_hint().filter(|_| error.exit_code() == 127);
-            let install = install.map(|install| format!("; {install}")).unwrap_or_default();
+            let missing = error.exit_code() == NOT_TO_BE_HAD;
+            let install = if missing { work.adapter.and_install() } else { String::new() };
             return stop_here(error.exit_code(), format!("{error}{install}"));
         }
     };
@@ -298,12 +298,11 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
 fn unfit(work: &Work, option: &str) -> String {
     let program = work.argv.first().map(String::as_str).unwrap_or_default();
     let tried = work.adapter.tried().map(|tried| format!("; {tried} was tried"));
-    let install = work.adapter.install_hint().map(|install| format!("; {install}"));
     format!(
         "`{program}` does not know the option `{option}`: it is too old, or the settings ask for \
          what it never had{}{}",
         tried.unwrap_or_default(),
-        install.unwrap_or_default(),
+        work.adapter.and_install(),
     )
 }
 

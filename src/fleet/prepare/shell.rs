@@ -45,14 +45,7 @@ impl Expansions {
             return safe;
         }
         let fits = safe.chars().count() <= SPILL_CHARS && self.env_bytes() < ENV_BYTES;
-        let value = if fits {
-            let name = format!("ORCHESTRATE_REF_{}", self.env.len() + 1);
-            let value = format!("${{{name}}}");
-            self.env.push((name, safe));
-            value
-        } else {
-            self.spill(safe)
-        };
+        let value = if fits { format!("${{{}}}", self.variable(safe)) } else { self.spill(safe) };
         quoted(spot.as_ref(), &value)
     }
 
@@ -117,11 +110,17 @@ impl Expansions {
         self.env.iter().map(|(_, value)| value.len()).sum()
     }
 
+    /// Has a value come in a variable of its own, and gives the variable's name.
+    fn variable(&mut self, value: String) -> String {
+        let name = format!("ORCHESTRATE_REF_{}", self.env.len() + 1);
+        self.env.push((name.clone(), value));
+        name
+    }
+
     fn spill(&mut self, text: String) -> String {
         let digest = crate::digest::sha256(text.as_bytes());
         // The path is somebody's own text too.
-        let name = format!("ORCHESTRATE_REF_{}", self.env.len() + 1);
-        self.env.push((name.clone(), format!("{RUN_ROOT}/{}", spill_path(&digest))));
+        let name = self.variable(format!("{RUN_ROOT}/{}", spill_path(&digest)));
         self.spilled.push((digest, text));
         format!("$(cat \"${{{name}}}\")")
     }

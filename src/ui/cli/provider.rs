@@ -102,7 +102,9 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
     match providers::find(provider, &around.environment, &around.workspace) {
         Program::BuiltIn => view.version = Some(env!("CARGO_PKG_VERSION").to_owned()),
         Program::Unknown => {}
-        Program::Missing(problem) => view.problem = Some(problem),
+        Program::Missing(problem) => {
+            view.problem = Some(format!("{problem}{}", provider.adapter.and_install()));
+        }
         Program::Found(file) => {
             match providers::version(&file, &around.workspace, stop) {
                 Ok(version) => {
@@ -275,11 +277,7 @@ fn told(found: &TestView, kind: Kind) -> String {
         let tried = match (provider.tried, kind.tried()) {
             (Some(true), _) => ", which was tried".to_owned(),
             (_, Some(tried)) if provider.older => {
-                let install = kind.install_hint().map(|install| format!("; {install}"));
-                format!(
-                    ", which is older than {tried}, which was tried{}",
-                    install.unwrap_or_default()
-                )
+                format!(", which is older than {tried}, which was tried{}", kind.and_install())
             }
             (Some(false), Some(tried)) => {
                 format!(", which was not tried; {tried} was, and others may print other things")
