@@ -29,6 +29,7 @@ pub fn extract_object(answer: &str) -> Result<Value, String> {
     if let Ok(value) = serde_json::from_str(text) {
         return only_object(value, "the answer");
     }
+    let text = &*contract::unquoted(text);
     let (block, after) = contract::last_block(text);
     let Some(block) = block else {
         return first_object(text)?.ok_or_else(|| "the answer has no JSON object in it".into());
