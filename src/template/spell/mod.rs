@@ -121,6 +121,11 @@ impl Spell {
         found.map(|(name, at)| (name, self.source.fault(at, ""))).collect()
     }
 
+    /// What it is called.
+    pub fn file(&self) -> &str {
+        &self.source.file
+    }
+
     /// What it was read from.
     pub fn text(&self) -> &str {
         &self.source.text
