@@ -164,8 +164,8 @@ impl Bead {
 
 const START: Place = Place { line: 1, column: 1, len: 1 };
 
-/// A path that is meant as a file: it has a directory in it, or an ending that files have.
-/// Whether a bead is named by its file.
+/// Whether a bead is named by its file: a path with a directory in it, or an ending that files
+/// have.
 pub fn is_file(name: &str) -> bool {
     looks_like_file(name).is_some()
 }

@@ -72,7 +72,9 @@ fn wait_for(
     let tell = |holder: &str| {
         tracing::info!("step `{}` waits for worktree `{id}`: {holder} has it", wants.step);
     };
-    trees.wait_for(id, wants, &Patience { wait, stop, tell: &tell })
+    let hold = trees.wait_for(id, wants, &Patience { wait, stop, tell: &tell })?;
+    hold.clear_lock()?;
+    Ok(hold)
 }
 
 impl Entered {
@@ -93,7 +95,9 @@ impl Entered {
         let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt };
         let mut checkpoint = None;
         if work.asks {
-            let kept = hold.still_holds().and_then(|()| trees.checkpoint(&tree.id, &why));
+            // All that the agent started has ended.
+            let kept = hold.still_holds().and_then(|()| hold.clear_lock());
+            let kept = kept.and_then(|()| trees.checkpoint(&tree.id, &why));
             match kept {
                 Ok(made) => {
                     checkpoint = made.commit;
@@ -118,7 +122,7 @@ impl Entered {
             tracing::warn!("`{}` is not pushed: {error}", tree.branch);
         }
         let git = tree.git();
-        let dirty = git.names(&["status", "--porcelain", "-z"]);
+        let dirty = trees.dirty(&git);
         let path = shown(site.cwd(), &tree.path);
         let cwd = shown(site.cwd(), &tree.workspace);
         record.worktree = Some(Box::new(TreeRecord {
