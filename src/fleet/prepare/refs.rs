@@ -9,16 +9,22 @@ use crate::engine::run::Slot;
 use crate::engine::{Record, Run, StepStatus};
 use crate::fleet::site::Site;
 use crate::prompt::answer;
+use crate::random::{chance, word};
 use crate::template::display;
 use crate::template::nodes::{Fill, NodeRef, Var};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Gate, Step};
 
-/// Stands for the run's directory in work that may be done on another machine, where the volume
-/// may be mounted elsewhere. Whoever does the work puts the path there.
-pub const RUN_ROOT: &str = "@orchestrate:run-root@";
 /// Where a run's artifacts are, in its directory.
 pub const ARTIFACTS: &str = "artifacts";
+
+/// What stands for the run's directory in one piece of work. That may be done on another machine,
+/// where the volume may be mounted elsewhere: whoever does it puts the path there.
+///
+/// It is drawn after everything that is put in was written, so that nothing in there can be it.
+pub fn root_mark() -> String {
+    format!("@orchestrate:{}{}@", word(chance()), word(chance()))
+}
 
 /// Where text is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +46,8 @@ pub struct Values<'a> {
     pub run: &'a Run,
     pub loops: &'a [(usize, usize)],
     pub into: Into,
+    /// Stands for the run's directory.
+    pub root: &'a str,
     /// What should be known about references that stand for nothing.
     pub warnings: Vec<String>,
     /// What goes into a shell script.
@@ -59,6 +67,7 @@ impl<'a> Values<'a> {
         run: &'a Run,
         loops: &'a [(usize, usize)],
         into: Into,
+        root: &'a str,
     ) -> Values<'a> {
         Values {
             site,
@@ -66,8 +75,9 @@ impl<'a> Values<'a> {
             run,
             loops,
             into,
+            root,
             warnings: Vec::new(),
-            expansions: Expansions::default(),
+            expansions: Expansions { root: root.to_owned(), ..Expansions::default() },
         }
     }
 
@@ -83,7 +93,7 @@ impl<'a> Values<'a> {
                 asked(|request| &request.issue_context)
             }
             Var::WorkflowId => self.run.id.to_string(),
-            Var::ArtifactsDir => format!("{RUN_ROOT}/{ARTIFACTS}"),
+            Var::ArtifactsDir => format!("{}/{ARTIFACTS}", self.root),
             Var::DocsDir => asked(|request| &request.docs_dir),
             Var::BaseBranch => {
                 let branch = request.and_then(|request| request.base_branch.clone());
@@ -158,14 +168,17 @@ impl<'a> Values<'a> {
     ) -> Result<Value, Refusal> {
         let name = &step.name;
         let refuse = |why: String| Err(Refusal::new(format!("`${name}.output.{field}` {why}")));
+        let format = format_of(step);
+        // Only of an agent that was asked for an object is it looked for among other words.
+        let read = if format.is_some() { answer::extract_object } else { answer::whole_object };
         let parsed = match &record.json {
             Some(value) => value.clone(),
-            None => match answer::extract_object(&self.whole(record)?) {
+            None => match read(&self.whole(record)?) {
                 Ok(value) => value,
                 Err(why) => return refuse(format!("cannot be read: {why}")),
             },
         };
-        let declared = format_of(step).and_then(|format| format.get("properties")?.as_object());
+        let declared = format.and_then(|format| format.get("properties")?.as_object());
         match (parsed.get(field), declared) {
             (_, Some(declared)) if !declared.contains_key(field) => {
                 let known: Vec<_> = declared.keys().map(|key| format!("`{key}`")).collect();

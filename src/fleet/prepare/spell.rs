@@ -64,7 +64,7 @@ impl Preparing<'_> {
         let read = |path: &str| self.read_kept(path);
         let pieces = spell::with_includes(&read, |includes| script.pieces(&data, includes))?;
         let spots = nodes_shell::spots_of_values(&pieces).into();
-        let mut expansions = Expansions { spots, ..Expansions::default() };
+        let mut expansions = Expansions { spots, root: self.root.clone(), ..Expansions::default() };
         let (mut text, mut source) = (String::new(), String::new());
         for piece in &pieces {
             match piece {
