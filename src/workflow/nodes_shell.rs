@@ -8,10 +8,10 @@
 //! The reading of the shell here is a rough one: quotes, substitutions, comments and
 //! here-documents. Where it is wrong, a value may be split into words; it is never read as script.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::nodes_builtin::{self, Reading};
-use crate::template::nodes::{NodeRef, NodeText, Piece};
+use crate::template::nodes::{NodeRef, NodeText, Piece, Var, name_length};
 use crate::template::spell;
 
 /// Where a reference is no word of its own.
@@ -100,6 +100,30 @@ pub fn spots(script: &NodeText) -> Vec<Option<Spot>> {
 pub fn without_comments(script: NodeText) -> NodeText {
     let spots = spots(&script);
     script.with_plain(|index| spots.get(index) == Some(&Some(Spot::Comment)))
+}
+
+/// The variables that a script, whose comments refer to nothing, names in braces: `${NAME}`,
+/// `${NAME:-x}`, `${#NAME}`.
+pub fn in_braces(script: &NodeText) -> BTreeSet<Var> {
+    let source = script.source();
+    let mut plain = String::new();
+    let mut rest = source.as_str();
+    while let Some(at) = rest.find("${") {
+        let inside = rest[at + 2..].trim_start_matches(['!', '#']);
+        let name = &inside[..name_length(inside, false)];
+        plain.push_str(&rest[..at]);
+        // Read without its braces, it is found in a comment as any other.
+        match Var::named(name) {
+            Some(var) => plain.push_str(&var.to_string()),
+            None => plain.push_str("${"),
+        }
+        rest = match Var::named(name) {
+            Some(_) => &inside[name.len()..],
+            None => &rest[at + 2..],
+        };
+    }
+    plain.push_str(rest);
+    without_comments(NodeText::parse(&plain)).vars().collect()
 }
 
 /// Where the values of a script stand that is a spell, rendered; nothing, where one is a word of
