@@ -56,6 +56,7 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
         cancel::forget(None, &id, &root)?;
         return nothing_to_do(&around, owned);
     }
+    args.options.check(&owned.plan)?;
     check_source(&around, &owned.plan, &owned.run)?;
     cancel::forget(None, &id, &root)?;
     let signals = signals::listen()?;
