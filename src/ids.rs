@@ -32,8 +32,8 @@ pub fn name_fault(name: &str) -> Option<&'static str> {
     None
 }
 
-/// Says why `name` cannot be that of a step of any language, or nothing when it can. Nodes may begin
-/// with `_` too.
+/// Says why `name` cannot be that of a step in any language, or nothing when it can. A node may
+/// begin with `_` too.
 pub fn step_fault(name: &str) -> Option<&'static str> {
     match name.strip_prefix('_') {
         Some(_) if name.len() > NAME_MAX => Some("it is longer than 128 characters"),

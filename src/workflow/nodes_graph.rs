@@ -93,8 +93,8 @@ fn unreferable(id: &str) -> Option<Problem> {
     let whole = matches!(text.pieces(), [Piece::Ref(reference)] if reference.node == id);
     let message = format!("nothing can refer to `{id}`: `${id}.output` means something else");
     (!whole).then(|| {
-        let hint = "begin an id with a letter or `_`, go on with letters, digits, `-` and `_`, and do \
-                    not take the name of a variable";
+        let hint = "begin an id with a letter or `_`, go on with letters, digits, `-` and `_`, and \
+                    do not take the name of a variable";
         Problem::warning(message).hint(hint)
     })
 }

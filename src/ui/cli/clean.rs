@@ -52,7 +52,7 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     let queue = queue_if_any(&around)?;
     let old = Old::find(&around, queue.as_ref(), age, args.stopped, None)?;
     for id in &old.asking {
-        around.say(&format!(
+        around.say(format!(
             "{id} stays: it waits for a person; answer it, or end it with `orchestrate cancel {id}`"
         ));
     }

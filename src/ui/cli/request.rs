@@ -105,7 +105,8 @@ fn other_runtimes(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Prob
             let file = from.strip_prefix(&around.workspace).unwrap_or(from).display();
             let (node, said, runs) = (&step.name, runtime.name(), by_file.name());
             let message = format!(
-                "node `{node}` says `runtime: {said}`, but `{runs}` runs `{file}`: its ending decides"
+                "node `{node}` says `runtime: {said}`, but `{runs}` runs `{file}`: its ending \
+                 decides"
             );
             let hint = format!("write `runtime: {runs}`, or name another script");
             let problem = Problem::warning(message).hint(hint);
