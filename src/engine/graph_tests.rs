@@ -206,7 +206,7 @@ impl Script {
         Some(match words.as_slice() {
             [] => return None,
             ["start"] => Event::Started { origin: self.run.origin.clone() },
-            ["resume"] => Event::Resumed { policy: Policy::default() },
+            ["resume"] => Event::Resumed { policy: Policy::default(), asked: false },
             ["rewind", step] => Event::Rewound { step: (*step).into() },
             ["cancel"] => Event::Cancelled,
             ["wake"] => Event::Woke,
