@@ -439,10 +439,7 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
             };
             format!("{unit} `{step}` skipped{why}")
         }
-        Event::Kept { step } => {
-            let what = kept_words(plan, run, step);
-            format!("{unit} `{step}` {what}: it would be given the same")
-        }
+        Event::Kept { step } => format!("{unit} `{step}` kept: it would be given the same"),
         Event::Gated { step, .. } => format!("node `{}` asks a person", node_of(step)),
         Event::Answered { step, answer, .. } => {
             let word = if answer.approve { "approved" } else { "rejected" };
