@@ -297,7 +297,10 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
         reopen(plan, run, *index, reset);
     }
     for index in behind.difference(&again) {
-        look_again(&mut run.body.slots[*index]);
+        // A task that is out goes on with what it was given.
+        if !is_out(run, *index) {
+            look_again(&mut run.body.slots[*index]);
+        }
     }
     // Nothing after the step that a person named stands, whatever it will be given.
     for index in from.map(|from| self::behind(edges, &BTreeSet::from([from]))).unwrap_or_default() {
@@ -329,6 +332,15 @@ fn is_owed_again(step: &Step, slot: &Slot) -> bool {
             // A run that a node cancelled is asked again whether it is to be.
             _ => step.always_run || matches!(step.action, Action::Cancel { .. }),
         }
+}
+
+/// Whether an attempt of a step, or of one in its rounds, is out as a task.
+fn is_out(run: &Run, index: usize) -> bool {
+    let slot = run.slot(&run.inner_position(index));
+    slot.is_some_and(|slot| {
+        let task = slot.record.as_ref().is_some_and(|record| record.task.is_some());
+        slot.state == StepState::Running && task
+    })
 }
 
 /// An attempt that was cut off is made again; a task that is out goes on whoever drives the run.
@@ -376,9 +388,7 @@ fn look_again(slot: &mut Slot) {
             slot.keep = slot.status() == StepStatus::Completed;
             slot.tries = 0;
         }
-        StepState::Running if slot.is_open() => slot.keep = true,
-        // A task that is out goes on with what it was given.
-        StepState::Running => return,
+        StepState::Running => slot.keep = slot.is_open(),
         _ => {}
     }
     slot.state = StepState::Pending;

@@ -79,7 +79,9 @@ fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> 
         return nothing_to_do(&around, owned);
     }
     check_source(&around, &owned.plan, &owned.run)?;
-    cancel::forget(None, &id, &root)?;
+    if why == Why::Asked {
+        cancel::forget(None, &id, &root)?;
+    }
     let signals = signals::listen()?;
     go_on(&around, owned, &root, &args.options, &signals, why)
 }
@@ -195,7 +197,9 @@ pub fn go_on_unheard(
         return Ok(Finish::Ended(owned.run.status));
     }
     check_source(&around, &owned.plan, &owned.run)?;
-    cancel::forget(None, id, &root)?;
+    if why == Why::Asked {
+        cancel::forget(None, id, &root)?;
+    }
     owned.checkout = common::take_checkout(&around, &owned.plan)?;
     exec::sweep(&format!("{id}/"));
     common::keep_log(&around, &owned.plan, &root, id)?;
@@ -274,7 +278,10 @@ fn of_fleet(
     check_source(around, &owned.plan, &owned.run)?;
     record_resumed(around, &mut owned, &args.options, why)?;
     around.config = today;
-    cancel::forget(Some(&queue), id, root)?;
+    // An answer does not take back that somebody wants the run to end.
+    if why == Why::Asked {
+        cancel::forget(Some(&queue), id, root)?;
+    }
     fleet::warn_of_absent(around, &queue, &coordinator::agents_of(around, &owned.plan));
     let Some(claim) = claim_run(&queue, &owned)? else {
         return left_to_coordinator(around, &queue, &board, id);
@@ -320,8 +327,8 @@ fn left_to_coordinator(
     Ok(0)
 }
 
-/// Claims the task that a run is, wherever it lies, and says whose it was; nothing, if a coordinator
-/// took it once it was there to be taken.
+/// Claims the task that a run is, wherever it lies, and says whose it was; nothing, if a
+/// coordinator took it once it was there to be taken.
 fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Option<(Claim, Back)>, Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     let id = &owned.run.id;
