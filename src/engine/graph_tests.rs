@@ -77,10 +77,16 @@ struct Script {
     plan: Plan,
     run: Run,
     room: usize,
+    /// Executions go out as tasks.
+    fleet: bool,
 }
 
 /// Plays lines `WHAT -> OWED`; executions that are owed are launched at once.
 fn check(text: &str, lines: &[&str]) -> Script {
+    check_in(false, text, lines)
+}
+
+fn check_in(fleet: bool, text: &str, lines: &[&str]) -> Script {
     let plan = plan(text);
     let id = RunId::new("20250115T143022Z", 7);
     let origin = Origin {
@@ -96,7 +102,7 @@ fn check(text: &str, lines: &[&str]) -> Script {
         request: None,
     };
     let run = Run::new(&plan, id, origin, Time(0));
-    let mut script = Script { plan, run, room: 99 };
+    let mut script = Script { plan, run, room: 99, fleet };
     for line in lines {
         script.play(line);
     }
@@ -125,7 +131,9 @@ impl Script {
                 if matches!(here.step_of(&self.plan).action, Action::Gate(_)) {
                     continue;
                 }
-                let launched = Event::Launched { step: step.to_string(), attempt, task: None };
+                let task = TaskRef { id: "t".into(), agent: "a".into(), ticket: "k".into() };
+                let (step, task) = (step.to_string(), self.fleet.then_some(task));
+                let launched = Event::Launched { step, attempt, task };
                 self.record(at, &launched);
             }
         }
@@ -534,6 +542,23 @@ fn rounds_that_have_begun_go_on_if_they_would_be_given_the_same() {
     let mut same = lines("x", "run l.0.until_bash#2");
     same.play("l.0.until_bash fails -> run l.1.prompt#1");
     lines("y", "run l.0.prompt#2");
+}
+
+#[test]
+fn a_task_that_is_out_goes_on_with_what_it_was_given() {
+    check_in(
+        true,
+        "a! | l*: a | b: a",
+        &[
+            "start -> run a#1",
+            "a says x -> run l.0.prompt#1, run b#1",
+            "resume asked -> run a#2",
+            "l.0.prompt says no -> run l.0.until_bash#1",
+            "a says y -> ",
+            "b says z -> ",
+            "l.0.until_bash says fine -> completed",
+        ],
+    );
 }
 
 #[test]
