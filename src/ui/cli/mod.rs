@@ -124,7 +124,7 @@ enum Verb {
     Reject(Late<decide::RejectArgs>),
     /// End a run or a task now, with everything it started; `retry` can take it up again
     Cancel(Late<cancel::CancelArgs>),
-    /// Let a run that failed, was cancelled or stopped go on, from where it stands or from a step
+    /// Let a run that is over or stopped go on, from where it stands or from a step
     Retry(Late<retry::RetryArgs>),
     /// Look into the inboxes, put tasks back, take them out, pause an agent
     #[command(subcommand)]
