@@ -101,25 +101,28 @@ impl Problem {
     }
 }
 
-/// What is wrong with a spell; it is shown with the file and the text of the fault.
+/// What is wrong with a spell; it is shown with the file and the text of the fault, or in the file
+/// that is read, where it is written in that.
 impl From<&Fault> for Problem {
     fn from(fault: &Fault) -> Problem {
         let place = Place { line: fault.line, column: fault.column, len: fault.len };
         let hint = fault.hint.clone();
-        let elsewhere = Some((fault.file.clone(), fault.text.clone()));
-        Problem { hint, elsewhere, ..Problem::error(fault.message.clone()).at(place) }
+        let problem = Problem { hint, ..Problem::error(fault.message.clone()).at(place) };
+        match fault.within {
+            Some((line, column)) => {
+                let written = fault.text.lines().nth(fault.line - 1).unwrap_or_default().to_owned();
+                let inside = Some(Inside { place, line: written });
+                Problem { inside, ..problem.at(Place { line, column, len: 1 }) }
+            }
+            None => {
+                let elsewhere = Some((fault.file.clone(), fault.text.clone()));
+                Problem { elsewhere, ..problem }
+            }
+        }
     }
 }
 
 impl Problem {
-    /// What is wrong with a text that is a value of the file that is read, which begins at `value`.
-    pub fn in_value(fault: &Fault, value: Place) -> Problem {
-        let place = Place { line: fault.line, column: fault.column, len: fault.len };
-        let line = fault.text.lines().nth(fault.line - 1).unwrap_or_default().to_owned();
-        let inside = Some(Inside { place, line });
-        Problem { inside, elsewhere: None, place: Some(value), ..Problem::from(fault) }
-    }
-
     /// Finds the place in the whole text of what is inside of a value: the line that reads the
     /// same, where the value can have it. What was folded or escaped stays at its beginning.
     pub fn located(mut self, text: &str) -> Problem {
