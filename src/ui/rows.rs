@@ -143,6 +143,9 @@ pub fn stands(step: &StepView) -> Vec<String> {
         notes.push(format!("{} of {} items{failed}", items.current, items.total));
     }
     notes.extend(step.rounds.filter(|rounds| *rounds > 1).map(|rounds| format!("round {rounds}")));
+    if step.completed_before {
+        notes.push("completed before".to_owned());
+    }
     notes.extend(
         step.warning.clone().or(step.skip_cause.map(|cause| board::skipped(cause).to_owned())),
     );

@@ -207,28 +207,29 @@ fn unmarked(byte: u8) -> u8 {
     if byte == MARK || byte == NAME { b' ' } else { byte }
 }
 
-/// The references of a script that are no words of their own.
-pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
-    let refs = values(script).filter_map(|(piece, spot)| match piece {
-        Piece::Ref(reference) => Some((reference, spot?)),
+/// The references of a script that are no words of their own, each with where it begins.
+pub fn misplaced(script: &NodeText) -> Vec<(usize, &NodeRef, Spot)> {
+    let refs = values(script).filter_map(|(at, piece, spot)| match piece {
+        Piece::Ref(reference) => Some((at, reference, spot?)),
         _ => None,
     });
     refs.collect()
 }
 
-/// The values of a script that would be script, and why.
-pub fn refused(script: &NodeText) -> Vec<(String, Unsafe)> {
-    let refused = values(script).filter_map(|(piece, spot)| match (piece, spot) {
+/// The values of a script that would be script, each with where it begins, and why.
+pub fn refused(script: &NodeText) -> Vec<(usize, String, Unsafe)> {
+    let refused = values(script).filter_map(|(at, piece, spot)| match (piece, spot) {
         // Where the work is done is no stranger's word.
         (Piece::Var(var), Some(Spot::Refused(Unsafe::Script))) if !var.is_user_text() => None,
-        (piece, Some(Spot::Refused(why))) => Some((piece.to_string(), why)),
+        (piece, Some(Spot::Refused(why))) => Some((at, piece.to_string(), why)),
         _ => None,
     });
     refused.collect()
 }
 
-fn values(script: &NodeText) -> impl Iterator<Item = (&Piece, Option<Spot>)> {
-    script.values().zip(Layout::of_node(script).spots)
+fn values(script: &NodeText) -> impl Iterator<Item = (usize, &Piece, Option<Spot>)> {
+    let values = script.placed().filter(|(_, piece)| !matches!(piece, Piece::Text(_)));
+    values.zip(Layout::of_node(script).spots).map(|((at, piece), spot)| (at, piece, spot))
 }
 
 /// The values of a script that is a spell which would be script, whatever they are; each with a

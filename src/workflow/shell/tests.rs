@@ -7,7 +7,7 @@ use crate::random::Random;
 fn misplaced_in(script: &str) -> String {
     let text = NodeText::parse(script);
     let found = misplaced(&text).into_iter();
-    let found = found.map(|(reference, spot)| {
+    let found = found.map(|(_, reference, spot)| {
         let spot = match spot {
             Spot::Double => 'D',
             Spot::Single => 'S',
