@@ -124,27 +124,31 @@ impl Problem {
     }
 }
 
-/// What is wrong with a spell; it is shown with the file and the text of the fault.
+/// What is wrong with a spell; it is shown with the file and the text of the fault, or in the file
+/// that is read, where it is written in that.
 impl From<&Fault> for Problem {
     fn from(fault: &Fault) -> Problem {
         let place = Place { line: fault.line, column: fault.column, len: fault.len };
         let hint = fault.hint.clone();
-        let elsewhere = Some((fault.file.clone(), fault.text.clone()));
-        Problem { hint, elsewhere, ..Problem::error(fault.message.clone()).at(place) }
+        let problem = Problem { hint, ..Problem::error(fault.message.clone()).at(place) };
+        match fault.within {
+            Some((line, column)) => {
+                let before = fault.text.split_inclusive('\n').take(fault.line - 1);
+                let before: usize = before.map(str::len).sum();
+                let at = fault.text[before..].char_indices().nth(fault.column - 1);
+                let at = at.map_or(fault.text.len(), |(at, _)| before + at);
+                let value = Place { line, column, len: 1 };
+                problem.at(At::inside(value, &fault.text, at, fault.len))
+            }
+            None => {
+                let elsewhere = Some((fault.file.clone(), fault.text.clone()));
+                Problem { elsewhere, ..problem }
+            }
+        }
     }
 }
 
 impl Problem {
-    /// What is wrong with a text that is a value of the file that is read, which begins at `value`.
-    pub fn in_value(fault: &Fault, value: Place) -> Problem {
-        let before: usize =
-            fault.text.split_inclusive('\n').take(fault.line - 1).map(str::len).sum();
-        let column = fault.text[before..].char_indices().nth(fault.column - 1);
-        let at = column.map_or(fault.text.len(), |(at, _)| before + at);
-        let inside = Some(Inside { value: fault.text.clone(), at, len: fault.len });
-        Problem { inside, elsewhere: None, place: Some(value), ..Problem::from(fault) }
-    }
-
     /// Finds the place in the whole text, which has these lines, of what is inside of a value.
     /// Where it cannot be told, it stays at the beginning of the value.
     pub fn located(mut self, lines: &[&str]) -> Problem {
