@@ -128,9 +128,14 @@ impl Trees {
         let before = self.holder(id)?;
         let from_afar =
             before.as_ref().is_some_and(|dead| !dead.process.is_beside(&Process::this()));
+        let was_held = before.is_some();
         if let Some(holder) = before.filter(is_alive) {
             let (id, holder) = (id.to_string(), holder.to_string());
             return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
+        }
+        if was_held {
+            // What tells that the dead one lived is of no use any more.
+            self.sweep_owners()?;
         }
         let owners = owners(&self.repo.home());
         let presence = Presence::enter(&owners, &format!("working in worktree `{id}` for {wants}"))

@@ -218,7 +218,8 @@ impl Trees {
             return stop(
                 format!("files are in conflict in worktree `{id}`: {}", some(&conflicts)),
                 format!(
-                    "resolve them in `{shown}`, and `git add` them; `git -C {shown} status` tells how"
+                    "resolve them in `{shown}`, and `git add` them; `git -C {shown} status` tells \
+                     how"
                 ),
             );
         }

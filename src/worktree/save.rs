@@ -135,24 +135,18 @@ impl Trees {
         if found.is_nothing() {
             return self.restore_under(&lock, saved, id);
         }
-        let record = found.record.as_ref();
-        if record.is_some_and(|record| record.from.as_ref() == Some(&saved.name)) {
-            if record.is_some_and(|record| !record.ready) {
-                // A call that was killed left it; nobody was told of it.
-                self.take_up(&lock, id, None, &found)?;
-                return self.restored(&lock, id);
-            }
-            let tree = self.verified(id, &found)?;
-            let (git, tip) = (tree.git(), found.tip.as_deref().unwrap_or("HEAD"));
-            if tree_of(&git, tip)? == tree_of(&git, &saved.commit)? && self.dirty(&git)?.is_empty()
-            {
-                return Ok(tree);
-            }
+        let made_of_it = |record: &&Record| record.from.as_ref() == Some(&saved.name);
+        let record = found.record.as_ref().filter(made_of_it);
+        if record.is_some_and(|record| !record.ready) {
+            // A call that was killed left it; nobody was told of it.
+            self.take_up(&lock, id, None, &found)?;
+            return self.restored(&lock, id);
         }
         let there = if found.is_there { "its directory" } else { "its branch" };
+        let made = record.map(|_| format!("it was made of `{}`; ", saved.name));
         Err(TreeError::found(
             format!("worktree `{id}` exists: {there} is there"),
-            format!("recover it under another id: `--as {id}-2`"),
+            format!("{}recover it under another id: `--as {id}-2`", made.unwrap_or_default()),
         ))
     }
 
