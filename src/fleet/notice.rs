@@ -22,7 +22,7 @@ use super::traces::{Ended, Traces};
 use super::webhook;
 use crate::engine::{Choice, Event, Run, RunStatus};
 use crate::exec::Stop;
-use crate::ids::StepPath;
+use crate::ids::{StepPath, shown};
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::settings::Occasion;
@@ -79,7 +79,9 @@ fn notice(occasion: Occasion, run: &Run, event: &Event, workspace: &str) -> Noti
         }
     };
     let cure = match (occasion, &step) {
-        (Occasion::Paused, Some(step)) => format!("orchestrate approve {id} --step {step}"),
+        (Occasion::Paused, Some(step)) => {
+            format!("orchestrate approve {id} --step {}", shown(step))
+        }
         (Occasion::Failed | Occasion::Blocked, _) => format!("orchestrate resume {id}"),
         (Occasion::Cancelled, _) => format!("orchestrate retry {id}"),
         _ => format!("orchestrate status {id}"),

@@ -5,6 +5,7 @@ use super::board::{
 };
 use super::text::seconds;
 use crate::fleet::post::COORDINATOR;
+use crate::ids::shown;
 use crate::time::Time;
 
 /// How a run is told of in a line.
@@ -75,7 +76,7 @@ pub fn step_rows(steps: &[StepView], now: Time) -> Vec<Vec<String>> {
     let branches = branches(steps);
     let rows = steps.iter().zip(branches).map(|(step, branch)| {
         let mark = if step.current { ">" } else { " " };
-        let name = format!("{mark} {branch}{}", step.step);
+        let name = format!("{mark} {branch}{}", shown(&step.step));
         let agent = step.agent.clone().unwrap_or_default();
         vec![
             name,
@@ -135,13 +136,7 @@ fn notes(step: &StepView) -> Vec<String> {
 /// How far a step is, and what it waits for.
 pub fn stands(step: &StepView) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(items) = &step.items {
-        let failed = match items.failed {
-            0 => String::new(),
-            failed => format!(", {failed} failed"),
-        };
-        notes.push(format!("{} of {} items{failed}", items.current, items.total));
-    }
+    notes.extend(step.items.map(|items| items.words()));
     notes.extend(step.rounds.filter(|rounds| *rounds > 1).map(|rounds| format!("round {rounds}")));
     notes.extend(
         step.warning.clone().or(step.skip_cause.map(|cause| board::skipped(cause).to_owned())),

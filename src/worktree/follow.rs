@@ -10,7 +10,7 @@ use super::create::FETCH;
 use super::{Hold, TreeError, Trees, Wants, branch, lives, short_branch};
 use crate::git::GitError;
 use crate::git::repo::{self, REMOTE};
-use crate::ids::BeadId;
+use crate::ids::{BeadId, shown};
 
 /// How long the remote may take to take a branch.
 const PUSH: std::time::Duration = FETCH;
@@ -135,8 +135,9 @@ impl Trees {
             Has::All => Ok(None),
             Has::Lacks(after) => Err(self.lacks(id, after)),
             Has::Off(After { commit, step }) => Ok(Some(format!(
-                "`{}` does not have commit {commit} any more, where `{step}` left it",
-                short_branch(id)
+                "`{}` does not have commit {commit} any more, where `{}` left it",
+                short_branch(id),
+                shown(step)
             ))),
         }
     }
@@ -144,6 +145,7 @@ impl Trees {
     /// Why a worktree that was worked in elsewhere is not begun anew here.
     pub(super) fn lacks(&self, id: &BeadId, after: &After) -> TreeError {
         let (name, After { commit, step }) = (short_branch(id), after);
+        let step = shown(step);
         TreeError::found(
             format!(
                 "`{step}` left `{name}` at commit {commit}, which is neither in this clone nor on \
@@ -159,6 +161,7 @@ impl Trees {
     /// Why a branch that is gone is not begun anew.
     pub(super) fn gone(&self, id: &BeadId, after: &After) -> TreeError {
         let (name, After { commit, step }) = (short_branch(id), after);
+        let step = shown(step);
         TreeError::found(
             format!("`{name}` is gone; `{step}` left it at commit {commit}"),
             format!("`git branch {name} {commit}` brings it back"),
