@@ -7,6 +7,7 @@ use std::fmt::Display;
 
 use super::html::{Html, part};
 use super::{parts, report};
+use crate::ids::shown;
 use crate::ui::board::{self, Gate, InboxView, RunView, Standing, TaskView, WorkerView};
 use crate::ui::report::Report;
 use crate::ui::report::excerpt::Excerpt;
@@ -159,7 +160,7 @@ impl Frame<'_> {
         out.element("a", &[("class", &"button"), ("href", &to)], "Report").raw("</div></section>");
         self.gates(&mut out, &told.pending, false);
         out.raw("<section data-live=\"graph\"><h2>Graph</h2>");
-        let known = |path: &str| told.steps.iter().any(|step| step.step == path);
+        let known = |path: &str| told.steps.iter().any(|step| step.view.step == path);
         let link = |path: &str| known(path).then(|| format!("#{}", parts::anchor(path)));
         parts::graph(&mut out, &told.graph, &link);
         out.raw("</section><section data-live=\"timeline\">");
@@ -177,7 +178,7 @@ impl Frame<'_> {
         let (id, name) = (part(run), part(step));
         out.raw("<p class=\"over\">run ");
         out.element("a", &[("href", &format!("/runs/{id}"))], run).raw("</p><h1>");
-        out.plain("bdi", step).raw("</h1><p data-live=\"state\">");
+        out.plain("bdi", shown(step)).raw("</h1><p data-live=\"state\">");
         parts::state(&mut out, state);
         out.raw("</p>");
         let follow = format!("/runs/{id}/logs/{name}/follow?from={},{}", log.from.0, log.from.1);
