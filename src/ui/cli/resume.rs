@@ -9,13 +9,13 @@ use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
 use super::signals::{self, Signals};
 use super::{Common, Failure, cancel, coordinator, fleet, retry, show};
 use crate::disk;
-use crate::engine::{Choice, Event, Origin, Policy, Run, RunStatus};
-use crate::exec::{self, Stop};
+use crate::engine::{Event, Origin, Policy, Run, RunStatus};
+use crate::exec;
 use crate::fleet::grimoires;
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::COORDINATOR;
-use crate::fleet::{Finish, Report, run_task};
-use crate::ids::{RunId, StepPath};
+use crate::fleet::run_task;
+use crate::ids::RunId;
 use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
 use crate::store::{self, LoadError, Store};
 use crate::time::{Clock, SystemClock};
@@ -123,40 +123,6 @@ pub fn go_on(
     let event = Some(Event::Resumed { policy: policy(around, &owned.run, options) });
     let (code, _) = common::drive(around, owned, options, signals, event)?;
     Ok(code)
-}
-
-/// Drives a run that nobody drives in this process and says nothing of it: somebody looks on. It
-/// goes as far as it can, or until it is stopped.
-pub fn go_on_unheard(around: &Surroundings, id: &RunId, stop: &Stop) -> Result<Finish, Failure> {
-    let mut around = around.clone();
-    let root = around.state_dir.join(id.as_str());
-    let mut owned = own(&mut around, id, &root, false)?;
-    if owned.run.status == RunStatus::Completed {
-        cancel::forget(None, id, &root)?;
-        return Ok(Finish::Ended(RunStatus::Completed));
-    }
-    check_source(&around, &owned.plan, &owned.run)?;
-    cancel::forget(None, id, &root)?;
-    owned.checkout = common::take_checkout(&around, &owned.plan)?;
-    exec::sweep(&format!("{id}/"));
-    common::keep_log(&around, &owned.plan, &root, id)?;
-    let options = RunOptions::default();
-    let event = Some(Event::Resumed { policy: policy(&around, &owned.run, &options) });
-    let driven = common::drive_to_end(&around, owned, &options, stop, event, Unheard)?;
-    drop(driven.held);
-    driven.notifier.finish();
-    Ok(driven.finish)
-}
-
-/// Tells nobody. What would have to be asked ends the run, which can be taken up again.
-struct Unheard;
-
-impl Report for Unheard {
-    fn happened(&mut self, _: &Plan, _: &Run, _: &Event) {}
-
-    fn ask(&mut self, _: &Run, _: &StepPath, _: &Stop) -> Option<Choice> {
-        Some(Choice::Stop)
-    }
 }
 
 /// The policy that a run goes on with: flags given now win over those it was begun with.
