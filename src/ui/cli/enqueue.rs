@@ -32,10 +32,10 @@ pub struct EnqueueArgs {
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
     /// Who answers, in place of the agent's own provider
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "PROVIDER")]
     provider: Option<String>,
     /// The model that the provider is asked for
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// The work item it belongs to, whose worktree it is done in
     #[arg(long, value_name = "ID|FILE")]

@@ -10,6 +10,7 @@ mod clean;
 mod clean_trees;
 mod command;
 mod common;
+mod complete;
 mod completions;
 mod confine;
 mod coordinator;
@@ -165,8 +166,11 @@ enum Verb {
     /// The fleet as services of systemd: write the units, remove them, look
     #[command(subcommand)]
     Service(Late<service::ServiceVerb>),
-    /// Print what a shell needs to complete verbs and flags
+    /// Print what a shell needs to complete verbs, flags and names
     Completions(Late<completions::CompletionsArgs>),
+    /// Say what may stand where somebody types
+    #[command(hide = true)]
+    Complete(Late<complete::CompleteArgs>),
     /// Explain a verb or a concept; write manual pages
     Help(Late<help::HelpArgs>),
     /// Find out whether this workspace and its volume are fit for a fleet
@@ -323,6 +327,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Demo(args) => demo::main(args, &cli.common),
         Verb::Service(verb) => service::main(verb, &cli.common),
         Verb::Completions(args) => completions::main(args, &cli.common),
+        Verb::Complete(args) => complete::main(args, &cli.common),
         Verb::Help(args) => help::main(args, &cli.common),
         Verb::Doctor(args) => doctor::main(args, &cli.common),
         Verb::DoctorPeer(args) => doctor::peer(args),
