@@ -199,12 +199,12 @@ fn tell_what_next(around: &Surroundings, report: &Path) {
     around.say(format!(
         "\nThe report, for a browser:  {}\n\n\
          What to look at next, in {dir}:\n\
-         \x20 workflow.yaml                         what was asked of whom, and in which order\n\
+         \x20 workflow.yaml                         who is asked for what, and when\n\
          \x20 artifacts/report.md                   what the architect says of it\n\
-         \x20 artifacts/qa/*.verdict.json           the reviews; one change was sent back first\n\
+         \x20 artifacts/qa/*.verdict.json           the reviews; one asked for more\n\
          \x20 done/                                 the engineer's tasks, moved when done\n\
-         \x20 team.log                              what the coordinator and the workers said\n\
-         \x20 .orchestrate/runs/latest/state.json   every step with its result and its time\n\n\
+         \x20 team.log                              what the members of the fleet said\n\
+         \x20 .orchestrate/runs/latest/state.json   every step with its result\n\n\
          The same fleet again:  cd {dir} && {program} up\n\
          and beside it:         {program} submit workflow.yaml; {program} top\n\
          Your own:              {program} init DIR",
