@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use self::follow::Follower;
 use self::team::Team;
-use super::common::{self, NewRun, Owned, Surroundings};
+use super::common::{self, NewRun, Surroundings};
 use super::show::table;
 use super::signals::Signals;
 use super::top::{self, Left};
@@ -72,9 +72,8 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     let loaded = common::load(&around, Path::new("workflow.yaml"))?;
     let context = loaded.plan.context.clone();
     let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, Policy::default()) };
-    let Owned { plan, run, store, lock, .. } = submit::put_out(&around, &queue, new)?;
+    let (plan, run) = submit::put_out(&around, &queue, new)?;
     // The coordinator drives it, and keeps its log.
-    drop((store, lock));
     log::keep_no_more();
     let root = around.state_dir.join(run.id.as_str());
     let follower = Follower::new(plan, run.id.clone(), root, bell);
