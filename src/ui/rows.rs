@@ -1,7 +1,7 @@
 //! How runs, members, inboxes and steps are told of in a row, wherever they are shown.
 
 use super::board::{
-    self, InboxView, Life, Owner, PlaceView, RunView, StepShown, StepView, WorkerView,
+    self, InboxView, Life, Owner, PlaceView, RunView, Standing, StepShown, StepView, WorkerView,
 };
 use super::text::seconds;
 use crate::fleet::post::COORDINATOR;
@@ -9,9 +9,16 @@ use crate::ids::shown;
 use crate::time::Time;
 
 /// How a run is told of in a line.
-pub fn run_row(run: &RunView) -> Vec<String> {
-    let file = run.workflow_file.clone();
-    vec![run.run_id.clone(), run.state.word().to_owned(), file, board::remark(run)]
+pub fn run_row(run: &RunView, now: Time) -> Vec<String> {
+    let (id, state, file) = (&run.run_id, run.state.word(), &run.workflow_file);
+    vec![id.clone(), state.to_owned(), file.clone(), run_time(run, now), board::remark(run)]
+}
+
+/// How long a run has taken, or takes by now.
+pub fn run_time(run: &RunView, now: Time) -> String {
+    let rests = run.state.is_over() || matches!(run.state, Standing::Stopped | Standing::Damaged);
+    let until = if rests { run.updated_at } else { Some(now) };
+    until.zip(run.started_at).map(|(end, start)| seconds(end.ms_since(start))).unwrap_or_default()
 }
 
 /// How a member is told of in a line.

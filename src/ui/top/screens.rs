@@ -177,7 +177,7 @@ const HELP: [(&str, &str); 14] = [
     ("f", "in a log: follow its end again"),
     ("Ctrl-L", "draw everything anew"),
     ("Ctrl-Z", "put `top` to sleep; `fg` wakes it"),
-    ("q", "leave; nothing is stopped but what goes on in `top` itself"),
+    ("q", "leave; what goes on goes on"),
 ];
 
 pub fn help(look: Look, frame: &mut Frame, area: Rect) {

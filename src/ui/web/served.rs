@@ -8,9 +8,11 @@ use std::fmt::Display;
 use super::html::{Html, part};
 use super::{parts, report};
 use crate::ids::shown;
+use crate::time::Time;
 use crate::ui::board::{self, Gate, InboxView, RunView, Standing, TaskView, WorkerView};
 use crate::ui::report::Report;
 use crate::ui::report::excerpt::Excerpt;
+use crate::ui::rows::{inbox_row, run_time};
 
 pub const SCRIPT: &str = include_str!("live.js");
 
@@ -44,14 +46,19 @@ impl Frame<'_> {
     fn bar(&self, out: &mut Html) {
         out.raw("<div class=\"bar\"><nav data-live=\"bar\">");
         out.element("a", &[("class", &"brand"), ("href", &"/")], "orchestrate");
-        for (to, name) in [("/", "Board"), ("/inboxes", "Inboxes"), ("/workers", "Workers")] {
+        let pages = [
+            ("/", "Board"),
+            ("/inboxes", "Inboxes"),
+            ("/workers", "Workers"),
+            ("/enqueue", "New task"),
+        ];
+        for (to, name) in pages {
             let mut attributes: Vec<(&'static str, &dyn Display)> = vec![("href", &to)];
             if to == self.here {
                 attributes.push(("aria-current", &"page"));
             }
             out.element("a", &attributes, name);
         }
-        out.element("a", &[("href", &"/enqueue")], "New task");
         if self.waiting > 0 {
             out.raw("<a href=\"/#waits\">asked <span class=\"count\">").text(self.waiting);
             out.raw("</span></a>");
@@ -119,7 +126,7 @@ impl Frame<'_> {
             out.raw("WORKFLOW</code> begins.</p>");
         }
         out.raw("<ul class=\"run-list\">");
-        board.runs.iter().for_each(|run| run_line(&mut out, run));
+        board.runs.iter().for_each(|run| run_line(&mut out, run, board.now));
         out.raw("</ul>");
         if board.runs_kept > board.runs.len() {
             let more = format!("and {} older ones", board.runs_kept - board.runs.len());
@@ -135,7 +142,8 @@ impl Frame<'_> {
             worker_table(&mut out, board.workers);
         }
         if board.failed_tasks > 0 {
-            let failed = format!("{} failed tasks lie in failed/.", board.failed_tasks);
+            let tasks = if board.failed_tasks == 1 { "task" } else { "tasks" };
+            let failed = format!("{} failed {tasks} in failed/", board.failed_tasks);
             out.element("p", &[("class", &"small")], failed);
         }
         out.raw("</section>");
@@ -212,7 +220,9 @@ impl Frame<'_> {
         }
         for (inbox, tasks, total) in inboxes {
             out.element("h2", &[("id", &part(&inbox.agent))], &inbox.agent);
-            inbox_table(&mut out, std::slice::from_ref(inbox));
+            let words = inbox_row(inbox).split_off(1);
+            let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+            out.element("p", &[("class", &"small")], words.join(" · "));
             if tasks.is_empty() {
                 continue;
             }
@@ -313,6 +323,7 @@ pub struct BoardPage<'a> {
     pub inboxes: &'a [InboxView],
     pub workers: &'a [WorkerView],
     pub failed_tasks: usize,
+    pub now: Time,
 }
 
 /// The ends of what a step printed.
@@ -332,7 +343,7 @@ fn log_page(run: &str, file: &str) -> Option<String> {
     Some(format!("/runs/{run}/logs/{}", part(step)))
 }
 
-fn run_line(out: &mut Html, run: &RunView) {
+fn run_line(out: &mut Html, run: &RunView, now: Time) {
     out.raw("<li>");
     parts::state(out, run.state.word());
     let to = format!("/runs/{}", part(&run.run_id));
@@ -343,10 +354,12 @@ fn run_line(out: &mut Html, run: &RunView) {
         parts::time(out, at);
     }
     out.raw("</span><span class=\"remark\">").plain("code", &run.run_id);
-    let remark = board::remark(run);
-    let at = run.step.as_ref().filter(|_| remark.is_empty());
-    let at = at.map(|step| format!(" · at {step}")).unwrap_or_default();
-    out.text(if remark.is_empty() { at } else { format!(" · {remark}") }).raw("</span></li>");
+    for words in [run_time(run, now), board::remark(run)] {
+        if !words.is_empty() {
+            out.text(format!(" · {words}"));
+        }
+    }
+    out.raw("</span></li>");
 }
 
 fn inbox_table(out: &mut Html, inboxes: &[InboxView]) {

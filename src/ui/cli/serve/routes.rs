@@ -219,7 +219,8 @@ impl House {
         let gates = board.gates();
         let (gates, runs) = (&gates, &runs);
         let (inboxes, workers) = (&inboxes, &workers);
-        let page = BoardPage { gates, runs, runs_kept, inboxes, workers, failed_tasks };
+        let now = board.now;
+        let page = BoardPage { gates, runs, runs_kept, inboxes, workers, failed_tasks, now };
         Ok(self.frame("Board", "/", word, gates.len(), |frame| frame.board(&page)))
     }
 
