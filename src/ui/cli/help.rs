@@ -127,7 +127,7 @@ pub fn root() -> String {
     let mut group = |title: &str, names: &mut dyn Iterator<Item = &(&str, String)>| {
         let mut lines = String::new();
         for (name, about) in names {
-            _ = writeln!(lines, "  {name:<12} {about}");
+            _ = writeln!(lines, "  {name:<13} {about}");
         }
         if !lines.is_empty() {
             _ = write!(out, "\n{title}:\n{lines}");
@@ -174,7 +174,7 @@ mod tests {
             }
         }
         for line in root().lines() {
-            assert!(line.chars().count() <= 100, "{line}");
+            assert!(line.chars().count() <= 80, "{line}");
         }
     }
 
