@@ -124,7 +124,7 @@ impl EnqueueArgs {
         // Each line is a task of its own.
         let most = if self.each_line { most.max(64 << 20) } else { most };
         let unreadable = |what: &str, error: &dyn std::fmt::Display| {
-            Failure::new(2, format!("{what} cannot be read: {error}"))
+            Failure::new(2, format!("cannot read {what}: {error}"))
         };
         match (&self.file, self.text.as_deref()) {
             (Some(path), _) => {
