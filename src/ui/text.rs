@@ -427,11 +427,11 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
         Event::Kept { step } => {
             format!("{unit} `{}` kept: it would be given the same", shown(step))
         }
-        Event::Gated { step, .. } => format!("node `{}` asks a person", node_of(step)),
+        Event::Gated { step, .. } => format!("{unit} `{}` asks a person", node_of(step)),
         Event::Answered { step, answer, .. } => {
             let word = if answer.approve { "approved" } else { "rejected" };
             let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-            format!("node `{}` was {word}{by}", node_of(step))
+            format!("{unit} `{}` was {word}{by}", node_of(step))
         }
         Event::Opened { step } => return opened_line(plan, run, step),
         Event::Moving { from, to, .. } => format!("moving `{from}` to `{to}`"),
@@ -461,7 +461,7 @@ pub fn node_of(step: &str) -> Cow<'_, str> {
 fn opened_line(plan: &Plan, run: &Run, step: &str) -> Option<String> {
     let (at, step) = (Address::parse(plan, step)?, shown(step));
     if matches!(at.step_of(plan).action, Action::Rounds(_)) {
-        return Some(format!("node `{step}` began"));
+        return Some(format!("{} `{step}` began", plan.unit()));
     }
     let slot = run.slot(&at)?;
     let error = slot.record.as_ref().and_then(|record| record.error.as_ref());

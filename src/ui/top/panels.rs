@@ -103,8 +103,7 @@ pub fn steps(seen: &Seen) -> Vec<Row> {
 
 fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
     let cost = step.usage.as_ref().and_then(|spent| spent.usage.cost_usd);
-    let attempts =
-        if step.attempt > 1 { format!("attempt {}", step.attempt) } else { String::new() };
+    let attempts = if step.attempt > 1 { format!("#{}", step.attempt) } else { String::new() };
     let mut notes = stands(step);
     notes.extend(step.error.clone());
     notes.extend(step.last_line.clone());

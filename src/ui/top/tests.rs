@@ -99,6 +99,7 @@ fn gate() -> Gate {
         attempt: 1,
         message: "Ship 1.2 to production?\nThe changes are in CHANGES.md.".into(),
         said: Some("All 214 tests pass.\nThe migration takes four minutes.".into()),
+        diff: None,
         shown: "sum".into(),
         since: Some(at(30)),
         expires_at: None,

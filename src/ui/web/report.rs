@@ -142,6 +142,9 @@ pub fn question(out: &mut Html, gate: &Gate) {
     }
     let message = Excerpt::of(&gate.message, Room::USUAL);
     parts::excerpt(out, "What is asked", "", &message, &|_| None);
+    if let Some(diff) = &gate.diff {
+        parts::excerpt(out, "What would be merged", "", diff, &|_| None);
+    }
     out.raw("<p class=\"small\">");
     if let Some(since) = gate.since {
         out.text("asked at ");
