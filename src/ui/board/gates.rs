@@ -61,7 +61,7 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
         let merges = matches!(here.step_of(plan).action, Action::Merge { .. });
         let diff = || {
             let root = workspace.join(&run.origin.run_root);
-            Excerpt::of_file(&root, &gates::review(shown), Room::USUAL)
+            Excerpt::of_file(&root, &gates::review(shown), Room::CHANGE)
         };
         found.push(Gate {
             run_id: run.id.clone(),

@@ -212,7 +212,11 @@ impl Deed {
                 format!("{} is being cancelled", named(target))
             }
             Deed::Cancel { target } => format!("{} is cancelled", named(target)),
-            Deed::Retry { target, .. } => format!("{} goes on", named(target)),
+            Deed::Retry { target, .. } => match said["schema"].as_str() {
+                Some("retry/v1") => format!("{} is given to the coordinators", named(target)),
+                Some("requeue/v1") => format!("{} is in its inbox again", named(target)),
+                _ => format!("{} goes on", named(target)),
+            },
             Deed::Enqueue { agent, .. } => format!("a task was put into inbox/{agent}"),
         };
         // The run went on in the process of the verb, as far as it could.

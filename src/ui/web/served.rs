@@ -205,6 +205,10 @@ impl Frame<'_> {
             }
             let shown = text.as_ref().map(|text| text.text.as_str()).unwrap_or_default();
             let shown = super::html::printed(shown);
+            if shown.is_empty() && !log.more {
+                out.raw("<p class=\"empty\">Nothing was printed.</p>");
+                continue;
+            }
             out.element("pre", &[("class", &"log"), ("id", &format!("log-{stream}"))], shown);
         }
         out.raw("</div>");
