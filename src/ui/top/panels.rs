@@ -72,7 +72,9 @@ fn asks(seen: &Seen) -> Vec<Row> {
 fn of_run(seen: &Seen, run: &RunView) -> Row {
     let file = run.workflow_file.rsplit('/').next().unwrap_or_default().to_owned();
     let mut cells = seen.now.map(|now| run_row(run, now)).unwrap_or_default();
-    cells.iter_mut().nth(2).into_iter().for_each(|cell| cell.clone_from(&file));
+    if let Some(cell) = cells.get_mut(2) {
+        *cell = file;
+    }
     Row::new(run.run_id.clone(), cells)
 }
 
