@@ -1,5 +1,5 @@
-//! `orchestrate complete`: what may stand where somebody types. The scripts of `completions` ask it,
-//! so that runs, steps, agents and all other names come from the workspace as it is now.
+//! `orchestrate complete`: what may stand where somebody types. The scripts of `completions` ask
+//! it, so that runs, steps, agents and all other names come from the workspace as it is now.
 //!
 //! The first line says what else may stand there: `files`, `dirs` or `words`, which is nothing
 //! else. Each line after it is a word, and after a tab what it is.
