@@ -62,6 +62,11 @@ pub trait Disk: Send + Sync {
     fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>>;
     /// Who may do what with a file or a directory: the mode's last twelve bits.
     fn mode(&self, path: &Path) -> io::Result<u32>;
+    /// When a file was last changed or given a name, in milliseconds since 1970, by the clock of
+    /// the volume; nothing, where the disk has no clock.
+    fn changed_ms(&self, _path: &Path) -> io::Result<Option<i64>> {
+        Ok(None)
+    }
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory, if it is empty.
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;

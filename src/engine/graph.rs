@@ -65,7 +65,7 @@ pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
     let Body { slots, front: Some(front), .. } = &mut run.body else { return };
     let slot = &mut slots[index];
     slot.state = StepState::Settled;
-    slot.keep = false;
+    (slot.keep, slot.before) = (false, false);
     file(front, index, slot);
     front.left = front.left.saturating_sub(1);
     for next in &edges.after[index] {
@@ -276,15 +276,15 @@ pub fn stop(slot: &mut Slot, at: Time) {
     record.error = Some(Fault { message, exit_code: 128 + 15, ..Fault::default() });
 }
 
-/// Takes a graph up: what was cut off is owed again. Where the run had ended, so is what failed,
-/// what was skipped because of that, and what is to run every time; what comes after any of these
-/// stands only if it would be given the same.
-pub fn resume(plan: &Plan, run: &mut Run, halted: bool, from: Option<usize>, at: Time) {
+/// Takes a graph up: what was cut off is owed again. Where a person asked for it, or the run had
+/// ended, so is what failed, what was skipped because of that, and what is to run every time; what
+/// comes after any of these stands only if it would be given the same.
+pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: Time) {
     let Some(edges) = &plan.root.edges else { return };
     let mut again: BTreeSet<usize> = from.into_iter().collect();
     for index in 0..run.body.slots.len() {
         let step = &plan.root.steps[index];
-        if halted && is_owed_again(step, &run.body.slots[index]) {
+        if anew && is_owed_again(step, &run.body.slots[index]) {
             again.insert(index);
         } else {
             take_up(plan, run, index, at);
@@ -297,7 +297,10 @@ pub fn resume(plan: &Plan, run: &mut Run, halted: bool, from: Option<usize>, at:
         reopen(plan, run, *index, reset);
     }
     for index in behind.difference(&again) {
-        look_again(&mut run.body.slots[*index]);
+        // A task that is out goes on with what it was given.
+        if !is_out(run, *index) {
+            look_again(&mut run.body.slots[*index]);
+        }
     }
     // Nothing after the step that a person named stands, whatever it will be given.
     for index in from.map(|from| self::behind(edges, &BTreeSet::from([from]))).unwrap_or_default() {
@@ -307,6 +310,12 @@ pub fn resume(plan: &Plan, run: &mut Run, halted: bool, from: Option<usize>, at:
         let found = plan.root.find(&path.step);
         found.is_some_and(|(index, _)| run.body.slots[index].state == StepState::Settled)
     });
+    if anew {
+        for slot in &mut run.body.slots {
+            let settled = slot.state == StepState::Settled;
+            slot.before = settled && slot.status() == StepStatus::Completed;
+        }
+    }
     survey(edges, &mut run.body);
     if run.body.front.as_ref().is_some_and(|front| front.left == 0) {
         finish(run);
@@ -323,6 +332,15 @@ fn is_owed_again(step: &Step, slot: &Slot) -> bool {
             // A run that a node cancelled is asked again whether it is to be.
             _ => step.always_run || matches!(step.action, Action::Cancel { .. }),
         }
+}
+
+/// Whether an attempt of a step, or of one in its rounds, is out as a task.
+fn is_out(run: &Run, index: usize) -> bool {
+    let slot = run.slot(&run.inner_position(index));
+    slot.is_some_and(|slot| {
+        let task = slot.record.as_ref().is_some_and(|record| record.task.is_some());
+        slot.state == StepState::Running && task
+    })
 }
 
 /// An attempt that was cut off is made again; a task that is out goes on whoever drives the run.
@@ -351,7 +369,7 @@ fn take_up(plan: &Plan, run: &mut Run, index: usize, at: Time) {
 fn reopen(plan: &Plan, run: &mut Run, index: usize, reset: bool) {
     let slot = &mut run.body.slots[index];
     slot.tries = 0;
-    slot.keep = false;
+    (slot.keep, slot.before) = (false, false);
     if slot.each.is_some() && !reset && rounds::reopen(&plan.root.steps[index], slot) {
         return;
     }
@@ -361,13 +379,19 @@ fn reopen(plan: &Plan, run: &mut Run, index: usize, reset: bool) {
     slot.state = StepState::Pending;
 }
 
-/// What comes after a step that is executed again is looked at again.
+/// What comes after a step that is executed again is looked at again. So are rounds that have
+/// begun: they go on where they stand if they would be given the same, and with them a question
+/// that was answered and whose answer nobody has read.
 fn look_again(slot: &mut Slot) {
-    if slot.state == StepState::Settled {
-        slot.keep = slot.status() == StepStatus::Completed;
-        slot.state = StepState::Pending;
-        slot.tries = 0;
+    match slot.state {
+        StepState::Settled => {
+            slot.keep = slot.status() == StepStatus::Completed;
+            slot.tries = 0;
+        }
+        StepState::Running => slot.keep = slot.is_open(),
+        _ => {}
     }
+    slot.state = StepState::Pending;
 }
 
 /// All that comes after these steps.
@@ -383,9 +407,16 @@ fn behind(edges: &Edges, steps: &BTreeSet<usize>) -> BTreeSet<usize> {
 /// What a step came to before still stands.
 pub fn keep(plan: &Plan, run: &mut Run, here: &Address) {
     let Some(slot) = run.slot_mut(here) else { return };
-    if slot.state == StepState::Ready && slot.keep && here.loops.is_empty() {
-        settled(plan, run, here.step);
+    if slot.state != StepState::Ready || !slot.keep || !here.loops.is_empty() {
+        return;
     }
+    if slot.is_open() {
+        slot.state = StepState::Running;
+        slot.keep = false;
+        return;
+    }
+    settled(plan, run, here.step);
+    run.body.slots[here.step].before = true;
 }
 
 /// Notes what a step of the workflow is given.

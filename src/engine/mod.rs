@@ -43,7 +43,9 @@ use crate::workflow::Plan;
 pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
     run.updated_at = at;
     match event {
-        Event::Resumed { policy } => return sequence::resume(plan, run, policy, at),
+        Event::Resumed { policy, asked } => {
+            return sequence::resume(plan, run, policy, *asked, at);
+        }
         Event::Rewound { step } => return sequence::rewind(plan, run, step, at),
         _ => {}
     }

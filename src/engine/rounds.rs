@@ -345,5 +345,9 @@ pub fn reopen(step: &Step, slot: &mut Slot) -> bool {
     failed.state = StepState::Ready;
     failed.tries = 0;
     slot.state = StepState::Running;
+    let record = slot.record.get_or_insert_default();
+    record.status = StepStatus::Running;
+    (record.exit_code, record.error) = (None, None);
+    (record.completed_at, record.duration_ms) = (None, None);
     true
 }

@@ -172,8 +172,11 @@ pub struct Slot {
     pub tries: u32,
     pub record: Option<Box<Record>>,
     pub each: Option<Box<EachRun>>,
-    /// It completed before, and that still stands if it would be given the same again.
+    /// It completed before, or had begun, and that still stands if it would be given the same
+    /// again.
     pub keep: bool,
+    /// It completed before the run was last resumed.
+    pub before: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -480,6 +483,12 @@ pub fn each_of(step: &Step) -> &Each {
 }
 
 impl Slot {
+    /// Whether it is a loop or has rounds, and they are not over.
+    pub fn is_open(&self) -> bool {
+        let ended = self.record.as_ref().is_some_and(|record| record.completed_at.is_some());
+        self.each.is_some() && !ended
+    }
+
     /// What the world is told of this slot.
     pub fn status(&self) -> StepStatus {
         match self.state {

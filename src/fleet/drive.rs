@@ -373,7 +373,7 @@ impl Drive {
         let gate = slot.and_then(|slot| slot.record.as_ref()?.gate.clone());
         let Some(gate) = gate else { return Ok(false) };
         let name = step.to_string();
-        match gates::answer(self.store.root(), step, attempt, &gate.shown) {
+        match gates::answer(self.store.root(), step, attempt, &gate) {
             Some(answer) => {
                 // What was approved must not be asked again after a power cut.
                 self.record(reins, Event::Answered { step: name, attempt, answer })?;

@@ -194,6 +194,18 @@ impl NodeText {
         &self.pieces
     }
 
+    /// The pieces, each with where it begins in the text, in bytes.
+    pub fn placed(&self) -> impl Iterator<Item = (usize, &Piece)> {
+        self.pieces.iter().scan(0, |at, piece| {
+            let here = *at;
+            *at += match piece {
+                Piece::Text(text) => text.len(),
+                piece => piece.to_string().len(),
+            };
+            Some((here, piece))
+        })
+    }
+
     /// The variables and references.
     pub fn values(&self) -> impl Iterator<Item = &Piece> {
         self.pieces.iter().filter(|piece| !matches!(piece, Piece::Text(_)))

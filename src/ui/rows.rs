@@ -145,6 +145,9 @@ pub fn stands(step: &StepView) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(step.items.map(|items| items.words()));
     notes.extend(step.rounds.filter(|rounds| *rounds > 1).map(|rounds| format!("round {rounds}")));
+    if step.completed_before {
+        notes.push("completed before".to_owned());
+    }
     notes.extend(
         step.warning.clone().or(step.skip_cause.map(|cause| board::skipped(cause).to_owned())),
     );

@@ -110,6 +110,14 @@ impl TextReport {
         self.say(&format!("[{}/{}] {}: {what}", index + 1, steps.len(), steps[index].name));
     }
 
+    /// Tells which nodes are not executed again.
+    fn completed_before(&mut self, plan: &Plan, run: &Run) {
+        let steps = plan.root.steps.iter().zip(&run.body.slots);
+        for (step, _) in steps.filter(|(_, slot)| slot.before) {
+            self.node(plan, &step.name, "completed before");
+        }
+    }
+
     /// Tells of the loops that ended with this event: those around its step, inside out.
     fn loops_ended(&mut self, plan: &Plan, run: &Run, event: &Event) {
         let (step, is_loop) = match event {
@@ -240,6 +248,15 @@ fn is_check(plan: &Plan, address: &Address) -> bool {
         && matches!(address.step_of(plan).action, Action::Shell { .. })
 }
 
+/// What it means for a step that what it came to before stands.
+fn kept_words(plan: &Plan, run: &Run, step: &str) -> &'static str {
+    let slot = Address::parse(plan, step).and_then(|address| run.slot(&address));
+    match slot.is_some_and(|slot| slot.before) {
+        true => "completed before",
+        false => "goes on where it stood",
+    }
+}
+
 /// Whether a step has failed for good.
 fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
     let address = Address::parse(plan, step);
@@ -281,8 +298,10 @@ impl Report for TextReport {
             Event::Opened { step } if failed(plan, run, step) => self.ended(plan, run, step),
             _ if self.telling == Telling::Quiet => {}
             Event::Skipped { step, .. } => self.ended(plan, run, step),
+            Event::Resumed { asked: true, .. } => self.completed_before(plan, run),
             Event::Kept { step } => {
-                self.node(plan, step, "kept (it would be given the same)");
+                let what = kept_words(plan, run, step);
+                self.node(plan, step, &format!("{what} (it would be given the same)"));
             }
             Event::Gated { step, .. } => self.node(plan, step, "asks a person"),
             Event::Moved { step, index, error: Some(error) } => {

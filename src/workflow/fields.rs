@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use super::lint;
 use super::plan::Version;
-use super::problem::{Place, Problem, nearest};
+use super::problem::{At, Place, Problem, nearest};
 use super::shape::Table;
 use super::yaml::{Node, Value};
 use crate::template::{Template, TemplateError};
@@ -25,8 +25,8 @@ impl Findings {
         self.add(Problem::error(message).at(place));
     }
 
-    pub fn warn(&self, place: Place, message: impl Into<String>) {
-        self.add(Problem::warning(message).at(place));
+    pub fn warn(&self, at: impl Into<At>, message: impl Into<String>) {
+        self.add(Problem::warning(message).at(at));
     }
 
     pub fn any_error(&self) -> bool {

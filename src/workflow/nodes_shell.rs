@@ -82,10 +82,11 @@ struct Frame {
 /// Stands for a variable or reference in what is scanned.
 const MARK: u8 = 0;
 
-/// The references of a script that are no words of their own.
-pub fn misplaced(script: &NodeText) -> Vec<(&NodeRef, Spot)> {
-    let refs = script.values().zip(spots(script)).filter_map(|(piece, spot)| match piece {
-        Piece::Ref(reference) => Some((reference, spot?)),
+/// The references of a script that are no words of their own, each with where it begins.
+pub fn misplaced(script: &NodeText) -> Vec<(usize, &NodeRef, Spot)> {
+    let values = script.placed().filter(|(_, piece)| !matches!(piece, Piece::Text(_)));
+    let refs = values.zip(spots(script)).filter_map(|((at, piece), spot)| match piece {
+        Piece::Ref(reference) => Some((at, reference, spot?)),
         _ => None,
     });
     refs.collect()
@@ -545,7 +546,7 @@ mod tests {
     fn misplaced_in(script: &str) -> String {
         let text = NodeText::parse(script);
         let found = misplaced(&text).into_iter();
-        let found = found.map(|(reference, spot)| {
+        let found = found.map(|(_, reference, spot)| {
             let spot = match spot {
                 Spot::Double => 'D',
                 Spot::Single => 'S',

@@ -34,7 +34,7 @@ pub use self::session::SESSIONS;
 use self::session::{Busy, Session};
 pub use self::wait::wait;
 use super::parking::Pass;
-use super::prepare::{Unusable, mask_json, mask_map, missing_secrets};
+use super::prepare::{Unusable, mask_json, mask_map, mask_written, missing_secrets};
 use super::site::Site;
 use super::tree;
 use super::work::{Input, Work};
@@ -680,7 +680,7 @@ impl Outcome<'_> {
         self.record.warning = read.warning;
         self.record.json = read.json.map(|value| mask_json(self.site, value));
         let text = match &self.record.json {
-            Some(value) => Some(value.to_string()),
+            Some(_) => read.text.map(|json| mask_written(self.site, &json)),
             None => read.text,
         };
         if let Some(said) = read.said {

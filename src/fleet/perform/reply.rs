@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::json::faults;
 use crate::exec::WholeText;
 use crate::fleet::work::{AnswerRules, ContractRule};
+use crate::prompt::answer::Object;
 use crate::prompt::contract::{self, Contract};
 use crate::prompt::limits::FaultClass;
 use crate::prompt::{answer, limits, signal};
@@ -58,7 +59,8 @@ pub struct Reply {
     pub until_met: Option<bool>,
     /// The answer as the value that it is.
     pub json: Option<Value>,
-    /// The answer as others are to see it, where that is not as it came.
+    /// The answer as others are to see it, where that is not as it came; of a value, how it was
+    /// written.
     pub text: Option<String>,
     /// What it says of itself; the answer stays as it came.
     pub said: Option<Value>,
@@ -86,8 +88,8 @@ pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, 
         read.until_met = Some(is_met(until, &text));
     }
     if let Some(format) = &rules.format {
-        let value = match (is_all, answer::extract_object(&text)) {
-            (true, Ok(value)) => value,
+        let Object { value, text } = match (is_all, answer::extract_object(&text)) {
+            (true, Ok(object)) => object,
             (true, Err(why)) => return Ok(Err(Wrong::form(vec![why]))),
             (false, _) => {
                 return Ok(Err(Wrong::form(vec!["the answer is larger than 8 MiB".into()])));
@@ -104,7 +106,7 @@ pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, 
                 read.warning = Some(format!("`output_format` is no JSON Schema: {error}"));
             }
         }
-        read.json = Some(value);
+        (read.json, read.text) = (Some(value), Some(text.to_owned()));
     } else if let Some(until) = rules.until.as_ref().filter(|_| is_all) {
         let cleaned = signal::cleaned(&text, &until.signal);
         read.text = (cleaned != text).then_some(cleaned);

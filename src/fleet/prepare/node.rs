@@ -11,8 +11,8 @@ use crate::digest::{Parts, sha256};
 use crate::disk;
 use crate::engine::{GateRecord, Record, StepStatus};
 use crate::fleet::ask::{self, Question};
-use crate::fleet::parts;
 use crate::fleet::work::{AnswerRules, Input, ScriptWork, Source, Work};
+use crate::fleet::{gates, parts};
 use crate::prompt::answer;
 use crate::template::nodes::{NodeText, Var};
 use crate::time::{Clock, SystemClock};
@@ -38,8 +38,7 @@ impl Preparing<'_> {
     ) -> Result<Option<Prepared>, Refusal> {
         let mut values = self.values(Into::Message);
         let mut look = |reference: &_| match values.find(reference) {
-            Ok(Found::Text(text)) => Ok(Value::String(text)),
-            Ok(Found::Value(value)) => Ok(value),
+            Ok(Found { text, .. }) => Ok(Value::String(text)),
             Err(refusal) => Err(refusal.message),
         };
         let held = condition.holds(&mut look);
@@ -343,22 +342,11 @@ impl Preparing<'_> {
             self.scope.loops.last().and_then(|(node, _)| self.scope.run.body.slots.get(*node));
         let record = around.and_then(|slot| slot.record.as_deref());
         shown.add(record.and_then(|record| record.inputs.as_deref()).unwrap_or_default());
-        // In a loop, what the agent said last is what the person answers to.
-        for round in self
-            .scope
-            .run
-            .body
-            .slots
-            .get(self.here.loops[0].0)
-            .and_then(|slot| slot.each.as_ref())
-            .into_iter()
-            .flat_map(|each| each.iterations.last())
-        {
-            for slot in &round.body.slots {
-                let output = slot.record.as_ref().and_then(|record| record.output.as_deref());
-                shown.add(output.unwrap_or_default());
-            }
-        }
+        // What an agent said last is what the person answers to.
+        let said = gates::said_before(self.plan, self.scope.run, &self.here);
+        shown.add(said.and_then(|said| said.output.as_deref()).unwrap_or_default());
+        let whole = said.and_then(|said| said.whole.as_ref());
+        shown.add(whole.map_or("", |whole| &whole.sha256));
         let expires_at =
             self.step.timeout.map(|limit| SystemClock.now().plus_ms(limit.as_millis() as u64));
         let gate = GateRecord { message, shown: shown.hex(), expires_at, answer: None };

@@ -5,12 +5,11 @@ use serde_json::Value;
 use super::Refusal;
 use super::results::whole;
 use super::shell::Expansions;
-use crate::engine::run::Slot;
 use crate::engine::{Record, Run, StepStatus};
 use crate::fleet::site::Site;
-use crate::prompt::answer;
-use crate::template::display;
+use crate::prompt::answer::{self, Object};
 use crate::template::nodes::{Fill, NodeRef, Var};
+use crate::template::written;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Gate, Step};
 
@@ -47,9 +46,16 @@ pub struct Values<'a> {
 }
 
 /// What a reference stands for.
-pub enum Found {
-    Text(String),
-    Value(Value),
+pub struct Found {
+    pub text: String,
+    /// It is a number, or true or false.
+    pub bare: bool,
+}
+
+impl Found {
+    fn text(text: String) -> Found {
+        Found { text, bare: false }
+    }
 }
 
 impl<'a> Values<'a> {
@@ -129,15 +135,15 @@ impl<'a> Values<'a> {
             (StepStatus::Completed, Some(record)) => record,
             (StepStatus::Skipped, _) => {
                 if field.is_none() {
-                    return Ok(Found::Text(String::new()));
+                    return Ok(Found::text(String::new()));
                 }
                 return self.nothing(&about, "the node was skipped");
             }
             (StepStatus::Failed, _) => return self.nothing(&about, "the node failed"),
             _ => return self.nothing(&about, "the node has not completed"),
         };
-        let Some(field) = field else { return self.whole(record).map(Found::Text) };
-        self.field(step, slot, record, field).map(Found::Value)
+        let Some(field) = field else { return self.whole(record).map(Found::text) };
+        self.field(step, record, field)
     }
 
     /// The whole output of a node that has none is empty; a field of it cannot be had.
@@ -146,34 +152,37 @@ impl<'a> Values<'a> {
             return Err(Refusal::new(format!("`{about}` cannot be read: {why}")));
         }
         self.warnings.push(format!("`{about}` is empty: {why}"));
-        Ok(Found::Text(String::new()))
+        Ok(Found::text(String::new()))
     }
 
-    fn field(
-        &self,
-        step: &Step,
-        _slot: &Slot,
-        record: &Record,
-        field: &str,
-    ) -> Result<Value, Refusal> {
+    /// A field of what a node has given, as it was written: its digits above all.
+    fn field(&self, step: &Step, record: &Record, field: &str) -> Result<Found, Refusal> {
         let name = &step.name;
         let refuse = |why: String| Err(Refusal::new(format!("`${name}.output.{field}` {why}")));
-        let parsed = match &record.json {
-            Some(value) => value.clone(),
-            None => match answer::extract_object(&self.whole(record)?) {
-                Ok(value) => value,
-                Err(why) => return refuse(format!("cannot be read: {why}")),
-            },
+        let format = format_of(step);
+        let whole = match &record.json {
+            // What an answer says of itself is not how it was written.
+            Some(said) if format.is_none() => said.to_string(),
+            _ => self.whole(record)?,
         };
-        let declared = format_of(step).and_then(|format| format.get("properties")?.as_object());
-        match (parsed.get(field), declared) {
+        let Object { value, text } = match answer::extract_object(&whole) {
+            Ok(object) => object,
+            Err(why) => return refuse(format!("cannot be read: {why}")),
+        };
+        let declared = format.and_then(|format| format.get("properties")?.as_object());
+        match (value.get(field), declared) {
             (_, Some(declared)) if !declared.contains_key(field) => {
                 let known: Vec<_> = declared.keys().map(|key| format!("`{key}`")).collect();
                 let known = known.join(", ");
                 refuse(format!("is no field that `output_format` of `{name}` declares: {known}"))
             }
-            (Some(Value::Null) | None, Some(_)) => Ok(Value::String(String::new())),
-            (Some(value), _) => Ok(value.clone()),
+            (Some(Value::Null) | None, Some(_)) => Ok(Found::text(String::new())),
+            (Some(Value::String(said)), _) => Ok(Found::text(said.clone())),
+            (Some(value), _) => {
+                let json = written::field(text, field).unwrap_or_default();
+                let bare = matches!(value, Value::Number(_) | Value::Bool(_));
+                Ok(Found { text: written::compact(json, |text| text, str::to_owned), bare })
+            }
             (None, None) => refuse(format!("is not in what `{name}` has given")),
         }
     }
@@ -208,14 +217,7 @@ impl Fill for Values<'_> {
     }
 
     fn reference(&mut self, reference: &NodeRef) -> Result<String, Refusal> {
-        let (text, bare) = match self.find(reference)? {
-            Found::Text(text) => (text, false),
-            Found::Value(Value::String(text)) => (text, false),
-            Found::Value(value) => {
-                let bare = matches!(value, Value::Number(_) | Value::Bool(_));
-                (display(&value).into_owned(), bare)
-            }
-        };
+        let Found { text, bare } = self.find(reference)?;
         Ok(match self.into {
             Into::Shell => self.expansions.put(&format!("`{reference}`"), &text, bare),
             _ => text,

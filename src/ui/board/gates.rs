@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{Board, runs_in};
-use crate::engine::run::{Address, StepState};
+use crate::engine::run::StepState;
 use crate::engine::{GateRecord, Run, RunStatus};
 use crate::fleet::open::OpenError;
 use crate::fleet::{gates, open};
@@ -57,7 +57,7 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
         };
         let step = here.path(plan);
         let answer_file = gates::path(Path::new(&run.origin.run_root), &step, slot.attempts);
-        let answered = workspace.join(&answer_file).exists();
+        let answered = gates::is_answered(&workspace.join(&answer_file), *expires_at);
         let merges = matches!(here.step_of(plan).action, Action::Merge { .. });
         let diff = || {
             let root = workspace.join(&run.origin.run_root);
@@ -68,7 +68,7 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
             node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
             attempt: slot.attempts,
             message: message.clone(),
-            said: said_before(plan, run, &here),
+            said: gates::said_before(plan, run, &here).and_then(|said| said.output.clone()),
             diff: merges.then(diff).flatten(),
             shown: shown.clone(),
             since: record.started_at,
@@ -80,14 +80,6 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
         });
     }
     found
-}
-
-/// What the agent said in the round that a person is asked in.
-fn said_before(plan: &Plan, run: &Run, here: &Address) -> Option<String> {
-    let steps = &here.block(plan).steps;
-    let asked = steps[..here.step].iter().rposition(|s| matches!(s.action, Action::Prompt(_)))?;
-    let slot = run.slot(&Address { step: asked, ..here.clone() })?;
-    slot.record.as_ref()?.output.clone()
 }
 
 /// Everything that the run in a directory asks people.

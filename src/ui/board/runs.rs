@@ -262,6 +262,9 @@ pub struct StepView {
     /// What a person is asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asks: Option<String>,
+    /// It completed before the run was last resumed, and was not executed again.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub completed_before: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skip_cause: Option<SkipCause>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -634,6 +637,7 @@ impl Walk<'_> {
             items: slot.each.as_deref().filter(|_| !rounds).map(items),
             rounds: slot.each.as_deref().filter(|_| rounds).map(|each| each.iterations.len()),
             asks,
+            completed_before: slot.before,
             skip_cause: record.skip_cause.filter(|_| slot.status() == StepStatus::Skipped),
             warning: record.warning.as_deref().map(one_line),
             parked,

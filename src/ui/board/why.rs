@@ -436,6 +436,7 @@ mod tests {
             items: None,
             rounds: None,
             asks: None,
+            completed_before: false,
             skip_cause: None,
             warning: None,
             parked: None,

@@ -711,10 +711,12 @@ pub fn drive_to_end(
 ) -> Result<Driven, Failure> {
     let Owned { plan, mut run, mut store, lock, checkout } = owned;
     let began = SystemClock.now();
+    let notifier = notifier(around);
+    let mut report = Notifying::new(report, &notifier);
     if let Some(event) = event {
         store.record(began, &event).map_err(|error| disk_failure(&error, &run.id))?;
         crate::engine::apply(&plan, &mut run, began, &event);
-        tracing::info!("run {} resumed", run.id);
+        report.happened(&plan, &run, &event);
     }
     let site = Site {
         workspace: open_workspace(around)?,
@@ -738,8 +740,6 @@ pub fn drive_to_end(
         sandboxes: crate::fleet::sandboxes::Sandboxes::of(&around.config, None),
     };
     let root = store.root().to_owned();
-    let notifier = notifier(around);
-    let mut report = Notifying::new(report, &notifier);
     let (id, plan) = (run.id.clone(), Arc::new(plan));
     let backups = options.backup_state || around.debug;
     let drive = Drive::new(Arc::new(site), plan.clone(), run, store, backups);

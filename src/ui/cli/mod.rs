@@ -91,7 +91,7 @@ enum Verb {
     Init(Late<init::InitArgs>),
     /// Run a workflow from the beginning
     Run(Late<run::RunArgs>),
-    /// Go on with a run that failed or was stopped
+    /// Go on with a run that failed, waits for a person or was stopped
     Resume(Late<resume::ResumeArgs>),
     /// Run one step of a workflow alone
     RunStep(Late<run_step::RunStepArgs>),
@@ -125,7 +125,7 @@ enum Verb {
     Reject(Late<decide::RejectArgs>),
     /// End a run or a task now, with everything it started
     Cancel(Late<cancel::CancelArgs>),
-    /// Let a run go on that failed or was stopped, also from a step
+    /// Let a run that is over or stopped go on, also from a step
     Retry(Late<retry::RetryArgs>),
     /// Look into inboxes, put tasks back or take them out, pause agents
     #[command(subcommand)]

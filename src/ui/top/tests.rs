@@ -83,6 +83,7 @@ fn step(path: &str, depth: usize, state: StepShown) -> StepView {
         usage: None,
         rounds: None,
         asks: None,
+        completed_before: false,
         skip_cause: None,
         warning: None,
         needs: Vec::new(),
