@@ -24,7 +24,7 @@ use crate::fleet::notice::{Notifier, Notifying};
 use crate::fleet::post::{self, RunTask};
 use crate::fleet::site::Environment;
 use crate::fleet::{Finish, Report, site};
-use crate::ids::{RunId, StepPath};
+use crate::ids::{RunId, StepPath, shown};
 use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{Life, PlaceView, StepView, TaskView, one_line};
@@ -225,6 +225,7 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
     let mut left = false;
     for StepView { step, task, .. } in &detail.steps {
         let Some(TaskView { task, agent, place, .. }) = task else { continue };
+        let step = shown(step);
         match place {
             PlaceView::Claimed { worker, host, life, .. } if *life != Life::Dead => {
                 let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
