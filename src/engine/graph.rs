@@ -139,14 +139,13 @@ pub fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<SkipCause> 
 pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effect> {
     let Some(edges) = &plan.root.edges else { return Vec::new() };
     let mut effects = Vec::new();
-    let mut wake: Option<Time> = None;
+    // Each of them: clocks may be set, and how long a rest is can be told only when it begins.
+    let mut rests = BTreeSet::new();
     for index in &front.open {
         let here = run.inner_position(*index);
         let Some(slot) = run.slot(&here) else { continue };
         match slot.state {
-            StepState::Resting { until } => {
-                wake = Some(wake.map_or(until, |earlier| earlier.min(until)));
-            }
+            StepState::Resting { until } => _ = rests.insert(until),
             StepState::Ready if room == 0 => {}
             _ => {
                 let owed = super::owed_by(plan, &here, slot);
@@ -170,7 +169,7 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
             effects.extend(super::owed_by(plan, &here, slot));
         }
     }
-    effects.extend(wake.map(|at| Effect::Wake { at }));
+    effects.extend(rests.into_iter().map(|at| Effect::Wake { at }));
     effects
 }
 
