@@ -1,7 +1,7 @@
 //! What must never happen, looked at from outside: the volume tells of every move, the executor of
 //! every execution, the coordinators of everything they record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -126,6 +126,42 @@ impl Judge {
         self.known().acknowledged.get(what).copied()
     }
 
+    /// What people were told of a kind of thing, by what it is about.
+    pub fn acknowledged_of(&self, kind: &str) -> Vec<String> {
+        let known = self.known();
+        known
+            .acknowledged
+            .keys()
+            .filter_map(|what| Some(what.strip_prefix(kind)?.to_owned()))
+            .collect()
+    }
+
+    /// A file is gone by its name, or has another one: neither may happen to what people were told
+    /// of as long as it is not done.
+    pub fn given_up(&self, path: &Path) {
+        self.trace(|| format!("{}: {} is gone", here().process, self.short(path)));
+        let unheard = self.unheard(path);
+        unheard.into_iter().for_each(|what| self.violation(format!("{what} is thrown away")));
+    }
+
+    /// What people were told of that a file is, if it is still to be done.
+    fn unheard(&self, path: &Path) -> Option<String> {
+        let inside = path.strip_prefix(&self.root).ok()?;
+        let parts: Vec<&str> = inside.iter().filter_map(|part| part.to_str()).collect();
+        let (what, run) = match parts[..] {
+            [".orchestrate", "cancel", run] => (format!("cancel {run}"), run),
+            [".orchestrate", "runs", run, "control", file] => {
+                (format!("approve {run} {}", file.strip_suffix(".answer")?), run)
+            }
+            _ => return None,
+        };
+        (self.acknowledged(&what).is_some() && !self.has_ended(run)).then_some(what)
+    }
+
+    fn has_ended(&self, run: &str) -> bool {
+        self.known().tasks.values().any(|task| task.ended.is_some() && is_run(task, run))
+    }
+
     pub fn ticket(&self, id: &str) -> Option<String> {
         self.known().tasks.get(id)?.ticket.clone()
     }
@@ -171,12 +207,8 @@ impl Judge {
     /// When the task of a run ended, which is the first of its batch.
     pub fn ended_at(&self, run: &str) -> Option<Us> {
         let known = self.known();
-        let of_run = |task: &&Task| {
-            let document = seal::unseal(&task.payload).unwrap_or_default();
-            document.get("kind").is_some_and(|kind| kind == "run")
-                && document.get("run_id").is_some_and(|id| id == run)
-        };
-        known.tasks.values().filter(of_run).filter_map(|task| task.ended_at).max()
+        let of_run = known.tasks.values().filter(|task| is_run(task, run));
+        of_run.filter_map(|task| task.ended_at).max()
     }
 
     /// A file was moved.
@@ -276,10 +308,9 @@ impl Judge {
 
     /// The power failed: what came after what is there now did not happen.
     pub fn after_power_cut(&self, files: &[(PathBuf, Vec<u8>)]) {
-        let mut known = self.known();
-        let known = &mut *known;
-        let paths: std::collections::BTreeSet<&PathBuf> =
-            files.iter().map(|(path, _)| path).collect();
+        let paths: BTreeSet<&PathBuf> = files.iter().map(|(path, _)| path).collect();
+        let mut guard = self.known();
+        let known = &mut *guard;
         for task in known.tasks.values_mut() {
             let last = task.trail.iter().rposition(|path| paths.contains(path));
             task.trail.truncate(last.map_or(0, |last| last + 1));
@@ -291,6 +322,19 @@ impl Judge {
             if let Some(Spot::Claimed(name)) = end {
                 known.taken.remove(&name.stem());
             }
+        }
+        drop(guard);
+        let runs = self.root.join(".orchestrate");
+        let marker = |run: String| runs.join("cancel").join(run);
+        let answer = |what: String| {
+            let (run, step) = what.split_once(' ').unwrap_or_default();
+            runs.join("runs").join(run).join("control").join(format!("{step}.answer"))
+        };
+        let lost = self.acknowledged_of("cancel ").into_iter().map(marker);
+        let lost = lost.chain(self.acknowledged_of("approve ").into_iter().map(answer));
+        for path in lost.filter(|path| !paths.contains(path)).collect::<Vec<_>>() {
+            let unheard = self.unheard(&path);
+            unheard.into_iter().for_each(|what| self.violation(format!("{what} is lost")));
         }
     }
 
@@ -465,6 +509,13 @@ impl Judge {
     pub fn has_open(&self) -> bool {
         self.known().tasks.values().any(|task| !task.trail.is_empty() && task.ended.is_none())
     }
+}
+
+/// Whether a task stands for a run.
+fn is_run(task: &Task, run: &str) -> bool {
+    let document = seal::unseal(&task.payload).unwrap_or_default();
+    document.get("kind").is_some_and(|kind| kind == "run")
+        && document.get("run_id").is_some_and(|id| id == run)
 }
 
 fn is_of(status: &Map<String, Value>, name: &ClaimName) -> bool {

@@ -407,6 +407,7 @@ impl Volume {
         image.pending.push(Change::Move(source, target, inode));
         self.settle(image);
         self.judge.moved(from, to, &image.inodes[inode].written, now);
+        self.judge.given_up(from);
         Ok(())
     }
 
@@ -648,6 +649,7 @@ impl Disk for Volume {
             image.forget(path, host);
             image.pending.push(Change::Take((dir, name), inode));
             self.settle(image);
+            self.judge.given_up(path);
             Ok(())
         })
     }

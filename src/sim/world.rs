@@ -48,6 +48,8 @@ pub struct Fate {
     pub cuts: bool,
     pub full: bool,
     pub slow: bool,
+    /// Clocks of the day are set, forward and back.
+    pub set_clocks: bool,
 }
 
 impl Fate {
@@ -57,12 +59,14 @@ impl Fate {
         let mut some = |of: usize| !calm && random.below(of) == 0;
         let (kills, pauses, errors) = (some(2), some(2), some(2));
         let (cuts, full, slow) = (some(3), some(5), some(4));
+        let set_clocks = some(4);
         let durable = cuts || random.coin();
-        Fate { shared, durable, kills, pauses, errors, cuts, full, slow }
+        Fate { shared, durable, kills, pauses, errors, cuts, full, slow, set_clocks }
     }
 
     fn is_calm(&self) -> bool {
-        !(self.kills || self.pauses || self.errors || self.cuts || self.full || self.slow)
+        let calls = self.errors || self.full || self.slow;
+        !(calls || self.kills || self.pauses || self.cuts || self.set_clocks)
     }
 }
 
@@ -110,6 +114,8 @@ struct World {
     random: Random,
     fate: Fate,
     runs: Vec<Submitted>,
+    /// When faults stopped.
+    calm_since: Us,
     outcome: Outcome,
 }
 
@@ -124,7 +130,7 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
     steer(&mut fate, planted);
     let hosts = if fate.shared { 3 } else { 1 };
     let machine = |random: &mut Random| Machine {
-        wall_off_ms: random.below(7_200_000) as i64 - 3_600_000,
+        wall_off_ms: off_ms(random),
         up_ms: random.below(1_000_000) as u64,
         boots: 1,
     };
@@ -137,10 +143,20 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
     config.queue.beat = Duration::from_micros(BEAT);
     config.queue.lease = Duration::from_micros(LEASE);
     let outcome = Outcome::default();
-    let (seats, runs) = (Vec::new(), Vec::new());
-    let root = root.to_owned();
-    let mut world =
-        World { sched, volume, judge, root, config, planted, seats, random, fate, runs, outcome };
+    let mut world = World {
+        sched,
+        volume,
+        judge,
+        root: root.to_owned(),
+        config,
+        planted,
+        seats: Vec::new(),
+        random,
+        fate,
+        runs: Vec::new(),
+        calm_since: 0,
+        outcome,
+    };
     world.judge.trace(|| format!("{fate:?}"));
     sched::enter(
         Arc::new(Here { sched: world.sched.clone(), process: 0, actor: 0 }),
@@ -163,6 +179,11 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
     outcome
 }
 
+/// How far a machine's clock is off: an hour at most.
+fn off_ms(random: &mut Random) -> i64 {
+    random.below(7_200_000) as i64 - 3_600_000
+}
+
 /// A planted fault shows only in the weather that it is about.
 fn steer(fate: &mut Fate, planted: Fault) {
     match planted {
@@ -173,6 +194,7 @@ fn steer(fate: &mut Fate, planted: Fault) {
         Fault::CancelUnheard => {
             (fate.kills, fate.pauses, fate.errors) = (false, false, false);
             (fate.cuts, fate.full, fate.slow) = (false, false, false);
+            fate.set_clocks = false;
         }
         Fault::CompleteBeforeStatus | Fault::AcknowledgedEarly => fate.kills = true,
         Fault::HastyReaper => fate.shared = true,
@@ -324,6 +346,11 @@ impl World {
             if self.fate.cuts && self.random.below(8) == 0 {
                 self.cut_power();
             }
+            if self.fate.set_clocks && self.random.below(6) == 0 {
+                let (host, off) = (self.any_host(), off_ms(&mut self.random));
+                self.judge.trace(|| format!("the clock of machine {host} is set, {off} ms off"));
+                self.sched.state().machines[host].wall_off_ms = off;
+            }
             self.be_a_person();
             if self.sched.now() > 8 * SECOND && self.all_over() {
                 return;
@@ -447,7 +474,8 @@ impl World {
                 process.paused_until = process.paused_until.min(now);
             }
         }
-        let until = self.sched.now() + LIVENESS;
+        self.calm_since = self.sched.now();
+        let until = self.calm_since + LIVENESS;
         while self.sched.now() < until {
             self.wait(BEAT / 2);
             for seat in &mut self.seats {
@@ -515,20 +543,20 @@ impl World {
             let error = looked.error.clone().unwrap_or_default();
             self.judge.violation(format!("run {id} is {is:?}, not {must:?}: {error}"));
         }
-        let asked = self.judge.acknowledged(&format!("cancel {id}"));
-        let ended = self.judge.ended_at(id.as_str()).unwrap_or(0);
-        let heard = asked.is_some_and(|at| at + 4 * BEAT < ended);
-        if looked.status != RunStatus::Cancelled && self.fate.is_calm() && heard {
-            self.judge.violation(format!("run {id} was to be cancelled, and ended otherwise"));
-        }
-        let over = looked.updated_at.0;
-        let asked_ms = asked.map(|at| at / 1000);
-        if looked.status != RunStatus::Cancelled
-            && asked_ms.is_some_and(|at| at + 4 * LEASE / 1000 < SAFETY / 1000)
-            && over > 0
-            && self.executed_after(id, asked)
-        {
-            self.judge.violation(format!("run {id} was to be cancelled, and went on"));
+        if let Some(asked) = self.judge.acknowledged(&format!("cancel {id}")) {
+            // Whoever drives it hears of it with its next beat. Where anything may have failed, a
+            // dead owner has to be found out first, once faults have stopped.
+            let heard = match self.fate.is_calm() {
+                true => asked + 4 * BEAT,
+                false => asked.max(self.calm_since) + 3 * LEASE,
+            };
+            let ended = self.judge.ended_at(id.as_str()).unwrap_or(0);
+            if looked.status != RunStatus::Cancelled && ended > heard {
+                self.judge.violation(format!("run {id} was to be cancelled, and ended otherwise"));
+            }
+            if self.judge.began_after(id.as_str(), heard) {
+                self.judge.violation(format!("run {id} was to be cancelled, and went on"));
+            }
         }
         let history = match History::read(&*self.volume, &root) {
             Ok(history) => history,
@@ -539,11 +567,6 @@ impl World {
         let settled = slots.filter(|(_, slot)| slot.state == StepState::Settled);
         let settled = settled.map(|(here, _)| here.path(&plan).to_string()).collect();
         self.judge_history(run, &history, &settled, cancelled);
-    }
-
-    /// Whether anything was begun long after somebody asked for a run to be cancelled.
-    fn executed_after(&self, run: &RunId, asked: Option<Us>) -> bool {
-        self.judge.began_after(run.as_str(), asked.unwrap_or(0) + 4 * LEASE)
     }
 
     fn judge_history(
@@ -577,7 +600,7 @@ impl World {
         for step in executed.keys().filter(|step| !run.story.executed.contains(*step)) {
             self.judge.violation(format!("run {id}: {step} must not be executed"));
         }
-        if cancelled {
+        if cancelled || run.story.vetoed {
             return;
         }
         for step in &run.story.executed {
@@ -719,9 +742,11 @@ fn answer_gates(judge: &Judge, root: &Path, id: &RunId) {
         let gate = slot.record.as_ref().and_then(|record| record.gate.clone());
         if let (StepState::Waiting, Some(gate)) = (&slot.state, gate) {
             let step = here.path(&plan);
-            let answer = AnswerFile::new(true, String::new(), None, gate.shown.clone());
-            if gates::give(&run_root, &step, slot.attempts, &answer).is_ok_and(|first| first) {
-                judge.acknowledge(format!("approve {id} {step}"));
+            let approve = !step.to_string().starts_with("veto");
+            let answer = AnswerFile::new(approve, String::new(), None, gate.shown.clone());
+            let attempt = slot.attempts;
+            if gates::give(&run_root, &step, attempt, &answer).is_ok_and(|first| first) {
+                judge.acknowledge(format!("approve {id} {step}.{attempt}"));
             }
         }
     }
