@@ -88,6 +88,7 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let request = args.request.of(&around, &loaded.plan, &loaded.parts)?;
     let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
     let agents = coordinator::agents_of(&around, &new.plan);
+    fleet::open_agents(&queue, &agents)?;
     let owned = put_out(&around, &queue, new)?;
     let id = &owned.run.id;
     let takes_runs = |member: &Registration| member.agent == COORDINATOR && member.run.is_none();
