@@ -35,6 +35,8 @@ struct Task {
     trail: Vec<PathBuf>,
     payload: Vec<u8>,
     ended: Option<ClaimName>,
+    /// Who made it so.
+    ended_by: String,
     ended_at: Option<Us>,
     ticket: Option<String>,
 }
@@ -58,6 +60,8 @@ struct Known {
     beats: BTreeMap<String, (Us, Us)>,
     workers: BTreeMap<String, usize>,
     held_back: BTreeMap<PathBuf, Vec<u8>>,
+    /// From when to when the volume answered nobody.
+    outages: Vec<(Us, Us)>,
     violations: Vec<String>,
     /// What people were told.
     pub acknowledged: BTreeMap<String, Us>,
@@ -106,6 +110,15 @@ impl Judge {
     pub fn joined(&self, worker: &str, process: usize) {
         self.known().workers.insert(worker.to_owned(), process);
         self.trace(|| format!("process {process} is {worker}"));
+    }
+
+    pub fn now(&self) -> Us {
+        self.sched.now()
+    }
+
+    pub fn is_dead(&self, worker: &str) -> bool {
+        let process = self.known().workers.get(worker).copied();
+        process.is_some_and(|process| !self.sched.state().processes[process].alive)
     }
 
     pub fn beaten(&self, path: &Path, now: Us) {
@@ -199,6 +212,39 @@ impl Judge {
         }
     }
 
+    /// The claim that a name is of.
+    pub fn claim_of(&self, path: &Path) -> Option<ClaimName> {
+        match self.spot(path) {
+            Spot::Claimed(claim) => Some(claim),
+            _ => None,
+        }
+    }
+
+    /// Whether a move may happen after its call has failed: one that decides who has a task.
+    pub fn may_be_late(&self, from: &Path, to: &Path) -> bool {
+        matches!(
+            (self.spot(from), self.spot(to)),
+            (Spot::Inbox(_), Spot::Claimed(_)) | (Spot::Claimed(_), Spot::Ended(..))
+        )
+    }
+
+    /// The volume answers nobody until then.
+    pub fn goes_away(&self, until: Us) {
+        let now = self.sched.now();
+        self.trace(|| format!("the volume is away for {:.1} s", (until - now) as f64 / 1e6));
+        self.known().outages.push((now, until));
+    }
+
+    /// Whether a holder is dead for long, and whoever looks after it was awake since: no cache and
+    /// no pause hides what it left.
+    fn died_long_ago(&self, holder: Option<&usize>, mover: usize, now: Us) -> bool {
+        let state = self.sched.state();
+        let Some(holder) = holder.map(|holder| &state.processes[*holder]) else { return false };
+        let long_ago = 2 * STALE + BEAT;
+        let awake = state.processes[mover].paused_until + long_ago < now;
+        !holder.alive && holder.ended + long_ago < now && awake
+    }
+
     /// Whether a name is one of a task that has ended.
     pub fn is_end(&self, path: &Path) -> bool {
         matches!(self.spot(path), Spot::Ended(..))
@@ -211,8 +257,9 @@ impl Judge {
         of_run.filter_map(|task| task.ended_at).max()
     }
 
-    /// A file was moved.
-    pub fn moved(&self, from: &Path, to: &Path, bytes: &[u8], now: Us) {
+    /// A file was moved, by the process whose call it was; `left` where a status with its ticket
+    /// lay where it will end.
+    pub fn moved(&self, from: &Path, to: &Path, bytes: &[u8], now: Us, mover: usize, left: bool) {
         let (source, target) = (self.spot(from), self.spot(to));
         let id = match &target {
             Spot::Inbox(name) => name.id.to_string(),
@@ -220,10 +267,7 @@ impl Judge {
             Spot::Odd(name) => return self.violation(format!("I0: `{name}` is no canonical name")),
             _ => return,
         };
-        self.trace(|| {
-            let process = here().process;
-            format!("{process}: {} -> {}", self.short(from), self.short(to))
-        });
+        self.trace(|| format!("{mover}: {} -> {}", self.short(from), self.short(to)));
         self.sched.mix(id.bytes().fold(0, |sum: u64, byte| sum.rotate_left(5) ^ u64::from(byte)));
         let mut wrong = Vec::new();
         let mut known = self.known();
@@ -237,7 +281,6 @@ impl Judge {
             let document = seal::unseal(bytes);
             task.ticket = document.and_then(|d| Some(d.get("ticket")?.as_str()?.to_owned()));
         }
-        let mover = here().process;
         let claims = |task: &Task, attempt: u32| {
             let spots = task.trail.iter().map(|path| self.spot(path));
             let of = |spot: &Spot| matches!(spot, Spot::Claimed(n) if n.task.attempt == attempt);
@@ -261,8 +304,12 @@ impl Judge {
                 if next.attempt != claim.task.attempt + 1 {
                     wrong.push(format!("I2: {id} went back as attempt {}", next.attempt));
                 }
+                if left && self.died_long_ago(known.workers.get(&claim.worker), mover, now) {
+                    wrong.push(format!("{} went back, and its holder had done it", claim.stem()));
+                }
                 wrong.extend(early(
                     known_of(&known.workers, &known.beats, &self.sched),
+                    &known.outages,
                     claim,
                     mover,
                     now,
@@ -281,10 +328,11 @@ impl Judge {
                 if task.ended.is_some() {
                     wrong.push(format!("I4: {id} ended twice"));
                 }
-                task.ended = Some(name.clone());
+                (task.ended, task.ended_by) = (Some(name.clone()), by.clone());
                 task.ended_at = Some(now);
                 wrong.extend(early(
                     known_of(&known.workers, &known.beats, &self.sched),
+                    &known.outages,
                     claim,
                     mover,
                     now,
@@ -364,11 +412,18 @@ impl Judge {
             if !held && !known.taken.contains_key(&claim.stem()) {
                 wrong.push(format!("I3: {} is executed by one who does not hold it", claim.stem()));
             }
-            let taken = known.taken.get(&claim.stem()).copied();
-            let grace = LEASE / 2 + 3 * BEAT;
-            if taken.is_some_and(|at| at + grace < now && paused_until < at) {
-                wrong.push(format!("I16: {} is begun long after it was lost", claim.stem()));
-            }
+        }
+        // What a coordinator executes itself belongs to its claim of the run.
+        let by = claim.clone().or_else(|| {
+            let task = known.tasks.values().find(|task| is_run(task, run))?;
+            let is_mine = |name: &ClaimName| known.workers.get(&name.worker) == Some(&here.process);
+            task.trail.iter().rev().filter_map(|path| self.claim_of(path)).find(is_mine)
+        });
+        if let Some(by) = by
+            && let Some(taken) = known.taken.get(&by.stem())
+            && now.saturating_sub((*taken).max(paused_until)) > LEASE / 2 + BEAT
+        {
+            wrong.push(format!("I16: {run} {step} is begun long after {} was lost", by.stem()));
         }
         let (run, step) = (run.to_owned(), step.to_owned());
         known.executions.push(Execution {
@@ -395,7 +450,7 @@ impl Judge {
         let Some(claim) = &execution.claim else { return };
         let Some(taken) = known.taken.get(&claim.stem()) else { return };
         let since = now.saturating_sub((*taken).max(execution.began));
-        let grace = LEASE / 2 + 4 * BEAT + (paused - execution.paused);
+        let grace = LEASE / 2 + BEAT + (paused - execution.paused);
         if since > grace {
             let text = format!("I16: {} goes on long after it was lost", claim.stem());
             known.violations.push(format!("{:.3} s: {text}", now as f64 / 1e6));
@@ -432,19 +487,20 @@ impl Judge {
     }
 
     /// A worker says that it has ended a task: it must be so.
-    pub fn told_ended(&self, id: &str, worker: &str, how: &str) {
-        if how.starts_with("too late")
-            || how.starts_with("lost")
-            || how == "given back"
-            || how == "left behind"
-        {
-            return;
-        }
-        let well = {
-            let known = self.known();
-            let ended = known.tasks.get(id).and_then(|task| task.ended.as_ref());
-            ended.is_some_and(|claim| claim.worker == worker)
+    pub fn told_ended(&self, id: &str, attempt: u32, worker: &str, how: &str) {
+        let known = self.known();
+        let task = known.tasks.get(id);
+        let by_me = task.is_some_and(|task| task.ended_by == worker);
+        let ended = task.and_then(|task| task.ended.as_ref());
+        let is_mine = |claim: &ClaimName| claim.worker == worker && claim.task.attempt == attempt;
+        let mine = ended.is_some_and(is_mine);
+        let well = match how {
+            "given back" | "left behind" => true,
+            // Whoever ended it itself did not lose it.
+            how if how.starts_with("too late") || how.starts_with("lost") => !(by_me && mine),
+            _ => mine,
         };
+        drop(known);
         if !well {
             self.violation(format!("I6: {worker} says of {id} `{how}`, which it is not"));
         }
@@ -538,7 +594,13 @@ fn known_of<'a>(
 }
 
 /// I9: a claim is taken from one who lives only after it was silent for a lease.
-fn early(holder: Holder, claim: &ClaimName, mover: usize, now: Us) -> Option<String> {
+fn early(
+    holder: Holder,
+    outages: &[(Us, Us)],
+    claim: &ClaimName,
+    mover: usize,
+    now: Us,
+) -> Option<String> {
     let (process, alive, (beat, before)) = holder(&claim.worker)?;
     // Whoever is paused between finding one dead and taking its claims acts late, which is safe.
     let was_away = {
@@ -547,7 +609,9 @@ fn early(holder: Holder, claim: &ClaimName, mover: usize, now: Us) -> Option<Str
         until > 0 && now < until + 2 * LEASE
     };
     // One that wakes up while it is being buried has been silent long enough.
-    let since = now.saturating_sub(beat);
+    // While the volume is away, nobody can be heard.
+    let overlap = |(from, until): &(Us, Us)| (*until).min(now).saturating_sub((*from).max(beat));
+    let since = now.saturating_sub(beat).saturating_sub(outages.iter().map(overlap).sum());
     let silent = if since < 2 * BEAT { since.max(before) } else { since };
     let early = process != mover && alive && !was_away && silent + STALE + BEAT / 2 < LEASE;
     early.then(|| {

@@ -50,6 +50,8 @@ pub struct Fate {
     pub slow: bool,
     /// Clocks of the day are set, forward and back.
     pub set_clocks: bool,
+    /// The network volume is away for a while.
+    pub outages: bool,
 }
 
 impl Fate {
@@ -59,13 +61,13 @@ impl Fate {
         let mut some = |of: usize| !calm && random.below(of) == 0;
         let (kills, pauses, errors) = (some(2), some(2), some(2));
         let (cuts, full, slow) = (some(3), some(5), some(4));
-        let set_clocks = some(4);
+        let (set_clocks, outages) = (some(4), some(4) && shared);
         let durable = cuts || random.coin();
-        Fate { shared, durable, kills, pauses, errors, cuts, full, slow, set_clocks }
+        Fate { shared, durable, kills, pauses, errors, cuts, full, slow, set_clocks, outages }
     }
 
     fn is_calm(&self) -> bool {
-        let calls = self.errors || self.full || self.slow;
+        let calls = self.errors || self.full || self.slow || self.outages;
         !(calls || self.kills || self.pauses || self.cuts || self.set_clocks)
     }
 }
@@ -133,6 +135,7 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
         wall_off_ms: off_ms(random),
         up_ms: random.below(1_000_000) as u64,
         boots: 1,
+        one_clock: planted == Fault::LeaseByWallClock,
     };
     let machines = (0..hosts).map(|_| machine(&mut random)).collect();
     let sched = Sched::new(seed, machines);
@@ -187,17 +190,27 @@ fn off_ms(random: &mut Random) -> i64 {
 /// A planted fault shows only in the weather that it is about.
 fn steer(fate: &mut Fate, planted: Fault) {
     match planted {
-        Fault::NoDirectorySync | Fault::NoSync => {
+        Fault::NoDirectorySync
+        | Fault::NoSync
+        | Fault::TornTailKept
+        | Fault::MarkerUnsynced
+        | Fault::AnswerUnsynced => {
             (fate.shared, fate.durable, fate.cuts) = (false, true, true);
         }
         Fault::NoFence | Fault::OneJournal => fate.pauses = true,
         Fault::CancelUnheard => {
             (fate.kills, fate.pauses, fate.errors) = (false, false, false);
             (fate.cuts, fate.full, fate.slow) = (false, false, false);
-            fate.set_clocks = false;
+            (fate.set_clocks, fate.outages) = (false, false);
         }
-        Fault::CompleteBeforeStatus | Fault::AcknowledgedEarly => fate.kills = true,
+        Fault::CompleteBeforeStatus | Fault::AcknowledgedEarly | Fault::SnapshotAhead => {
+            fate.kills = true;
+        }
         Fault::HastyReaper => fate.shared = true,
+        Fault::DeadBeat => (fate.shared, fate.kills) = (true, true),
+        Fault::LeaseByWallClock => {
+            (fate.shared, fate.pauses, fate.set_clocks) = (true, true, true);
+        }
         _ => {}
     }
 }
@@ -372,9 +385,25 @@ impl World {
         let full = fate.full && self.random.below(10) == 0;
         let now = self.sched.now();
         let time = self.random.below(3_000_000) as Us;
+        let hosts = self.sched.state().machines.len();
         let mut image = self.volume.image();
+        let cut_off = match fate.outages && image.weather.cut_off.1 < now && image.toss(10) {
+            true => {
+                let cut_off = (image.pick(hosts), now + 6 * time);
+                self.judge
+                    .trace(|| format!("machine {} is cut off for {} us", cut_off.0, 6 * time));
+                cut_off
+            }
+            false => image.weather.cut_off,
+        };
         let full_until = if full { now + time } else { image.weather.full_until };
-        image.weather = Weather { errors, stale, full_until, slow: fate.slow };
+        let mut away_until = image.weather.away_until;
+        if fate.outages && away_until < now && image.toss(10) {
+            away_until = now + 3 * time;
+            self.judge.goes_away(away_until);
+        }
+        let slow = fate.slow;
+        image.weather = Weather { errors, stale, full_until, away_until, cut_off, slow };
     }
 
     /// The power of a machine fails, with all that runs on it.
@@ -759,7 +788,7 @@ fn execute(judge: &Judge, site: &Site, work: &Work, mark: &str, stop: &Stop) -> 
     let number = judge.began(&run, &work.step.to_string(), claim);
     let drawn = chance();
     let slow = drawn.is_multiple_of(10);
-    let mut left = (drawn / 10) % if slow { 12 * SECOND } else { 2 * SECOND };
+    let mut left = (drawn / 10) % if slow { 16 * SECOND } else { 2 * SECOND };
     while left > 0 {
         let part = left.min(100_000);
         left -= part;
@@ -839,7 +868,7 @@ impl Audience for Listening {
 
     fn ended(&self, doing: &Doing, how: &str, _: Duration) {
         self.judge.trace(|| format!("{} says of {}: {how}", self.worker, doing.id));
-        self.judge.told_ended(&doing.id, &self.worker, how);
+        self.judge.told_ended(&doing.id, doing.attempt, &self.worker, how);
     }
 
     fn note(&self, line: &str) {
