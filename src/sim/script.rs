@@ -40,6 +40,18 @@ pub fn story(random: &mut Random) -> Story {
     }
 }
 
+/// A run with a task, an execution of the coordinator's own that is tried again, and a question.
+pub fn quiet() -> Story {
+    let text = "name: w\ndescription: what it is for\nnodes:\n  \
+                - { id: ok0, bash: x, agent: dev }\n  \
+                - { id: gate1, approval: { message: m }, depends_on: [ok0] }\n  \
+                - { id: ok2, bash: x, depends_on: [gate1] }\n  \
+                - { id: ok3, bash: x, agent: dev, depends_on: [ok2] }\n";
+    let executed = ["ok0", "ok2", "ok3"].map(str::to_owned).into();
+    let (text, status) = (text.to_owned(), RunStatus::Completed);
+    Story { text, status, executed, gates: true, vetoed: false }
+}
+
 fn agent(random: &mut Random) -> String {
     match random.below(4) {
         0 => String::new(),

@@ -82,6 +82,8 @@ pub struct Weather {
     pub away_until: Us,
     /// It does not answer this machine until then.
     pub cut_off: (usize, Us),
+    /// One call fails: its number, how, and whether it does what was asked.
+    pub failing: Option<(u64, Errno, bool)>,
     /// Now and then a call takes long.
     pub slow: bool,
 }
@@ -97,6 +99,8 @@ pub struct Image {
     random: Random,
     pub weather: Weather,
     pub failed_calls: u64,
+    /// Calls of the fleet's processes.
+    pub calls: u64,
 }
 
 /// A rename that the server has not got to yet.
@@ -314,6 +318,7 @@ impl Volume {
             random: Random::new(seed),
             weather: Weather::default(),
             failed_calls: 0,
+            calls: 0,
         };
         Arc::new(Volume { image: Mutex::new(image), sched, judge, shared, planted })
     }
@@ -359,6 +364,16 @@ impl Volume {
         let now = self.sched.now();
         let mut image = self.image();
         self.catch_up(&mut image, now);
+        if here.process == 0 {
+            // Whoever judges reads what is there.
+            return Fate::Well;
+        }
+        let number = image.calls;
+        image.calls += 1;
+        if let Some((_, error, after)) = image.weather.failing.filter(|call| call.0 == number) {
+            image.failed_calls += 1;
+            return if after { Fate::After(error.into()) } else { Fate::Before(error.into()) };
+        }
         let (host, until) = image.weather.cut_off;
         if now < image.weather.away_until || (now < until && here.host() == host) {
             image.failed_calls += 1;

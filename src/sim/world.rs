@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::judge::{BEAT, FORGED, Judge, LEASE};
 use super::plant::Fault;
 use super::sched::{self, Here, Machine, Prepare, SECOND, Sched, Us, here};
@@ -38,7 +40,7 @@ use crate::workflow::Plan;
 use crate::workspace::Workspace;
 
 /// What befalls a fleet, by its seed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Fate {
     pub shared: bool,
     pub durable: bool,
@@ -80,6 +82,7 @@ pub struct Outcome {
     pub executions: usize,
     pub operations: u64,
     pub failed_calls: u64,
+    pub calls: u64,
     pub kills: usize,
     pub pauses: usize,
     pub cuts: usize,
@@ -92,6 +95,8 @@ pub struct Outcome {
 struct Submitted {
     id: RunId,
     story: Story,
+    /// The process that submits it.
+    by: usize,
     cancelled: bool,
 }
 
@@ -118,6 +123,8 @@ struct World {
     runs: Vec<Submitted>,
     /// When faults stopped.
     calm_since: Us,
+    /// Executions take a moment only.
+    quick: bool,
     outcome: Outcome,
 }
 
@@ -130,6 +137,26 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
     let mut random = Random::new(seed);
     let mut fate = Fate::of(&mut random);
     steer(&mut fate, planted);
+    play_in(seed, random, fate, root, planted, traces, World::go)
+}
+
+/// Plays one quiet run of a small fleet, whose coordinator dies over it, with one call of the disk
+/// that fails: the number of the call, how it fails, and whether it did what was asked.
+pub fn play_failing(root: &Path, call: (u64, Errno, bool), traces: bool) -> Outcome {
+    let fate = Fate { durable: true, kills: true, ..Fate::default() };
+    let random = Random::new(1);
+    play_in(1, random, fate, root, Fault::Nothing, traces, |world| world.go_quietly(call))
+}
+
+fn play_in(
+    seed: u64,
+    mut random: Random,
+    fate: Fate,
+    root: &Path,
+    planted: Fault,
+    traces: bool,
+    go: impl FnOnce(&mut World),
+) -> Outcome {
     let hosts = if fate.shared { 3 } else { 1 };
     let machine = |random: &mut Random| Machine {
         wall_off_ms: off_ms(random),
@@ -158,6 +185,7 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
         fate,
         runs: Vec::new(),
         calm_since: 0,
+        quick: false,
         outcome,
     };
     world.judge.trace(|| format!("{fate:?}"));
@@ -165,7 +193,7 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
         Arc::new(Here { sched: world.sched.clone(), process: 0, actor: 0 }),
         world.prepare(),
     );
-    world.go();
+    go(&mut world);
     world.sched.end();
     sched::leave();
     perform::simulate(None);
@@ -178,7 +206,8 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
     if state.sum == 0 {
         outcome.violations.push("a thread panicked".into());
     }
-    outcome.failed_calls = world.volume.image().failed_calls;
+    let image = world.volume.image();
+    (outcome.failed_calls, outcome.calls) = (image.failed_calls, image.calls);
     outcome
 }
 
@@ -218,8 +247,9 @@ fn steer(fate: &mut Fate, planted: Fault) {
 impl World {
     fn prepare(&self) -> Prepare {
         let (volume, judge) = (self.volume.clone(), self.judge.clone());
+        let quick = self.quick;
         let hands: perform::Script =
-            Arc::new(move |site, work, mark, stop| execute(&judge, site, work, mark, stop));
+            Arc::new(move |site, work, mark, stop| execute(&judge, quick, site, work, mark, stop));
         let slot: Arc<Mutex<Option<Prepare>>> = Arc::default();
         let own = slot.clone();
         let prepare: Prepare = Arc::new(move |here| {
@@ -275,6 +305,63 @@ impl World {
         self.judge_all();
     }
 
+    /// One run with everything in it that goes through the disk, and one call that fails. Whoever
+    /// ends because of that is followed by another; a person who was told of it tries again.
+    fn go_quietly(&mut self, call: (u64, Errno, bool)) {
+        self.quick = true;
+        self.volume.image().weather.failing = Some(call);
+        for agent in [None, Some(AGENTS[1])] {
+            self.seats.push(Seat { agent, host: 0, process: 0, again: 0 });
+        }
+        self.submit_story(script::quiet());
+        let mut killed = false;
+        let until = self.sched.now() + LIVENESS;
+        // Who may not read a file is told, and the file put where people find it.
+        let barred = call.1 == Errno::EACCES;
+        let is_told = |world: &World| barred && !world.judge.has_open() && world.is_told_of_bar();
+        let is_over =
+            |world: &World| world.acknowledged_runs() > 0 && (world.all_over() || is_told(world));
+        while self.sched.now() < until && !is_over(self) {
+            self.start_seats();
+            self.wait(BEAT / 20);
+            let now = self.sched.now();
+            self.seats.iter_mut().for_each(|seat| seat.again = seat.again.min(now));
+            self.answer();
+            if !self.is_submitting() && self.acknowledged_runs() == 0 && self.runs.len() < 3 {
+                self.submit_story(script::quiet());
+            }
+            // Whoever comes next takes the run up.
+            if !killed && self.judge.executions() > 0 {
+                killed = true;
+                self.sched.kill(self.seats[0].process);
+            }
+        }
+        if !is_over(self) {
+            self.judge.violation("I11: not everything came to an end".into());
+        }
+        if is_told(self) {
+            self.judge.look_at_tree(&self.volume.files(&self.root));
+        } else {
+            self.judge_all();
+        }
+    }
+
+    /// Whether a task failed with the reason that a file may not be read.
+    fn is_told_of_bar(&self) -> bool {
+        let failed = self.volume.files(&self.root.join("failed"));
+        let says = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("Permission denied");
+        failed.iter().any(|(path, bytes)| path.to_string_lossy().ends_with(".json") && says(bytes))
+    }
+
+    fn is_submitting(&self) -> bool {
+        let state = self.sched.state();
+        self.runs.last().is_some_and(|run| state.processes[run.by].alive)
+    }
+
+    fn acknowledged_runs(&self) -> usize {
+        self.judge.acknowledged_of("submit ").len()
+    }
+
     fn start_seats(&mut self) {
         let now = self.sched.now();
         for number in 0..self.seats.len() {
@@ -312,6 +399,14 @@ impl World {
     /// A person submits a run, as `submit` does it.
     fn submit(&mut self) {
         let story = script::story(&mut self.random);
+        let process = self.submit_story(story);
+        if self.fate.kills && self.random.below(6) == 0 {
+            let after = self.random.below(40) as u64;
+            self.sched.state().processes[process].kill_in = Some(after);
+        }
+    }
+
+    fn submit_story(&mut self, story: Story) -> usize {
         let id = RunId::new(&format!("20250115T1430{:02}Z", self.runs.len()), self.random.draw());
         let (judge, root, config) = (self.judge.clone(), self.root.clone(), self.config.clone());
         let (told, run, early) =
@@ -328,11 +423,8 @@ impl World {
                 Err(error) => judge.trace(|| format!("not submitted: {error}")),
             }
         });
-        if self.fate.kills && self.random.below(6) == 0 {
-            let after = self.random.below(40) as u64;
-            self.sched.state().processes[process].kill_in = Some(after);
-        }
-        self.runs.push(Submitted { id, story, cancelled: false });
+        self.runs.push(Submitted { id, story, by: process, cancelled: false });
+        process
     }
 
     /// Anything may fail.
@@ -403,7 +495,8 @@ impl World {
             self.judge.goes_away(away_until);
         }
         let slow = fate.slow;
-        image.weather = Weather { errors, stale, full_until, away_until, cut_off, slow };
+        image.weather =
+            Weather { errors, stale, full_until, away_until, cut_off, failing: None, slow };
     }
 
     /// The power of a machine fails, with all that runs on it.
@@ -782,13 +875,21 @@ fn answer_gates(judge: &Judge, root: &Path, id: &RunId) {
 }
 
 /// An execution: it takes its time, can be stopped, and ends as its name says.
-fn execute(judge: &Judge, site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
+fn execute(
+    judge: &Judge,
+    quick: bool,
+    site: &Site,
+    work: &Work,
+    mark: &str,
+    stop: &Stop,
+) -> Option<Performed> {
     let claim = check_mark(mark);
     let run = site.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let number = judge.began(&run, &work.step.to_string(), claim);
     let drawn = chance();
     let slow = drawn.is_multiple_of(10);
-    let mut left = (drawn / 10) % if slow { 16 * SECOND } else { 2 * SECOND };
+    let most = if quick { SECOND / 10 } else { 2 * SECOND };
+    let mut left = (drawn / 10) % if slow && !quick { 16 * SECOND } else { most };
     while left > 0 {
         let part = left.min(100_000);
         left -= part;
