@@ -26,13 +26,14 @@ use orchestrate::template::nodes::NodeText;
 use orchestrate::template::spell::{Spell, no_includes};
 use orchestrate::template::{Hole, Missing, Scope, Template};
 use orchestrate::time::{Time, parse_duration};
+use orchestrate::ui::serve::http;
 use orchestrate::workflow::condition::Condition;
 use orchestrate::workflow::{Plan, compile, front, nodes_shell, read_config};
 use serde_json::{Map, Value, json};
 
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("workflow", workflow),
     ("config", config),
     ("template", template),
@@ -49,6 +50,7 @@ pub const TARGETS: [Target; 16] = [
     ("names", names),
     ("bead", bead),
     ("mask", mask),
+    ("request", request),
 ];
 
 fn text(bytes: &[u8]) -> Cow<'_, str> {
@@ -356,4 +358,16 @@ fn mask(bytes: &[u8]) {
         output.chunks(7).for_each(|piece| capture.push(piece));
         let _ = capture.finish();
     }
+}
+
+/// What anybody who reaches the port of `serve` may send.
+fn request(bytes: &[u8]) {
+    let Ok(Some((mut request, head, body))) = http::parse(bytes) else { return };
+    assert!(head <= bytes.len(), "a head longer than what came");
+    request.body = bytes[head..].iter().take(body).copied().collect();
+    assert!(request.path.starts_with('/'));
+    request.parts();
+    request.form();
+    request.asked("token");
+    request.header("host");
 }
