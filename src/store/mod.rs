@@ -38,7 +38,7 @@ const BACKUPS_KEPT: usize = 3;
 pub const QUIET_MS: u64 = 100;
 /// When a new run's first snapshot is due: soon enough for people, late enough that a run which is
 /// over in an instant makes only its last one. Until then the journal tells all.
-const FIRST_MS: u64 = 5;
+const FIRST_MS: u64 = 25;
 /// Above this size a snapshot waits until the journal has grown by the snapshot's own size, or
 /// for as long as it would take at [`BYTES_PER_MS`].
 const SMALL_SNAPSHOT: u64 = 64 * 1024;
