@@ -218,6 +218,10 @@ impl Disk for FaultyDisk {
         self.whole(|| self.real.mode(path))
     }
 
+    fn changed_ms(&self, path: &Path) -> io::Result<Option<i64>> {
+        self.whole(|| self.real.changed_ms(path))
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.whole(|| self.real.remove(path))
     }

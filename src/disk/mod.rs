@@ -5,6 +5,7 @@
 //! content whole, whatever happens.
 
 pub mod faulty;
+mod ignore;
 mod real;
 #[cfg(test)]
 pub mod sim;
@@ -14,6 +15,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 pub use faulty::machine;
+pub use ignore::keep_from_git;
 pub use real::{RealDisk, rename};
 
 /// Looks at one name after the other, until it has seen enough.
@@ -61,6 +63,11 @@ pub trait Disk: Send + Sync {
     fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>>;
     /// Who may do what with a file or a directory: the mode's last twelve bits.
     fn mode(&self, path: &Path) -> io::Result<u32>;
+    /// When a file was last changed or given a name, in milliseconds since 1970, by the clock of
+    /// the volume; nothing, where the disk has no clock.
+    fn changed_ms(&self, _path: &Path) -> io::Result<Option<i64>> {
+        Ok(None)
+    }
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory, if it is empty.
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;

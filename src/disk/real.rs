@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -230,6 +230,11 @@ impl Disk for RealDisk {
 
     fn mode(&self, path: &Path) -> io::Result<u32> {
         Ok(fs::metadata(path)?.permissions().mode() & 0o7777)
+    }
+
+    fn changed_ms(&self, path: &Path) -> io::Result<Option<i64>> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(Some(found.ctime() * 1000 + found.ctime_nsec() / 1_000_000))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

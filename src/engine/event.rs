@@ -49,13 +49,19 @@ pub enum Event {
     /// A person said what follows a failure.
     Decided { step: String, choice: Choice },
     /// Somebody took the run up again.
-    Resumed { policy: Policy },
+    Resumed {
+        policy: Policy,
+        /// A person asked for it; else it only goes on where it stands: after an answer, or because
+        /// whoever drove it is gone.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        asked: bool,
+    },
     /// The task of an attempt is nowhere: whoever was to put it out died, or may yet do so. The
     /// attempt is made anew, as another task.
     Recalled { step: String, attempt: Attempt },
     /// Somebody ended the run for good.
     Cancelled,
-    /// A run that is over is to go on from this step of the workflow.
+    /// A run is to go on from this step of the workflow. One in sequence must be over.
     Rewound { step: String },
 }
 

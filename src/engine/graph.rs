@@ -5,6 +5,7 @@
 //! stored.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use super::effect::Effect;
 use super::record::{Fault, Record, SkipCause, StepStatus};
@@ -15,10 +16,11 @@ use crate::ids::StepPath;
 use crate::template::nodes::{NodeRef, NodeText};
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Code, Edges, JoinRule, ShellText, Step, When, Words};
+use crate::workflow::plan::{Action, Block, Code, Edges, JoinRule, ShellText, Step, When, Words};
 
 /// Finds the front of a graph anew: at the beginning, and whenever slots were changed by hand.
-pub fn survey(edges: &Edges, body: &mut Body) {
+pub fn survey(root: &Block, body: &mut Body) {
+    let Some(edges) = &root.edges else { return };
     let unsettled = |slot: &Slot| slot.state != StepState::Settled;
     let mut front = Front { waits: Vec::with_capacity(body.slots.len()), ..Front::default() };
     for before in &edges.before {
@@ -35,12 +37,26 @@ pub fn survey(edges: &Edges, body: &mut Body) {
         front.left += usize::from(slot.state != StepState::Settled);
         file(&mut front, index, slot);
     }
+    for index in &front.ready {
+        if is_free(root, edges, &body.slots, *index) {
+            front.free.insert(*index);
+        }
+    }
     body.front = Some(Box::new(front));
+}
+
+/// Whether what a step is owed that is ready takes no process: it is skipped or kept, or asks a
+/// person, or ends the run.
+fn is_free(root: &Block, edges: &Edges, slots: &[Slot], index: usize) -> bool {
+    slots[index].keep || !root.steps[index].takes_process() || barred(edges, slots, index).is_some()
 }
 
 /// Puts a step where its state belongs.
 fn file(front: &mut Front, index: usize, slot: &Slot) {
     front.ready.remove(&index);
+    if slot.state != StepState::Ready {
+        front.free.remove(&index);
+    }
     front.out.remove(&index);
     front.open.remove(&index);
     match slot.state {
@@ -63,9 +79,10 @@ pub fn refile(run: &mut Run, index: usize) {
 pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
     let Some(edges) = &plan.root.edges else { return };
     let Body { slots, front: Some(front), .. } = &mut run.body else { return };
+    let mut ready = Vec::new();
     let slot = &mut slots[index];
     slot.state = StepState::Settled;
-    slot.keep = false;
+    (slot.keep, slot.before) = (false, false);
     file(front, index, slot);
     front.left = front.left.saturating_sub(1);
     for next in &edges.after[index] {
@@ -74,9 +91,19 @@ pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
         if front.waits[*next] == 0 && slot.state == StepState::Pending {
             slot.state = StepState::Ready;
             file(front, *next, slot);
+            ready.push(*next);
         }
     }
     let left = front.left;
+    for next in ready {
+        // Found now, what would be given something new is not looked at each time again.
+        let keep = run.body.slots[next].keep && stands(plan, run, next);
+        run.body.slots[next].keep = keep;
+        let free = is_free(&plan.root, edges, &run.body.slots, next);
+        if let Some(front) = run.body.front.as_mut().filter(|_| free) {
+            front.free.insert(next);
+        }
+    }
     note_outcome(plan, run, index);
     if left == 0 && run.status == RunStatus::Running {
         finish(run);
@@ -146,28 +173,34 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
         let Some(slot) = run.slot(&here) else { continue };
         match slot.state {
             StepState::Resting { until } => _ = rests.insert(until),
-            StepState::Ready if room == 0 => {}
+            StepState::Ready if room == 0 && here.step_of(plan).takes_process() => {}
             _ => {
                 let owed = super::owed_by(plan, &here, slot);
-                room = room.saturating_sub(owed.iter().filter(|effect| effect.is_work()).count());
+                if here.step_of(plan).takes_process() {
+                    let work = owed.iter().filter(|effect| effect.is_work()).count();
+                    room = room.saturating_sub(work);
+                }
                 effects.extend(owed);
             }
         }
     }
-    for index in &front.ready {
-        if room == 0 {
-            break;
-        }
+    let mut next = if room == 0 { front.free.first() } else { front.ready.first() };
+    while let Some(index) = next {
         let here = Address { loops: Vec::new(), step: *index };
         let slot = &run.body.slots[*index];
         if let Some(cause) = barred(edges, &run.body.slots, *index) {
             effects.push(Effect::Skip { step: here.path(plan), cause });
         } else if slot.keep && stands(plan, run, *index) {
             effects.push(Effect::Keep { step: here.path(plan) });
-        } else {
+        } else if !here.step_of(plan).takes_process() {
+            effects.extend(super::owed_by(plan, &here, slot));
+        } else if room > 0 {
             room -= 1;
             effects.extend(super::owed_by(plan, &here, slot));
         }
+        // Without room, only those are looked at that need none.
+        let left = if room == 0 { &front.free } else { &front.ready };
+        next = left.range((Bound::Excluded(index), Bound::Unbounded)).next();
     }
     effects.extend(rests.into_iter().map(|at| Effect::Wake { at }));
     effects
@@ -259,9 +292,7 @@ pub fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
             }
         }
     }
-    if let Some(edges) = &plan.root.edges {
-        survey(edges, &mut run.body);
-    }
+    survey(&plan.root, &mut run.body);
 }
 
 /// Ends an attempt by cancelling.
@@ -275,15 +306,15 @@ pub fn stop(slot: &mut Slot, at: Time) {
     record.error = Some(Fault { message, exit_code: 128 + 15, ..Fault::default() });
 }
 
-/// Takes a graph up: what was cut off is owed again. Where the run had ended, so is what failed,
-/// what was skipped because of that, and what is to run every time; what comes after any of these
-/// stands only if it would be given the same.
-pub fn resume(plan: &Plan, run: &mut Run, halted: bool, from: Option<usize>, at: Time) {
+/// Takes a graph up: what was cut off is owed again. Where a person asked for it, or the run had
+/// ended, so is what failed, what was skipped because of that, and what is to run every time; what
+/// comes after any of these stands only if it would be given the same.
+pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: Time) {
     let Some(edges) = &plan.root.edges else { return };
     let mut again: BTreeSet<usize> = from.into_iter().collect();
     for index in 0..run.body.slots.len() {
         let step = &plan.root.steps[index];
-        if halted && is_owed_again(step, &run.body.slots[index]) {
+        if anew && is_owed_again(step, &run.body.slots[index]) {
             again.insert(index);
         } else {
             take_up(plan, run, index, at);
@@ -296,7 +327,10 @@ pub fn resume(plan: &Plan, run: &mut Run, halted: bool, from: Option<usize>, at:
         reopen(plan, run, *index, reset);
     }
     for index in behind.difference(&again) {
-        look_again(&mut run.body.slots[*index]);
+        // A task that is out goes on with what it was given.
+        if !is_out(run, *index) {
+            look_again(&mut run.body.slots[*index]);
+        }
     }
     // Nothing after the step that a person named stands, whatever it will be given.
     for index in from.map(|from| self::behind(edges, &BTreeSet::from([from]))).unwrap_or_default() {
@@ -306,7 +340,13 @@ pub fn resume(plan: &Plan, run: &mut Run, halted: bool, from: Option<usize>, at:
         let found = plan.root.find(&path.step);
         found.is_some_and(|(index, _)| run.body.slots[index].state == StepState::Settled)
     });
-    survey(edges, &mut run.body);
+    if anew {
+        for slot in &mut run.body.slots {
+            let settled = slot.state == StepState::Settled;
+            slot.before = settled && slot.status() == StepStatus::Completed;
+        }
+    }
+    survey(&plan.root, &mut run.body);
     if run.body.front.as_ref().is_some_and(|front| front.left == 0) {
         finish(run);
     }
@@ -322,6 +362,15 @@ fn is_owed_again(step: &Step, slot: &Slot) -> bool {
             // A run that a node cancelled is asked again whether it is to be.
             _ => step.always_run || matches!(step.action, Action::Cancel { .. }),
         }
+}
+
+/// Whether an attempt of a step, or of one in its rounds, is out as a task.
+fn is_out(run: &Run, index: usize) -> bool {
+    let slot = run.slot(&run.inner_position(index));
+    slot.is_some_and(|slot| {
+        let task = slot.record.as_ref().is_some_and(|record| record.task.is_some());
+        slot.state == StepState::Running && task
+    })
 }
 
 /// An attempt that was cut off is made again; a task that is out goes on whoever drives the run.
@@ -350,7 +399,7 @@ fn take_up(plan: &Plan, run: &mut Run, index: usize, at: Time) {
 fn reopen(plan: &Plan, run: &mut Run, index: usize, reset: bool) {
     let slot = &mut run.body.slots[index];
     slot.tries = 0;
-    slot.keep = false;
+    (slot.keep, slot.before) = (false, false);
     if slot.each.is_some() && !reset && rounds::reopen(&plan.root.steps[index], slot) {
         return;
     }
@@ -360,13 +409,19 @@ fn reopen(plan: &Plan, run: &mut Run, index: usize, reset: bool) {
     slot.state = StepState::Pending;
 }
 
-/// What comes after a step that is executed again is looked at again.
+/// What comes after a step that is executed again is looked at again. So are rounds that have
+/// begun: they go on where they stand if they would be given the same, and with them a question
+/// that was answered and whose answer nobody has read.
 fn look_again(slot: &mut Slot) {
-    if slot.state == StepState::Settled {
-        slot.keep = slot.status() == StepStatus::Completed;
-        slot.state = StepState::Pending;
-        slot.tries = 0;
+    match slot.state {
+        StepState::Settled => {
+            slot.keep = slot.status() == StepStatus::Completed;
+            slot.tries = 0;
+        }
+        StepState::Running => slot.keep = slot.is_open(),
+        _ => {}
     }
+    slot.state = StepState::Pending;
 }
 
 /// All that comes after these steps.
@@ -382,9 +437,16 @@ fn behind(edges: &Edges, steps: &BTreeSet<usize>) -> BTreeSet<usize> {
 /// What a step came to before still stands.
 pub fn keep(plan: &Plan, run: &mut Run, here: &Address) {
     let Some(slot) = run.slot_mut(here) else { return };
-    if slot.state == StepState::Ready && slot.keep && here.loops.is_empty() {
-        settled(plan, run, here.step);
+    if slot.state != StepState::Ready || !slot.keep || !here.loops.is_empty() {
+        return;
     }
+    if slot.is_open() {
+        slot.state = StepState::Running;
+        slot.keep = false;
+        return;
+    }
+    settled(plan, run, here.step);
+    run.body.slots[here.step].before = true;
 }
 
 /// Notes what a step of the workflow is given.

@@ -77,10 +77,16 @@ struct Script {
     plan: Plan,
     run: Run,
     room: usize,
+    /// Executions go out as tasks.
+    fleet: bool,
 }
 
 /// Plays lines `WHAT -> OWED`; executions that are owed are launched at once.
 fn check(text: &str, lines: &[&str]) -> Script {
+    check_in(false, text, lines)
+}
+
+fn check_in(fleet: bool, text: &str, lines: &[&str]) -> Script {
     let plan = plan(text);
     let id = RunId::new("20250115T143022Z", 7);
     let origin = Origin {
@@ -96,7 +102,7 @@ fn check(text: &str, lines: &[&str]) -> Script {
         request: None,
     };
     let run = Run::new(&plan, id, origin, Time(0));
-    let mut script = Script { plan, run, room: 99 };
+    let mut script = Script { plan, run, room: 99, fleet };
     for line in lines {
         script.play(line);
     }
@@ -125,7 +131,9 @@ impl Script {
                 if matches!(here.step_of(&self.plan).action, Action::Gate(_)) {
                     continue;
                 }
-                let launched = Event::Launched { step: step.to_string(), attempt, task: None };
+                let task = TaskRef { id: "t".into(), agent: "a".into(), ticket: "k".into() };
+                let (step, task) = (step.to_string(), self.fleet.then_some(task));
+                let launched = Event::Launched { step, attempt, task };
                 self.record(at, &launched);
             }
         }
@@ -206,7 +214,8 @@ impl Script {
         Some(match words.as_slice() {
             [] => return None,
             ["start"] => Event::Started { origin: self.run.origin.clone() },
-            ["resume"] => Event::Resumed { policy: Policy::default() },
+            ["resume"] => Event::Resumed { policy: Policy::default(), asked: false },
+            ["resume", "asked"] => Event::Resumed { policy: Policy::default(), asked: true },
             ["rewind", step] => Event::Rewound { step: (*step).into() },
             ["cancel"] => Event::Cancelled,
             ["wake"] => Event::Woke,
@@ -356,6 +365,20 @@ fn only_as_much_is_owed_as_there_is_room_for() {
 }
 
 #[test]
+fn what_takes_no_process_needs_no_room() {
+    let mut script = check("a | b | c | d^: a | e: b | f?", &[]);
+    script.room = 2;
+    script.play("start -> run f.0.gate#1, run a#1, run b#1");
+    script.room = 0;
+    script.play("ask f.0.gate -> answer f.0.gate");
+    script.play("b fails -> answer f.0.gate");
+    assert_eq!(script.status("e"), StepStatus::Skipped);
+    script.play("a says x -> answer f.0.gate, run d#1");
+    script.room = 1;
+    script.play(" -> answer f.0.gate, run c#1");
+}
+
+#[test]
 fn what_may_pass_is_tried_again_each_time_after_twice_as_long() {
     check(
         "a+ | b+",
@@ -488,6 +511,92 @@ fn resume_keeps_what_completed_and_redoes_what_failed() {
         ],
     );
     assert_eq!(script.status("a"), StepStatus::Completed);
+}
+
+#[test]
+fn a_wish_redoes_what_failed_and_what_runs_every_time_while_a_person_is_asked() {
+    let lines = |said: &str, then: &str| {
+        check(
+            "a! | g?: a | s",
+            &[
+                "start -> run a#1, run s#1",
+                "a says x -> run g.0.gate#1",
+                "ask g.0.gate -> answer g.0.gate",
+                "s fails -> answer g.0.gate",
+                "resume -> answer g.0.gate",
+                "resume asked -> run a#2, run s#2",
+                // Whoever takes it up meanwhile changes nothing of that.
+                "resume -> run a#3, run s#3",
+                &format!("a says {said} -> {then}"),
+            ],
+        )
+    };
+    let mut same = lines("x", "answer g.0.gate");
+    same.play("yes g.0.gate fine -> ");
+    same.play("s says y -> completed");
+    assert_eq!(same.output("g"), "fine");
+    // What was asked is not what would be asked now, so an answer to it is none.
+    lines("y", "run g.0.gate#2");
+}
+
+#[test]
+fn rounds_that_have_begun_go_on_if_they_would_be_given_the_same() {
+    let lines = |said: &str, then: &str| {
+        check(
+            "a! | l*: a",
+            &[
+                "start -> run a#1",
+                "a says x -> run l.0.prompt#1",
+                "l.0.prompt says no -> run l.0.until_bash#1",
+                "resume asked -> run a#2",
+                &format!("a says {said} -> {then}"),
+            ],
+        )
+    };
+    let mut same = lines("x", "run l.0.until_bash#2");
+    same.play("l.0.until_bash fails -> run l.1.prompt#1");
+    lines("y", "run l.0.prompt#2");
+}
+
+#[test]
+fn a_task_that_is_out_goes_on_with_what_it_was_given() {
+    check_in(
+        true,
+        "a! | l*: a | b: a",
+        &[
+            "start -> run a#1",
+            "a says x -> run l.0.prompt#1, run b#1",
+            "resume asked -> run a#2",
+            "l.0.prompt says no -> run l.0.until_bash#1",
+            "a says y -> ",
+            "b says z -> ",
+            "l.0.until_bash says fine -> completed",
+        ],
+    );
+}
+
+#[test]
+fn a_run_that_is_sent_back_keeps_what_does_not_come_after() {
+    let mut script = check(
+        "g? | b | h?: b | z: g h",
+        &[
+            "start -> run g.0.gate#1, run b#1",
+            "ask g.0.gate -> answer g.0.gate",
+            "b says x -> answer g.0.gate, run h.0.gate#1",
+            "ask h.0.gate -> answer g.0.gate, answer h.0.gate",
+            "rewind b -> answer g.0.gate, run b#2",
+            // Nothing after it stands, though it says the same.
+            "b says x -> answer g.0.gate, run h.0.gate#2",
+            "yes g.0.gate fine -> run h.0.gate#2",
+            "ask h.0.gate -> answer h.0.gate",
+            "rewind b -> run b#3",
+            "b says x -> run h.0.gate#3",
+        ],
+    );
+    assert_eq!(script.output("g"), "fine");
+    script.play("cancel -> cancelled");
+    script.play("rewind h -> run h.0.gate#3");
+    assert_eq!(script.status("g"), StepStatus::Completed);
 }
 
 #[test]

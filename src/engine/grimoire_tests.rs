@@ -218,7 +218,7 @@ steps:
     let mut happen = |event: Event| apply(&script.plan, &mut script.run, Time(1), &event);
     // `check` launches what is owed; a merge that asks is not launched, so that is taken back.
     let policy = super::Policy::default();
-    happen(Event::Resumed { policy: policy.clone() });
+    happen(Event::Resumed { policy: policy.clone(), asked: false });
     let gate = GateRecord {
         message: "Merge?".into(),
         shown: "abc".into(),
@@ -230,7 +230,7 @@ steps:
     happen(Event::Answered { step: "m".into(), attempt: 2, answer: said(false) });
     assert_eq!(script.run.status, RunStatus::Blocked);
     let mut happen = |event: Event| apply(&script.plan, &mut script.run, Time(2), &event);
-    happen(Event::Resumed { policy });
+    happen(Event::Resumed { policy, asked: false });
     happen(Event::Gated { step: "m".into(), attempt: 3, gate: Box::new(gate) });
     happen(Event::Answered { step: "m".into(), attempt: 3, answer: said(true) });
     assert_eq!(script.run.shown_status(), RunStatus::Running);

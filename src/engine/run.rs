@@ -152,6 +152,8 @@ pub struct Body {
 pub struct Front {
     /// Steps whose turn has come.
     pub ready: BTreeSet<usize>,
+    /// Those of them that need no room: what they are owed takes no process.
+    pub free: BTreeSet<usize>,
     /// Steps that are being executed: until one of them ends, they are owed nothing.
     pub out: BTreeSet<usize>,
     /// Other steps that have begun and not settled.
@@ -172,8 +174,11 @@ pub struct Slot {
     pub tries: u32,
     pub record: Option<Box<Record>>,
     pub each: Option<Box<EachRun>>,
-    /// It completed before, and that still stands if it would be given the same again.
+    /// It completed before, or had begun, and that still stands if it would be given the same
+    /// again.
     pub keep: bool,
+    /// It completed before the run was last resumed.
+    pub before: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -461,6 +466,12 @@ pub fn each_of(step: &Step) -> &Each {
 }
 
 impl Slot {
+    /// Whether it is a loop or has rounds, and they are not over.
+    pub fn is_open(&self) -> bool {
+        let ended = self.record.as_ref().is_some_and(|record| record.completed_at.is_some());
+        self.each.is_some() && !ended
+    }
+
     /// What the world is told of this slot.
     pub fn status(&self) -> StepStatus {
         match self.state {

@@ -401,15 +401,17 @@ pub fn cancel(plan: &Plan, run: &mut Run, at: Time) {
     }
 }
 
-/// Sends control of a run that is over to a step of the workflow, as if by a `goto`.
+/// Sends control to a step of the workflow, as if by a `goto`. In a graph that is not over, what
+/// does not come after that step stays as it is: the answers of people above all.
 pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
     let Some((index, _)) = plan.root.find(step) else { return };
-    if run.status == RunStatus::Running {
+    let graph = plan.root.edges.is_some();
+    if run.status == RunStatus::Running && !graph {
         return;
     }
     run.status = RunStatus::Running;
     run.error = None;
-    if plan.root.edges.is_some() {
+    if graph {
         return graph::resume(plan, run, true, Some(index), at);
     }
     run.failed_steps.clear();
@@ -422,7 +424,7 @@ pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
 
 /// Takes a run up where it stands: an attempt that was open, or the step that failed, is owed
 /// again.
-pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, at: Time) {
+pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, asked: bool, at: Time) {
     let halted = match run.status {
         RunStatus::Completed => return,
         RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked => true,
@@ -435,7 +437,7 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, at: Time) {
         run.taken_up_at = Some(at);
     }
     if plan.root.edges.is_some() {
-        return graph::resume(plan, run, halted, None, at);
+        return graph::resume(plan, run, halted || asked, None, at);
     }
     let here = run.position();
     if halted {

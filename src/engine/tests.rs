@@ -71,7 +71,9 @@ impl Script {
                 let (step, attempt) = attempt.split_once('#').expect("an attempt has a number");
                 vec![Event::Recalled { step: step.into(), attempt: attempt.parse().unwrap() }]
             }
-            ["resume"] => vec![Event::Resumed { policy: self.run.origin.policy.clone() }],
+            ["resume"] => {
+                vec![Event::Resumed { policy: self.run.origin.policy.clone(), asked: false }]
+            }
             ["open", step] => vec![Event::Opened { step: (*step).into() }],
             ["skip", step] => {
                 vec![Event::Skipped { step: (*step).into(), cause: None, warning: None }]

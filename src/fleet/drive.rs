@@ -374,7 +374,7 @@ impl Drive {
         let gate = slot.and_then(|slot| slot.record.as_ref()?.gate.clone());
         let Some(gate) = gate else { return Ok(false) };
         let name = step.to_string();
-        match gates::answer(self.store.root(), step, attempt, &gate.shown) {
+        match gates::answer(self.store.root(), step, attempt, &gate) {
             Some(answer) => {
                 // What was approved must not be asked again after a power cut.
                 self.record(reins, Event::Answered { step: name, attempt, answer })?;
@@ -405,7 +405,8 @@ impl Drive {
     ) -> Result<bool, StoreError> {
         let here = self.address(&step);
         let fleet = self.run.origin.fleet;
-        if self.in_flight.len() >= reins.hands.jobs() {
+        let full = self.in_flight.len() >= reins.hands.jobs();
+        if full && here.step_of(&self.plan).takes_process() {
             return Ok(false);
         }
         let mut pass = None;

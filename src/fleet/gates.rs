@@ -4,17 +4,22 @@
 //! **Invariant:** an answer is given once: its file is made whole under another name and then
 //! linked to its own, which fails where there is one.
 //!
-//! **Invariant:** an answer is for what was shown: it names that, and it was not there before.
+//! **Invariant:** an answer is for what was shown: it names that, it was not there before, and it
+//! came in time.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::member;
 use crate::disk;
-use crate::engine::Answer;
-use crate::host;
+use crate::engine::run::{Address, Run};
+use crate::engine::{Answer, GateRecord, Record};
 use crate::ids::{Attempt, StepPath};
+use crate::time::Time;
+use crate::workflow::Plan;
+use crate::workflow::plan::{Action, Block, RoundsKind};
 
 /// The directory of a run that people drop answers into.
 pub const CONTROL: &str = "control";
@@ -54,11 +59,14 @@ pub fn path(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
 
 /// The answer to a gate, if there is one that counts. One that does not is put aside, for people
 /// to find.
-pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -> Option<Answer> {
+pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, gate: &GateRecord) -> Option<Answer> {
     let path = path(root, step, attempt);
     let reason = match read(&path) {
         Ok(None) => return None,
-        Ok(Some(file)) if file.shown.as_deref() == Some(shown) => {
+        Ok(Some(_)) if !is_in_time(&path, gate.expires_at) => {
+            "it came when the time to answer was over".to_owned()
+        }
+        Ok(Some(file)) if file.shown.as_ref() == Some(&gate.shown) => {
             return Some(Answer { approve: file.approve, comment: file.comment, by: file.by });
         }
         Ok(Some(AnswerFile { shown: None, .. })) => "it does not say what was `shown`, which \
@@ -69,6 +77,44 @@ pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -> Op
     };
     refuse(&path, &reason);
     None
+}
+
+/// Whether somebody has answered a gate, and in time.
+pub fn is_answered(path: &Path, expires_at: Option<Time>) -> bool {
+    path.exists() && is_in_time(path, expires_at)
+}
+
+/// Whether an answer came in time. Whoever drives the run may see it later, so its file tells: by
+/// the clock of the volume, which nobody who drops one sets.
+fn is_in_time(path: &Path, expires_at: Option<Time>) -> bool {
+    let Some(Time(last)) = expires_at else { return true };
+    let came = disk::machine().changed_ms(path).ok().flatten();
+    came.is_none_or(|came| came <= last)
+}
+
+/// What an agent said last that a person is asked about: before the gate, or, where that is what
+/// came of their rejection, in the round before.
+pub fn said_before<'r>(plan: &Plan, run: &'r Run, here: &Address) -> Option<&'r Record> {
+    let prompt = |block: &Block, last: usize| {
+        block.steps[..last].iter().rposition(|step| matches!(step.action, Action::Prompt(_)))
+    };
+    let block = here.block(plan);
+    let at = match prompt(block, here.step) {
+        Some(step) => Address { step, ..here.clone() },
+        None => {
+            let around = here.parent()?;
+            let rounds = around.step_of(plan).rounds()?;
+            if rounds.kind != RoundsKind::Approval {
+                return None;
+            }
+            let step = prompt(block, block.steps.len())?;
+            let mut loops = here.loops.clone();
+            let (_, round) = loops.last_mut()?;
+            *round = round.checked_sub(1)?;
+            Address { loops, step }
+        }
+    };
+    run.slot(&at)?.record.as_deref()
 }
 
 /// Puts an answer aside that was there before anything was asked. To be called right before that.
@@ -110,7 +156,8 @@ pub fn give(
     let dir = root.join(CONTROL);
     disk.make_dirs(&dir)?;
     let path = path(root, step, attempt);
-    let whole = dir.join(format!(".{step}.{attempt}.{}", host::pid()));
+    // A number of a process would not do: on another machine, it is another's too.
+    let whole = dir.join(format!(".{step}.{attempt}.{}", member::new_incarnation()));
     let text = serde_json::to_vec_pretty(answer).map_err(io::Error::from)?;
     disk.write(&whole, &text)?;
     disk.sync(&whole)?;

@@ -19,7 +19,8 @@ use serde::Serialize;
 use super::config::NotifySettings;
 use super::drive::Report;
 use super::traces::{Ended, Traces};
-use super::webhook;
+use super::{gates, webhook};
+use crate::engine::run::Address;
 use crate::engine::{Choice, Event, Run, RunStatus};
 use crate::exec::Stop;
 use crate::ids::StepPath;
@@ -42,6 +43,9 @@ pub struct Notice {
     /// What is asked, or what went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// What an agent said last, which the person is asked about; the beginning of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
     pub failed_steps: Vec<String>,
     /// What to type.
     pub cure: String,
@@ -62,7 +66,21 @@ fn occasion(before: RunStatus, run: &Run, event: &Event) -> Option<Occasion> {
     (before == RunStatus::Running).then_some(occasion)
 }
 
-fn notice(occasion: Occasion, run: &Run, event: &Event, workspace: &str) -> Notice {
+/// How many characters of what an agent said are told.
+const SAID: usize = 2000;
+
+/// What an agent said last that a gate is about.
+fn said(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
+    let Event::Gated { step, .. } = event else { return None };
+    let said = gates::said_before(plan, run, &Address::parse(plan, step)?)?.output.as_deref()?;
+    let mut head: String = said.chars().take(SAID).collect();
+    if head.len() < said.len() {
+        head.push('…');
+    }
+    Some(head)
+}
+
+fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: &str) -> Notice {
     let id = &run.id;
     let (step, message) = match event {
         Event::Gated { step, gate, .. } => {
@@ -93,6 +111,7 @@ fn notice(occasion: Occasion, run: &Run, event: &Event, workspace: &str) -> Noti
         run_root: run.origin.run_root.clone(),
         step,
         message,
+        said: said(plan, run, event),
         failed_steps: run.failed_steps.iter().map(ToString::to_string).collect(),
         cure,
     }
@@ -126,7 +145,7 @@ impl Notifier {
         if self.settings.is_silent() || !self.settings.on.contains(&occasion) {
             return;
         }
-        let notice = notice(occasion, run, event, &self.workspace.to_string_lossy());
+        let notice = notice(occasion, plan, run, event, &self.workspace.to_string_lossy());
         let (settings, workspace) = (self.settings.clone(), self.workspace.clone());
         self.begin(move || {
             for (what, sent) in send(&settings, &workspace, &notice) {

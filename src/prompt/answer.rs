@@ -19,22 +19,30 @@ const HEAD: usize = 4096;
 const PROBLEMS: usize = 20;
 const PROBLEM: usize = 500;
 
-/// The object that an answer gives, with its keys in the order they were written; or why there is
-/// none.
-pub fn extract_object(answer: &str) -> Result<Value, String> {
+/// An object that an answer gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object<'a> {
+    /// What it is, with its keys in the order they were written.
+    pub value: Value,
+    /// How it was written, which says more where a number has more digits than fit.
+    pub text: &'a str,
+}
+
+/// The object that an answer gives, or why there is none.
+pub fn extract_object(answer: &str) -> Result<Object<'_>, String> {
     let text = answer.trim_start_matches('\u{feff}').trim();
     if text.is_empty() {
         return Err("the answer is empty".into());
     }
     if let Ok(value) = serde_json::from_str(text) {
-        return only_object(value, "the answer");
+        return only_object(value, text, "the answer");
     }
     let (block, after) = contract::last_block(text);
     let Some(block) = block else {
         return first_object(text)?.ok_or_else(|| "the answer has no JSON object in it".into());
     };
     match serde_json::from_str(block.trim()) {
-        Ok(value) => only_object(value, "the last code block of JSON"),
+        Ok(value) => only_object(value, block.trim(), "the last code block of JSON"),
         // What follows it may be a second try; what comes before it is not the last word.
         Err(error) => match first_object(&text[after..])? {
             Some(object) => Ok(object),
@@ -43,16 +51,40 @@ pub fn extract_object(answer: &str) -> Result<Value, String> {
     }
 }
 
-fn only_object(value: Value, what: &str) -> Result<Value, String> {
+/// The object that a text is, as a whole or as the whole of one code block. Nothing may stand
+/// around it: what only mentions an object does not give one.
+pub fn whole_object(text: &str) -> Result<Object<'_>, String> {
+    let text = text.trim_start_matches('\u{feff}').trim();
+    if text.is_empty() {
+        return Err("the output is empty".into());
+    }
+    let text = fenced(text).unwrap_or(text).trim();
+    match serde_json::from_str(text) {
+        Ok(value) => only_object(value, text, "the output"),
+        Err(error) => Err(format!("the output is not one JSON object: {error}")),
+    }
+}
+
+/// What is in the code block that a text is.
+fn fenced(text: &str) -> Option<&str> {
+    let sign = text.chars().next().filter(|sign| matches!(sign, '`' | '~'))?;
+    let fence = &text[..text.find(|c| c != sign).unwrap_or(text.len())];
+    let (_, block) = text.split_once('\n').filter(|_| fence.len() >= 3)?;
+    let inside = block.trim_end_matches(sign);
+    let closes = block.len() - inside.len() >= fence.len() && inside.ends_with('\n');
+    closes.then_some(inside)
+}
+
+fn only_object<'a>(value: Value, text: &'a str, what: &str) -> Result<Object<'a>, String> {
     match value {
-        Value::Object(_) => Ok(value),
+        Value::Object(_) => Ok(Object { value, text }),
         other => Err(format!("{what} is {}, but a JSON object is wanted", kind(&other))),
     }
 }
 
 /// The first object in a text that says something else too. An empty one is taken only if there
 /// is no other: `{}` stands in many a line of code.
-fn first_object(text: &str) -> Result<Option<Value>, String> {
+fn first_object(text: &str) -> Result<Option<Object<'_>>, String> {
     let mut empty = None;
     let mut broken = None;
     let mut at = 0;
@@ -69,11 +101,13 @@ fn first_object(text: &str) -> Result<Option<Value>, String> {
         }
         match value(&text[open..]) {
             (Some(Ok(Value::Object(map))), length) if map.is_empty() => {
-                empty = empty.or(Some(Value::Object(map)));
+                let text = &text[open..open + length];
+                empty = empty.or(Some(Object { value: Value::Object(map), text }));
                 at = open + length;
             }
-            (Some(Ok(value)), _) => {
-                return only_object(value, "what stands in the answer").map(Some);
+            (Some(Ok(value)), length) => {
+                let text = &text[open..open + length];
+                return only_object(value, text, "what stands in the answer").map(Some);
             }
             (Some(Err(error)), _) if error.is_eof() => {
                 return Err("the JSON in the answer is cut off".into());
@@ -174,7 +208,7 @@ mod tests {
     fn gives(cases: &[(&str, &str)]) {
         for (answer, wanted) in cases {
             let found = match extract_object(answer) {
-                Ok(object) => object.to_string(),
+                Ok(object) => object.value.to_string(),
                 Err(why) => why,
             };
             let same = wanted.strip_suffix('…').map_or(found == *wanted, |w| found.starts_with(w));
@@ -258,11 +292,45 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_mentions_an_object_is_none() {
+        let give = |text: &str| match whole_object(text) {
+            Ok(object) => object.value.to_string(),
+            Err(why) => why,
+        };
+        for (text, wanted) in [
+            (" {\"b\": 1, \"a\": []} \n", r#"{"b":1,"a":[]}"#),
+            ("\u{feff}{}", "{}"),
+            ("```json\n{\"a\": 1}\n```\n", r#"{"a":1}"#),
+            ("~~~~\r\n{\"a\": \"```\"}\r\n~~~~", r#"{"a":"```"}"#),
+            ("", "the output is empty"),
+            ("[1]", "the output is a list, but a JSON object is wanted"),
+            ("```\n4\n```", "the output is a number, but a JSON object is wanted"),
+        ] {
+            assert_eq!(give(text), wanted, "{text}");
+        }
+        for other in [
+            "so: {\"a\": 1}",
+            "{\"a\": 1} so",
+            "{\"a\": 1}\n{\"a\": 2}",
+            "Here:\n```json\n{\"a\": 1}\n```",
+            "```json\n{\"a\": 1}\n```\nDone.",
+            "```json\n{\"a\": 1}\n``",
+            "```json\n{\"a\": 1}```",
+            "```{\"a\": 1}```",
+            "```json\n{\"a\": 1}\n```\n```json\n{\"a\": 1}\n```",
+            "```",
+            "{\"a\": ",
+        ] {
+            assert!(give(other).starts_with("the output is not one JSON object: "), "{other}");
+        }
+    }
+
+    #[test]
     fn what_is_asked_for_can_be_found_again() {
         let schema = json!({"type": "object", "properties": {"z": {}, "a": {}}});
         let text = instruct(&schema);
         assert!(text.starts_with("\n\n---\n\n") && text.contains("nothing else"));
-        assert_eq!(extract_object(&text), Ok(schema));
+        assert_eq!(extract_object(&text).map(|object| object.value), Ok(schema));
         assert!(text.find("\"z\"") < text.find("\"a\""));
     }
 
@@ -347,7 +415,7 @@ mod tests {
             let answer: String =
                 (0..random.below(14)).map(|_| SCRAPS[random.below(SCRAPS.len())]).collect();
             if let Ok(object) = extract_object(&answer) {
-                assert!(object.is_object());
+                assert!(object.value.is_object());
                 found += 1;
             }
             let again = ask_again(std::slice::from_ref(&answer), &answer);

@@ -285,7 +285,7 @@ fn store_story(at: usize, error: Errno, after: bool) -> usize {
                 assert!(known.starts_with(&done), "{told}: {known:?}, not {done:?}");
                 done = known;
                 // What was open is owed again.
-                let resumed = Event::Resumed { policy: Policy::default() };
+                let resumed = Event::Resumed { policy: Policy::default(), asked: false };
                 store.record(Time(clock), &resumed).unwrap();
                 engine::apply(&plan, &mut run, Time(clock), &resumed);
                 break;

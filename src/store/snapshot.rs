@@ -208,9 +208,12 @@ struct SlotExtra {
     visits: u32,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     asking: bool,
-    /// It completed before, and that may still stand.
+    /// It completed before the run was last resumed; if it is pending, that may still stand.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     completed_before: bool,
+    /// It had begun before, and may go on where it stands.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    begun_before: bool,
 }
 
 /// One visit goes without saying.
@@ -232,8 +235,9 @@ impl<'a> SlotDoc<'a> {
         };
         let asking = slot.state == StepState::Asking;
         let tries = (slot.tries != usual_tries(status)).then_some(slot.tries);
-        let (visits, completed_before) = (slot.visits, slot.keep);
-        let extra = SlotExtra { retry_at, tries, visits, asking, completed_before };
+        let (visits, begun_before) = (slot.visits, slot.keep && slot.is_open());
+        let completed_before = slot.before || (slot.keep && !begun_before);
+        let extra = SlotExtra { retry_at, tries, visits, asking, completed_before, begun_before };
         SlotDoc { record, extra }
     }
 }
@@ -448,11 +452,11 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     let reader = Reader { loops: &head.for_each };
     run.body = reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", 0)?;
     match (run.status, &plan.root.edges) {
-        (_, Some(edges)) => {
+        (_, Some(_)) => {
             for slot in &mut run.body.slots {
                 make_round_ready(slot);
             }
-            survey(edges, &mut run.body);
+            survey(&plan.root, &mut run.body);
         }
         (RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked, None) => {
             reopen_halted(&mut run.body);
@@ -500,7 +504,7 @@ fn make_ready(body: &mut Body) {
 
 /// The same for the last round of an open step of rounds.
 fn make_round_ready(slot: &mut Slot) {
-    let open = slot.state == StepState::Running;
+    let open = slot.state == StepState::Running || (slot.keep && slot.is_open());
     let Some(each) = slot.each.as_deref_mut().filter(|_| open) else { return };
     if let Some(round) = each.iterations.get_mut(each.index) {
         make_ready(&mut round.body);
@@ -640,6 +644,7 @@ fn loop_slot(doc: LoopDoc, iterations: Vec<Iteration>) -> Slot {
         record: Some(Box::new(record)),
         each: Some(Box::new(each)),
         keep: false,
+        before: false,
     }
 }
 
@@ -656,15 +661,19 @@ fn read_slot(value: &Value) -> Result<Slot, String> {
     };
     let ran = state != StepState::Pending;
     let tries = extra.tries.unwrap_or(usual_tries(record.status));
+    let settled = state == StepState::Settled;
     if extra.completed_before {
         record.status = StepStatus::Completed;
+    } else if extra.begun_before {
+        record.status = StepStatus::Running;
     }
     Ok(Slot {
         state,
         attempts: record.attempt,
         visits: extra.visits.max(u32::from(ran)),
         tries,
-        keep: extra.completed_before,
+        keep: extra.begun_before || (extra.completed_before && !settled),
+        before: extra.completed_before && settled,
         record: Some(Box::new(record)),
         each: None,
     })

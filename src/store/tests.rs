@@ -206,7 +206,7 @@ impl World {
     /// Takes the run up after a crash, as `resume` does.
     fn recover(&mut self) -> Result<(Store, Run), LoadError> {
         let (mut store, mut run) = Store::load(self.faulty(), Path::new("run"), &self.plan)?;
-        let resumed = Event::Resumed { policy: Policy::default() };
+        let resumed = Event::Resumed { policy: Policy::default(), asked: false };
         self.record(&mut store, &mut run, resumed)?;
         Ok((store, run))
     }
@@ -360,7 +360,9 @@ fn what_an_owner_writes_after_it_lost_the_run_counts_for_nothing() {
     world.execute(&mut paused, &mut stale, &a, 1).unwrap();
     let (mut store, mut run) = Store::load(world.faulty(), root, &world.plan).unwrap();
     store.begin_term(2);
-    world.record(&mut store, &mut run, Event::Resumed { policy: Policy::default() }).unwrap();
+    world
+        .record(&mut store, &mut run, Event::Resumed { policy: Policy::default(), asked: false })
+        .unwrap();
     world.execute(&mut store, &mut run, &a, 2).unwrap();
     // The first owner wakes up: it records another end of the step, and its own view of the run.
     world.execute(&mut paused, &mut stale, &a, 2).unwrap();
@@ -400,7 +402,9 @@ fn an_owner_that_lost_the_run_does_not_replace_its_state() {
     paused.begin_term(1);
     let (mut store, mut run) = Store::load(world.faulty(), root, &world.plan).unwrap();
     store.begin_term(2);
-    world.record(&mut store, &mut run, Event::Resumed { policy: Policy::default() }).unwrap();
+    world
+        .record(&mut store, &mut run, Event::Resumed { policy: Policy::default(), asked: false })
+        .unwrap();
     let now = world.now();
     store.save(&world.plan, &run, now).unwrap();
     let state = world.disk.read(&root.join(STATE)).unwrap();

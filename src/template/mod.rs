@@ -7,6 +7,7 @@
 
 pub mod nodes;
 pub mod spell;
+pub mod written;
 
 use std::borrow::Cow;
 

@@ -9,7 +9,7 @@ use crate::time::Time;
 
 /// How a run is told of in a line.
 pub fn run_row(run: &RunView) -> Vec<String> {
-    let file = run.workflow_file.clone();
+    let file = run.what(&run.workflow_file);
     vec![run.run_id.clone(), run.state.word().to_owned(), file, board::remark(run)]
 }
 
@@ -143,6 +143,9 @@ pub fn stands(step: &StepView) -> Vec<String> {
         notes.push(format!("{} of {} items{failed}", items.current, items.total));
     }
     notes.extend(step.rounds.filter(|rounds| *rounds > 1).map(|rounds| format!("round {rounds}")));
+    if step.completed_before {
+        notes.push("completed before".to_owned());
+    }
     notes.extend(
         step.warning.clone().or(step.skip_cause.map(|cause| board::skipped(cause).to_owned())),
     );

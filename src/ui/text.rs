@@ -5,11 +5,12 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, poll};
+use tracing::Level;
 
-use super::progress;
-use super::talk::harmless;
+use super::talk::{folded, harmless};
+use super::{log, progress};
 use crate::engine::run::{Address, ItemResult, StepState};
-use crate::engine::{Choice, Event, Record, Run, SkipCause, StepStatus};
+use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus};
 use crate::exec::{Mask, Stop};
 use crate::fleet::Report;
 use crate::ids::StepPath;
@@ -88,15 +89,30 @@ impl TextReport {
         let agent = agent.unwrap_or_default();
         // A check that says no is an answer, and no failure.
         if is_check(plan, &address) && record.exit_code.is_some() && record.metrics.is_some() {
-            let done = record.status == StepStatus::Completed;
-            let word = if done { "done" } else { "not done yet" };
-            let time = seconds(record.duration_ms.unwrap_or(0));
-            return self.say(&format!("{place} {step}: {word} ({time})"));
+            return self.checked(&format!("{place} {step}"), step, record);
         }
         let line = format!("{place} {step}{agent}: {}", self.outcome(record, run, &address));
         self.say(&line);
         if record.status == StepStatus::Failed {
             self.explain(record);
+        }
+    }
+
+    /// Tells what the check of a loop came to. One that could not be made spends a round: that is
+    /// told to those who asked for quiet too.
+    fn checked(&mut self, place: &str, step: &str, record: &Record) {
+        if self.telling != Telling::Quiet {
+            let done = record.status == StepStatus::Completed;
+            let word = if done { "done" } else { "not done yet" };
+            let time = seconds(record.duration_ms.unwrap_or(0));
+            self.say(&format!("{place}: {word} ({time})"));
+        }
+        if let Some(why) = engine::unmade(record.exit_code) {
+            let said = record.error.as_ref().and_then(|error| error.stderr_tail.last());
+            let said = said.map(|line| format!(": {}", excerpt(line))).unwrap_or_default();
+            let line = format!("`{step}` could not be made, which counts as not done: {why}{said}");
+            log::keep(Level::WARN, &line);
+            self.say(&format!("warning: {line}"));
         }
     }
 
@@ -106,6 +122,14 @@ impl TextReport {
         let index = address.loops.first().map_or(address.step, |(node, _)| *node);
         let steps = &plan.root.steps;
         self.say(&format!("[{}/{}] {}: {what}", index + 1, steps.len(), steps[index].name));
+    }
+
+    /// Tells which nodes are not executed again.
+    fn completed_before(&mut self, plan: &Plan, run: &Run) {
+        let steps = plan.root.steps.iter().zip(&run.body.slots);
+        for (step, _) in steps.filter(|(_, slot)| slot.before) {
+            self.node(plan, &step.name, "completed before");
+        }
     }
 
     /// Tells of the loops that ended with this event: those around its step, inside out.
@@ -175,7 +199,7 @@ impl TextReport {
             (_, 1) => "1 round, ".into(),
             (_, rounds) => format!("{rounds} rounds, "),
         };
-        let why = record.error.as_ref().map(|error| format!(": {}", harmless(&error.message)));
+        let why = record.error.as_ref().map(|error| format!(": {}", folded(&error.message)));
         format!(
             "{}[{}/{total}] {}: {} ({rounds}{}){}",
             "  ".repeat(at.loops.len()),
@@ -222,7 +246,7 @@ impl TextReport {
 
     fn explain(&mut self, record: &Record) {
         let Some(error) = &record.error else { return };
-        self.say(&format!("      {}", harmless(&error.message)));
+        self.say(&format!("      {}", folded(&error.message)));
         let tail =
             if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
         for line in tail.iter().skip(tail.len().saturating_sub(5)) {
@@ -236,6 +260,15 @@ fn is_check(plan: &Plan, address: &Address) -> bool {
     let around = address.parent().map(|around| &around.step_of(plan).action);
     matches!(around, Some(Action::Rounds(Rounds { kind: RoundsKind::Loop, .. })))
         && matches!(address.step_of(plan).action, Action::Shell { .. })
+}
+
+/// What it means for a step that what it came to before stands.
+fn kept_words(plan: &Plan, run: &Run, step: &str) -> &'static str {
+    let slot = Address::parse(plan, step).and_then(|address| run.slot(&address));
+    match slot.is_some_and(|slot| slot.before) {
+        true => "completed before",
+        false => "goes on where it stood",
+    }
 }
 
 /// Whether a step has failed for good.
@@ -270,6 +303,9 @@ impl Report for TextReport {
         if let Some(line) = log_line(plan, run, event) {
             tracing::info!("{line}");
         }
+        if let Some(warning) = warning_of(plan, event) {
+            tracing::warn!("{warning}");
+        }
         match event {
             Event::Ended { step, .. }
                 if self.telling != Telling::Quiet || failed(plan, run, step) =>
@@ -279,13 +315,12 @@ impl Report for TextReport {
             Event::Opened { step } if failed(plan, run, step) => self.ended(plan, run, step),
             _ if self.telling == Telling::Quiet => {}
             Event::Skipped { step, .. } => self.ended(plan, run, step),
+            Event::Resumed { asked: true, .. } => self.completed_before(plan, run),
             Event::Kept { step } => {
-                self.node(plan, step, "kept (it would be given the same)");
+                let what = kept_words(plan, run, step);
+                self.node(plan, step, &format!("{what} (it would be given the same)"));
             }
             Event::Gated { step, .. } => self.node(plan, step, "asks a person"),
-            Event::Moved { step, index, error: Some(error) } => {
-                self.say(&format!("warning: item {index} of `{step}` was not moved: {error}"));
-            }
             _ => {}
         }
         if self.telling != Telling::Quiet {
@@ -390,6 +425,21 @@ pub fn terminal_width() -> usize {
     // SAFETY: the call fills in the struct it is given and keeps nothing.
     let done = unsafe { nix::libc::ioctl(2, nix::libc::TIOCGWINSZ, &raw mut size) };
     if done == 0 && size.ws_col > 0 { usize::from(size.ws_col) - 1 } else { 79 }
+}
+
+/// What should be known of what happened although nothing failed.
+pub fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
+    match event {
+        // Of what is skipped it was told when it arose.
+        Event::Ended { step, record, .. } if record.status != StepStatus::Skipped => {
+            let warning = record.warning.as_ref()?;
+            Some(format!("{} `{step}`: {warning}", plan.unit()))
+        }
+        Event::Moved { step, index, error: Some(error) } => {
+            Some(format!("item {index} of `{step}` was not moved: {error}"))
+        }
+        _ => None,
+    }
 }
 
 /// What the log of a run says of an event.

@@ -31,7 +31,13 @@ pub struct Condition {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Comparison {
-    Read { reference: NodeRef, operator: Operator, literal: String },
+    Read {
+        reference: NodeRef,
+        /// Where in the text the reference is written, in bytes, and how long it is.
+        at: (usize, usize),
+        operator: Operator,
+        literal: String,
+    },
     Broken(ConditionError),
 }
 
@@ -86,6 +92,14 @@ impl Condition {
         })
     }
 
+    /// The same, each with where it is written and how long it is, in bytes.
+    pub fn placed_refs(&self) -> impl Iterator<Item = (usize, usize, &NodeRef)> {
+        self.clauses.iter().flatten().filter_map(|comparison| match comparison {
+            Comparison::Read { reference, at: (at, len), .. } => Some((*at, *len, reference)),
+            Comparison::Broken(_) => None,
+        })
+    }
+
     /// What of it cannot be read, in the order of the text.
     pub fn faults(&self) -> Vec<ConditionError> {
         let broken = |comparison: &Comparison| match comparison {
@@ -120,7 +134,10 @@ impl Condition {
 impl Comparison {
     fn parse(at: usize, text: &str) -> Comparison {
         match read(text) {
-            Ok(comparison) => comparison,
+            Ok(Comparison::Read { reference, at: (offset, len), operator, literal }) => {
+                Comparison::Read { reference, at: (at + offset, len), operator, literal }
+            }
+            Ok(broken) => broken,
             Err((offset, message)) => {
                 Comparison::Broken(ConditionError { message, at: at + offset })
             }
@@ -133,7 +150,7 @@ impl Comparison {
     ) -> Result<bool, Unheld> {
         let (reference, operator, literal) = match self {
             Comparison::Broken(fault) => return Err(Unheld::Unparseable(fault.message.clone())),
-            Comparison::Read { reference, operator, literal } => (reference, operator, literal),
+            Comparison::Read { reference, operator, literal, .. } => (reference, operator, literal),
         };
         let value = look(reference).map_err(Unheld::Unreadable)?;
         let found = display(&value);
@@ -154,8 +171,64 @@ fn order(reference: &NodeRef, found: &str, literal: &str) -> Result<Ordering, St
     let left = leading_number(found)
         .ok_or_else(|| format!("`{reference}` has no size: {}", no_number(found)))?;
     let right = leading_number(literal).ok_or_else(|| no_number(literal))?;
-    // Every finite number has its place, and zero is zero whatever its sign.
-    Ok(left.partial_cmp(&right).unwrap_or(Ordering::Equal))
+    Ok(left.cmp(&right))
+}
+
+/// A number as it is written, however many digits it has. Zero is zero whatever its sign.
+#[derive(Debug, PartialEq, Eq)]
+struct Size<'t> {
+    negative: bool,
+    /// Its digits but for the first and last zeros: before and behind the point.
+    digits: (&'t [u8], &'t [u8]),
+    /// How many places the first of them stands before the point.
+    places: i64,
+}
+
+impl<'t> Size<'t> {
+    fn new(negative: bool, whole: &'t str, fraction: &'t str, exponent: i64) -> Size<'t> {
+        let (mut before, mut behind) = (whole.as_bytes(), fraction.as_bytes());
+        let mut places = exponent + before.len() as i64;
+        for part in [&mut before, &mut behind] {
+            while let [b'0', rest @ ..] = part {
+                *part = rest;
+                places -= 1;
+            }
+            if !part.is_empty() {
+                break;
+            }
+        }
+        for part in [&mut behind, &mut before] {
+            while let [rest @ .., b'0'] = part {
+                *part = rest;
+            }
+            if !part.is_empty() {
+                break;
+            }
+        }
+        Size { negative, digits: (before, behind), places }
+    }
+
+    fn is_zero(&self) -> bool {
+        self.digits.0.is_empty() && self.digits.1.is_empty()
+    }
+
+    fn cmp(&self, other: &Size) -> Ordering {
+        match (self.is_zero(), other.is_zero()) {
+            (true, true) => return Ordering::Equal,
+            (true, false) if other.negative => return Ordering::Greater,
+            (true, false) => return Ordering::Less,
+            (false, true) => return other.cmp(self).reverse(),
+            (false, false) if self.negative != other.negative => {
+                return other.negative.cmp(&self.negative);
+            }
+            (false, false) => {}
+        }
+        fn all<'t>(size: &Size<'t>) -> impl Iterator<Item = &'t u8> {
+            size.digits.0.iter().chain(size.digits.1)
+        }
+        let order = self.places.cmp(&other.places).then_with(|| all(self).cmp(all(other)));
+        if self.negative { order.reverse() } else { order }
+    }
 }
 
 /// The parts of a text between separators that stand outside of quotes, each with its place.
@@ -181,6 +254,7 @@ fn read(text: &str) -> Result<Comparison, (usize, String)> {
     let rest = text.trim_start();
     let place = |rest: &str| text.len() - rest.len();
     let wrong = |rest: &str, message: String| Err((place(rest), message));
+    let written = rest;
     let Some(after) = rest.strip_prefix('$') else {
         return wrong(rest, no_reference(rest));
     };
@@ -210,6 +284,7 @@ fn read(text: &str) -> Result<Comparison, (usize, String)> {
         reference.field = (!inner.is_empty()).then(|| inner.to_owned());
         rest = &rest[reference.field.as_ref().map_or(0, |inner| 1 + inner.len())..];
     }
+    let at = (place(written), written.len() - rest.len());
     if rest.starts_with('.') {
         return wrong(rest, format!("`{reference}` cannot be followed by another part"));
     }
@@ -228,7 +303,7 @@ fn read(text: &str) -> Result<Comparison, (usize, String)> {
         let message = format!("`{sign}` needs a number: {}", no_number(&literal));
         return Err((text.trim_end().len() - rest.len(), message));
     }
-    Ok(Comparison::Read { reference, operator, literal })
+    Ok(Comparison::Read { reference, at, operator, literal })
 }
 
 fn operator(text: &str) -> Option<(Operator, &'static str)> {
@@ -278,8 +353,11 @@ fn is_number(text: &str) -> bool {
     }
 }
 
+/// The largest exponent of a number.
+const MOST_PLACES: i64 = 1 << 40;
+
 /// The number that a text begins with: `80abc` is 80.
-fn leading_number(text: &str) -> Option<f64> {
+fn leading_number(text: &str) -> Option<Size<'_>> {
     let text = text.trim_start();
     let bytes = text.as_bytes();
     let digits = |from: usize| {
@@ -296,12 +374,21 @@ fn leading_number(text: &str) -> Option<f64> {
     if whole + fraction == 0 {
         return None;
     }
+    let (whole, fraction) = match text[sign..end].split_once('.') {
+        Some(parts) => parts,
+        None => (&text[sign..end], ""),
+    };
+    let mut exponent = 0;
     if let Some(b'e' | b'E') = bytes.get(end) {
         let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
-        let exponent = if end + 1 + sign < bytes.len() { digits(end + 1 + sign) } else { 0 };
-        end += if exponent > 0 { 1 + sign + exponent } else { 0 };
+        let length = if end + 1 + sign < bytes.len() { digits(end + 1 + sign) } else { 0 };
+        if length > 0 {
+            // One that has no end has no place either.
+            let written: i64 = text[end + 1..end + 1 + sign + length].parse().ok()?;
+            exponent = Some(written).filter(|exponent| exponent.abs() <= MOST_PLACES)?;
+        }
     }
-    text[..end].parse().ok().filter(|number: &f64| number.is_finite())
+    Some(Size::new(bytes.first() == Some(&b'-'), whole, fraction, exponent))
 }
 
 fn no_number(text: &str) -> String {
@@ -435,17 +522,17 @@ mod tests {
     #[test]
     fn a_number_is_read_off_the_beginning() {
         for (text, wanted) in [
-            ("80abc", Some(80.0)),
-            (" \n-1.5e2x", Some(-150.0)),
-            ("+3", Some(3.0)),
-            (".5", Some(0.5)),
-            ("5.", Some(5.0)),
-            ("5.x", Some(5.0)),
-            ("1e", Some(1.0)),
-            ("1e+", Some(1.0)),
-            ("1e5", Some(100_000.0)),
-            ("1.2.3", Some(1.2)),
-            ("0x10", Some(0.0)),
+            ("80abc", Some("80")),
+            (" \n-1.5e2x", Some("-150")),
+            ("+3", Some("3")),
+            (".5", Some("0.5")),
+            ("5.", Some("5")),
+            ("5.x", Some("5")),
+            ("1e", Some("1")),
+            ("1e+", Some("1")),
+            ("1e5", Some("100000")),
+            ("1.2.3", Some("1.2")),
+            ("0x10", Some("0")),
             ("-", None),
             (".", None),
             ("-.e1", None),
@@ -453,11 +540,50 @@ mod tests {
             ("x1", None),
             ("Infinity", None),
             ("NaN", None),
-            ("1e999", None),
+            ("1e99999999999999999999", None),
         ] {
-            assert_eq!(leading_number(text), wanted, "{text}");
+            let found = leading_number(text);
+            assert_eq!(found.is_some(), wanted.is_some(), "{text}");
+            let wanted = wanted.and_then(leading_number);
+            let same = found.zip(wanted).is_none_or(|(found, wanted)| found.cmp(&wanted).is_eq());
+            assert!(same, "{text}");
         }
         decides(&[("$a.n > '-0'", "yes")]);
+    }
+
+    #[test]
+    fn numbers_are_compared_to_their_last_digit() {
+        let rising = [
+            "-1e400",
+            "-9007199254740993",
+            "-9007199254740992",
+            "-1.01",
+            "-1",
+            "-0.1",
+            "0",
+            "1e-400",
+            "0.0999",
+            "0.1",
+            "0.10000000000000000000001",
+            "1",
+            "9.99",
+            "10",
+            "9007199254740992",
+            "9007199254740993",
+            "123456789012345678901234567890",
+            "123456789012345678901234567891",
+            "1e400",
+            "1.5e400",
+        ];
+        let size = |text| leading_number(text).unwrap();
+        for (index, left) in rising.iter().enumerate() {
+            for (other, right) in rising.iter().enumerate() {
+                assert_eq!(size(left).cmp(&size(right)), index.cmp(&other), "{left} {right}");
+            }
+        }
+        for (left, right) in [("100", "1e2"), ("1.50", "15e-1"), ("007", "7"), ("-0", "0.0")] {
+            assert!(size(left).cmp(&size(right)).is_eq(), "{left} {right}");
+        }
     }
 
     #[test]

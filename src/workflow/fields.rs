@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::Configured;
 use super::lint;
 use super::plan::Version;
-use super::problem::{Place, Problem, nearest};
+use super::problem::{At, Place, Problem, nearest};
 use super::shape::Table;
 use super::yaml::{Node, Value};
 use crate::template::{Template, TemplateError};
@@ -44,8 +44,8 @@ impl Findings {
         self.add(Problem::error(message).at(place));
     }
 
-    pub fn warn(&self, place: Place, message: impl Into<String>) {
-        self.add(Problem::warning(message).at(place));
+    pub fn warn(&self, at: impl Into<At>, message: impl Into<String>) {
+        self.add(Problem::warning(message).at(at));
     }
 
     pub fn any_error(&self) -> bool {
@@ -192,13 +192,19 @@ impl<'a> Fields<'a> {
     /// than a wish.
     pub fn milliseconds(&self, key: &str) -> Option<std::time::Duration> {
         const DAY_MS: f64 = 86_400_000.0;
+        const MOST_MS: f64 = 3.2e12;
         let node = self.get(key)?;
         let millis = match &node.value {
             Value::Number(number) => number.as_f64(),
             _ => None,
         };
-        let Some(millis) = millis.filter(|millis| *millis > 0.0 && *millis <= 3.2e12) else {
-            let wanted = "a number of milliseconds greater than 0";
+        let Some(millis) = millis.filter(|millis| *millis > 0.0 && *millis <= MOST_MS) else {
+            let wanted = match millis {
+                Some(millis) if millis > MOST_MS => {
+                    "a number of milliseconds of at most 3200000000000, which is a hundred years"
+                }
+                _ => "a number of milliseconds greater than 0",
+            };
             match node.text().and_then(parse_duration) {
                 Some(millis) => {
                     let message = format!("`{key}` of {} must be {wanted}, not text", self.what);

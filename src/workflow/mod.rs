@@ -14,20 +14,20 @@ mod grimoire_names;
 mod grimoire_tests;
 pub mod lint;
 mod nodes;
-mod nodes_builtin;
 pub mod nodes_commands;
 mod nodes_graph;
 mod nodes_keys;
 mod nodes_modes;
-pub mod nodes_shell;
 #[cfg(test)]
 mod nodes_tests;
 mod nodes_texts;
 pub mod plan;
 pub mod problem;
 pub mod sandbox;
+mod scalar;
 pub mod settings;
 pub mod shape;
+pub mod shell;
 mod spells;
 mod steps;
 mod steps_parts;
@@ -108,7 +108,15 @@ pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<
         (None, _) => steps::compile(&document, configured),
     };
     let locate = |problems: Vec<Problem>| -> Vec<Problem> {
-        problems.into_iter().map(|problem| problem.located(text)).collect()
+        if problems.iter().all(|problem| problem.inside.is_none()) {
+            return problems;
+        }
+        let lines: Vec<&str> = text.lines().collect();
+        let mut found: Vec<_> =
+            problems.into_iter().map(|problem| problem.located(&lines)).collect();
+        // What is found within a text may stand behind what was found of it as a whole.
+        found.sort_by_key(|problem| (!problem.is_error(), problem.place));
+        found
     };
     match compiled {
         Ok(compiled) => Ok(Compiled { warnings: locate(compiled.warnings), ..compiled }),

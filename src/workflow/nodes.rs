@@ -17,7 +17,7 @@ use super::nodes_texts::{self as texts, Mention};
 use super::plan::{
     self, Block, Dirs, Edges, JoinRule, Part, PartKind, Plan, Provider, Step, Version, When,
 };
-use super::problem::Problem;
+use super::problem::{At, Problem};
 use super::yaml::{Node, Value};
 use super::{Compiled, Configured, spells};
 
@@ -298,12 +298,15 @@ fn when(reading: &Reading, fields: &Fields, index: usize) -> Option<When> {
     let place = fields.get("when")?.place;
     let condition = Condition::parse(text);
     let what = format!("`when` of {}", fields.what);
+    let value = text.into();
     for fault in condition.faults() {
         let message = format!("{what} cannot be read: {}", fault.message);
         let hint = "the node will be skipped";
-        reading.findings.add(Problem::warning(message).at(place).hint(hint));
+        let at = At::inside(place, &value, fault.at, 1);
+        reading.findings.add(Problem::warning(message).at(at).hint(hint));
     }
-    let mentions = &mut reading.mentions.borrow_mut();
-    texts::mention(mentions, index, &what, place, condition.refs());
+    let refs = condition.placed_refs();
+    let refs = refs.map(|(at, len, found)| (found, At::inside(place, &value, at, len)));
+    texts::mention(&mut reading.mentions.borrow_mut(), index, &what, refs);
     Some(When::Outputs(condition))
 }

@@ -10,7 +10,7 @@ use super::nodes_graph::{self as graph, Ids};
 use super::nodes_texts::{self as texts, Use};
 use super::plan::{Action, Block, Plan, Words};
 use super::problem::{Place, Problem};
-use crate::template::nodes::NodeText;
+use crate::template::nodes::{NodeText, Piece};
 
 /// A command file that was read.
 pub struct CommandFile<'a> {
@@ -34,14 +34,19 @@ pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
             continue;
         }
         let what = format!("the command file of node `{}`", step.name);
+        let refs = parsed.placed().filter_map(|(at, piece)| match piece {
+            Piece::Ref(reference) => Some((reference, place(command, at, piece).into())),
+            _ => None,
+        });
+        texts::mention(&mut mentions, index, &what, refs);
         let mut seen = BTreeSet::new();
-        for reference in parsed.refs().filter(|reference| seen.insert(reference.to_string())) {
-            let place = find(command, &reference.to_string());
-            texts::mention(&mut mentions, index, &what, place, std::iter::once(reference));
-        }
-        for var in parsed.vars().collect::<BTreeSet<_>>() {
-            let place = find(command, &var.to_string());
-            texts::tell_variable(&findings, var, Use::Prompt, &what, place);
+        for (at, piece) in parsed.placed() {
+            if let Piece::Var(var) = piece
+                && seen.insert(*var)
+            {
+                let at = place(command, at, piece).into();
+                texts::tell_variable(&findings, *var, Use::Prompt, &what, at);
+            }
         }
     }
     let ids = Ids::known(by_name.clone());
@@ -51,13 +56,12 @@ pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
     findings.into_problems().into_iter().map(elsewhere).collect()
 }
 
-/// Where a word stands first in the prompt of a command file.
-fn find(command: &CommandFile, word: &str) -> Place {
+/// Where a piece of the prompt stands in a command file.
+fn place(command: &CommandFile, at: usize, piece: &Piece) -> Place {
     let head = command.text.len() - command.prompt.len();
-    let at = head + command.prompt.find(word).unwrap_or_default();
-    let before = &command.text[..at];
+    let before = &command.text[..head + at];
     let line = before.matches('\n').count() + 1;
     let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
     let column = before[begin..].chars().count() + 1;
-    Place { line, column, len: word.chars().count() }
+    Place { line, column, len: piece.to_string().chars().count() }
 }

@@ -4,13 +4,14 @@
 //! when all nodes are known.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::fields::{Fields, Findings};
 use super::lint;
 use super::nodes_graph::{self as graph, Ids};
-use super::nodes_shell as shell;
 use super::plan::{Action, Step};
-use super::problem::{Place, Problem};
+use super::problem::{At, Place, Problem};
+use super::shell;
 use crate::template::nodes::{NodeRef, NodeText, Piece, Var, name_length};
 
 /// What a text is for.
@@ -33,7 +34,20 @@ pub struct Mention {
     /// Where it is: "`prompt` of node `a`".
     pub what: String,
     pub reference: NodeRef,
-    pub place: Place,
+    pub at: At,
+}
+
+/// A text, and where it begins in the file.
+struct Written {
+    value: Arc<str>,
+    place: Place,
+}
+
+impl Written {
+    /// Where something in it is that reads like this.
+    fn at(&self, at: usize, what: &str) -> At {
+        At::inside(self.place, &self.value, at, what.chars().count())
+    }
 }
 
 /// Makes of a text what it is at run time, and tells what can be told of it alone.
@@ -51,12 +65,17 @@ pub fn read(
     let shell = matches!(used, Use::Bash | Use::UntilBash);
     let parsed = if shell { shell::without_comments(parsed) } else { parsed };
     let findings = fields.findings;
-    tell_variables(findings, &parsed, used, &what, place);
-    tell_braces(findings, &parsed, used, &what, place);
+    let written = Written { value: text.into(), place };
+    tell_variables(findings, &parsed, used, &what, &written);
+    tell_braces(findings, &parsed, used, &what, &written);
     if shell {
-        tell_quotes(findings, &parsed, &what, place);
+        tell_quotes(findings, &parsed, &what, &written);
     }
-    mention(mentions, node, &what, place, parsed.refs());
+    let refs = parsed.placed().filter_map(|(at, piece)| match piece {
+        Piece::Ref(reference) => Some((reference, written.at(at, &reference.to_string()))),
+        _ => None,
+    });
+    mention(mentions, node, &what, refs);
     parsed
 }
 
@@ -65,39 +84,44 @@ pub fn mention<'r>(
     mentions: &mut Vec<Mention>,
     node: usize,
     what: &str,
-    place: Place,
-    references: impl Iterator<Item = &'r NodeRef>,
+    references: impl Iterator<Item = (&'r NodeRef, At)>,
 ) {
     let mut seen = BTreeSet::new();
-    for reference in references {
+    for (reference, at) in references {
         if seen.insert((&reference.node, &reference.field)) {
             let (what, reference) = (what.to_owned(), reference.clone());
-            mentions.push(Mention { node, what, reference, place });
+            mentions.push(Mention { node, what, reference, at });
         }
     }
 }
 
-fn tell_variables(findings: &Findings, text: &NodeText, used: Use, what: &str, place: Place) {
-    let vars: BTreeSet<Var> = text.vars().collect();
-    vars.into_iter().for_each(|var| tell_variable(findings, var, used, what, place));
+fn tell_variables(findings: &Findings, text: &NodeText, used: Use, what: &str, written: &Written) {
+    let mut seen = BTreeSet::new();
+    for (at, piece) in text.placed() {
+        if let Piece::Var(var) = piece
+            && seen.insert(*var)
+        {
+            tell_variable(findings, *var, used, what, written.at(at, &var.to_string()));
+        }
+    }
 }
 
 /// Tells of a variable that is nothing where it stands.
-pub fn tell_variable(findings: &Findings, var: Var, used: Use, what: &str, place: Place) {
+pub fn tell_variable(findings: &Findings, var: Var, used: Use, what: &str, at: At) {
     let looped = matches!(used, Use::LoopPrompt | Use::UntilBash);
     match (used, var) {
         (Use::Message, _) => findings.add(
             Problem::warning(format!("`{var}` is not replaced in {what}"))
-                .at(place)
+                .at(at)
                 .hint("there, only what nodes gave is put in: `$id.output`"),
         ),
         (_, Var::LoopUserInput | Var::LoopPrevOutput) if !looped => {
             let message = format!("`{var}` is empty in {what}: only a `loop` has it");
-            findings.warn(place, message);
+            findings.warn(at, message);
         }
         (_, Var::RejectionReason) if used != Use::RejectPrompt => {
             let message = format!("`{var}` is empty in {what}: only `on_reject` has it");
-            findings.warn(place, message);
+            findings.warn(at, message);
         }
         _ => {}
     }
@@ -105,12 +129,12 @@ pub fn tell_variable(findings: &Findings, var: Var, used: Use, what: &str, place
 
 /// Tells of the first `${…}`, which means something in the other dialect only. In a shell it means
 /// something too, if no dot is in it; other languages have uses of their own for it.
-fn tell_braces(findings: &Findings, text: &NodeText, used: Use, what: &str, place: Place) {
+fn tell_braces(findings: &Findings, text: &NodeText, used: Use, what: &str, written: &Written) {
     if used == Use::Script {
         return;
     }
     let shell = matches!(used, Use::Bash | Use::UntilBash);
-    for piece in text.pieces() {
+    for (begin, piece) in text.placed() {
         let Piece::Text(text) = piece else { continue };
         for (at, _) in text.match_indices("${") {
             let inside = &text[at + 2..];
@@ -125,7 +149,8 @@ fn tell_braces(findings: &Findings, text: &NodeText, used: Use, what: &str, plac
                 Some(var) => format!("this dialect writes `{var}`"),
                 None => "this dialect writes `$id.output` and `$id.output.field`".to_owned(),
             };
-            findings.add(Problem::warning(message).at(place).hint(hint));
+            let at = written.at(begin + at, &text[at..at + 3 + name.len()]);
+            findings.add(Problem::warning(message).at(at).hint(hint));
             return;
         }
     }
@@ -135,10 +160,18 @@ fn is_path(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
 }
 
-fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
+fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, written: &Written) {
     let mut seen = BTreeSet::new();
-    for (reference, spot) in shell::misplaced(text) {
-        if !seen.insert(reference.to_string()) {
+    for (at, value, why) in shell::refused(text) {
+        if seen.insert(value.clone()) {
+            let message = format!("`{value}` stands {} in {what}", why.place());
+            let problem = Problem::error(message).at(written.at(at, &value));
+            findings.add(problem.hint(why.cure()));
+        }
+    }
+    for (at, reference, spot) in shell::misplaced(text) {
+        let refused = matches!(spot, shell::Spot::Refused(_));
+        if refused || !seen.insert(reference.to_string()) {
             continue;
         }
         let message = format!("`{reference}` stands {} in {what}", spot.name());
@@ -157,7 +190,8 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, place: Place) {
                  run what is in it: write `value={reference}` and then \"$value\""
             ),
         };
-        let problem = Problem::warning(message).at(place).hint(hint);
+        let at = written.at(at, &reference.to_string());
+        let problem = Problem::warning(message).at(at).hint(hint);
         findings.add(problem.lint(lint::QUOTED_REFERENCE));
     }
 }
@@ -173,19 +207,19 @@ pub fn tell_mentions(
 ) {
     let mut known = Vec::new();
     for mention in mentions {
-        let Mention { node, what, reference, place } = mention;
+        let Mention { node, what, reference, at } = mention;
         let Some(target) = ids.by_name.get(&reference.node).copied() else {
             let fails = if reference.field.is_some() { FAILS } else { "it will be empty" };
             let message =
                 format!("`{reference}` in {what} names no node of this workflow: {fails}");
-            let problem = Problem::warning(message).at(*place);
+            let problem = Problem::warning(message).at(at.clone());
             findings.add(ids.suggest(problem, &reference.node));
             continue;
         };
         if target == *node {
             let fails = if reference.field.is_some() { FAILS } else { "it will be empty" };
             let message = format!("`{reference}` in {what} is the node's own output: {fails}");
-            findings.warn(*place, message);
+            findings.warn(at.clone(), message);
             continue;
         }
         tell_field(findings, &steps[target], mention);
@@ -198,7 +232,7 @@ pub fn tell_mentions(
     let pairs: Vec<_> = known.iter().map(|(mention, target)| (mention.node, *target)).collect();
     let found = graph::comes_before(order, before, &pairs);
     for ((mention, _), _) in known.iter().zip(found).filter(|(_, found)| !found) {
-        let Mention { what, reference, place, .. } = mention;
+        let Mention { what, reference, at, .. } = mention;
         let name = &reference.node;
         let fails = match reference.field {
             Some(_) => "the node may fail",
@@ -207,7 +241,7 @@ pub fn tell_mentions(
         let message =
             format!("`{reference}` is in {what}, which does not wait for `{name}`: {fails}");
         let hint = format!("add `{name}` to `depends_on`");
-        findings.add(Problem::warning(message).at(*place).hint(hint));
+        findings.add(Problem::warning(message).at(at.clone()).hint(hint));
     }
 }
 
@@ -215,7 +249,7 @@ const FAILS: &str = "the node will fail";
 
 /// Tells of a field that the answer will not have.
 fn tell_field(findings: &Findings, producer: &Step, mention: &Mention) {
-    let Mention { what, reference, place, .. } = mention;
+    let Mention { what, reference, at, .. } = mention;
     let Some(field) = &reference.field else { return };
     let format = format_of(producer);
     let Some(declared) = format.and_then(|format| format.get("properties")?.as_object()) else {
@@ -234,7 +268,7 @@ fn tell_field(findings: &Findings, producer: &Step, mention: &Mention) {
         "`{reference}` in {what} is no field that `output_format` of `{name}` declares ({known}): \
          {FAILS}"
     );
-    let problem = Problem::warning(message).at(*place);
+    let problem = Problem::warning(message).at(at.clone());
     findings.add(super::fields::suggest(problem, field, declared.keys().map(String::as_str)));
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use super::scalar;
 use crate::template::spell::Fault;
 
 /// A place in the author's text; lines and columns count from one.
@@ -28,18 +29,39 @@ pub struct Problem {
     pub hint: Option<String>,
     /// The file it is in, and its text, where that is not the file that was read.
     pub elsewhere: Option<(Arc<str>, Arc<str>)>,
-    /// Its place within a text that is a value of the file.
+    /// Its place within a text that is a value of the file, until that is found in the file.
     pub inside: Option<Inside>,
     /// By which it can be allowed, see [`super::lint`].
     pub lint: Option<&'static str>,
 }
 
-/// A place in a text that is written inside of another one.
+/// A place in a text that is a value of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inside {
-    pub place: Place,
-    /// The line that it is in.
-    pub line: String,
+    value: Arc<str>,
+    /// Where it is, in bytes, and how many characters long.
+    at: usize,
+    len: usize,
+}
+
+/// Where something is: a value of the file, or something in one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct At {
+    place: Place,
+    inside: Option<Inside>,
+}
+
+impl At {
+    /// So many bytes after the beginning of a text that begins at `place`.
+    pub fn inside(place: Place, value: &Arc<str>, at: usize, len: usize) -> At {
+        At { place, inside: Some(Inside { value: value.clone(), at, len }) }
+    }
+}
+
+impl From<Place> for At {
+    fn from(place: Place) -> At {
+        At { place, inside: None }
+    }
 }
 
 impl Problem {
@@ -53,8 +75,9 @@ impl Problem {
         Problem { severity: Severity::Warning, ..Problem::error(message) }
     }
 
-    pub fn at(self, place: Place) -> Self {
-        Problem { place: Some(place), ..self }
+    pub fn at(self, at: impl Into<At>) -> Self {
+        let At { place, inside } = at.into();
+        Problem { place: Some(place), inside, ..self }
     }
 
     pub fn hint(self, hint: impl Into<String>) -> Self {
@@ -101,41 +124,36 @@ impl Problem {
     }
 }
 
-/// What is wrong with a spell; it is shown with the file and the text of the fault.
+/// What is wrong with a spell; it is shown with the file and the text of the fault, or in the file
+/// that is read, where it is written in that.
 impl From<&Fault> for Problem {
     fn from(fault: &Fault) -> Problem {
         let place = Place { line: fault.line, column: fault.column, len: fault.len };
         let hint = fault.hint.clone();
-        let elsewhere = Some((fault.file.clone(), fault.text.clone()));
-        Problem { hint, elsewhere, ..Problem::error(fault.message.clone()).at(place) }
+        let problem = Problem { hint, ..Problem::error(fault.message.clone()).at(place) };
+        match fault.within {
+            Some((line, column)) => {
+                let before = fault.text.split_inclusive('\n').take(fault.line - 1);
+                let before: usize = before.map(str::len).sum();
+                let at = fault.text[before..].char_indices().nth(fault.column - 1);
+                let at = at.map_or(fault.text.len(), |(at, _)| before + at);
+                let value = Place { line, column, len: 1 };
+                problem.at(At::inside(value, &fault.text, at, fault.len))
+            }
+            None => {
+                let elsewhere = Some((fault.file.clone(), fault.text.clone()));
+                Problem { elsewhere, ..problem }
+            }
+        }
     }
 }
 
 impl Problem {
-    /// What is wrong with a text that is a value of the file that is read, which begins at `value`.
-    pub fn in_value(fault: &Fault, value: Place) -> Problem {
-        let place = Place { line: fault.line, column: fault.column, len: fault.len };
-        let line = fault.text.lines().nth(fault.line - 1).unwrap_or_default().to_owned();
-        let inside = Some(Inside { place, line });
-        Problem { inside, elsewhere: None, place: Some(value), ..Problem::from(fault) }
-    }
-
-    /// Finds the place in the whole text of what is inside of a value: the line that reads the
-    /// same, where the value can have it. What was folded or escaped stays at its beginning.
-    pub fn located(mut self, text: &str) -> Problem {
-        let (Some(inside), Some(value)) = (self.inside.take(), self.place) else { return self };
-        let wanted = inside.line.trim_end();
-        for below in [inside.place.line, inside.place.line - 1] {
-            let number = value.line + below;
-            let Some(line) = text.lines().nth(number - 1) else { continue };
-            let from = if below == 0 { value.column - 1 } else { 0 };
-            let from = line.char_indices().nth(from).map_or(line.len(), |(at, _)| at);
-            let Some(at) = line[from..].find(wanted).filter(|_| !wanted.is_empty()) else {
-                continue;
-            };
-            let column = line[..from + at].chars().count() + inside.place.column;
-            self.place = Some(Place { line: number, column, len: inside.place.len });
-            break;
+    /// Finds the place in the whole text, which has these lines, of what is inside of a value.
+    /// Where it cannot be told, it stays at the beginning of the value.
+    pub fn located(mut self, lines: &[&str]) -> Problem {
+        if let (Some(Inside { value, at, len }), Some(begin)) = (self.inside.take(), self.place) {
+            self.place = scalar::place(lines, begin, &value, at, len).or(self.place);
         }
         self
     }

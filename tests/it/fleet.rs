@@ -149,7 +149,8 @@ fn cancel_a_local_run() {
     world.run(&["cancel", "latest"]).exits(0).says("already");
     says(&why(&world, "latest"), "was cancelled");
     world.write("go", "");
-    world.run(&["resume", "latest"]).exits(0);
+    world.run(&["resume", "latest"]).exits(4).says("is not resumed");
+    world.run(&["retry", "latest"]).exits(0);
     assert_eq!(world.read("ran"), "before\nafter\n");
     world.run(&["cancel", "latest"]).exits(1).says("has completed already");
     assert!(!world.exists(".orchestrate/runs/latest/cancel"));

@@ -194,6 +194,8 @@ pub struct Coordinator {
     dead: BTreeSet<String>,
     /// It drives this one run and no other.
     only: Option<RunId>,
+    /// That run was any coordinator's before, and is again if it is stopped here.
+    gives_back: bool,
     /// When it last gave a sign of life before it saw that its runs are its own. Until a lease
     /// later nobody can have taken them over.
     sure_ms: u64,
@@ -231,11 +233,17 @@ impl Coordinator {
             told_of: HashSet::new(),
             dead: BTreeSet::new(),
             only: None,
+            gives_back: false,
             sure_ms: uptime_ms(),
             intake: None,
             next_intake: host::instant(),
             line: Line::default(),
         }
+    }
+
+    /// Gives the one run that it drives back to all coordinators when it is stopped.
+    pub fn giving_back(self, gives_back: bool) -> Coordinator {
+        Coordinator { gives_back, ..self }
     }
 
     /// Drives runs until it is told to stop: whatever is submitted, or the one run that is given.
@@ -367,7 +375,9 @@ impl Coordinator {
             self.line.leave(&held.claim);
             // A run that was started here and stopped here is for its owner to resume.
             let left = match self.only {
-                Some(_) if !paused => self.end_claim(&held.claim, End::Failed, "stopped"),
+                Some(_) if !paused && !self.gives_back => {
+                    self.end_claim(&held.claim, End::Failed, "stopped")
+                }
                 _ => self.setup.queue.release(&held.claim),
             };
             if let Err(error) = left {

@@ -186,8 +186,8 @@ impl Coordinator {
             held.cancelling = true;
             held.stop.request(1);
         } else if was_driven(&held) && !held.drive.is_over() {
-            let event = poison(&held)
-                .unwrap_or_else(|| Event::Resumed { policy: held.drive.run.origin.policy.clone() });
+            let policy = held.drive.run.origin.policy.clone();
+            let event = poison(&held).unwrap_or(Event::Resumed { policy, asked: false });
             let recorded = self.with(&mut held, |drive, reins| drive.record(reins, event));
             if let Err(error) = recorded {
                 reports.note(&format!("run {run}: {error}"));

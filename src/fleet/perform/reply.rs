@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use super::json::faults;
 use crate::exec::WholeText;
 use crate::fleet::work::{AnswerRules, ContractRule};
-use crate::prompt::contract::{self, Contract};
+use crate::prompt::answer::Object;
+use crate::prompt::contract;
 use crate::prompt::limits::FaultClass;
 use crate::prompt::{answer, limits, signal};
 use crate::workflow::plan::Until;
@@ -58,7 +59,8 @@ pub struct Reply {
     pub until_met: Option<bool>,
     /// The answer as the value that it is.
     pub json: Option<Value>,
-    /// The answer as others are to see it, where that is not as it came.
+    /// The answer as others are to see it, where that is not as it came; of a value, how it was
+    /// written.
     pub text: Option<String>,
     /// What it says of itself; the answer stays as it came.
     pub said: Option<Value>,
@@ -86,8 +88,8 @@ pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, 
         read.until_met = Some(is_met(until, &text));
     }
     if let Some(format) = &rules.format {
-        let value = match (is_all, answer::extract_object(&text)) {
-            (true, Ok(value)) => value,
+        let Object { value, text } = match (is_all, answer::extract_object(&text)) {
+            (true, Ok(object)) => object,
             (true, Err(why)) => return Ok(Err(Wrong::form(vec![why]))),
             (false, _) => {
                 return Ok(Err(Wrong::form(vec!["the answer is larger than 8 MiB".into()])));
@@ -104,7 +106,7 @@ pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, 
                 read.warning = Some(format!("`output_format` is no JSON Schema: {error}"));
             }
         }
-        read.json = Some(value);
+        (read.json, read.text) = (Some(value), Some(text.to_owned()));
     } else if let Some(until) = rules.until.as_ref().filter(|_| is_all) {
         let cleaned = signal::cleaned(&text, &until.signal);
         read.text = (cleaned != text).then_some(cleaned);
@@ -122,29 +124,18 @@ fn by_contract(rule: ContractRule, text: &str) -> Result<Reply, Wrong> {
         ask_again: rule.repair,
         ..Wrong::default()
     };
-    match contract::parse(text) {
-        Contract::Missing => {
-            let message = "the answer does not end with a JSON block that says how it went";
-            Err(unsaid("missing", message.into()))
-        }
-        Contract::Invalid(why) => {
-            let message = format!("the JSON block of the answer does not say how it went: {why}");
-            Err(unsaid("invalid", message))
-        }
-        Contract::Found(output) => {
-            let json = Some(output.to_json());
-            if output.success {
-                let warning = output.warnings.first().cloned();
-                return Ok(Reply { said: json, warning, ..Reply::default() });
-            }
-            let summary = Some(output.summary).filter(|summary| !summary.is_empty());
-            let message = match output.error.filter(|error| !error.is_empty()).or(summary) {
-                Some(reason) => format!("the agent says that it failed: {reason}"),
-                None => "the agent says that it failed, and not why".into(),
-            };
-            Err(Wrong { said: json, class: Some(FaultClass::Unknown), ..Wrong::new(message) })
-        }
+    let output = contract::parse(text).kept().map_err(|(word, message)| unsaid(word, message))?;
+    let json = Some(output.to_json());
+    if output.success {
+        let warning = output.warnings.first().cloned();
+        return Ok(Reply { said: json, warning, ..Reply::default() });
     }
+    let summary = Some(output.summary).filter(|summary| !summary.is_empty());
+    let message = match output.error.filter(|error| !error.is_empty()).or(summary) {
+        Some(reason) => format!("the agent says that it failed: {reason}"),
+        None => "the agent says that it failed, and not why".into(),
+    };
+    Err(Wrong { said: json, class: Some(FaultClass::Unknown), ..Wrong::new(message) })
 }
 
 fn is_met(until: &Until, text: &str) -> bool {

@@ -24,7 +24,7 @@ use crate::fleet::site::{Environment, Site};
 use crate::fleet::work::{Input, MergeWork, TreeWork, Waiting, Work};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
-use crate::template::{Hole, Missing, Scope, Template, display};
+use crate::template::{Hole, Missing, Scope, Template, display, written};
 use crate::time::{Clock, SystemClock, Time};
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, InjectMode, InputMode, Isolation, Param, Step, WaitFor, When};
@@ -100,6 +100,7 @@ pub fn prepare(
         elsewhere,
         scope: RunScope { plan, run, loops: &here.loops },
         notes: Vec::new(),
+        root: refs::root_mark(),
     };
     let prepared = preparing.prepare();
     if let Err(refusal) = &prepared {
@@ -138,6 +139,15 @@ pub fn mask_json(site: &Site, value: Value) -> Value {
     }
 }
 
+/// The same of JSON as it was written, which becomes compact by it.
+pub fn mask_written(site: &Site, json: &str) -> String {
+    let number = |digits: &str| match site.mask.text(digits) == digits {
+        true => digits.to_owned(),
+        false => "\"***\"".to_owned(),
+    };
+    written::compact(json, |text| site.mask.text(&text), number)
+}
+
 struct Preparing<'a> {
     site: &'a Site,
     plan: &'a Plan,
@@ -148,6 +158,8 @@ struct Preparing<'a> {
     elsewhere: bool,
     scope: RunScope<'a>,
     notes: Vec<String>,
+    /// Stands for the run's directory in what is prepared.
+    root: String,
 }
 
 impl Preparing<'_> {

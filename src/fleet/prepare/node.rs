@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::refs::{Found, Into, RUN_ROOT, Values};
+use super::refs::{Found, Into, Values};
 use super::shell::{self, spill_path};
 use super::{Prepared, Preparing, Refusal};
 use crate::digest::{Parts, sha256};
 use crate::disk;
 use crate::engine::{GateRecord, Record, StepStatus};
 use crate::fleet::ask::{self, Question};
-use crate::fleet::parts;
 use crate::fleet::work::{AnswerRules, Input, ScriptWork, Source, Work};
+use crate::fleet::{gates, parts};
 use crate::prompt::answer;
 use crate::template::nodes::{NodeText, Var};
 use crate::time::{Clock, SystemClock};
 use crate::workflow::condition::{Condition, Unheld};
-use crate::workflow::nodes_shell;
 use crate::workflow::plan::{
     Action, CaptureMode, Code, Gate, InputMode, Prompt, Script, ShellText, Words,
 };
+use crate::workflow::shell::Layout;
 
 /// Variables of the environment.
 type Env = Vec<(String, String)>;
@@ -29,6 +29,10 @@ type Env = Vec<(String, String)>;
 const SCRIPT_BYTES: usize = 96 * 1024;
 /// The longest value of a variable of the environment.
 const VARIABLE_BYTES: usize = 96 * 1024;
+/// The longest question that a person is asked, and the longest reason: what is longer, nobody
+/// reads in a terminal.
+const MESSAGE_BYTES: usize = 16 * 1024;
+const REASON_BYTES: usize = 2 * 1024;
 
 impl Preparing<'_> {
     /// Whether a condition on outputs bars the node.
@@ -38,8 +42,7 @@ impl Preparing<'_> {
     ) -> Result<Option<Prepared>, Refusal> {
         let mut values = self.values(Into::Message);
         let mut look = |reference: &_| match values.find(reference) {
-            Ok(Found::Text(text)) => Ok(Value::String(text)),
-            Ok(Found::Value(value)) => Ok(value),
+            Ok(Found { text, .. }) => Ok(Value::String(text)),
             Err(refusal) => Err(refusal.message),
         };
         let held = condition.holds(&mut look);
@@ -59,7 +62,7 @@ impl Preparing<'_> {
     }
 
     fn values(&self, into: Into) -> Values<'_> {
-        Values::new(self.site, self.plan, self.scope.run, self.scope.loops, into)
+        Values::new(self.site, self.plan, self.scope.run, self.scope.loops, into, &self.root)
     }
 
     fn warn_all(&mut self, warnings: Vec<String>) {
@@ -82,10 +85,11 @@ impl Preparing<'_> {
             Action::Prompt(prompt) => self.prompt(prompt),
             Action::Gate(gate) => self.gate(gate),
             Action::Cancel { reason } => {
+                let reason = self.site.mask.text(&self.fill(reason, Into::Message)?);
                 let record = Record {
                     status: StepStatus::Completed,
                     exit_code: Some(0),
-                    output: Some(self.site.mask.text(&self.fill(reason, Into::Message)?)),
+                    output: Some(self.bounded(reason, REASON_BYTES)?),
                     ..Record::default()
                 };
                 Ok(Prepared::Done(Box::new(record)))
@@ -102,10 +106,13 @@ impl Preparing<'_> {
     /// The same, with the variables that a shell script gets values in.
     fn fill_with(&mut self, text: &NodeText, into: Into) -> Result<(String, Env), Refusal> {
         let mut values = self.values(into);
-        if into == Into::Shell {
-            values.expansions.spots = nodes_shell::spots(text).into();
-        }
-        let filled = text.render(&mut values);
+        let filled = if into == Into::Shell {
+            let mut layout = Layout::of_node(text);
+            values.expansions.spots = std::mem::take(&mut layout.spots).into();
+            layout.mend_node(text.clone()).render(&mut values)
+        } else {
+            text.render(&mut values)
+        };
         let (warnings, mut expansions) = (values.warnings, values.expansions);
         self.warn_all(warnings);
         self.leave_spilled(std::mem::take(&mut expansions.spilled))?;
@@ -113,8 +120,22 @@ impl Preparing<'_> {
             let all: Vec<_> = refusals.into_iter().map(|refusal| refusal.message).collect();
             Refusal::new(all.join("; "))
         })?;
-        expansions.check(&filled, &text.source())?;
+        expansions.check()?;
         Ok((filled, expansions.env))
+    }
+
+    /// A message of at most so many bytes. Of what is longer, the beginning; it says so, and the
+    /// whole is left in a file.
+    fn bounded(&self, message: String, most: usize) -> Result<String, Refusal> {
+        if message.len() <= most {
+            return Ok(message);
+        }
+        let path = spill_path(&sha256(message.as_bytes()));
+        self.leave(&path, &message)?;
+        let (all, root) = (message.len(), &self.scope.run.origin.run_root);
+        let end = (0..=most).rev().find(|end| message.is_char_boundary(*end)).unwrap_or_default();
+        let head = &message[..end];
+        Ok(format!("{head}…\n\n(cut after {most} of {all} bytes; all of it is in {root}/{path})"))
     }
 
     /// Leaves texts in files that are too long for a script.
@@ -156,10 +177,10 @@ impl Preparing<'_> {
         if text.len() <= SCRIPT_BYTES {
             return Ok(vec![shell.into(), "-c".into(), text]);
         }
-        let path = format!("values/{}.{}.sh", self.path, self.attempt);
+        let path = format!("values/{}.sh", &sha256(text.as_bytes())[..32]);
         self.leave(&path, &text)?;
         // A path of the run may hold a placeholder too, so the script is read by its name.
-        Ok(vec![shell.into(), format!("{RUN_ROOT}/{path}")])
+        Ok(vec![shell.into(), format!("{}/{path}", self.root)])
     }
 
     fn script(&mut self, script: &Script) -> Result<Prepared, Refusal> {
@@ -204,8 +225,11 @@ impl Preparing<'_> {
         let request = self.scope.run.origin.request.as_deref();
         let branch = request.is_some_and(|request| request.base_branch.is_some());
         let values = self.values(Into::Shell);
-        for var in Var::ALL.into_iter().filter(|var| branch || *var != Var::BaseBranch) {
-            let value = values.variable(var)?;
+        for var in Var::ALL {
+            // Empty, where nobody names it and nobody knows it: what whoever started the run has
+            // under this name is something else.
+            let known = branch || var != Var::BaseBranch;
+            let value = if known { values.variable(var)? } else { String::new() };
             let named = shell::names(source, var.name());
             if value.contains('\0') && named {
                 return Err(Refusal::new(format!("`{var}` has a NUL in it, as no variable can")));
@@ -231,7 +255,7 @@ impl Preparing<'_> {
         for (var, value) in long {
             let (name, path) = (var.name(), spill_path(&sha256(value.as_bytes())));
             self.leave(&path, &value)?;
-            env.push((format!("ORCHESTRATE_{name}_FILE"), format!("{RUN_ROOT}/{path}")));
+            env.push((format!("ORCHESTRATE_{name}_FILE"), format!("{}/{path}", self.root)));
             // On the script's first line, so that its lines keep their numbers.
             prologue.push_str(&format!(
                 "unset {name}; IFS= read -r -d '' {name} < \"${{ORCHESTRATE_{name}_FILE}}\" \
@@ -332,6 +356,7 @@ impl Preparing<'_> {
             limit,
             idle_timeout_ms: self.step.idle_timeout.map(ms),
             capture: CaptureMode::Whole,
+            root: Some(self.root.clone()),
             output_file,
             worktree: self.worktree(),
             debug: Map::new(),
@@ -343,26 +368,16 @@ impl Preparing<'_> {
         let message = self.site.mask.text(&self.fill(&gate.message, Into::Message)?);
         let mut shown = Parts::default();
         shown.add(&message);
+        let message = self.bounded(message, MESSAGE_BYTES)?;
         let around =
             self.scope.loops.last().and_then(|(node, _)| self.scope.run.body.slots.get(*node));
         let record = around.and_then(|slot| slot.record.as_deref());
         shown.add(record.and_then(|record| record.inputs.as_deref()).unwrap_or_default());
-        // In a loop, what the agent said last is what the person answers to.
-        for round in self
-            .scope
-            .run
-            .body
-            .slots
-            .get(self.here.loops[0].0)
-            .and_then(|slot| slot.each.as_ref())
-            .into_iter()
-            .flat_map(|each| each.iterations.last())
-        {
-            for slot in &round.body.slots {
-                let output = slot.record.as_ref().and_then(|record| record.output.as_deref());
-                shown.add(output.unwrap_or_default());
-            }
-        }
+        // What an agent said last is what the person answers to.
+        let said = gates::said_before(self.plan, self.scope.run, &self.here);
+        shown.add(said.and_then(|said| said.output.as_deref()).unwrap_or_default());
+        let whole = said.and_then(|said| said.whole.as_ref());
+        shown.add(whole.map_or("", |whole| &whole.sha256));
         let expires_at =
             self.step.timeout.map(|limit| SystemClock.now().plus_ms(limit.as_millis() as u64));
         let gate = GateRecord { message, shown: shown.hex(), expires_at, answer: None };

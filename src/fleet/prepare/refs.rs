@@ -5,20 +5,25 @@ use serde_json::Value;
 use super::Refusal;
 use super::results::whole;
 use super::shell::Expansions;
-use crate::engine::run::Slot;
 use crate::engine::{Record, Run, StepStatus};
 use crate::fleet::site::Site;
-use crate::prompt::answer;
-use crate::template::display;
+use crate::prompt::answer::{self, Object};
+use crate::random::{chance, word};
 use crate::template::nodes::{Fill, NodeRef, Var};
+use crate::template::written;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Gate, Step};
 
-/// Stands for the run's directory in work that may be done on another machine, where the volume
-/// may be mounted elsewhere. Whoever does the work puts the path there.
-pub const RUN_ROOT: &str = "@orchestrate:run-root@";
 /// Where a run's artifacts are, in its directory.
 pub const ARTIFACTS: &str = "artifacts";
+
+/// What stands for the run's directory in one piece of work. That may be done on another machine,
+/// where the volume may be mounted elsewhere: whoever does it puts the path there.
+///
+/// It is drawn after everything that is put in was written, so that nothing in there can be it.
+pub fn root_mark() -> String {
+    format!("@orchestrate:{}{}@", word(chance()), word(chance()))
+}
 
 /// Where text is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +45,8 @@ pub struct Values<'a> {
     pub run: &'a Run,
     pub loops: &'a [(usize, usize)],
     pub into: Into,
+    /// Stands for the run's directory.
+    pub root: &'a str,
     /// What should be known about references that stand for nothing.
     pub warnings: Vec<String>,
     /// What goes into a shell script.
@@ -47,9 +54,16 @@ pub struct Values<'a> {
 }
 
 /// What a reference stands for.
-pub enum Found {
-    Text(String),
-    Value(Value),
+pub struct Found {
+    pub text: String,
+    /// It is a number, or true or false.
+    pub bare: bool,
+}
+
+impl Found {
+    fn text(text: String) -> Found {
+        Found { text, bare: false }
+    }
 }
 
 impl<'a> Values<'a> {
@@ -59,6 +73,7 @@ impl<'a> Values<'a> {
         run: &'a Run,
         loops: &'a [(usize, usize)],
         into: Into,
+        root: &'a str,
     ) -> Values<'a> {
         Values {
             site,
@@ -66,8 +81,9 @@ impl<'a> Values<'a> {
             run,
             loops,
             into,
+            root,
             warnings: Vec::new(),
-            expansions: Expansions::default(),
+            expansions: Expansions { root: root.to_owned(), ..Expansions::default() },
         }
     }
 
@@ -83,7 +99,7 @@ impl<'a> Values<'a> {
                 asked(|request| &request.issue_context)
             }
             Var::WorkflowId => self.run.id.to_string(),
-            Var::ArtifactsDir => format!("{RUN_ROOT}/{ARTIFACTS}"),
+            Var::ArtifactsDir => format!("{}/{ARTIFACTS}", self.root),
             Var::DocsDir => asked(|request| &request.docs_dir),
             Var::BaseBranch => {
                 let branch = request.and_then(|request| request.base_branch.clone());
@@ -129,15 +145,15 @@ impl<'a> Values<'a> {
             (StepStatus::Completed, Some(record)) => record,
             (StepStatus::Skipped, _) => {
                 if field.is_none() {
-                    return Ok(Found::Text(String::new()));
+                    return Ok(Found::text(String::new()));
                 }
                 return self.nothing(&about, "the node was skipped");
             }
             (StepStatus::Failed, _) => return self.nothing(&about, "the node failed"),
             _ => return self.nothing(&about, "the node has not completed"),
         };
-        let Some(field) = field else { return self.whole(record).map(Found::Text) };
-        self.field(step, slot, record, field).map(Found::Value)
+        let Some(field) = field else { return self.whole(record).map(Found::text) };
+        self.field(step, record, field)
     }
 
     /// The whole output of a node that has none is empty; a field of it cannot be had.
@@ -146,34 +162,39 @@ impl<'a> Values<'a> {
             return Err(Refusal::new(format!("`{about}` cannot be read: {why}")));
         }
         self.warnings.push(format!("`{about}` is empty: {why}"));
-        Ok(Found::Text(String::new()))
+        Ok(Found::text(String::new()))
     }
 
-    fn field(
-        &self,
-        step: &Step,
-        _slot: &Slot,
-        record: &Record,
-        field: &str,
-    ) -> Result<Value, Refusal> {
+    /// A field of what a node has given, as it was written: its digits above all.
+    fn field(&self, step: &Step, record: &Record, field: &str) -> Result<Found, Refusal> {
         let name = &step.name;
         let refuse = |why: String| Err(Refusal::new(format!("`${name}.output.{field}` {why}")));
-        let parsed = match &record.json {
-            Some(value) => value.clone(),
-            None => match answer::extract_object(&self.whole(record)?) {
-                Ok(value) => value,
-                Err(why) => return refuse(format!("cannot be read: {why}")),
-            },
+        let format = format_of(step);
+        let whole = match &record.json {
+            // What an answer says of itself is not how it was written.
+            Some(said) if format.is_none() => said.to_string(),
+            _ => self.whole(record)?,
         };
-        let declared = format_of(step).and_then(|format| format.get("properties")?.as_object());
-        match (parsed.get(field), declared) {
+        // Only of an agent that was asked for an object is it looked for among other words.
+        let read = if format.is_some() { answer::extract_object } else { answer::whole_object };
+        let Object { value, text } = match read(&whole) {
+            Ok(object) => object,
+            Err(why) => return refuse(format!("cannot be read: {why}")),
+        };
+        let declared = format.and_then(|format| format.get("properties")?.as_object());
+        match (value.get(field), declared) {
             (_, Some(declared)) if !declared.contains_key(field) => {
                 let known: Vec<_> = declared.keys().map(|key| format!("`{key}`")).collect();
                 let known = known.join(", ");
                 refuse(format!("is no field that `output_format` of `{name}` declares: {known}"))
             }
-            (Some(Value::Null) | None, Some(_)) => Ok(Value::String(String::new())),
-            (Some(value), _) => Ok(value.clone()),
+            (Some(Value::Null) | None, Some(_)) => Ok(Found::text(String::new())),
+            (Some(Value::String(said)), _) => Ok(Found::text(said.clone())),
+            (Some(value), _) => {
+                let json = written::field(text, field).unwrap_or_default();
+                let bare = matches!(value, Value::Number(_) | Value::Bool(_));
+                Ok(Found { text: written::compact(json, |text| text, str::to_owned), bare })
+            }
             (None, None) => refuse(format!("is not in what `{name}` has given")),
         }
     }
@@ -208,14 +229,7 @@ impl Fill for Values<'_> {
     }
 
     fn reference(&mut self, reference: &NodeRef) -> Result<String, Refusal> {
-        let (text, bare) = match self.find(reference)? {
-            Found::Text(text) => (text, false),
-            Found::Value(Value::String(text)) => (text, false),
-            Found::Value(value) => {
-                let bare = matches!(value, Value::Number(_) | Value::Bool(_));
-                (display(&value).into_owned(), bare)
-            }
-        };
+        let Found { text, bare } = self.find(reference)?;
         Ok(match self.into {
             Into::Shell => self.expansions.put(&format!("`{reference}`"), &text, bare),
             _ => text,

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{Board, runs_in};
-use crate::engine::run::{Address, StepState};
+use crate::engine::run::StepState;
 use crate::engine::{GateRecord, Run, RunStatus};
 use crate::fleet::open::OpenError;
 use crate::fleet::{gates, open};
@@ -13,7 +13,6 @@ use crate::ids::{Attempt, RunId, StepPath};
 use crate::store::{STATE, snapshot};
 use crate::time::{Clock, SystemClock, Time};
 use crate::workflow::Plan;
-use crate::workflow::plan::Action;
 use crate::workspace::Workspace;
 
 /// A person is asked something.
@@ -53,13 +52,13 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
         };
         let step = here.path(plan);
         let answer_file = gates::path(Path::new(&run.origin.run_root), &step, slot.attempts);
-        let answered = workspace.join(&answer_file).exists();
+        let answered = gates::is_answered(&workspace.join(&answer_file), *expires_at);
         found.push(Gate {
             run_id: run.id.clone(),
             node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
             attempt: slot.attempts,
             message: message.clone(),
-            said: said_before(plan, run, &here),
+            said: gates::said_before(plan, run, &here).and_then(|said| said.output.clone()),
             shown: shown.clone(),
             since: record.started_at,
             expires_at: *expires_at,
@@ -70,14 +69,6 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
         });
     }
     found
-}
-
-/// What the agent said in the round that a person is asked in.
-fn said_before(plan: &Plan, run: &Run, here: &Address) -> Option<String> {
-    let steps = &here.block(plan).steps;
-    let asked = steps[..here.step].iter().rposition(|s| matches!(s.action, Action::Prompt(_)))?;
-    let slot = run.slot(&Address { step: asked, ..here.clone() })?;
-    slot.record.as_ref()?.output.clone()
 }
 
 /// Everything that the run in a directory asks people.

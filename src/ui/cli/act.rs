@@ -2,6 +2,7 @@
 
 use super::cancel::{self, TimeoutArg, Wait};
 use super::common::{RunOptions, Surroundings};
+use super::resume::Why;
 use super::show::{self, Target};
 use super::{Failure, decide, retry};
 use crate::ids::RunId;
@@ -34,6 +35,7 @@ pub enum Done {
     Undriven {
         said: String,
         run: RunId,
+        why: Why,
     },
 }
 
@@ -65,7 +67,7 @@ fn answer(
     let said = format!("`{node}` of run {} {word}", given.id);
     match decide::is_taken_in(around, &given)? {
         true => Ok(Done::Said(said)),
-        false => Ok(Done::Undriven { said, run: given.id }),
+        false => Ok(Done::Undriven { said, run: given.id, why: Why::Answered }),
     }
 }
 
@@ -85,7 +87,8 @@ fn go_on(around: &mut Surroundings, run: &str) -> Result<Done, Failure> {
     };
     let root = board.run_root(&id);
     let Some(queue) = queue.filter(|_| board.run(&id).fleet) else {
-        return Ok(Done::Undriven { said: format!("run {id} is to go on"), run: id });
+        let (said, why) = (format!("run {id} is to go on"), Why::Asked);
+        return Ok(Done::Undriven { said, run: id, why });
     };
     let options = RunOptions::default();
     match retry::hand_over(around, &queue, &board, (&id, &root), None, &options)? {

@@ -2,10 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, poll};
 use serde_json::{Map, Value};
 use tracing::Level;
 
@@ -38,8 +42,9 @@ use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::time::{self, Clock, SystemClock, Time};
 use crate::ui::board;
 use crate::ui::log;
-use crate::ui::talk::talk;
+use crate::ui::talk::{folded, talk};
 use crate::ui::text::{Telling, TextReport, seconds};
+use crate::workflow::plan::{Action, Isolation};
 use crate::workflow::{Plan, Problem};
 use crate::workspace::Workspace;
 
@@ -104,6 +109,28 @@ impl RunOptions {
             retry_delay_ms: self.retry_delay.unwrap_or(base.retry_delay_ms),
             max_visits: base.max_visits,
         }
+    }
+}
+
+impl RunOptions {
+    /// Refuses flags that do nothing for this workflow: whoever gives one means something by it.
+    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+        let nodes = plan.root.edges.is_some();
+        let of_steps = [
+            ("--on-error", self.on_error.is_some(), "a node says `trigger_rule`"),
+            ("--max-retries", self.max_retries.is_some(), "a node says `retry`"),
+            ("--retry-delay", self.retry_delay.is_some(), "a node says `retry: { delay_ms }`"),
+        ];
+        let given = of_steps.iter().find(|(_, given, _)| *given && nodes);
+        if let Some((flag, _, hint)) = given {
+            let message = format!("`{flag}` does nothing for a workflow of `nodes:`");
+            return Err(Failure::new(2, message).hint(hint));
+        }
+        if self.jobs.is_some() && !nodes {
+            let message = "`--jobs` does nothing for steps, which go one after the other";
+            return Err(Failure::new(2, message).hint("leave it out"));
+        }
+        Ok(())
     }
 }
 
@@ -380,14 +407,41 @@ pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, Strin
     })
 }
 
-/// Reads a file of at most `limit` bytes; a device may have no end.
+/// Reads a file of at most `limit` bytes; a device may have no end, and a pipe nobody who writes.
 pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    // Opened so, a pipe is there at once. With regular files it makes no difference.
+    let flags = nix::libc::O_NONBLOCK;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut bytes = match file.metadata()?.file_type().is_fifo() {
+        true => wait_for_writer(&file)?,
+        false => Vec::new(),
+    };
+    file.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(std::io::Error::other(format!("it is larger than {limit} bytes")));
     }
     Ok(bytes)
+}
+
+/// Waits until somebody writes to a pipe, and then lets it be read as any file; gives what was read
+/// by then. Whoever writes may take their time, but somebody must be there.
+fn wait_for_writer(mut pipe: &std::fs::File) -> std::io::Result<Vec<u8>> {
+    const PATIENCE: u16 = 3_000;
+    let mut begun = Vec::new();
+    while begun.is_empty()
+        && poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)], PATIENCE)? == 0
+    {
+        // Only where nobody has it open for writing is this its end.
+        let mut byte = [0; 1];
+        match pipe.read(&mut byte) {
+            Ok(0) => return Err(std::io::Error::other("it is a pipe, and nobody writes to it")),
+            Ok(_) => begun.extend(byte),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    fcntl(pipe, FcntlArg::F_SETFL(OFlag::empty()))?;
+    Ok(begun)
 }
 
 pub fn open_workspace(around: &Surroundings) -> Result<Workspace, Failure> {
@@ -427,11 +481,54 @@ impl<'a> NewRun<'a> {
         let (only_step, archive, fleet, request) = (None, None, false, None);
         NewRun { loaded, plan, context, policy, only_step, archive, fleet, request }
     }
+
+    /// Refuses a run that would fail at something that is known now, before any agent has begun.
+    pub fn check(&self) -> Result<(), Failure> {
+        let request = self.request.as_deref();
+        let bead = request.and_then(|request| request.bead.as_ref());
+        self.check_merges(request)?;
+        // Of one step alone, others come to nothing.
+        if self.only_step.is_some() {
+            return Ok(());
+        }
+        let given = spellbook::Given { context: &self.context, bead };
+        let missing = spellbook::missing(&self.plan, &self.loaded.spells, &given);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let Loaded { file, text, .. } = self.loaded;
+        let lines: Vec<&str> = text.lines().collect();
+        let missing = missing.into_iter().map(|problem| problem.located(&lines)).collect();
+        Err(Failure::in_text(missing, file, text))
+    }
+
+    /// A merge needs a branch, which only a bead with a worktree has.
+    fn check_merges(&self, request: Option<&Request>) -> Result<(), Failure> {
+        let mut merge = None;
+        self.plan.root.walk(&mut |step| {
+            let surely = step.when.is_none() && matches!(step.action, Action::Merge { .. });
+            merge = merge.or(surely.then_some(step.name.as_str()));
+        });
+        let Some(step) = merge else { return Ok(()) };
+        let bead = request.filter(|request| request.bead.is_some());
+        let why = match bead.map(|request| request.isolation.unwrap_or_default()) {
+            None => "the run has no bead",
+            Some(Isolation::Workspace) => "its bead is worked on in the workspace",
+            Some(Isolation::Worktree) => return Ok(()),
+        };
+        let message = format!("step `{step}` has nothing to merge: {why}");
+        let hint = match bead {
+            None => "give the work item: `--bead FILE|ID`",
+            Some(_) => "leave out `--isolation workspace`",
+        };
+        Err(Failure::new(2, message).hint(hint))
+    }
 }
 
 /// Makes a run: its directory, its first files, its lock, and `latest`. A run that cannot be made
 /// whole is not left behind in part.
 pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
+    new.check()?;
     // A run of a fleet waits for its turn when it is driven.
     let checkout = if new.fleet { None } else { take_checkout(around, &new.plan)? };
     let dir = &around.state_dir;
@@ -442,6 +539,7 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     };
     let now = SystemClock.now();
     disk::machine().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
+    keep_from_git(&around.workspace);
     let (id, root) = loop {
         let id = RunId::new(&now.to_stamp(), chance());
         let root = dir.join(id.as_str());
@@ -467,12 +565,14 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
 /// Makes a run of which nothing is there yet under an id that is given, for others to drive. It
 /// appears whole or not at all.
 pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned, Failure> {
+    new.check()?;
     let dir = &around.state_dir;
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot make run {id}: {error}"));
     let making = dir.join(format!(".{id}.{}", std::process::id()));
     // An earlier try may have left something, which must not be gone on with.
     let _ = std::fs::remove_dir_all(&making);
     disk::machine().make_dirs(&making).map_err(failed)?;
+    keep_from_git(&around.workspace);
     let mut owned = fill(around, new, SystemClock.now(), id, &making).inspect_err(|_| {
         let _ = std::fs::remove_dir_all(&making);
     })?;
@@ -480,6 +580,15 @@ pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned
     crate::disk::rename(&making, &root).map_err(failed)?;
     owned.store.moved_to(&root);
     Ok(owned)
+}
+
+/// Hides from git what is the engine's in a workspace. Nothing depends on it but the order in
+/// somebody's checkout.
+pub fn keep_from_git(workspace: &Path) {
+    let own = workspace.join(".orchestrate");
+    if let Err(error) = disk::keep_from_git(&*disk::machine(), &own) {
+        tracing::warn!("cannot hide `{}` from git: {error}", own.display());
+    }
 }
 
 /// Puts into a new run's directory what belongs there.
@@ -691,10 +800,12 @@ pub fn drive_to_end(
 ) -> Result<Driven, Failure> {
     let Owned { plan, mut run, mut store, lock, checkout } = owned;
     let began = SystemClock.now();
+    let notifier = notifier(around);
+    let mut report = Notifying::new(report, &notifier);
     if let Some(event) = event {
         store.record(began, &event).map_err(|error| disk_failure(&error, &run.id))?;
         crate::engine::apply(&plan, &mut run, began, &event);
-        tracing::info!("run {} resumed", run.id);
+        report.happened(&plan, &run, &event);
     }
     let site = Site {
         workspace: open_workspace(around)?,
@@ -718,8 +829,6 @@ pub fn drive_to_end(
         sandboxes: crate::fleet::sandboxes::Sandboxes::of(&around.config, None),
     };
     let root = store.root().to_owned();
-    let notifier = notifier(around);
-    let mut report = Notifying::new(report, &notifier);
     let (id, plan) = (run.id.clone(), Arc::new(plan));
     let backups = options.backup_state || around.debug;
     let drive = Drive::new(Arc::new(site), plan.clone(), run, store, backups);
@@ -773,7 +882,7 @@ pub fn tell_end(
     }
     let reason = run.error.as_ref().filter(|_| run.status == RunStatus::Cancelled);
     if let Some(error) = run.error.as_ref().filter(|_| reason.is_none()) {
-        talk(format_args!("error: {error}"));
+        talk(format_args!("error: {}", folded(error)));
     }
     if code == 0 {
         around.say(format!("run {} {word} in {took}", run.id));
@@ -786,7 +895,9 @@ pub fn tell_end(
     }
     // What is wrong is told to those who asked for quiet too.
     match reason {
-        Some(reason) => talk(format_args!("run {} was cancelled after {took}: {reason}", run.id)),
+        Some(reason) => {
+            talk(format_args!("run {} was cancelled after {took}: {}", run.id, folded(reason)))
+        }
         None => talk(format_args!("run {} {word} in {took}", run.id)),
     }
     talk(format_args!("  state: {}/state.json", run.origin.run_root));

@@ -29,7 +29,7 @@ use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{Life, PlaceView, StepView, TaskView, one_line};
 use crate::ui::talk::talk;
-use crate::ui::text::{Telling, TextReport, log_line, seconds};
+use crate::ui::text::{Telling, TextReport, log_line, seconds, warning_of};
 use crate::workflow::{Plan, Problem, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -141,7 +141,16 @@ pub fn run(
     let task = task_of(&queue, &run);
     let claim = queue.enqueue_claimed(&task).map_err(|error| cannot_put_out(&run.id, &error))?;
     drop((store, lock));
-    drive(around, queue, claim, plan, options, signals)
+    drive(around, queue, (claim, Back::Owner), plan, options, signals)
+}
+
+/// Whose a run is that is stopped before it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Back {
+    /// The one's who started it: it rests until it is resumed.
+    Owner,
+    /// Any coordinator's, as it was before.
+    Queue,
 }
 
 pub fn cannot_put_out(run: &RunId, error: &std::io::Error) -> Failure {
@@ -153,7 +162,7 @@ pub fn cannot_put_out(run: &RunId, error: &std::io::Error) -> Failure {
 pub fn drive(
     around: &Surroundings,
     queue: Arc<FsQueue>,
-    claim: Claim,
+    (claim, back): (Claim, Back),
     plan: Plan,
     options: &RunOptions,
     signals: &Signals,
@@ -166,6 +175,7 @@ pub fn drive(
     let mut one = One { telling, colour, mask, notifier: notifier.clone(), left: None };
     let setup = setup(around, queue.clone(), options.backup_state || around.debug)?;
     Coordinator::new(setup)
+        .giving_back(back == Back::Queue)
         .serve(Some(claim), &signals.stop, &mut one)
         .map_err(|error| Failure::new(1, format!("the run had to be left: {error}")))?;
     let (run, left) =
@@ -187,11 +197,25 @@ pub fn drive(
         Processed::of(around, &plan).archive(Path::new(destination), &root)?;
     }
     let code = common::tell_end(around, &plan, &run, finish, signals.code(), &took);
+    if left == Left::GivenBack && back == Back::Queue {
+        tell_given_back(around, &queue);
+    }
     if left == Left::GivenBack {
         tell_left_behind(around, queue, &run.id);
     }
     notifier.finish();
     Ok((code, run))
+}
+
+/// Says who goes on with a run that this process no longer drives.
+fn tell_given_back(around: &Surroundings, queue: &Arc<FsQueue>) {
+    let board = show::board_at_once(around, Some(queue.clone()));
+    match board.map_or(0, |board| board.coordinators()) {
+        0 => talk(format_args!(
+            "  or let a coordinator go on with it, as soon as there is one: orchestrate coordinator"
+        )),
+        _ => talk(format_args!("  but a coordinator goes on with it by itself")),
+    }
 }
 
 /// Says what goes on, or may yet begin, of a run that this process no longer drives: what a
@@ -381,12 +405,16 @@ struct Logged {
 
 impl Report for Logged {
     fn happened(&mut self, plan: &Plan, run: &Run, event: &Event) {
-        let Some(line) = log_line(plan, run, event) else { return };
         let now = SystemClock.now().to_milli();
+        let told = log_line(plan, run, event).map(|line| format!("{now} INFO  {line}\n"));
+        let warned = warning_of(plan, event).map(|line| format!("{now} WARN  {line}\n"));
+        let lines: String = told.into_iter().chain(warned).collect();
+        if lines.is_empty() {
+            return;
+        }
         let file = OpenOptions::new().create(true).append(true).open(&self.path);
         // A line of log that cannot be written is no reason to stop a run.
-        let _ =
-            file.and_then(|mut file| file.write_all(format!("{now} INFO  {line}\n").as_bytes()));
+        let _ = file.and_then(|mut file| file.write_all(lines.as_bytes()));
     }
 
     /// Nobody is there to be asked.

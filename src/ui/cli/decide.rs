@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::common::{self, RunOptions, Surroundings};
-use super::resume::{self, ResumeArgs};
+use super::resume;
 use super::show::put_json;
 use super::{Common, Failure, show};
 use crate::engine::{Run, RunStatus};
@@ -51,7 +51,7 @@ pub struct RejectArgs {
     #[arg(long, visible_alias = "node", value_name = "NODE")]
     pub step: Option<String>,
     /// Why: `$REJECTION_REASON` for whoever is to do better
-    #[arg(long, short, value_name = "TEXT")]
+    #[arg(long, short, value_name = "TEXT", value_parser = filled)]
     pub reason: String,
     /// Answer only if this is still what is asked: the `shown` of `pending --json`
     #[arg(long, value_name = "DIGEST")]
@@ -61,6 +61,14 @@ pub struct RejectArgs {
     pub no_resume: bool,
     #[command(flatten)]
     pub options: RunOptions,
+}
+
+/// A text that says something.
+fn filled(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("it says nothing: why not?".into()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 /// What a person decided.
@@ -127,6 +135,9 @@ pub fn give(
     let given = gates::give(root, &gate.step, gate.attempt, &answer).map_err(|error| {
         Failure::new(1, format!("cannot leave the answer in `{}`: {error}", root.display()))
     })?;
+    if given && !gates::is_answered(&gates::path(root, &gate.step, gate.attempt), gate.expires_at) {
+        return Err(too_late(&asked));
+    }
     if !given {
         let message =
             format!("`{}` of run {id} was answered before, and only one counts", gate.node);
@@ -159,16 +170,12 @@ fn too_late(asked: &Given) -> Failure {
 fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let Decision { run, step, approve, comment, shown, no_resume, options } = decision;
-    let go_on = |id: &RunId, common: &Common| {
-        let (run, options) = (id.to_string(), (*options).clone());
-        let resume = ResumeArgs { run, force_restart: false, repair: false, options };
-        resume::main(&resume, common)
-    };
     let asked = asked(&around, run, *step)?;
     if asked.gate.expired {
         // As a coordinator would, let the run see it.
         if !no_resume && !is_taken_in(&around, &asked)? {
-            go_on(&asked.id, &Common { json: false, ..common.clone() })?;
+            let unheard = Common { json: false, ..common.clone() };
+            resume::after_answer(&asked.id, options, &unheard)?;
         }
         return Err(too_late(&asked));
     }
@@ -176,16 +183,42 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let (id, node) = (&given.id, &given.gate.node);
     let word = if *approve { "approved" } else { "rejected" };
     around.say(format!("`{node}` of run {id} {word}"));
-    if *no_resume || is_taken_in(&around, &given)? {
-        if around.common.json {
-            put_json("answer/v1", json!({ "run_id": id, "node": node, "approve": approve }))?;
-        }
-        if *no_resume {
-            around.say(format!("go on: orchestrate resume {id}"));
-        }
-        return Ok(0);
+    if !no_resume && let Some(code) = go_on(&around, &given, options, common)? {
+        return Ok(code);
     }
-    go_on(id, common)
+    if around.common.json {
+        put_json("answer/v1", json!({ "run_id": id, "node": node, "approve": approve }))?;
+    }
+    if *no_resume {
+        around.say(format!("go on: orchestrate resume {id}"));
+    }
+    Ok(0)
+}
+
+/// Goes on with a run that nobody drives. Nothing, if the answer is only on record: somebody else
+/// has the run, or comes to it.
+fn go_on(
+    around: &Surroundings,
+    given: &Given,
+    options: &RunOptions,
+    common: &Common,
+) -> Result<Option<u8>, Failure> {
+    let began = Instant::now();
+    while !is_taken_in(around, given)? {
+        match resume::after_answer(&given.id, options, common) {
+            // Of several who answer at once one is the first to go on; another run may have the
+            // checkout. What was recorded is no failure.
+            Err(failure) if failure.code == 5 => {
+                if began.elapsed() > TAKEN_IN {
+                    around.say(format!("the answer is on record, but {}", failure.sentence()));
+                    around.say(format!("go on: orchestrate resume {}", given.id));
+                    return Ok(None);
+                }
+            }
+            done => return done.map(Some),
+        }
+    }
+    Ok(None)
 }
 
 /// Whether whoever drives the run takes the answer in. One who was about to leave it may not have

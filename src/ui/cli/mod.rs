@@ -90,7 +90,7 @@ enum Verb {
     Init(Late<init::InitArgs>),
     /// Run a workflow from the beginning
     Run(Late<run::RunArgs>),
-    /// Go on with a run that failed or was stopped
+    /// Go on with a run that failed, waits for a person or was stopped
     Resume(Late<resume::ResumeArgs>),
     /// Run one step of a workflow alone
     RunStep(Late<run_step::RunStepArgs>),
@@ -124,7 +124,7 @@ enum Verb {
     Reject(Late<decide::RejectArgs>),
     /// End a run or a task now, with everything it started; `retry` can take it up again
     Cancel(Late<cancel::CancelArgs>),
-    /// Let a run that failed or was stopped go on, from where it stands or from a step
+    /// Let a run that is over or stopped go on, from where it stands or from a step
     Retry(Late<retry::RetryArgs>),
     /// Look into the inboxes, put tasks back, take them out, pause an agent
     #[command(subcommand)]

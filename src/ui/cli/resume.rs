@@ -1,4 +1,4 @@
-//! `orchestrate resume`: go on with a run that failed or was stopped.
+//! `orchestrate resume`: go on with a run that failed, waits or was stopped.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,20 +6,22 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
+use super::coordinator::{self, Back};
 use super::signals::{self, Signals};
-use super::{Common, Failure, cancel, coordinator, fleet, retry, show};
+use super::{Common, Failure, cancel, fleet, retry, show};
 use crate::disk;
 use crate::engine::{Choice, Event, Origin, Policy, Run, RunStatus};
 use crate::exec::{self, Stop};
 use crate::fleet::grimoires;
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::COORDINATOR;
-use crate::fleet::{Finish, Report, run_task};
+use crate::fleet::{Finish, Report, run_task, site};
 use crate::ids::{RunId, StepPath};
 use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
 use crate::store::{self, LoadError, Store};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::Board;
+use crate::ui::text::TextReport;
 use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -37,7 +39,27 @@ pub struct ResumeArgs {
     pub options: RunOptions,
 }
 
+/// Why a run goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A person asked for it.
+    Asked,
+    /// A person answered what it asked. It goes on as it would have if somebody had driven it.
+    Answered,
+}
+
 pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
+    take_up(args, common, Why::Asked)
+}
+
+/// Goes on with a run that nobody drives, as far as an answer lets it.
+pub fn after_answer(id: &RunId, options: &RunOptions, common: &Common) -> Result<u8, Failure> {
+    let (run, options) = (id.to_string(), options.clone());
+    let args = ResumeArgs { run, force_restart: false, repair: false, options };
+    take_up(&args, common, Why::Answered)
+}
+
+fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let (id, root) = common::find_run(&around, &args.run)?;
     // What one process drives needs no queue, nor a whole one.
@@ -45,21 +67,47 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
         && is_of_fleet(&root)
         && let Some(queue) = show::queue_if_any(&around)?
     {
-        return of_fleet(args, &mut around, queue, &id, &root);
+        return of_fleet(args, &mut around, queue, &id, &root, why);
     }
     if args.force_restart {
         let _lock = common::take_lock(&root, &id)?;
         return restart(&around, args, &id, &root);
     }
     let owned = own(&mut around, &id, &root, args.repair)?;
-    if owned.run.status == RunStatus::Completed {
-        cancel::forget(None, &id, &root)?;
+    refuse_cancelled(&owned, why)?;
+    if is_over(&owned.run, why) {
         return nothing_to_do(&around, owned);
     }
+    args.options.check(&owned.plan)?;
     check_source(&around, &owned.plan, &owned.run)?;
-    cancel::forget(None, &id, &root)?;
+    if why == Why::Asked {
+        cancel::forget(None, &id, &root)?;
+    }
     let signals = signals::listen()?;
-    go_on(&around, owned, &root, &args.options, &signals)
+    go_on(&around, owned, &root, &args.options, &signals, why)
+}
+
+/// Whether nothing of a run is to be executed. One that has failed goes on only where a person
+/// asks for it.
+fn is_over(run: &Run, why: Why) -> bool {
+    run.status == RunStatus::Completed || (why == Why::Answered && run.status != RunStatus::Running)
+}
+
+/// A person ended the run, or the workflow did, on purpose: going on must be meant.
+fn refuse_cancelled(owned: &Owned, why: Why) -> Result<(), Failure> {
+    let Owned { run, plan, .. } = owned;
+    if run.status != RunStatus::Cancelled || why == Why::Answered {
+        return Ok(());
+    }
+    let (id, unit) = (&run.id, plan.unit());
+    let reason = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    let message = format!("run {id} was cancelled, and is not resumed{reason}");
+    Err(Failure::new(4, message).hint(format!(
+        "`orchestrate retry {id}` takes it up where it stands, `orchestrate retry {id} --from \
+         {name}` from a {unit} on; `orchestrate run {file}` begins anew",
+        name = unit.to_uppercase(),
+        file = run.origin.workflow_file,
+    )))
 }
 
 fn is_of_fleet(root: &Path) -> bool {
@@ -95,16 +143,25 @@ pub fn own(
     Ok(Owned { plan, run, store, lock, checkout: None })
 }
 
-/// A run that has completed is left alone.
+/// A run that is over is left alone.
 pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure> {
     let Owned { plan, run, mut store, .. } = owned;
     let id = &run.id;
+    let (code, word) = match run.status {
+        RunStatus::Completed => (0, "has completed"),
+        RunStatus::Cancelled => (4, "was cancelled"),
+        RunStatus::Blocked => (1, "is blocked"),
+        _ => (1, "has failed"),
+    };
+    if code == 0 {
+        cancel::forget(None, id, store.root())?;
+    }
     // The snapshot may be older than the journal, or damaged no more.
     store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e, id))?;
     end_orphans(around, id);
-    common::tell_outcome(around, &plan, &run, 0);
-    around.say(format!("run {id} has completed already; there is nothing to do"));
-    Ok(0)
+    common::tell_outcome(around, &plan, &run, code);
+    around.say(format!("run {id} {word} already; there is nothing to do"));
+    Ok(code)
 }
 
 /// Drives a run that this process owns.
@@ -114,34 +171,41 @@ pub fn go_on(
     root: &Path,
     options: &RunOptions,
     signals: &Signals,
+    why: Why,
 ) -> Result<u8, Failure> {
     let id = owned.run.id.clone();
     owned.checkout = common::take_checkout(around, &owned.plan)?;
     end_orphans(around, &id);
     common::keep_log(around, &owned.plan, root, &id)?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
-    let event = Some(Event::Resumed { policy: policy(around, &owned.run, options) });
+    let event = Some(resumed(around, &owned.run, options, why));
     let (code, _) = common::drive(around, owned, options, signals, event)?;
     Ok(code)
 }
 
 /// Drives a run that nobody drives in this process and says nothing of it: somebody looks on. It
 /// goes as far as it can, or until it is stopped.
-pub fn go_on_unheard(around: &Surroundings, id: &RunId, stop: &Stop) -> Result<Finish, Failure> {
+pub fn go_on_unheard(
+    around: &Surroundings,
+    id: &RunId,
+    stop: &Stop,
+    why: Why,
+) -> Result<Finish, Failure> {
     let mut around = around.clone();
     let root = around.state_dir.join(id.as_str());
     let mut owned = own(&mut around, id, &root, false)?;
-    if owned.run.status == RunStatus::Completed {
-        cancel::forget(None, id, &root)?;
-        return Ok(Finish::Ended(RunStatus::Completed));
+    if is_over(&owned.run, why) {
+        return Ok(Finish::Ended(owned.run.status));
     }
     check_source(&around, &owned.plan, &owned.run)?;
-    cancel::forget(None, id, &root)?;
+    if why == Why::Asked {
+        cancel::forget(None, id, &root)?;
+    }
     owned.checkout = common::take_checkout(&around, &owned.plan)?;
     exec::sweep(&format!("{id}/"));
     common::keep_log(&around, &owned.plan, &root, id)?;
     let options = RunOptions::default();
-    let event = Some(Event::Resumed { policy: policy(&around, &owned.run, &options) });
+    let event = Some(resumed(&around, &owned.run, &options, why));
     let driven = common::drive_to_end(&around, owned, &options, stop, event, Unheard)?;
     drop(driven.held);
     driven.notifier.finish();
@@ -159,26 +223,33 @@ impl Report for Unheard {
     }
 }
 
+/// A run goes on.
+fn resumed(around: &Surroundings, run: &Run, options: &RunOptions, why: Why) -> Event {
+    Event::Resumed { policy: policy(around, run, options), asked: why == Why::Asked }
+}
+
 /// The policy that a run goes on with: flags given now win over those it was begun with.
 fn policy(around: &Surroundings, run: &Run, options: &RunOptions) -> Policy {
     let policy = options.policy(run.origin.policy.clone());
     Policy { max_visits: around.config.max_visits, ..policy }
 }
 
-/// Puts on record that a run goes on which is over, and with which policy, where it is another
+/// Puts on record that a run goes on: by whose wish, and with which policy, where it is another
 /// one. A coordinator does not begin one again that is over.
-pub fn set_policy(
+pub fn record_resumed(
     around: &Surroundings,
     owned: &mut Owned,
     options: &RunOptions,
+    why: Why,
 ) -> Result<(), Failure> {
-    let policy = policy(around, &owned.run, options);
+    let same = policy(around, &owned.run, options) == owned.run.origin.policy;
     // A run that is over goes on only by this: whoever takes it up after a crash lets it rest.
-    if policy == owned.run.origin.policy && owned.run.status == RunStatus::Running {
+    if why == Why::Answered && same && owned.run.status == RunStatus::Running {
         return Ok(());
     }
+    let event = resumed(around, &owned.run, options, why);
     let Owned { plan, run, store, .. } = owned;
-    let (now, event) = (SystemClock.now(), Event::Resumed { policy });
+    let now = SystemClock.now();
     let recorded = store.record(now, &event);
     crate::engine::apply(plan, run, now, &event);
     recorded
@@ -193,6 +264,7 @@ fn of_fleet(
     queue: Arc<FsQueue>,
     id: &RunId,
     root: &Path,
+    why: Why,
 ) -> Result<u8, Failure> {
     fleet::check_state_dir(around)?;
     let board = show::board(around, Some(queue.clone()))?;
@@ -200,24 +272,37 @@ fn of_fleet(
     // The run goes by its own settings, whoever drives it by those of today.
     let today = around.config.clone();
     let mut owned = own(around, id, root, args.repair)?;
-    if owned.run.status == RunStatus::Completed {
+    refuse_cancelled(&owned, why)?;
+    if is_over(&owned.run, why) {
         return nothing_to_do(around, owned);
     }
     check_source(around, &owned.plan, &owned.run)?;
-    set_policy(around, &mut owned, &args.options)?;
+    record_resumed(around, &mut owned, &args.options, why)?;
     around.config = today;
-    cancel::forget(Some(&queue), id, root)?;
+    // An answer does not take back that somebody wants the run to end.
+    if why == Why::Asked {
+        cancel::forget(Some(&queue), id, root)?;
+    }
     fleet::warn_of_absent(around, &queue, &coordinator::agents_of(around, &owned.plan));
     let Some(claim) = claim_run(&queue, &owned)? else {
         return left_to_coordinator(around, &queue, &board, id);
     };
     let signals = signals::listen()?;
     around.say(format!("run {id} of {}, resumed", owned.run.origin.workflow_file));
+    tell_before(around, &owned, &args.options, why);
     let Owned { plan, store, lock, .. } = owned;
     // Whoever drives the run takes the lock itself.
     drop((store, lock));
     let (code, _) = coordinator::drive(around, queue, claim, plan, &args.options, &signals)?;
     Ok(code)
+}
+
+/// Tells what of a run is not executed again. That it goes on is on record already.
+fn tell_before(around: &Surroundings, owned: &Owned, options: &RunOptions, why: Why) {
+    let Owned { plan, run, .. } = owned;
+    let mask = site::mask(plan, &around.environment);
+    let mut report = TextReport::new(common::telling(around, options), around.colour(), mask);
+    report.happened(plan, run, &resumed(around, run, options, why));
 }
 
 /// A coordinator was faster: it goes on with what was put out.
@@ -243,16 +328,18 @@ fn left_to_coordinator(
     Ok(0)
 }
 
-/// Claims the task that a run is, wherever it lies; nothing, if a coordinator took it once it was
-/// there to be taken.
-fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Option<Claim>, Failure> {
+/// Claims the task that a run is, wherever it lies, and says whose it was; nothing, if a
+/// coordinator took it once it was there to be taken.
+fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Option<(Claim, Back)>, Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     let id = &owned.run.id;
     let taken = || Failure::new(5, format!("somebody else goes on with run {id}"));
+    let mut back = Back::Owner;
     match run_task::find(queue, id).map_err(failed)? {
         None => {
             let task = run_task::make(queue, &owned.run, owned.store.term());
-            return queue.enqueue_claimed(&task).map(Some).map_err(failed);
+            let claim = queue.enqueue_claimed(&task).map_err(failed)?;
+            return Ok(Some((claim, back)));
         }
         Some(Place::Ended { end, name, by }) => {
             let moved = queue.requeue(end, id.as_str(), &name, &by).map_err(failed)?;
@@ -260,14 +347,14 @@ fn claim_run(queue: &FsQueue, owned: &Owned) -> Result<Option<Claim>, Failure> {
                 return Err(taken());
             }
         }
-        Some(Place::Waiting { .. }) => {}
+        Some(Place::Waiting { .. }) => back = Back::Queue,
         Some(Place::Claimed { .. }) => return Err(taken()),
     }
     let Some(Place::Waiting { name, .. }) = run_task::find(queue, id).map_err(failed)? else {
         return Ok(None);
     };
     match queue.claim_this(COORDINATOR, &name).map_err(failed)? {
-        Claimed::Task(claim) => Ok(Some(*claim)),
+        Claimed::Task(claim) => Ok(Some((*claim, back))),
         _ if queue.paused(COORDINATOR).map_err(failed)?.is_some() => {
             Err(Failure::new(1, "`coordinator` is paused: no run may be driven")
                 .hint("`orchestrate queue resume coordinator` lets runs go on"))

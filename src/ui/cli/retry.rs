@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::common::{self, Owned, RunOptions, Surroundings};
+use super::resume::Why;
 use super::show::{self, Target, put, put_json};
 use super::{Common, Failure, cancel, fleet, queue, resume, signals};
 use crate::engine::{Event, Run, RunStatus};
@@ -60,7 +61,6 @@ fn of_process(
 ) -> Result<u8, Failure> {
     let mut owned = resume::own(around, id, root, false)?;
     if args.from.is_none() && owned.run.status == RunStatus::Completed {
-        cancel::forget(None, id, root)?;
         return resume::nothing_to_do(around, owned);
     }
     resume::check_source(around, &owned.plan, &owned.run)?;
@@ -69,7 +69,7 @@ fn of_process(
         rewind(&mut owned, step)?;
     }
     let signals = signals::listen()?;
-    resume::go_on(around, owned, root, &args.options, &signals)
+    resume::go_on(around, owned, root, &args.options, &signals, Why::Asked)
 }
 
 /// Lets a coordinator go on with a run, and tells it.
@@ -122,7 +122,7 @@ pub fn hand_over(
         }
         rewind(&mut owned, step)?;
     }
-    resume::set_policy(around, &mut owned, options)?;
+    resume::record_resumed(around, &mut owned, options, Why::Asked)?;
     cancel::forget(Some(queue), id, root)?;
     let Owned { run, store, lock, .. } = owned;
     let term = store.term();
@@ -200,13 +200,32 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
     let Owned { plan, run, store, .. } = owned;
     let go = |run: &mut Run, store: &mut Store| -> Result<(), StoreError> {
         let now = SystemClock.now();
-        // Only a run that is over can be sent anywhere; one that was stopped is over by this.
-        let stopped = (run.status == RunStatus::Running).then_some(Event::Cancelled);
-        for event in stopped.into_iter().chain([Event::Rewound { step: step.to_owned() }]) {
+        let mut events = match (run.status, &plan.root.edges) {
+            // What was out as a task was stopped.
+            (RunStatus::Running, Some(_)) => recalled(plan, run),
+            // In sequence, only a run that is over can be sent anywhere.
+            (RunStatus::Running, None) => vec![Event::Cancelled],
+            _ => Vec::new(),
+        };
+        events.push(Event::Rewound { step: step.to_owned() });
+        for event in events {
             store.record(now, &event)?;
             crate::engine::apply(plan, run, now, &event);
         }
         store.hand_over(plan, run, now)
     };
     go(run, store).map_err(|error| common::disk_failure(&error, &run.id))
+}
+
+/// Takes back every attempt that is out as a task.
+fn recalled(plan: &Plan, run: &Run) -> Vec<Event> {
+    let mut events = Vec::new();
+    for here in run.positions() {
+        let Some(slot) = run.slot(&here) else { continue };
+        if slot.record.as_ref().is_some_and(|record| record.task.is_some()) {
+            let (step, attempt) = (here.path(plan).to_string(), slot.attempts);
+            events.push(Event::Recalled { step, attempt });
+        }
+    }
+    events
 }

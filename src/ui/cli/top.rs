@@ -16,7 +16,8 @@ use self::looker::Looker;
 use self::terminal::{Came, Screen as Tty, Waker};
 use super::act::{self, Deed, Done};
 use super::common::{self, Surroundings};
-use super::{Colour, Common, Failure, resume, signals};
+use super::resume::{self, Why};
+use super::{Colour, Common, Failure, signals};
 use crate::engine::RunStatus;
 use crate::exec::Stop;
 use crate::fleet::Finish;
@@ -197,7 +198,7 @@ impl House {
                 self.state.doing = None;
                 self.state.said = Some(match done {
                     Ok(Done::Said(said)) => (said, false),
-                    Ok(Done::Undriven { said, run }) => self.go_on(said, run),
+                    Ok(Done::Undriven { said, run, why }) => self.go_on(said, run, why),
                     Err(failure) => (failure.sentence(), true),
                 });
                 looker.want(self.state.screen());
@@ -231,7 +232,7 @@ impl House {
     }
 
     /// A run that nobody drives goes on in this process, if it is not a fleet's.
-    fn go_on(&mut self, said: String, run: RunId) -> (String, bool) {
+    fn go_on(&mut self, said: String, run: RunId, why: Why) -> (String, bool) {
         let fleet = self.seen.runs.iter().any(|view| view.run_id == run.as_str() && view.fleet);
         if fleet {
             return (format!("{said}; `orchestrate coordinator` goes on with it"), false);
@@ -245,7 +246,7 @@ impl House {
         let mut around = around;
         around.common.quiet = true;
         let thread = std::thread::spawn(move || {
-            let how = resume::go_on_unheard(&around, &id, &own);
+            let how = resume::go_on_unheard(&around, &id, &own, why);
             let _ = tell.send(News::Driven(id, how));
             waker.wake();
         });
