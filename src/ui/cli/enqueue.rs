@@ -61,6 +61,7 @@ pub fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
     }
     let tasks = args.tasks(&around)?;
     let queue = fleet::open_queue(&around)?;
+    fleet::open_agents(&queue, std::slice::from_ref(&args.agent))?;
     let now = SystemClock.now().0.unsigned_abs();
     let limit = around.config.queue.crash_limit;
     let put_out =

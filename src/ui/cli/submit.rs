@@ -91,6 +91,7 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let policy = args.options.new_policy(&around);
     let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
     let agents = coordinator::agents_of(&around, &new.plan);
+    fleet::open_agents(&queue, &agents)?;
     let (plan, run) = put_out(&around, &queue, new)?;
     let id = &run.id;
     let takes_runs = |member: &Registration| member.agent == COORDINATOR && member.run.is_none();
