@@ -21,7 +21,7 @@ use crate::git::lock::owners;
 use crate::git::presence::Presence;
 use crate::git::repo::git_dir;
 use crate::git::{Git, Lock};
-use crate::ids::{Attempt, BeadId};
+use crate::ids::{Attempt, BeadId, shown};
 use crate::process::Process;
 use crate::time::{Clock, SystemClock, Time};
 
@@ -56,7 +56,7 @@ fn name(
     attempt: Attempt,
     run: Option<&str>,
 ) -> std::fmt::Result {
-    write!(f, "step `{step}`, attempt {attempt}")?;
+    write!(f, "step `{}`, attempt {attempt}", shown(step))?;
     run.map_or(Ok(()), |run| write!(f, ", of run {run}"))
 }
 

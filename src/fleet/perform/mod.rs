@@ -206,7 +206,10 @@ pub fn run_on(
     let (work, ended) = (&*work, &ran.ended);
     let returns = heard.as_ref().is_some_and(|heard| heard.returns);
     if ended.cut_off {
-        tracing::warn!("a process that step `{}` left running held its output open", work.step);
+        tracing::warn!(
+            "a process that step `{}` left running held its output open",
+            work.step.shown()
+        );
     }
     let asked_again = heard.as_ref().is_some_and(|heard| heard.asked_again);
     let mut result = Outcome { site, work, ended, heard, asked_again, record: Record::default() };
@@ -364,7 +367,7 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
     if let (Some(why), Some(session)) = (why, &mut session) {
         heard.asked_again = true;
         if let Some(turn) = repair::turn(work, &why, began) {
-            tracing::info!("step `{}` is asked how its work went", work.step);
+            tracing::info!("step `{}` is asked how its work went", work.step.shown());
             match ask_again(child, turn, session, &first)? {
                 None => return Ok(None),
                 Some(Some((again, mended))) => {
@@ -401,7 +404,10 @@ fn speak(
         let Some(mut ran) = execute(child, work, false)? else { return Ok(None) };
         let outcome = ran.outcome.take();
         if goes_on && outcome.as_ref().is_some_and(|outcome| outcome.session_lost) {
-            tracing::info!("step `{}` begins a new conversation: the old one is lost", work.step);
+            tracing::info!(
+                "step `{}` begins a new conversation: the old one is lost",
+                work.step.shown()
+            );
             session.iter_mut().for_each(|session| session.forget());
             continue;
         }

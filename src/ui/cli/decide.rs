@@ -13,7 +13,7 @@ use super::{Common, Failure, show};
 use crate::engine::{Run, RunStatus};
 use crate::fleet::gates::{self, AnswerFile};
 use crate::fleet::open;
-use crate::ids::RunId;
+use crate::ids::{RunId, shown};
 use crate::ui::board::{Gate, Life, Owner, gates_of};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
@@ -287,8 +287,10 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
         None => Err(Failure::new(2, format!("run {id} asks at {}: which is meant?", names()))
             .hint("say it with `--step NODE`")),
         Some(step) => {
-            let meant = |gate: &Gate| gate.node == step || gate.step.to_string() == step;
-            match open.iter().position(meant) {
+            let name = shown(step);
+            let exact = open.iter().position(|gate| gate.step.to_string() == step);
+            let meant = |gate: &Gate| gate.node == name || gate.step.shown() == name;
+            match exact.or_else(|| open.iter().position(meant)) {
                 Some(index) => Ok(open.remove(index)),
                 None => {
                     let message = format!("`{step}` of run {id} asks nobody anything");
