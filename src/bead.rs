@@ -105,6 +105,7 @@ impl Bead {
     /// found: then one of them may be the one.
     pub fn among(id: &str, issues: &str) -> Result<Option<Bead>, Vec<Problem>> {
         let mut found: Option<(usize, Json)> = None;
+        let mut alike: Option<(usize, String)> = None;
         let mut wrong = Vec::new();
         for (index, line) in issues.lines().enumerate() {
             if line.trim().is_empty() {
@@ -125,8 +126,19 @@ impl Bead {
                     }
                     found = Some((number, issue));
                 }
-                Ok(_) => {}
+                Ok(issue) => {
+                    let other = issue.get("id").and_then(Json::as_str);
+                    if let Some(other) = other.filter(|other| other.eq_ignore_ascii_case(id)) {
+                        alike = Some((number, other.to_owned()));
+                    }
+                }
             }
+        }
+        if let (Some((first, _)), Some((number, other))) = (&found, &alike) {
+            let message =
+                format!("`{other}` differs from `{id}` in line {first} by capital letters only");
+            let place = Place { line: *number, ..START };
+            return Err(vec![Problem::error(message).at(place).hint(RENAME)]);
         }
         match found {
             Some((line, issue)) => {
@@ -161,6 +173,10 @@ impl Bead {
         Json::Object(all)
     }
 }
+
+/// What to do about ids that are too much alike.
+const RENAME: &str = "give one of them another id: both would have the same worktree where file \
+                      names know no capitals";
 
 const START: Place = Place { line: 1, column: 1, len: 1 };
 

@@ -1,9 +1,10 @@
 //! Finding and ending the processes that a child has left behind.
 //!
-//! A process belongs to a child if it carries its mark, is in its group, or descends from one
-//! that does. Before they are killed they are frozen, parents first: a frozen process cannot
-//! fork, so what it has started is seen whole, and nothing slips away while its parent dies. The
-//! search is repeated until it finds nothing, because a process may fork in front of it.
+//! A process belongs to a child if it carries its mark, is in its group, or descends from one that
+//! does. Of what others left who are dead, the group is known where it was noted. Before they are
+//! killed they are frozen, parents first: a frozen process cannot fork, so what it has started is
+//! seen whole, and nothing slips away while its parent dies. The search is repeated until it finds
+//! nothing, because a process may fork in front of it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::Signal;
 
 use super::children::{self, orphans};
+use super::groups::{self, Group};
 use super::process::{Pid, Process, Stat, children as children_of, mark, own_pid, pids, stat};
 use super::stop::timeout;
 
@@ -38,7 +40,7 @@ pub fn sweep(mark_prefix: &str) -> usize {
 /// The same for every mark that is wanted.
 pub fn sweep_if(wanted: &dyn Fn(&str) -> bool) -> usize {
     let quarry = Quarry::Marks(wanted);
-    Hunt { quarry, group: None, child: None, since: None }.end(GRACE)
+    Hunt { quarry, group: None, groups: groups::noted(wanted), child: None, since: None }.end(GRACE)
 }
 
 /// By which mark those are known who are looked for.
@@ -75,6 +77,8 @@ pub fn ask_to_end(pid: u32, is_it: impl FnOnce() -> bool) -> io::Result<()> {
 pub(super) struct Hunt<'a> {
     quarry: Quarry<'a>,
     group: Option<Pid>,
+    /// Groups that others have noted, who are dead by now.
+    groups: Vec<Group>,
     /// The child itself, while it has not been reaped.
     child: Option<Pid>,
     /// Orphans without any mark that started after this belong to the child too, because nothing
@@ -112,7 +116,7 @@ impl Found {
 impl<'a> Hunt<'a> {
     pub(super) fn of_child(mark: &'a str, child: Pid) -> Hunt<'a> {
         let quarry = Quarry::Mark(mark);
-        Hunt { quarry, group: Some(child), child: Some(child), since: None }
+        Hunt { quarry, group: Some(child), groups: Vec::new(), child: Some(child), since: None }
     }
 
     /// The child has been reaped; it started at `started`.
@@ -182,7 +186,11 @@ impl<'a> Hunt<'a> {
         match mark(pid) {
             // The marks of outer orchestrators follow ours.
             Some(marks) => marks.split(|byte| *byte == b';').any(|mark| self.quarry.is(mark)),
-            None => orphan && self.since.is_some_and(|since| stat.started >= since),
+            None => {
+                let Stat { group, session, started, .. } = stat;
+                orphan && self.since.is_some_and(|since| *started >= since)
+                    || self.groups.iter().any(|noted| noted.has(*group, *session, *started))
+            }
         }
     }
 }

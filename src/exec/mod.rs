@@ -6,7 +6,8 @@
 //!
 //! A process group is not enough to hold an agent: its tools make sessions of their own, fork
 //! twice and stay behind. So every child carries a mark in its environment, this process adopts
-//! orphans ([`become_subreaper`]), and what is left is found by mark, by group or by descent.
+//! orphans ([`become_subreaper`]), and what is left is found by mark, by group or by descent; by
+//! its group also after this process was killed.
 //!
 //! **Invariant:** a process is signalled only through a handle that was opened before it was
 //! recognised, so a pid that was used again is never hit. Children are reaped by pid only.
@@ -16,6 +17,7 @@ mod children;
 mod confine;
 mod daemon;
 mod errand;
+mod groups;
 mod hunt;
 pub mod mask;
 mod pipes;
@@ -41,7 +43,7 @@ pub use errand::{Errand, Streams};
 pub use hunt::{ask_to_end, sweep, sweep_if};
 pub use mask::{Mask, Masker};
 pub use run::run;
-pub use start::{STRING_BYTES, StartError, locate};
+pub use start::{STRING_BYTES, StartError, lacks_interpreter, locate};
 pub use stop::Stop;
 pub use tool::{Said, call};
 pub use whole::{WHOLE_BYTES, WholeText};

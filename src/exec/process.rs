@@ -66,6 +66,7 @@ pub(super) struct Stat {
     pub(super) ending: bool,
     pub(super) parent: Pid,
     pub(super) group: Pid,
+    pub(super) session: Pid,
     /// In clock ticks after boot.
     pub(super) started: u64,
 }
@@ -85,6 +86,7 @@ pub(super) fn stat(pid: Pid) -> Option<Stat> {
         ending: whole && !ended && flags & PF_EXITING != 0,
         parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
     })
 }

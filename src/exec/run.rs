@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 
+use super::groups::{self, Noted};
 use super::hunt::Hunt;
 use super::pipes::Pipes;
 use super::process::{Pid, Process, ticks};
@@ -43,6 +44,9 @@ pub fn run(
     let took = job.began.elapsed();
     let how = job.reap()?;
     let survivors = job.count_out()?;
+    if survivors > 0 && job.leaves() {
+        job.noted.stays();
+    }
     job.drain()?;
     Ok(Ended { how, survivors, cut_off: job.pipes.are_open(), took })
 }
@@ -63,6 +67,7 @@ struct Job<'a> {
     /// The level of `stop` that has been answered.
     heeded: u8,
     child: Option<Child>,
+    noted: Noted,
     pid: Pid,
     handle: Process,
     pipes: Pipes<'a>,
@@ -90,6 +95,7 @@ impl<'a> Job<'a> {
             order,
             stop,
             heeded: 0,
+            noted: groups::note(pid, order.mark),
             pid,
             handle,
             pipes: Pipes::new(&mut child, order.stdin, out, err),
@@ -188,7 +194,7 @@ impl<'a> Job<'a> {
     fn count_out(&mut self) -> io::Result<usize> {
         let hunt = self.hunt().without_child(self.began_ticks);
         match self.phase {
-            Phase::Running if self.order.sweep == Sweep::OnStop => Ok(hunt.look(false).alive.len()),
+            Phase::Running if self.leaves() => Ok(hunt.look(false).alive.len()),
             Phase::Running => Ok(hunt.end(SURVIVORS_GRACE)),
             Phase::Asked(kill_at) => {
                 let asked = self.linger(&hunt, kill_at)?;
@@ -196,6 +202,11 @@ impl<'a> Job<'a> {
             }
             Phase::Killed(_) => Ok(hunt.end(Duration::ZERO)),
         }
+    }
+
+    /// Whether what outlives the child is left running.
+    fn leaves(&self) -> bool {
+        matches!(self.phase, Phase::Running) && self.order.sweep == Sweep::OnStop
     }
 
     /// Those who were asked together with the child have the same time to end themselves.

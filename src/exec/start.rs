@@ -8,7 +8,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -33,8 +33,8 @@ pub enum StartError {
     Empty,
     #[error("`{program}` was not found{}", found_hint(.program))]
     NotFound { program: String },
-    #[error("`{program}` needs the interpreter of its first line, which was not found")]
-    NoInterpreter { program: String },
+    #[error("`{program}` is a script for `{interpreter}`, which was not found")]
+    NoInterpreter { program: String, interpreter: String },
     #[error("`{program}` cannot be executed: {reason}")]
     NotExecutable { program: String, reason: &'static str },
     #[error(
@@ -210,14 +210,17 @@ fn explain(order: &Order, error: io::Error) -> StartError {
         return bad_cwd;
     }
     let program = order.argv[0].clone();
-    let file = program.contains('/').then(|| order.cwd.join(&program));
+    let file = locate(&program, path(order), order.cwd).ok();
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::ENOENT) if file.as_ref().is_some_and(|file| file.exists()) => {
-            StartError::NoInterpreter { program }
+        Some(Errno::ENOENT) if file.is_some() => {
+            let interpreter = file.as_deref().and_then(interpreter);
+            let interpreter = interpreter.unwrap_or_else(|| "its interpreter".to_owned());
+            StartError::NoInterpreter { program, interpreter }
         }
         Some(Errno::ENOENT | Errno::ENOTDIR) => StartError::NotFound { program },
         Some(Errno::EACCES | Errno::EPERM) => {
-            let reason = file.and_then(|file| unusable(&file));
+            let file = order.cwd.join(&program);
+            let reason = program.contains('/').then(|| unusable(&file)).flatten();
             let reason = reason.unwrap_or("it has no permission for that");
             StartError::NotExecutable { program, reason }
         }
@@ -235,6 +238,45 @@ fn explain(order: &Order, error: io::Error) -> StartError {
         _ => StartError::Other(error),
     }
 }
+
+/// Why a command that ended as if it was not there did so, where it is a script of which `env` was
+/// to find the interpreter: that is what is not there.
+pub fn lacks_interpreter(order: &Order) -> Option<StartError> {
+    let program = order.argv.first()?;
+    let file = locate(program, path(order), order.cwd).ok()?;
+    let line = first_line(&file)?;
+    let mut words = line.split_whitespace();
+    words.next().filter(|word| word.ends_with("/env"))?;
+    let interpreter = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
+    let found = locate(interpreter, path(order), order.cwd);
+    matches!(found, Err(StartError::NotFound { .. })).then(|| StartError::NoInterpreter {
+        program: program.clone(),
+        interpreter: interpreter.to_owned(),
+    })
+}
+
+/// The first line of a script, behind its `#!`.
+fn first_line(file: &Path) -> Option<String> {
+    let mut first = Vec::new();
+    std::fs::File::open(file).ok()?.take(LINE).read_to_end(&mut first).ok()?;
+    let line = first.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    Some(String::from_utf8_lossy(line).into_owned())
+}
+
+/// The program that the first line of a script names.
+fn interpreter(file: &Path) -> Option<String> {
+    let line = first_line(file)?;
+    let name = line.split_whitespace().next()?;
+    // The end of a line that is written on another system belongs to the name.
+    Some(if line.ends_with('\r') && line.split_whitespace().count() == 1 {
+        format!("{name}\\r")
+    } else {
+        name.to_owned()
+    })
+}
+
+/// So much of a script's first line is looked at by the system.
+const LINE: u64 = 255;
 
 fn bad_cwd(order: &Order) -> Option<StartError> {
     let cwd = order.cwd.display().to_string();

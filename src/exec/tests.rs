@@ -202,7 +202,7 @@ fn what_cannot_be_started_is_told_apart() {
     check(child, 126, &format!("`./script` cannot be executed: {reason}"));
     let child = trial(&["./script"]);
     script(child.dir.path(), "#!/no/such/shell\n", 0o755);
-    let message = "`./script` needs the interpreter of its first line, which was not found";
+    let message = "`./script` is a script for `/no/such/shell`, which was not found";
     check(child, 127, message);
 }
 

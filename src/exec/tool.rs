@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 
 use super::process::{Pid, Process};
-use super::stop::timeout;
+use super::stop::{Stop, timeout};
 use super::{How, Order, StartError, children, start};
 
 /// What a tool said.
@@ -30,14 +30,20 @@ pub struct Said {
     pub whole: bool,
 }
 
-/// Runs a tool. At most `limit` bytes of each of its streams are kept.
-pub fn call(order: &Order, hold: Option<&File>, limit: usize) -> Result<Said, StartError> {
+/// Runs a tool, until it is to stop if that is said. At most `limit` bytes of each of its streams
+/// are kept.
+pub fn call(
+    order: &Order,
+    hold: Option<&File>,
+    limit: usize,
+    stop: Option<&Stop>,
+) -> Result<Said, StartError> {
     let stdin = match hold {
         Some(file) => Stdio::from(file.try_clone()?),
         None => Stdio::null(),
     };
     let mut child = start::start_on(order, stdin)?;
-    let attended = attend(&mut child, order, limit);
+    let attended = attend(&mut child, order, limit, stop);
     if attended.is_err() {
         let _ = child.kill();
     }
@@ -56,6 +62,7 @@ fn attend(
     child: &mut Child,
     order: &Order,
     limit: usize,
+    stop: Option<&Stop>,
 ) -> io::Result<(Option<How>, Stream, Stream)> {
     let pid = child.id() as Pid;
     let handle = Process::open(pid)?;
@@ -65,7 +72,9 @@ fn attend(
     let mut cause = None;
     let mut due = order.timeout.and_then(|limit| Instant::now().checked_add(limit));
     loop {
-        wait([out.fd(), err.fd(), Some(handle.as_fd())], due)?;
+        // Once it was told to end, only its end is waited for.
+        let stopped = stop.filter(|_| cause.is_none()).and_then(|stop| stop.above(0));
+        wait([out.fd(), err.fd(), Some(handle.as_fd()), stopped], due)?;
         // Looked at first: what was printed before the end is then sure to be in the pipes.
         let gone = handle.is_gone();
         out.take()?;
@@ -73,16 +82,18 @@ fn attend(
         if gone {
             return Ok((cause, out, err));
         }
-        if due.is_some_and(|due| Instant::now() >= due) {
+        let late = due.is_some_and(|due| Instant::now() >= due);
+        let stops = cause.is_none() && stop.is_some_and(|stop| stop.level() > 0);
+        if late || stops {
             // Asked once, killed after that.
-            let asked = cause.replace(How::TimedOut).is_some();
-            signal(if asked { Signal::SIGKILL } else { Signal::SIGTERM });
+            signal(if cause.is_some() { Signal::SIGKILL } else { Signal::SIGTERM });
+            cause.get_or_insert(if stops { How::Stopped } else { How::TimedOut });
             due = Instant::now().checked_add(order.grace);
         }
     }
 }
 
-fn wait(fds: [Option<BorrowedFd>; 3], due: Option<Instant>) -> io::Result<()> {
+fn wait(fds: [Option<BorrowedFd>; 4], due: Option<Instant>) -> io::Result<()> {
     let watched = fds.iter().flatten().map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
     let mut watched: Vec<PollFd> = watched.collect();
     let left = due.map(|due| due.saturating_duration_since(Instant::now()));
@@ -145,7 +156,7 @@ mod tests {
     #[test]
     fn both_streams_and_the_exit_code_are_told() {
         let argv = sh("echo out; echo err >&2; exit 3");
-        let said = call(&Order::new(&argv, Path::new("/"), "tool"), None, 100).unwrap();
+        let said = call(&Order::new(&argv, Path::new("/"), "tool"), None, 100, None).unwrap();
         assert_eq!(said.how, How::Exited(3));
         assert_eq!((said.out.as_slice(), said.err.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
         assert!(said.whole);
@@ -154,7 +165,7 @@ mod tests {
     #[test]
     fn output_past_the_limit_is_read_and_dropped() {
         let argv = sh("head -c 1000000 /dev/zero");
-        let said = call(&Order::new(&argv, Path::new("/"), "tool"), None, 1000).unwrap();
+        let said = call(&Order::new(&argv, Path::new("/"), "tool"), None, 1000, None).unwrap();
         assert_eq!((said.how, said.out.len(), said.whole), (How::Exited(0), 1000, false));
     }
 
@@ -163,8 +174,18 @@ mod tests {
         let argv = sh("trap '' TERM; echo in; while :; do sleep 1; done");
         let (timeout, grace) = (Some(Duration::from_millis(200)), Duration::from_millis(50));
         let order = Order { timeout, grace, ..Order::new(&argv, Path::new("/"), "tool") };
-        let said = call(&order, None, 100).unwrap();
+        let said = call(&order, None, 100, None).unwrap();
         assert_eq!((said.how, said.out.as_slice()), (How::TimedOut, &b"in\n"[..]));
+    }
+
+    #[test]
+    fn one_that_waits_for_ever_is_stopped() {
+        let argv = sh("echo in; exec sleep 1000");
+        let stop = Stop::new().unwrap();
+        stop.request(1);
+        let order = Order::new(&argv, Path::new("/"), "tool");
+        let said = call(&order, None, 100, Some(&stop)).unwrap();
+        assert_eq!(said.how, How::Stopped);
     }
 
     #[test]
@@ -176,7 +197,7 @@ mod tests {
         // What it leaves behind holds the lock on, as an orphan does after a kill.
         let wait = "(while [ ! -e end ]; do sleep 0.01; done) >/dev/null 2>&1 &";
         let argv = sh(&format!("exec 3<&0; {wait} echo left"));
-        call(&Order::new(&argv, dir.path(), "tool"), Some(&file), 100).unwrap();
+        call(&Order::new(&argv, dir.path(), "tool"), Some(&file), 100, None).unwrap();
         drop(file);
         let again = File::open(&path).unwrap();
         assert!(fs4::FileExt::try_lock(&again).is_err());

@@ -12,6 +12,7 @@ use super::config::Config;
 use super::member::unguessable;
 use super::perform::ANSWER;
 use crate::engine::{Fault, Record, StepStatus};
+use crate::prompt::contract;
 use crate::queue::{Queue, Task};
 use crate::workspace::Workspace;
 
@@ -40,6 +41,17 @@ pub fn conclude(
     }
     let output = output(&record, log);
     let answer = answer::read(&output);
+    if done.task.keeps_contract(config, done.agent)
+        && let Err((word, message)) = contract::parse(&output).kept()
+    {
+        record.status = StepStatus::Failed;
+        record.exit_code = Some(2);
+        let mut error = Fault { message, exit_code: 2, ..Fault::default() };
+        error.context.insert("agent_output".into(), word.into());
+        record.error = Some(error);
+        let (answer, follow_ups) = Default::default();
+        return Concluded { record, answer, follow_ups };
+    }
     if let Some(message) = answer.failure() {
         record.status = StepStatus::Failed;
         record.exit_code = Some(1);

@@ -13,6 +13,7 @@ use crate::workflow::plan::{Checks, Provider};
 use crate::workflow::sandbox::Sandbox;
 use crate::workflow::settings::{AgentLayer, NotifyLayer, Occasion, QueueLayer};
 use crate::workflow::{ConfigLayer, Configured, Problem, read_config};
+use crate::worktree::REMOTE_TIMEOUT;
 
 const BUILT_IN: &str = include_str!("../../config/orchestrate.yaml");
 const AGENTS: [&str; 3] = ["architect", "engineer", "qa"];
@@ -215,6 +216,8 @@ pub struct Config {
     pub tree_wait: Duration,
     /// Whether branches of beads are pushed after each step.
     pub tree_push: bool,
+    /// How long a remote may take to answer, each time.
+    pub tree_remote: Duration,
     /// Variables that providers inherit beside the usual ones.
     pub env_pass: Vec<String>,
     pub queue: QueueSettings,
@@ -255,6 +258,7 @@ impl Config {
             checks: Checks::default(),
             tree_wait: TREE_WAIT,
             tree_push: false,
+            tree_remote: REMOTE_TIMEOUT,
             env_pass: Vec::new(),
             queue: QueueSettings::default(),
             notify: NotifySettings::default(),
@@ -318,6 +322,7 @@ impl Config {
         self.checks.timeout = tree.check_timeout.unwrap_or(self.checks.timeout);
         self.tree_wait = tree.wait.unwrap_or(self.tree_wait);
         self.tree_push = tree.push.unwrap_or(self.tree_push);
+        self.tree_remote = tree.remote_timeout.unwrap_or(self.tree_remote);
         self.contract_repair = layer.contract_repair.unwrap_or(self.contract_repair);
         self.default_provider = default_provider.unwrap_or_else(|| self.default_provider.clone());
         self.env_pass.extend(layer.env_pass.unwrap_or_default());

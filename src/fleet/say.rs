@@ -86,6 +86,12 @@ impl FreeTask {
         Ok(work)
     }
 
+    /// Whether the answer must say how it went: as with every spell. To a text that somebody
+    /// dropped any answer will do.
+    pub fn keeps_contract(&self, config: &Config, agent: &str) -> bool {
+        self.spell.is_some() || config.agent(agent).spell.is_some()
+    }
+
     /// The whole prompt.
     fn prompt(&self, told: &Told) -> Result<String, Refusal> {
         let settings = told.config.agent(told.agent);
@@ -155,6 +161,7 @@ impl FreeTask {
             "agents": next.join(", "),
             "attempt": told.attempt,
             "step": { "name": told.id.as_str() },
+            "may_be_plain": !self.keeps_contract(told.config, told.agent),
         })
     }
 }

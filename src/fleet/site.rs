@@ -15,6 +15,7 @@ use crate::exec::Mask;
 use crate::ids::{RunId, StepPath};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
+use crate::worktree::REMOTE_TIMEOUT;
 
 /// The environment as it was when the program began; read once, in `main`.
 pub type Environment = BTreeMap<String, OsString>;
@@ -54,17 +55,24 @@ pub struct Turns {
     pub wait: Duration,
     /// Branches of beads are pushed after each step.
     pub push: bool,
+    /// How long the remote may take to answer, each time.
+    pub remote: Duration,
 }
 
 impl Default for Turns {
     fn default() -> Turns {
-        Turns { lease: Duration::ZERO, wait: TREE_WAIT, push: false }
+        Turns { lease: Duration::ZERO, wait: TREE_WAIT, push: false, remote: REMOTE_TIMEOUT }
     }
 }
 
 impl Turns {
     pub fn of(config: &Config) -> Turns {
-        Turns { lease: config.queue.lease, wait: config.tree_wait, push: config.tree_push }
+        Turns {
+            lease: config.queue.lease,
+            wait: config.tree_wait,
+            push: config.tree_push,
+            remote: config.tree_remote,
+        }
     }
 }
 

@@ -3,15 +3,19 @@
 //!
 //! **Invariant:** a run that has begun does not see what becomes of the files it began with.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+
+use serde_json::{Map, Value};
 
 use crate::disk;
 use crate::prompt::spell::{self, Found, Read, SPELLS, SYSTEM_PROMPT, SystemPrompt};
-use crate::template::spell::{Fault, Spell};
+use crate::template::spell::{Fault, MAX_INCLUDES, Spell};
 use crate::workflow::plan::{
-    Action, Mention, Mentioned, Plan, ShellText, SpellSource, When, Words,
+    Action, Block, Mention, Mentioned, Plan, Prompt, ShellText, SpellSource, SpellUse, Step,
+    SystemPromptUse, When, Words,
 };
-use crate::workflow::{Place, Problem, Severity};
+use crate::workflow::{Place, Problem};
 use crate::workspace::Workspace;
 
 /// Where a run keeps its copies, in its directory.
@@ -165,61 +169,184 @@ fn page_path(name: &str, found: &Found) -> String {
     }
 }
 
-/// Warns of variables that a run cannot have when its steps need them: no step, input or variable
-/// of whoever starts it is called so.
-pub fn doubtful(plan: &Plan, pages: &[Page], known: &[&str]) -> Vec<Problem> {
-    let mut names: Vec<String> = known.iter().map(|name| folded(name)).collect();
-    names.extend(EVERYWHERE.iter().map(|name| folded(name)));
-    plan.root.walk(&mut |step| {
-        names.push(folded(&step.name));
-        names.extend(step.alias.as_deref().map(folded));
-    });
-    let mut found = Vec::new();
-    let mut look = |step: &str, spell: &Spell, own: &[String]| {
-        for (name, at) in spell.needs() {
-            let folded = folded(&name);
-            if !names.contains(&folded) && !own.contains(&folded) {
-                let message = format!("`.{name}` is nothing that this run has: `{step}` will fail");
-                let hint = Some(format!("give it with `--context {name}=…`, or write `default`"));
-                let fault = Fault { message, hint, ..at };
-                let problem = Problem { severity: Severity::Warning, ..Problem::from(&fault) };
-                if !found.contains(&problem) {
-                    found.push(problem);
-                }
-            }
-        }
-    };
-    plan.root.walk(&mut |step| {
-        let name = step.name.as_str();
-        if let Some(When::Spell(spell)) = &step.when {
-            look(name, spell, &[]);
-        }
-        match &step.action {
-            Action::Shell { script: ShellText::Spell(script) } => look(name, script, &[]),
-            Action::Prompt(prompt) => {
-                let Words::Spell(used) = &prompt.words else { return };
-                used.input.iter().for_each(|(_, value)| {
-                    value.spells(&mut |spell| look(name, spell, &[]));
-                });
-                let own: Vec<_> = used.input.iter().map(|(key, _)| folded(key)).collect();
-                match &used.source {
-                    SpellSource::Inline(spell) => look(name, spell, &own),
-                    SpellSource::Named(named) => {
-                        let page = pages.iter().find(|page| is_page_of(page, named));
-                        let spell = page.and_then(|page| Spell::parse(&page.path, &page.text).ok());
-                        spell.iter().for_each(|spell| look(name, spell, &own));
-                    }
-                }
-            }
-            _ => {}
-        }
-    });
-    found
+/// What a run is given when it is started, beside what its steps come to.
+pub struct Given<'g> {
+    /// Its variables.
+    pub context: &'g Map<String, Value>,
+    /// Its work item.
+    pub bead: Option<&'g Value>,
 }
 
-/// What spells know wherever they are.
-const EVERYWHERE: [&str; 8] =
-    ["attempt", "previous", "step", "workflow", "loop", "item", "agent", "no_contract"];
+/// Tells of variables that no step of a run can ever have where its spells read them: no step,
+/// input, work item or variable of whoever starts it is called so.
+pub fn missing(plan: &Plan, pages: &[Page], given: &Given) -> Vec<Problem> {
+    let mut results: BTreeMap<String, bool> = BTreeMap::new();
+    plan.root.walk(&mut |step| {
+        // An agent, and a command that prints JSON, may give anything.
+        let script = matches!(step.action, Action::Shell { script: ShellText::Spell(_) });
+        for name in [Some(&step.name), step.alias.as_ref()].into_iter().flatten() {
+            *results.entry(folded(name)).or_insert(true) &= script;
+        }
+    });
+    let mut missing = Missing { pages, given, results, found: Vec::new() };
+    missing.block(&plan.root, false);
+    missing.found
+}
+
+struct Missing<'m> {
+    pages: &'m [Page],
+    given: &'m Given<'m>,
+    /// The names of results, and whether all of their fields are known.
+    results: BTreeMap<String, bool>,
+    found: Vec<Problem>,
+}
+
+/// A step, as to what is known there.
+#[derive(Clone, Copy)]
+struct At<'s> {
+    step: &'s Step,
+    looped: bool,
+}
+
+impl Missing<'_> {
+    fn block(&mut self, block: &Block, looped: bool) {
+        for step in &block.steps {
+            self.step(At { step, looped });
+            if let Some(inner) = step.inner() {
+                self.block(inner, true);
+            }
+        }
+    }
+
+    fn step(&mut self, at: At) {
+        if let Some(When::Spell(spell)) = &at.step.when {
+            self.look(at, spell, &[], 0);
+        }
+        match &at.step.action {
+            Action::Shell { script: ShellText::Spell(script) } => self.look(at, script, &[], 0),
+            Action::Prompt(Prompt { words: Words::Spell(used), .. }) => self.used(at, used),
+            _ => {}
+        }
+    }
+
+    fn used(&mut self, at: At, used: &SpellUse) {
+        for (_, value) in &used.input {
+            value.spells(&mut |spell| self.look(at, spell, &[], 0));
+        }
+        let mut own: Vec<String> = used.input.iter().map(|(key, _)| folded(key)).collect();
+        if !used.contract {
+            own.push("no_contract".into());
+        }
+        match &used.source {
+            SpellSource::Inline(spell) => self.look(at, spell, &own, 0),
+            SpellSource::Named(name) => self.named(at, name, &own, 0),
+        }
+        own.push("spell_content".into());
+        match &used.system_prompt {
+            SystemPromptUse::None => {}
+            SystemPromptUse::Default => self.page(at, SYSTEM_PROMPT, &own, 0),
+            SystemPromptUse::File(path) => self.page(at, path, &own, 0),
+        }
+    }
+
+    fn named(&mut self, at: At, name: &str, own: &[String], depth: usize) {
+        let name = name.strip_suffix(".md").unwrap_or(name);
+        let page = self.pages.iter().find(|page| is_page_of(page, name));
+        if let Some(page) = page {
+            self.page(at, &page.path, own, depth);
+        }
+    }
+
+    fn page(&mut self, at: At, path: &str, own: &[String], depth: usize) {
+        let page = self.pages.iter().find(|page| page.path == path);
+        let spell = page.and_then(|page| Spell::parse(&page.path, &page.text).ok());
+        if let Some(spell) = spell {
+            self.look(at, &spell, own, depth);
+        }
+    }
+
+    /// Looks at one spell with variables of its own, and at those that it includes.
+    fn look(&mut self, at: At, spell: &Spell, own: &[String], depth: usize) {
+        let known = |path: &[String]| self.unknown(at, path, own).is_none();
+        let reads = spell.reads(&known);
+        let name = &at.step.name;
+        for (path, place) in reads.paths {
+            let Some(end) = self.unknown(at, &path, own) else { continue };
+            let written = path[..=end].join(".");
+            let message = format!("`.{written}` is nothing that this run has: `{name}` would fail");
+            let guard =
+                format!("where it may be missing, write `{{{{if .{written}}}}}` or `default`");
+            let hint = match end {
+                0 => match written.as_str() {
+                    "bead" | "task" => format!("give it with `--bead FILE|ID`; {guard}"),
+                    "loop" | "item" => format!("only a step in a loop has it; {guard}"),
+                    "agent" => format!("only a step with `agent` has it; {guard}"),
+                    name => format!("give it with `--context {name}=…`; {guard}"),
+                },
+                _ => guard,
+            };
+            let fault = Fault { message, hint: Some(hint), ..place };
+            let problem = Problem::from(&fault);
+            if !self.found.contains(&problem) {
+                self.found.push(problem);
+            }
+        }
+        for (name, given, _) in reads.includes.iter().filter(|_| depth < MAX_INCLUDES) {
+            let own: Vec<String> =
+                own.iter().cloned().chain(given.iter().map(|key| folded(key))).collect();
+            self.named(at, name, &own, depth + 1);
+        }
+    }
+
+    /// The first name of a path that can never be there, by its number.
+    fn unknown(&self, at: At, path: &[String], own: &[String]) -> Option<usize> {
+        let name = folded(path.first()?);
+        let context = self.given.context.keys().any(|key| folded(key) == name);
+        if own.contains(&name) {
+            return None;
+        }
+        let fields: Option<&[&str]> = match name.as_str() {
+            "workflow" => Some(&["name", "run_id"]),
+            "step" => Some(&["name"]),
+            "attempt" => None,
+            "loop" if at.looped => Some(&["name", "index", "iteration", "total"]),
+            "item" if at.looped => None,
+            "agent" if at.step.agent.is_some() => None,
+            "previous" => None,
+            // What it has is known if it is the run's own.
+            "bead" | "task" if at.step.bead.is_some() => None,
+            "bead" | "task" => match self.given.bead {
+                Some(Value::Object(bead)) => {
+                    let field = path.get(1)?;
+                    return (!bead.contains_key(field)).then_some(1);
+                }
+                _ if context => None,
+                _ => return Some(0),
+            },
+            _ if context => None,
+            name => match self.results.get(name) {
+                Some(true) => Some(&RESULT),
+                Some(false) => None,
+                None => return Some(0),
+            },
+        };
+        let (fields, field) = (fields?, path.get(1)?);
+        (!context && !fields.contains(&field.as_str())).then_some(1)
+    }
+}
+
+/// What the result of a script has.
+const RESULT: [&str; 9] = [
+    "attempt",
+    "error",
+    "exit_code",
+    "failed",
+    "output",
+    "outputs",
+    "status",
+    "success",
+    "summary",
+];
 
 fn folded(name: &str) -> String {
     name.replace('-', "_")

@@ -25,6 +25,8 @@ pub struct Entered {
     hold: Hold,
     /// Others go on with it in clones of their own.
     push: bool,
+    /// What should be known of how it was entered.
+    warnings: Vec<String>,
 }
 
 /// Lets an execution into the worktree that it is to work in, once nobody else is there. The error
@@ -39,7 +41,7 @@ pub fn enter(
 ) -> Option<Result<Entered, Box<Record>>> {
     let entered = || -> Result<Entered, TreeError> {
         let id = BeadId::parse(&tree.id).map_err(|error| TreeError::found(error, ""))?;
-        let trees = Trees::open(site.cwd())?;
+        let trees = Trees::open(site.cwd())?.patient(site.turns.remote, Some(stop));
         let run = run_of(site);
         let (step, attempt) = (work.step.to_string(), work.attempt);
         let (run_id, mark) = (run.as_deref(), Some(mark));
@@ -49,10 +51,9 @@ pub fn enter(
         let expects = tree.expects();
         let followed = trees.follow(&id, &expects)?;
         let created = trees.create_after(&id, tree.base.as_deref(), &expects)?;
-        for warning in followed.iter().chain(&created.warnings) {
-            tracing::warn!("worktree `{id}`: {warning}");
-        }
-        Ok(Entered { trees, tree: created.tree, run, hold, push: tree.push })
+        let warnings = followed.into_iter().chain(created.warnings);
+        let warnings = warnings.map(|warning| format!("worktree `{id}`: {warning}")).collect();
+        Ok(Entered { trees, tree: created.tree, run, hold, push: tree.push, warnings })
     };
     match entered() {
         Err(TreeError::Stopped) => None,
@@ -88,7 +89,7 @@ impl Entered {
 
     /// Keeps what an agent did in a commit, and tells what the worktree is then.
     pub fn leave(self, site: &Site, work: &Work, record: &mut Record) {
-        let Entered { trees, tree, run, hold, push } = self;
+        let Entered { trees, tree, run, hold, push, mut warnings } = self;
         let step = work.step.to_string();
         let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt };
         let mut checkpoint = None;
@@ -99,11 +100,9 @@ impl Entered {
                     checkpoint = made.commit;
                     if !made.left_out.is_empty() {
                         let names = made.left_out.join(", ");
-                        let warning = format!(
+                        warnings.push(format!(
                             "what is in repositories in the worktree is in no commit: {names}"
-                        );
-                        tracing::warn!("worktree `{}`: {warning}", tree.id);
-                        record.warning.get_or_insert(warning);
+                        ));
                     }
                 }
                 Err(error) => fail(site, record, &error),
@@ -111,12 +110,14 @@ impl Entered {
         }
         if let Err(error) = trees.linked(&tree.id) {
             fail(site, record, &error);
+            warn(site, record, warnings);
             return;
         }
         // What cannot be handed on is kept here, and whoever needs it elsewhere is told.
         if push && let Err(error) = hold.still_holds().and_then(|()| trees.push(&tree.id)) {
-            tracing::warn!("`{}` is not pushed: {error}", tree.branch);
+            warnings.push(format!("`{}` is not pushed: {error}", tree.branch));
         }
+        warn(site, record, warnings);
         let git = tree.git();
         let dirty = git.names(&["status", "--porcelain", "-z"]);
         let path = shown(site.cwd(), &tree.path);
@@ -132,6 +133,12 @@ impl Entered {
             checkpoint,
         }));
     }
+}
+
+/// Adds warnings to a record, which whoever drives the run tells of, wherever this was.
+fn warn(site: &Site, record: &mut Record, warnings: Vec<String>) {
+    let all: Vec<String> = record.warning.take().into_iter().chain(warnings).collect();
+    record.warning = (!all.is_empty()).then(|| site.mask.text(&all.join("; ")));
 }
 
 /// A path as the workspace has it.
@@ -183,16 +190,17 @@ pub fn merge(
     work: &MergeWork,
     stop: &Stop,
 ) -> Option<Performed> {
-    let merged = || -> Result<(BeadId, Merged), TreeError> {
+    let mut warnings = Vec::new();
+    let mut merged = || -> Result<(BeadId, Merged), TreeError> {
         let tree = &work.tree;
         let id = BeadId::parse(&tree.id).map_err(|error| TreeError::found(error, ""))?;
-        let trees = Trees::open(site.cwd())?;
+        let trees = Trees::open(site.cwd())?.patient(site.turns.remote, Some(stop));
         let name = step.to_string();
         let (run_id, attempt, lease) = (Some(run.as_str()), work.attempt, site.turns.lease);
         let wants = Wants { run: run_id, step: &name, attempt, mark: None, lease };
         let hold = wait_for(&trees, &id, &wants, tree.wait(), stop)?;
         for warning in trees.bring(&id, tree.base.as_deref(), &tree.expects(), Some(&hold))? {
-            tracing::warn!("worktree `{id}`: {warning}");
+            warnings.push(format!("worktree `{id}`: {warning}"));
         }
         let mut env = site.about.clone();
         env.push(("ORCHESTRATE_STEP".into(), (&name).into()));
@@ -220,7 +228,7 @@ pub fn merge(
         json: Some(extra),
         ..Record::default()
     };
-    let record = match merged() {
+    let mut record = match merged() {
         Err(TreeError::Stopped) => return None,
         Err(error) => refusal(site, &error),
         Ok((id, Merged::Done { commit, base, .. })) => {
@@ -234,6 +242,7 @@ pub fn merge(
         }
         Ok((id, Merged::Blocked(block))) => blocked(site, &id, &block),
     };
+    warn(site, &mut record, warnings);
     Some(Performed::of(record))
 }
 

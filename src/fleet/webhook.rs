@@ -38,7 +38,7 @@ pub fn call(
 ) -> io::Result<()> {
     let order = Order { env, timeout: Some(timeout), ..Order::new(argv, cwd, "notice") };
     let input = in_memory(stdin.as_bytes())?;
-    let said = exec::call(&order, Some(&input), SAID_BYTES).map_err(io::Error::other)?;
+    let said = exec::call(&order, Some(&input), SAID_BYTES, None).map_err(io::Error::other)?;
     let words = String::from_utf8_lossy(&said.err);
     let words = words.lines().next().map(|line| format!(": {line}")).unwrap_or_default();
     match said.how {

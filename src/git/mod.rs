@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::exec::{self, How, Order, Said, StartError};
+use crate::exec::{self, How, Order, Said, StartError, Stop};
 
 pub use lock::{Lock, LockError};
 pub use repo::{Entry, Repo};
@@ -85,6 +85,8 @@ pub enum GitError {
     TimedOut { what: String, limit: Duration },
     #[error("`git {what}` failed with exit code {code}: {said}")]
     Failed { what: String, code: i32, said: String },
+    #[error("`git {what}` was stopped")]
+    Stopped { what: String },
     #[error("`git {what}` printed {fault}")]
     Odd { what: String, fault: &'static str },
 }
@@ -97,6 +99,7 @@ impl GitError {
             GitError::Start(error) => error.exit_code(),
             GitError::TimedOut { .. } => 124,
             GitError::Failed { code, .. } => *code,
+            GitError::Stopped { .. } => 143,
             GitError::Odd { .. } => 1,
         }
     }
@@ -111,18 +114,32 @@ pub struct Git {
     settings: Vec<String>,
     /// Held by every command, so that a lock on it outlives this process if the command does.
     hold: Option<Arc<File>>,
+    /// By which a command can be stopped.
+    stop: Option<Stop>,
 }
 
 impl Git {
     pub fn at(dir: &Path) -> Git {
-        let env = [("GIT_TERMINAL_PROMPT", "0"), ("GIT_OPTIONAL_LOCKS", "0"), ("LC_ALL", "C")];
+        let env = [
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_OPTIONAL_LOCKS", "0"),
+            ("LC_ALL", "C"),
+            // A remote that asks for a password would wait for a person who is not there.
+            ("SSH_ASKPASS", "false"),
+            ("SSH_ASKPASS_REQUIRE", "force"),
+        ];
         let env = env.map(|(name, value)| (name.to_owned(), OsString::from(value)));
         let (dir, env) = (dir.to_owned(), env.to_vec());
-        Git { dir, limit: LIMIT, env, settings: Vec::new(), hold: None }
+        Git { dir, limit: LIMIT, env, settings: Vec::new(), hold: None, stop: None }
     }
 
     pub fn within(self, limit: Duration) -> Git {
         Git { limit, ..self }
+    }
+
+    /// Lets commands be stopped.
+    pub fn until(self, stop: Option<Stop>) -> Git {
+        Git { stop, ..self }
     }
 
     pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Git {
@@ -153,13 +170,14 @@ impl Git {
             timeout: Some(self.limit),
             ..Order::new(&argv, &self.dir, "git")
         };
-        let said = exec::call(&order, self.hold.as_deref(), OUTPUT_BYTES);
+        let said = exec::call(&order, self.hold.as_deref(), OUTPUT_BYTES, self.stop.as_ref());
         let said = said.map_err(|error| match error {
             StartError::NotFound { .. } => GitError::NotThere,
             error => GitError::Start(error),
         })?;
         match said.how {
             How::TimedOut => Err(GitError::TimedOut { what: what(args), limit: self.limit }),
+            How::Stopped => Err(GitError::Stopped { what: what(args) }),
             _ if !said.whole => {
                 Err(GitError::Odd { what: what(args), fault: "more than can be kept" })
             }

@@ -19,6 +19,23 @@ pub enum Contract {
     Invalid(String),
 }
 
+impl Contract {
+    /// What the agent says; or a word for why that is nothing, and a sentence.
+    pub fn kept(self) -> Result<AgentOutput, (&'static str, String)> {
+        match self {
+            Contract::Found(output) => Ok(output),
+            Contract::Missing => {
+                let message = "the answer does not end with a JSON block that says how it went";
+                Err(("missing", message.to_owned()))
+            }
+            Contract::Invalid(why) => Err((
+                "invalid",
+                format!("the JSON block of the answer does not say how it went: {why}"),
+            )),
+        }
+    }
+}
+
 /// How an agent says its work went.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentOutput {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::verdict::{plain, retry_after};
 use super::{Adapter, Answer, End, Outcome, Turn, Usage, Verdict, events, number, text};
+use crate::time::Time;
 
 /// How much is kept of a document that goes over several lines.
 const DOCUMENT_BYTES: usize = 16 << 20;
@@ -184,8 +185,11 @@ fn fault(message: &str, status: Option<u64>, end: &End) -> Verdict {
     if let Some(seconds) = retry_after(message) {
         return Verdict::RetryAt { at: end.now.plus_ms(seconds.saturating_mul(1000)), reason };
     }
+    if let Some(seconds) = reset_after(&lower) {
+        return Verdict::RetryAt { at: end.now.plus_ms(seconds.saturating_mul(1000)), reason };
+    }
     if lower.contains("daily quota") {
-        return Verdict::BackOff { reason, crowded: true };
+        return Verdict::RetryAt { at: next_day(end.now), reason };
     }
     if let Some(verdict) = of_exit(end.exit_code, message) {
         return verdict;
@@ -193,4 +197,58 @@ fn fault(message: &str, status: Option<u64>, end: &End) -> Verdict {
     let told = super::verdict::number_after(&lower, "\"code\"");
     let verdict = status.or(told).and_then(|status| Verdict::of_status(status, message));
     verdict.unwrap_or(Verdict::Fail { reason })
+}
+
+/// Quotas of a day begin anew at midnight in California: at eight in the morning UTC, or an hour
+/// before that in summer. Nobody is let in too early.
+fn next_day(now: Time) -> Time {
+    const DAY: i64 = 86_400_000;
+    const MIDNIGHT: i64 = 8 * 3_600_000;
+    let today = (now.0 - MIDNIGHT).div_euclid(DAY);
+    Time((today + 1) * DAY + MIDNIGHT)
+}
+
+/// The seconds in `your quota will reset after 2h52m39s`.
+fn reset_after(text: &str) -> Option<u64> {
+    const MARK: &str = "reset after ";
+    let told = &text[text.find(MARK)? + MARK.len()..];
+    let (mut seconds, mut number, mut any) = (0_u64, None::<u64>, false);
+    for letter in told.chars() {
+        let unit = match letter {
+            '0'..='9' => {
+                let digit = u64::from(letter) - u64::from('0');
+                number = Some(number.unwrap_or(0).saturating_mul(10).saturating_add(digit));
+                continue;
+            }
+            'd' => 86_400,
+            'h' => 3600,
+            'm' => 60,
+            's' => 1,
+            _ => break,
+        };
+        let Some(count) = number.take() else { break };
+        seconds = seconds.saturating_add(count.saturating_mul(unit));
+        any = true;
+    }
+    any.then_some(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_of_a_day_ends_with_the_day_in_california() {
+        let at = |text: &str| next_day(Time::parse(text).unwrap()).to_second();
+        assert_eq!(at("2026-11-16T17:45:39Z"), "2026-11-17T08:00:00Z");
+        assert_eq!(at("2026-11-17T07:59:59Z"), "2026-11-17T08:00:00Z");
+        assert_eq!(at("2026-11-17T08:00:00Z"), "2026-11-18T08:00:00Z");
+    }
+
+    #[test]
+    fn a_reset_is_told_in_units() {
+        assert_eq!(reset_after("your quota will reset after 2h52m39s."), Some(10_359));
+        assert_eq!(reset_after("reset after 40s"), Some(40));
+        assert_eq!(reset_after("reset after a while"), None);
+    }
 }

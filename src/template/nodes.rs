@@ -190,6 +190,23 @@ impl NodeText {
         NodeText { pieces }
     }
 
+    /// The same text with its plain parts written in another way. Each is told where it begins, a
+    /// value being one byte long.
+    pub fn with_texts(mut self, write: impl Fn(usize, &str) -> String) -> NodeText {
+        let mut at = 0;
+        for piece in &mut self.pieces {
+            at += match piece {
+                Piece::Var(_) | Piece::Ref(_) => 1,
+                Piece::Text(text) => {
+                    let length = text.len();
+                    *text = write(at, text);
+                    length
+                }
+            };
+        }
+        self
+    }
+
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }

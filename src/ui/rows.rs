@@ -9,7 +9,7 @@ use crate::time::Time;
 
 /// How a run is told of in a line.
 pub fn run_row(run: &RunView) -> Vec<String> {
-    let file = run.workflow_file.clone();
+    let file = run.what(&run.workflow_file);
     vec![run.run_id.clone(), run.state.word().to_owned(), file, board::remark(run)]
 }
 

@@ -4,7 +4,7 @@
 //! to fail.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 /// A letter of somebody else's text, as a terminal may have it.
 pub fn tame(letter: char) -> char {
@@ -15,6 +15,61 @@ pub fn tame(letter: char) -> char {
 /// lines are left.
 pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if matches!(c, '\n' | '\t') { c } else { tame(c) }).collect()
+}
+
+/// Bytes that somebody else wrote, on their way to standard output: as they are, unless that is a
+/// terminal.
+pub struct Tamed<W: Write> {
+    out: W,
+    /// Whether it is a terminal.
+    tames: bool,
+    /// The first bytes of a letter whose others have not come yet.
+    rest: Vec<u8>,
+}
+
+impl Tamed<std::io::StdoutLock<'static>> {
+    pub fn stdout() -> Self {
+        let out = std::io::stdout();
+        let tames = out.is_terminal();
+        Tamed { out: out.lock(), tames, rest: Vec::new() }
+    }
+}
+
+impl<W: Write> Write for Tamed<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if !self.tames {
+            return self.out.write(bytes);
+        }
+        let all = [std::mem::take(&mut self.rest), bytes.to_vec()].concat();
+        let mut text = String::new();
+        let mut chunks = all.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            text.push_str(&harmless(chunk.valid()));
+            // What stops in the middle of a letter may go on with the next bytes.
+            if chunks.peek().is_none() && begins_letter(chunk.invalid()) {
+                self.rest = chunk.invalid().to_vec();
+            } else if !chunk.invalid().is_empty() {
+                text.push(char::REPLACEMENT_CHARACTER);
+            }
+        }
+        self.out.write_all(text.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Whether bytes are the first of a letter that has more.
+fn begins_letter(bytes: &[u8]) -> bool {
+    let length = match bytes.first() {
+        Some(0xc2..=0xdf) => 2,
+        Some(0xe0..=0xef) => 3,
+        Some(0xf0..=0xf4) => 4,
+        _ => 0,
+    };
+    bytes.len() < length
 }
 
 /// Tells it, in one write, as others may write there too.
@@ -34,5 +89,21 @@ mod tests {
     fn what_moves_a_cursor_is_replaced() {
         let text = "a\tb\r\nc\x1b[2Jd\u{9b}e\u{7f}";
         assert_eq!(harmless(text), "a\tb\u{fffd}\nc\u{fffd}[2Jd\u{fffd}e\u{fffd}");
+    }
+
+    #[test]
+    fn a_terminal_gets_letters_and_a_pipe_gets_bytes() {
+        let bytes = "é\x1b[2J€\u{9b}x\n".as_bytes();
+        let bytes = [bytes, b"\xff\xe2\x82"].concat();
+        let written = |tames: bool, size: usize| {
+            let mut tamed = Tamed { out: Vec::new(), tames, rest: Vec::new() };
+            bytes.chunks(size).for_each(|piece| tamed.write_all(piece).unwrap());
+            tamed.out
+        };
+        for size in 1..bytes.len() {
+            assert_eq!(written(false, size), bytes);
+            let text = String::from_utf8(written(true, size)).unwrap();
+            assert_eq!(text, "é\u{fffd}[2J€\u{fffd}x\n\u{fffd}");
+        }
     }
 }

@@ -287,6 +287,9 @@ impl Report for TextReport {
         if let Some(line) = log_line(plan, run, event) {
             tracing::info!("{line}");
         }
+        if let Some(warning) = warning_of(plan, event) {
+            tracing::warn!("{warning}");
+        }
         match event {
             Event::Ended { step, .. }
                 if self.telling != Telling::Quiet || failed(plan, run, step) =>
@@ -302,9 +305,6 @@ impl Report for TextReport {
                 self.node(plan, step, &format!("{what} (it would be given the same)"));
             }
             Event::Gated { step, .. } => self.node(plan, step, "asks a person"),
-            Event::Moved { step, index, error: Some(error) } => {
-                self.say(&format!("warning: item {index} of `{step}` was not moved: {error}"));
-            }
             _ => {}
         }
         if self.telling != Telling::Quiet {
@@ -409,6 +409,21 @@ pub fn terminal_width() -> usize {
     // SAFETY: the call fills in the struct it is given and keeps nothing.
     let done = unsafe { nix::libc::ioctl(2, nix::libc::TIOCGWINSZ, &raw mut size) };
     if done == 0 && size.ws_col > 0 { usize::from(size.ws_col) - 1 } else { 79 }
+}
+
+/// What should be known of what happened although nothing failed.
+pub fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
+    match event {
+        // Of what is skipped it was told when it arose.
+        Event::Ended { step, record, .. } if record.status != StepStatus::Skipped => {
+            let warning = record.warning.as_ref()?;
+            Some(format!("{} `{step}`: {warning}", plan.unit()))
+        }
+        Event::Moved { step, index, error: Some(error) } => {
+            Some(format!("item {index} of `{step}` was not moved: {error}"))
+        }
+        _ => None,
+    }
 }
 
 /// What the log of a run says of an event.

@@ -16,7 +16,7 @@ use super::plan::{
 use super::problem::Problem;
 use super::shape::{Table, grimoire as shape};
 use super::yaml::{Node, Value};
-use super::{Compiled, Configured, grimoire_names, spells, steps};
+use super::{Compiled, Configured, grimoire_names, shell, spells, steps};
 use crate::template::spell::Spell;
 
 const AGENT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -268,8 +268,11 @@ impl Reading<'_> {
 fn script(fields: &Fields) -> Option<Step> {
     let timeout = fields.duration("timeout", "").unwrap_or(SCRIPT_TIMEOUT);
     fields.required("command")?;
-    let script = ShellText::Spell(spells::template(fields, "command")?);
-    Some(whole(Action::Shell { script }, Some(timeout)))
+    let script = spells::template(fields, "command")?;
+    for fault in shell::refused_in_spell(&script) {
+        fields.findings.add(Problem::from(&fault));
+    }
+    Some(whole(Action::Shell { script: ShellText::Spell(script) }, Some(timeout)))
 }
 
 fn repeated(reading: &Reading, fields: &Fields, depth: usize) -> Option<Step> {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::fields::{Fields, Findings};
 use super::lint;
 use super::nodes_graph::{self as graph, Ids};
-use super::nodes_shell as shell;
 use super::plan::{Action, Step};
 use super::problem::{At, Place, Problem};
+use super::shell;
 use crate::template::nodes::{NodeRef, NodeText, Piece, Var, name_length};
 
 /// What a text is for.
@@ -162,8 +162,15 @@ fn is_path(c: char) -> bool {
 
 fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, written: &Written) {
     let mut seen = BTreeSet::new();
+    for (at, value, why) in shell::refused(text) {
+        if seen.insert(value.clone()) {
+            let message = format!("`{value}` stands {} in {what}", why.place());
+            findings.add(Problem::error(message).at(written.at(at, &value)).hint(why.cure()));
+        }
+    }
     for (at, reference, spot) in shell::misplaced(text) {
-        if !seen.insert(reference.to_string()) {
+        let refused = matches!(spot, shell::Spot::Refused(_));
+        if refused || !seen.insert(reference.to_string()) {
             continue;
         }
         let message = format!("`{reference}` stands {} in {what}", spot.name());

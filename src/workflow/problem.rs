@@ -124,27 +124,26 @@ impl Problem {
     }
 }
 
-/// What is wrong with a spell; it is shown with the file and the text of the fault.
+/// What is wrong with a spell; it is shown with the file and the text of the fault, or in the file
+/// that is read, where it is written in that.
 impl From<&Fault> for Problem {
     fn from(fault: &Fault) -> Problem {
         let place = Place { line: fault.line, column: fault.column, len: fault.len };
         let hint = fault.hint.clone();
-        let elsewhere = Some((fault.file.clone(), fault.text.clone()));
-        Problem { hint, elsewhere, ..Problem::error(fault.message.clone()).at(place) }
+        let problem = Problem { hint, ..Problem::error(fault.message.clone()).at(place) };
+        let Some((line, column)) = fault.within else {
+            let elsewhere = Some((fault.file.clone(), fault.text.clone()));
+            return Problem { elsewhere, ..problem };
+        };
+        let before: usize =
+            fault.text.split_inclusive('\n').take(fault.line - 1).map(str::len).sum();
+        let at = fault.text[before..].char_indices().nth(fault.column - 1);
+        let at = at.map_or(fault.text.len(), |(at, _)| before + at);
+        problem.at(At::inside(Place { line, column, len: 1 }, &fault.text, at, fault.len))
     }
 }
 
 impl Problem {
-    /// What is wrong with a text that is a value of the file that is read, which begins at `value`.
-    pub fn in_value(fault: &Fault, value: Place) -> Problem {
-        let before: usize =
-            fault.text.split_inclusive('\n').take(fault.line - 1).map(str::len).sum();
-        let column = fault.text[before..].char_indices().nth(fault.column - 1);
-        let at = column.map_or(fault.text.len(), |(at, _)| before + at);
-        let inside = Some(Inside { value: fault.text.clone(), at, len: fault.len });
-        Problem { inside, elsewhere: None, place: Some(value), ..Problem::from(fault) }
-    }
-
     /// Finds the place in the whole text, which has these lines, of what is inside of a value.
     /// Where it cannot be told, it stays at the beginning of the value.
     pub fn located(mut self, lines: &[&str]) -> Problem {

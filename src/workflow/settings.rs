@@ -63,6 +63,8 @@ pub struct TreeLayer {
     pub wait: Option<Duration>,
     /// Whether their branches are pushed after each step.
     pub push: Option<bool>,
+    /// How long a remote may take to answer, each time.
+    pub remote_timeout: Option<Duration>,
 }
 
 /// When the outside is told about a run.
@@ -165,6 +167,7 @@ fn worktree(tree: &Fields) -> TreeLayer {
         check_timeout: tree.duration("check_timeout", ""),
         wait: tree.duration("wait", ""),
         push: tree.boolean("push"),
+        remote_timeout: tree.duration("remote_timeout", ""),
     }
 }
 

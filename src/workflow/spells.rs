@@ -62,10 +62,11 @@ pub fn template(fields: &Fields, key: &str) -> Option<Spell> {
 }
 
 fn parse(fields: &Fields, key: &str, text: &str, node: &Node) -> Option<Spell> {
-    match Spell::parse(&format!("{key} of {}", fields.what.replace('`', "")), text) {
+    let (name, place) = (format!("{key} of {}", fields.what.replace('`', "")), node.place);
+    match Spell::parse_in(&name, text, Some((place.line, place.column))) {
         Ok(spell) => Some(spell),
         Err(fault) => {
-            fields.findings.add(Problem::in_value(&fault, node.place));
+            fields.findings.add(Problem::from(&fault));
             None
         }
     }

@@ -3,20 +3,17 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use super::follow::{Expects, Has};
 use super::look::Found;
 use super::record::SCHEMA;
 use super::save::stamp;
-use super::{Record, SAVED, TreeError, Trees, Worktree, arg, short_branch};
-use crate::git::Lock;
+use super::{BRANCHES, Record, SAVED, TreeError, Trees, Worktree, arg, short_branch};
 use crate::git::repo::{self, REMOTE};
+use crate::git::{GitError, Lock};
 use crate::ids::BeadId;
 use crate::time::{Clock, SystemClock};
 
-/// How long a remote may take to answer.
-pub(super) const FETCH: Duration = Duration::from_secs(60);
 /// What git says of a worktree that it has not finished making.
 const INITIALIZING: &str = "initializing";
 
@@ -51,6 +48,8 @@ struct Start {
     /// Where the work stands already.
     tip: String,
     warnings: Vec<String>,
+    /// The remote does not answer, and is not asked again.
+    silent: bool,
 }
 
 impl Trees {
@@ -70,6 +69,9 @@ impl Trees {
         let doing = format!("making worktree `{id}`");
         let mut lock = self.repo.lock(&doing)?;
         let mut found = self.look(&lock, id)?;
+        if found.record.is_none() && found.tip.is_none() {
+            self.alone_of_its_name(id)?;
+        }
         let mut start = None;
         if found.is_nothing() {
             // A remote may take its time, and others need not wait for it.
@@ -103,6 +105,33 @@ impl Trees {
         }
         let dirty = self.dirty(&tree.git())?;
         Ok(Created { tree, way, dirty, warnings })
+    }
+
+    /// Refuses a bead whose id differs from that of another by capital letters only: where file
+    /// names know none, both would have one worktree and one branch.
+    fn alone_of_its_name(&self, id: &BeadId) -> Result<(), TreeError> {
+        let remote = repo::of_remote(&short_branch(id));
+        let remote = remote.strip_suffix(id.as_str()).unwrap_or(&remote);
+        let refs = self.git().text(&["for-each-ref", "--format=%(refname)", BRANCHES, remote])?;
+        let mut names: Vec<String> = refs
+            .lines()
+            .filter_map(|name| name.strip_prefix(BRANCHES).or(name.strip_prefix(remote)))
+            .map(str::to_owned)
+            .collect();
+        for dir in [self.dir(), self.repo.home().join("worktrees")] {
+            let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+            names.extend(entries.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+        }
+        let alike = |name: &&String| *name != id.as_str() && name.eq_ignore_ascii_case(id.as_str());
+        match names.iter().find(alike) {
+            None => Ok(()),
+            Some(other) => Err(TreeError::found(
+                format!("bead `{id}` differs from bead `{other}` by capital letters only"),
+                format!(
+                    "give it another id, or remove the other: `orchestrate worktree rm {other}`"
+                ),
+            )),
+        }
     }
 
     fn make(&self, lock: &Lock, id: &BeadId, start: Start) -> Result<(), TreeError> {
@@ -265,8 +294,11 @@ impl Trees {
         let mut start = self.start(base)?;
         let (git, name) = (self.git(), short_branch(id));
         if self.repo.has_remote()? {
-            let theirs = match self.fetch_branch(id) {
-                Ok(theirs) => theirs,
+            let asked = if start.silent { None } else { Some(self.fetch_branch(id)) };
+            let theirs = match asked.transpose() {
+                Ok(None) => git.commit(&repo::of_remote(&name))?,
+                Ok(Some(theirs)) => theirs,
+                Err(GitError::Stopped { .. }) => return Err(TreeError::Stopped),
                 Err(error) => {
                     let known = git.commit(&repo::of_remote(&name))?;
                     let warning = match known {
@@ -316,10 +348,14 @@ impl Trees {
             let what = format!("`{name}` cannot be the name of a branch");
             return Err(TreeError::found(what, "name a branch of the repository"));
         }
-        let mut warnings = Vec::new();
+        let (mut warnings, mut silent) = (Vec::new(), false);
         let local = git.commit(&repo::branch(&name))?;
         if self.repo.has_remote()? {
             let fetched = self.fetch(&name);
+            if let Err(GitError::Stopped { .. }) = fetched {
+                return Err(TreeError::Stopped);
+            }
+            silent = matches!(fetched, Err(GitError::TimedOut { .. }));
             if let Err(error) = &fetched {
                 warnings.push(format!("cannot fetch `{name}` from `{REMOTE}`: {error}"));
             }
@@ -335,13 +371,13 @@ impl Trees {
                          begins without them"
                     ));
                 }
-                return Ok(Start { branch: name, tip: commit.clone(), commit, warnings });
+                return Ok(Start { branch: name, tip: commit.clone(), commit, warnings, silent });
             }
         }
         match local {
             Some(commit) => {
                 warnings.push(format!("the worktree begins at the local `{name}`"));
-                Ok(Start { branch: name, tip: commit.clone(), commit, warnings })
+                Ok(Start { branch: name, tip: commit.clone(), commit, warnings, silent })
             }
             None if git.commit("HEAD")?.is_none() && base.is_none() => Err(TreeError::found(
                 "the repository has no commits yet",
@@ -354,10 +390,10 @@ impl Trees {
         }
     }
 
-    pub(super) fn fetch(&self, name: &str) -> Result<(), crate::git::GitError> {
+    pub(super) fn fetch(&self, name: &str) -> Result<(), GitError> {
         let what = format!("+{}:{}", repo::branch(name), repo::of_remote(name));
         let flags = ["--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head"];
         let args = [&["fetch"], &flags[..], &[REMOTE, &what]].concat();
-        self.git().within(FETCH).run(&args)
+        self.remote_git().run(&args)
     }
 }

@@ -6,14 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::create::FETCH;
 use super::{Hold, TreeError, Trees, Wants, branch, lives, short_branch};
 use crate::git::GitError;
 use crate::git::repo::{self, REMOTE};
 use crate::ids::BeadId;
-
-/// How long the remote may take to take a branch.
-const PUSH: std::time::Duration = FETCH;
 
 /// What a branch must have before somebody goes on with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,6 +72,7 @@ impl Trees {
         }
         let mut warnings = Vec::new();
         match self.fetch_branch(id) {
+            Err(GitError::Stopped { .. }) => return Err(TreeError::Stopped),
             Err(error) => {
                 warnings.push(format!("cannot fetch `{name}` from `{REMOTE}`: {error}"));
             }
@@ -198,7 +195,7 @@ impl Trees {
 
     /// The branch of a bead as the remote has it; nothing, if it has none.
     pub(super) fn fetch_branch(&self, id: &BeadId) -> Result<Option<String>, GitError> {
-        let (git, name) = (self.git().within(FETCH), short_branch(id));
+        let (git, name) = (self.remote_git(), short_branch(id));
         let whole = branch(id);
         let listed = git.text(&["ls-remote", "--refs", "--quiet", REMOTE, &whole])?;
         let is_it = |line: &str| line.split_once('\t').is_some_and(|(_, there)| there == whole);
@@ -236,6 +233,6 @@ impl Trees {
         let what = format!("{0}:{0}", branch(id));
         let flags = ["--quiet", "--no-verify", "--no-follow-tags"];
         let args = [&["push"], &flags[..], &[REMOTE, &what]].concat();
-        Ok(self.git().within(PUSH).run(&args)?)
+        Ok(self.remote_git().run(&args)?)
     }
 }

@@ -30,7 +30,9 @@ mod view;
 mod wait;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use crate::exec::Stop;
 use crate::git::{Git, Repo, lock};
 use crate::ids::BeadId;
 
@@ -60,11 +62,29 @@ pub const SAVED: &str = "refs/coven/saved/";
 #[derive(Clone, Debug)]
 pub struct Trees {
     pub repo: Repo,
+    /// How long the remote may take to answer, each time.
+    remote_limit: Duration,
+    /// By which asking it can be stopped.
+    stop: Option<Stop>,
 }
+
+/// How long a remote may take to answer, where nobody says how long.
+pub const REMOTE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Trees {
     pub fn open(workspace: &Path) -> Result<Trees, TreeError> {
-        Ok(Trees { repo: Repo::open(workspace)? })
+        let repo = Repo::open(workspace)?;
+        Ok(Trees { repo, remote_limit: REMOTE_TIMEOUT, stop: None })
+    }
+
+    /// The same, for whoever waits for the remote only so long, and until they are to stop.
+    pub fn patient(self, limit: Duration, stop: Option<&Stop>) -> Trees {
+        Trees { remote_limit: limit, stop: stop.cloned(), ..self }
+    }
+
+    /// `git` to ask the remote with.
+    fn remote_git(&self) -> Git {
+        self.git().within(self.remote_limit).until(self.stop.clone())
     }
 
     pub fn dir(&self) -> PathBuf {

@@ -27,7 +27,8 @@ use orchestrate::template::spell::{Spell, no_includes};
 use orchestrate::template::{Hole, Missing, Scope, Template};
 use orchestrate::time::{Time, parse_duration};
 use orchestrate::workflow::condition::Condition;
-use orchestrate::workflow::{Plan, compile, front, nodes_shell, read_config};
+use orchestrate::workflow::shell::{self, Layout};
+use orchestrate::workflow::{Plan, compile, front, read_config};
 use serde_json::{Map, Value, json};
 
 pub type Target = (&'static str, fn(&[u8]));
@@ -119,9 +120,12 @@ fn node_text(bytes: &[u8]) {
     let text = text(bytes);
     let parsed = NodeText::parse(&text);
     assert_eq!(NodeText::parse(&parsed.source()).source(), parsed.source());
-    nodes_shell::spots(&parsed);
-    nodes_shell::misplaced(&parsed);
-    nodes_shell::without_comments(parsed);
+    let layout = Layout::of_node(&parsed);
+    assert_eq!(layout.spots.len(), parsed.values().count());
+    layout.mend_node(parsed.clone());
+    shell::misplaced(&parsed);
+    shell::refused(&parsed);
+    shell::without_comments(parsed);
     orchestrate::template::nodes::positional(&text, &["one", "", "three"]);
 }
 
@@ -138,8 +142,12 @@ fn spell(bytes: &[u8]) {
     // A spell that includes itself ends all the same.
     let _ = spell.render(&data, &own);
     let _ = spell.value(&data, &no_includes);
-    spell.needs();
+    spell.reads(&|path| path.len() % 2 == 0);
     spell.included();
+    shell::refused_in_spell(&spell);
+    if let Ok(mut pieces) = spell.pieces(&data, &no_includes) {
+        Layout::of_pieces(&pieces).mend_pieces(&mut pieces);
+    }
 }
 
 fn condition(bytes: &[u8]) {

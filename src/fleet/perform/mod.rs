@@ -41,7 +41,7 @@ use super::work::{Input, Work};
 use crate::disk;
 use crate::engine::record::{Metrics, Whole};
 use crate::engine::{Fault, Record, StepStatus};
-use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, Stop, WholeText};
+use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, StartError, Stop, WholeText};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::limits::{self, FaultClass};
 use crate::provider::{self, Kind};
@@ -273,7 +273,7 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
     let ended = match exec::run(&order, &mut out, &mut err, stop) {
         Ok(ended) => ended,
         Err(error) => {
-            let missing = error.exit_code() == NOT_TO_BE_HAD;
+            let missing = matches!(error, StartError::NotFound { .. });
             let install = if missing { work.adapter.and_install() } else { String::new() };
             return stop_here(error.exit_code(), format!("{error}{install}"));
         }
@@ -282,6 +282,11 @@ fn execute(child: &Child, work: &Work) -> Executed<Ran> {
     if let (Ok(out), How::Stopped) = (&out, ended.how) {
         // No record will have it.
         out.keep_draft();
+    }
+    if ended.how == How::Exited(NOT_TO_BE_HAD)
+        && let Some(error) = exec::lacks_interpreter(&order)
+    {
+        return stop_here(NOT_TO_BE_HAD, error.to_string());
     }
     let tail = err.as_ref().map(|err| err.tail.as_slice()).unwrap_or_default();
     if matches!(ended.how, How::Exited(code) if code != 0)

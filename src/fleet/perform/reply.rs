@@ -10,7 +10,7 @@ use super::json::faults;
 use crate::exec::WholeText;
 use crate::fleet::work::{AnswerRules, ContractRule};
 use crate::prompt::answer::Object;
-use crate::prompt::contract::{self, Contract};
+use crate::prompt::contract;
 use crate::prompt::limits::FaultClass;
 use crate::prompt::{answer, limits, signal};
 use crate::workflow::plan::Until;
@@ -124,29 +124,18 @@ fn by_contract(rule: ContractRule, text: &str) -> Result<Reply, Wrong> {
         ask_again: rule.repair,
         ..Wrong::default()
     };
-    match contract::parse(text) {
-        Contract::Missing => {
-            let message = "the answer does not end with a JSON block that says how it went";
-            Err(unsaid("missing", message.into()))
-        }
-        Contract::Invalid(why) => {
-            let message = format!("the JSON block of the answer does not say how it went: {why}");
-            Err(unsaid("invalid", message))
-        }
-        Contract::Found(output) => {
-            let json = Some(output.to_json());
-            if output.success {
-                let warning = output.warnings.first().cloned();
-                return Ok(Reply { said: json, warning, ..Reply::default() });
-            }
-            let summary = Some(output.summary).filter(|summary| !summary.is_empty());
-            let message = match output.error.filter(|error| !error.is_empty()).or(summary) {
-                Some(reason) => format!("the agent says that it failed: {reason}"),
-                None => "the agent says that it failed, and not why".into(),
-            };
-            Err(Wrong { said: json, class: Some(FaultClass::Unknown), ..Wrong::new(message) })
-        }
+    let output = contract::parse(text).kept().map_err(|(word, message)| unsaid(word, message))?;
+    let json = Some(output.to_json());
+    if output.success {
+        let warning = output.warnings.first().cloned();
+        return Ok(Reply { said: json, warning, ..Reply::default() });
     }
+    let summary = Some(output.summary).filter(|summary| !summary.is_empty());
+    let message = match output.error.filter(|error| !error.is_empty()).or(summary) {
+        Some(reason) => format!("the agent says that it failed: {reason}"),
+        None => "the agent says that it failed, and not why".into(),
+    };
+    Err(Wrong { said: json, class: Some(FaultClass::Unknown), ..Wrong::new(message) })
 }
 
 fn is_met(until: &Until, text: &str) -> bool {

@@ -37,7 +37,10 @@ impl Preparing<'_> {
         }
         let tree = &work.tree;
         let diff = Trees::open(self.site.cwd()).and_then(|trees| {
-            trees.bring(&id, tree.base.as_deref(), &tree.expects(), None)?;
+            let trees = trees.patient(self.site.turns.remote, None);
+            for warning in trees.bring(&id, tree.base.as_deref(), &tree.expects(), None)? {
+                tracing::warn!("worktree `{id}`: {warning}");
+            }
             trees.review(&id)
         });
         let diff = diff.map_err(|error| cannot(&error))?;
@@ -47,7 +50,10 @@ impl Preparing<'_> {
         }
         let path = format!("reviews/{}.diff", &diff.hash[..32]);
         self.leave(&path, &String::from_utf8_lossy(&diff.text))?;
-        let message = message(&id, &diff, &self.site.root().join(path));
+        let mut message = message(&id, &diff, &self.site.root().join(path));
+        if let Some(by) = self.void_approval() {
+            message = format!("{by} is void: what it was for has changed since.\n{message}");
+        }
         let message = self.site.mask.text(&message);
         let gate = GateRecord { message, shown: diff.hash, expires_at: None, answer: None };
         Ok(Prepared::Gate(Box::new(gate)))
@@ -55,10 +61,23 @@ impl Preparing<'_> {
 
     /// Whether a person has approved just this.
     fn is_approved(&self, hash: &str) -> bool {
+        self.approval().is_some_and(|gate| gate.shown == hash)
+    }
+
+    /// What a person has approved before.
+    fn approval(&self) -> Option<&GateRecord> {
         let slot = self.scope.run.slot(&self.here);
         let gate = slot.and_then(|slot| slot.record.as_deref()?.gate.as_deref());
-        let approved = |gate: &GateRecord| gate.answer.as_ref().is_some_and(|said| said.approve);
-        gate.is_some_and(|gate| gate.shown == hash && approved(gate))
+        gate.filter(|gate| gate.answer.as_ref().is_some_and(|said| said.approve))
+    }
+
+    /// An approval of something that is not there any more, in words.
+    fn void_approval(&self) -> Option<String> {
+        let answer = self.approval()?.answer.as_ref()?;
+        Some(match &answer.by {
+            None => "The approval".to_owned(),
+            Some(by) => format!("The approval by {by}"),
+        })
     }
 }
 

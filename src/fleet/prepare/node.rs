@@ -17,10 +17,10 @@ use crate::prompt::answer;
 use crate::template::nodes::{NodeText, Var};
 use crate::time::{Clock, SystemClock};
 use crate::workflow::condition::{Condition, Unheld};
-use crate::workflow::nodes_shell;
 use crate::workflow::plan::{
     Action, CaptureMode, Code, Gate, InputMode, Prompt, Script, ShellText, Words,
 };
+use crate::workflow::shell::Layout;
 
 /// Variables of the environment.
 type Env = Vec<(String, String)>;
@@ -101,10 +101,13 @@ impl Preparing<'_> {
     /// The same, with the variables that a shell script gets values in.
     fn fill_with(&mut self, text: &NodeText, into: Into) -> Result<(String, Env), Refusal> {
         let mut values = self.values(into);
-        if into == Into::Shell {
-            values.expansions.spots = nodes_shell::spots(text).into();
-        }
-        let filled = text.render(&mut values);
+        let filled = if into == Into::Shell {
+            let mut layout = Layout::of_node(text);
+            values.expansions.spots = std::mem::take(&mut layout.spots).into();
+            layout.mend_node(text.clone()).render(&mut values)
+        } else {
+            text.render(&mut values)
+        };
         let (warnings, mut expansions) = (values.warnings, values.expansions);
         self.warn_all(warnings);
         self.leave_spilled(std::mem::take(&mut expansions.spilled))?;
@@ -112,7 +115,7 @@ impl Preparing<'_> {
             let all: Vec<_> = refusals.into_iter().map(|refusal| refusal.message).collect();
             Refusal::new(all.join("; "))
         })?;
-        expansions.check(&filled, &text.source())?;
+        expansions.check()?;
         Ok((filled, expansions.env))
     }
 

@@ -19,7 +19,13 @@ pub struct Results<'a> {
     pub run: &'a Run,
     pub here: &'a Address,
     pub attempt: Attempt,
+    /// Of longer outputs only the end is given.
+    pub most: Option<usize>,
 }
+
+/// So much of an output goes into a prompt: more is nothing that an agent reads, and a spell that
+/// writes it twice has to fit too.
+pub const PROMPT_BYTES: usize = 256 * 1024;
 
 impl<'a> Results<'a> {
     /// Every variable: those of whoever started the run, under what steps came to, under what
@@ -171,11 +177,13 @@ impl<'a> Results<'a> {
                 Some((step, slot)) => self.output(step, slot)?,
                 None => String::new(),
             };
-            put("output", output.as_str().into());
-            return Ok(with_face(fields, output.into()));
+            let shown = self.shown(&output, last.and_then(|(_, slot)| slot.record.as_deref()));
+            put("output", shown.as_str().into());
+            return Ok(with_face(fields, shown.into()));
         }
         let output = self.output(step, slot)?;
-        put("output", output.as_str().into());
+        let shown = self.shown(&output, Some(record));
+        put("output", shown.as_str().into());
         if let Some(lines) = &record.lines {
             put("lines", json!(lines));
         }
@@ -203,7 +211,26 @@ impl<'a> Results<'a> {
         if let Ok(outputs @ Value::Object(_)) = serde_json::from_str(&output) {
             put("outputs", outputs);
         }
-        Ok(with_face(fields, output.into()))
+        Ok(with_face(fields, shown.into()))
+    }
+
+    /// The end of an output that is too long, which says that it is one.
+    fn shown(&self, output: &str, record: Option<&Record>) -> String {
+        let Some(most) = self.most.filter(|most| output.len() > *most) else {
+            return output.to_owned();
+        };
+        let mut from = output.len() - most;
+        while !output.is_char_boundary(from) {
+            from += 1;
+        }
+        // From the beginning of a line, where one begins soon.
+        let line = output[from..].find('\n').filter(|line| *line < most / 4);
+        let from = line.map_or(from, |line| from + line + 1);
+        let whole = record.and_then(|record| record.whole.as_ref());
+        let place = whole.map_or(String::new(), |whole| {
+            format!(" All of it is in {}.", self.site.root().join(&whole.path).display())
+        });
+        format!("[The first {from} bytes were cut off.{place}]\n{}", &output[from..])
     }
 
     /// What a step has printed, or an agent has answered. What a script that failed has said last

@@ -3,12 +3,12 @@
 //!
 //! **Invariant:** a value is never part of a script.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use super::Refusal;
 use super::refs::RUN_ROOT;
 use crate::template::nodes::Var;
-use crate::workflow::nodes_shell::{self, Spot};
+use crate::workflow::shell::{self, Spot};
 
 /// Text of more characters goes into a script by way of a file.
 const SPILL_CHARS: usize = 32_768;
@@ -22,8 +22,6 @@ const ENV_BYTES: usize = 512 * 1024;
 pub struct Expansions {
     /// Where those stand that were not put in yet.
     pub spots: VecDeque<Option<Spot>>,
-    /// The lines that end those texts of a script in which values stand as they are.
-    pub ends: BTreeSet<String>,
     /// The variables that they come in.
     pub env: Vec<(String, String)>,
     /// Texts that go by way of files: their digest, and what is in them.
@@ -38,7 +36,7 @@ impl Expansions {
     pub fn put(&mut self, what: &str, text: &str, bare: bool) -> String {
         let spot = self.spots.pop_front().flatten();
         let safe = text.replace('\0', "");
-        if let Some(text) = self.put_text(spot.as_ref(), what, &safe) {
+        if let Some(text) = self.put_text(spot, what, &safe) {
             return text;
         }
         if spot.is_none() && bare {
@@ -46,31 +44,34 @@ impl Expansions {
         }
         let fits = safe.chars().count() <= SPILL_CHARS && self.env_bytes() < ENV_BYTES;
         let value = if fits { format!("${{{}}}", self.variable(safe)) } else { self.spill(safe) };
-        quoted(spot.as_ref(), &value)
+        quoted(spot, &value)
     }
 
     /// What stands for a variable that the script has in its environment. Nothing leaves its name:
     /// what people wrote is quoted by the script's author.
     pub fn put_variable(&mut self, var: Var, text: &str) -> Option<String> {
         let spot = self.spots.pop_front().flatten();
-        if var.is_user_text() && !matches!(spot, Some(Spot::Arithmetic { .. } | Spot::Name)) {
-            return None;
+        match spot {
+            Some(Spot::HereText) if var.is_user_text() => return Some(shell::escaped_name(var)),
+            Some(Spot::Arithmetic { .. } | Spot::Name | Spot::Refused(_)) => {}
+            _ if var.is_user_text() => return None,
+            _ => {}
         }
-        let put = self.put_text(spot.as_ref(), &format!("`{var}`"), text);
-        put.or_else(|| Some(quoted(spot.as_ref(), &format!("${{{}}}", var.name()))))
+        let put = self.put_text(spot, &format!("`{var}`"), text);
+        put.or_else(|| Some(quoted(spot, &format!("${{{}}}", var.name()))))
     }
 
     /// What is put in as it is, where that cannot be script.
-    fn put_text(&mut self, spot: Option<&Spot>, what: &str, text: &str) -> Option<String> {
+    fn put_text(&mut self, spot: Option<Spot>, what: &str, text: &str) -> Option<String> {
         match spot? {
-            // Nothing is expanded here.
-            Spot::HereText(end) => {
-                self.ends.insert(end.clone());
-                Some(text.to_owned())
-            }
             Spot::Comment => Some(String::new()),
-            Spot::Arithmetic { quoted } => Some(self.reckon(what, text, *quoted)),
+            Spot::Arithmetic { quoted } => Some(self.reckon(what, text, quoted)),
             Spot::Name => Some(self.name(what, text)),
+            Spot::Refused(why) => {
+                let why = format!("{what} stands {}; {}", why.place(), why.cure());
+                self.refused.get_or_insert(why);
+                Some(String::new())
+            }
             _ => None,
         }
     }
@@ -127,20 +128,13 @@ impl Expansions {
 }
 
 impl Expansions {
-    /// Refuses a script in which a value would be read as script: it ends the text that it stands
-    /// in, or is reckoned with and is no number.
-    pub fn check(&self, filled: &str, source: &str) -> Result<(), Refusal> {
-        if let Some(reason) = &self.refused {
-            return Err(Refusal::new(format!("a value cannot be put into the script: {reason}")));
+    /// Refuses a script in which a value would be read as script, or is reckoned with and is no
+    /// number.
+    pub fn check(&self) -> Result<(), Refusal> {
+        match &self.refused {
+            Some(why) => Err(Refusal::new(format!("a value cannot be put into the script: {why}"))),
+            None => Ok(()),
         }
-        for end in &self.ends {
-            if nodes_shell::lines_like(filled, end) != nodes_shell::lines_like(source, end) {
-                return Err(Refusal::new(format!(
-                    "a value in the here-document has the line `{end}`, which would end it"
-                )));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -156,9 +150,10 @@ pub fn names(source: &str, name: &str) -> bool {
 }
 
 /// An expansion, as its place needs it.
-fn quoted(spot: Option<&Spot>, value: &str) -> String {
+fn quoted(spot: Option<Spot>, value: &str) -> String {
     match spot {
-        Some(Spot::Double | Spot::HereDocument) => value.to_owned(),
+        Some(Spot::Double | Spot::HereDocument | Spot::HereText) => value.to_owned(),
+        Some(Spot::Escaped) => format!("'\"{value}\"$'"),
         Some(Spot::Single) => format!("'\"{value}\"'"),
         _ => format!("\"{value}\""),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::results::Results;
+use super::results::{PROMPT_BYTES, Results};
 use super::shell::Expansions;
 use super::{Prepared, Preparing, Refusal};
 use crate::digest::sha256;
@@ -15,8 +15,8 @@ use crate::prompt::contract;
 use crate::prompt::spell::{self, Found, Lost, SystemPrompt};
 use crate::template::spell::{Fault, Piece, Spell};
 use crate::workflow::grimoire::truth;
-use crate::workflow::nodes_shell;
 use crate::workflow::plan::{Prompt, SpellSource, SpellUse, SystemPromptUse};
+use crate::workflow::shell::Layout;
 
 impl From<Fault> for Refusal {
     fn from(fault: Fault) -> Refusal {
@@ -34,10 +34,10 @@ impl From<Lost> for Refusal {
 }
 
 impl Preparing<'_> {
-    /// What spells know here.
-    fn variables(&self) -> Result<Map<String, Value>, Refusal> {
+    /// What spells know here, with no more than `most` bytes of each output.
+    fn variables(&self, most: Option<usize>) -> Result<Map<String, Value>, Refusal> {
         let (site, plan, run) = (self.site, self.plan, self.scope.run);
-        Results { site, plan, run, here: &self.here, attempt: self.attempt }.variables()
+        Results { site, plan, run, here: &self.here, attempt: self.attempt, most }.variables()
     }
 
     /// A file of the workspace as it was when the run began.
@@ -48,7 +48,7 @@ impl Preparing<'_> {
 
     /// Whether a condition that is a spell holds.
     pub(super) fn spell_holds(&mut self, condition: &Spell) -> Result<bool, Refusal> {
-        let data = Value::Object(self.variables()?);
+        let data = Value::Object(self.variables(None)?);
         let read = |path: &str| self.read_kept(path);
         let said = spell::with_includes(&read, |includes| condition.render(&data, includes))?;
         self.note(|| format!("when: `{said}`"));
@@ -60,25 +60,19 @@ impl Preparing<'_> {
 
     /// A shell script. Values come to it in variables, never as part of it.
     pub(super) fn spell_script(&mut self, script: &Spell) -> Result<Prepared, Refusal> {
-        let data = Value::Object(self.variables()?);
+        let data = Value::Object(self.variables(None)?);
         let read = |path: &str| self.read_kept(path);
-        let pieces = spell::with_includes(&read, |includes| script.pieces(&data, includes))?;
-        let spots = nodes_shell::spots_of_values(&pieces).into();
+        let mut pieces = spell::with_includes(&read, |includes| script.pieces(&data, includes))?;
+        let mut layout = Layout::of_pieces(&pieces);
+        let spots = std::mem::take(&mut layout.spots).into();
+        layout.mend_pieces(&mut pieces);
         let mut expansions = Expansions { spots, ..Expansions::default() };
-        let (mut text, mut source) = (String::new(), String::new());
-        for piece in &pieces {
-            match piece {
-                Piece::Text(written) => {
-                    text.push_str(written);
-                    source.push_str(written);
-                }
-                Piece::Value(value) => {
-                    text.push_str(&expansions.put("a value", value, false));
-                    source.push_str("{{}}");
-                }
-            }
-        }
-        expansions.check(&text, &source)?;
+        let put = |piece: &Piece| match piece {
+            Piece::Text(written) => written.clone(),
+            Piece::Value(value) => expansions.put("a value", value, false),
+        };
+        let text: String = pieces.iter().map(put).collect();
+        expansions.check()?;
         self.leave_spilled(expansions.spilled)?;
         let argv = self.shell_argv("sh", text)?;
         let mut env = self.step.env.clone();
@@ -99,7 +93,7 @@ impl Preparing<'_> {
             }
             Ok(text)
         };
-        let mut data = self.variables()?;
+        let mut data = self.variables(Some(PROMPT_BYTES))?;
         let outer = Value::Object(data.clone());
         for (key, value) in &used.input {
             let value = spell::with_includes(&read, |includes| value.render(&outer, includes))?;

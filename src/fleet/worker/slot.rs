@@ -163,6 +163,9 @@ impl Shop {
         let (limit, attempt) = (config.queue.crash_limit, claim.name.task.attempt);
         conclude::put_out(&**queue, &concluded.follow_ups.tasks, limit, attempt)?;
         let members = concluded.members();
+        if let Some(warning) = &concluded.record.warning {
+            tracing::warn!("task {}: {warning}", claim.name.task.id);
+        }
         Ok((concluded.record, members))
     }
 

@@ -42,6 +42,9 @@ pub const MAX_ROUNDS: usize = 100_000;
 /// How deep includes may be nested.
 pub const MAX_INCLUDES: usize = 5;
 
+/// Of so many ways through its conditions a spell is looked at without its values.
+const MAX_SKETCHES: usize = 8;
+
 /// The key of an object for what it stands for as a whole.
 pub const FACE: &str = "$face";
 
@@ -73,10 +76,35 @@ pub enum Piece {
     Value(String),
 }
 
+/// What a spell reads, each with a fault at its place for whoever does not have it.
+pub struct Reads {
+    /// The paths of variables.
+    pub paths: Vec<(Vec<String>, Fault)>,
+    /// The names of spells that it includes, with the variables that are given with them.
+    pub includes: Vec<(String, Vec<String>, Fault)>,
+}
+
+/// A part of what a spell may render to.
+#[derive(Clone, Debug)]
+pub enum Sketched {
+    Text(String),
+    /// A value, with a fault at its place for whoever cannot have it there.
+    Value(Fault),
+}
+
 impl Spell {
     /// Reads a spell; `file` is what faults call it.
     pub fn parse(file: &str, text: &str) -> Result<Spell, Fault> {
-        let source = Source { file: file.into(), text: text.into() };
+        Spell::parse_in(file, text, None)
+    }
+
+    /// Reads a spell that is written in another text, from this line and column on.
+    pub fn parse_in(
+        file: &str,
+        text: &str,
+        within: Option<(usize, usize)>,
+    ) -> Result<Spell, Fault> {
+        let source = Source { file: file.into(), text: text.into(), within };
         let nodes = parse::parse(&source)?;
         Ok(Spell { source, nodes })
     }
@@ -98,6 +126,37 @@ impl Spell {
         render::render(self, data, includes)
     }
 
+    /// What it may render to, whatever its values are: as if each condition held, and as if none
+    /// did, with those between for chains of them.
+    pub fn sketches(&self) -> Vec<Vec<Sketched>> {
+        let ways = parse::ways(&self.nodes).min(MAX_SKETCHES);
+        let sketch = |way: usize| {
+            let mut pieces = Vec::new();
+            self.sketch(&self.nodes, way, &mut pieces);
+            pieces
+        };
+        (0..ways).map(sketch).collect()
+    }
+
+    fn sketch(&self, nodes: &[Node], way: usize, pieces: &mut Vec<Sketched>) {
+        for node in nodes {
+            match node {
+                Node::Text(text, _) => pieces.push(Sketched::Text(text.clone())),
+                Node::Write(pipe) if pipe.sets == parse::Sets::Nothing => {
+                    pieces.push(Sketched::Value(self.source.fault(pipe.at, "")));
+                }
+                Node::Write(_) => {}
+                Node::If { branches, otherwise } => {
+                    let body = branches.get(way).map_or(otherwise, |(_, body)| body);
+                    self.sketch(body, way, pieces);
+                }
+                Node::With { body, otherwise, .. } | Node::Range { body, otherwise, .. } => {
+                    self.sketch(if way == 0 { body } else { otherwise }, way, pieces);
+                }
+            }
+        }
+    }
+
     /// What the spell stands for: the value of its one action, where it is nothing else, and what
     /// it renders to otherwise. So a list stays a list.
     pub fn value(&self, data: &Value, includes: Includes) -> Result<Value, Fault> {
@@ -114,11 +173,18 @@ impl Spell {
         found.map(|(name, at)| (name, self.source.fault(at, ""))).collect()
     }
 
-    /// The variables that must be there for it to render, each once, with a fault at its first
-    /// place. What stands in a guard or behind one need not be.
-    pub fn needs(&self) -> Vec<(String, Fault)> {
-        let found = parse::needs(&self.nodes).into_iter();
-        found.map(|(name, at)| (name, self.source.fault(at, ""))).collect()
+    /// What it reads that must be there for it to render, where the paths are `known` that have a
+    /// value. What stands in a guard need not be there, nor what is behind one that cannot hold.
+    pub fn reads(&self, known: &dyn Fn(&[String]) -> bool) -> Reads {
+        let parse::Reads { paths, includes } = parse::reads(&self.nodes, known);
+        let fault = |at| self.source.fault(at, "");
+        Reads {
+            paths: paths.into_iter().map(|(path, at)| (path, fault(at))).collect(),
+            includes: includes
+                .into_iter()
+                .map(|(name, given, at)| (name, given, fault(at)))
+                .collect(),
+        }
     }
 
     /// What it was read from.
@@ -144,6 +210,7 @@ impl PartialEq for Spell {
 struct Source {
     file: Arc<str>,
     text: Arc<str>,
+    within: Option<(usize, usize)>,
 }
 
 impl Source {
@@ -159,6 +226,7 @@ impl Source {
             len: spanned.chars().count().max(1),
             message: message.into(),
             hint: None,
+            within: self.within,
         }
     }
 }
@@ -175,12 +243,14 @@ pub struct Fault {
     pub len: usize,
     pub message: String,
     pub hint: Option<String>,
+    /// The line and column where the text begins, where it is written in another one.
+    pub within: Option<(usize, usize)>,
 }
 
 impl Fault {
     /// A fault of a spell as a whole.
     pub fn of_whole(file: &str, text: &str, message: String, hint: &str) -> Fault {
-        let source = Source { file: file.into(), text: text.into() };
+        let source = Source { file: file.into(), text: text.into(), within: None };
         source.fault(Span { start: 0, end: 0 }, message).hint(hint)
     }
 

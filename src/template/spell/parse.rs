@@ -469,6 +469,21 @@ fn literal(word: &str) -> Option<Value> {
     }
 }
 
+/// How many ways there are through the longest chain of conditions; two, where there is any block.
+pub fn ways(nodes: &[Node]) -> usize {
+    let of = |node: &Node| match node {
+        Node::Text(..) | Node::Write(_) => 1,
+        Node::If { branches, otherwise } => {
+            let bodies = branches.iter().map(|(_, body)| body).chain([otherwise]);
+            bodies.map(|body| ways(body)).max().unwrap_or(1).max(branches.len() + 1)
+        }
+        Node::With { body, otherwise, .. } | Node::Range { body, otherwise, .. } => {
+            ways(body).max(ways(otherwise)).max(2)
+        }
+    };
+    nodes.iter().map(of).max().unwrap_or(1)
+}
+
 /// Says whether the variable `.name` is written anywhere, alone or through functions.
 pub fn writes(nodes: &[Node], name: &str) -> bool {
     nodes.iter().any(|node| match node {
@@ -549,41 +564,147 @@ fn included_in(pipe: &Pipe, found: &mut Vec<(String, Span)>) {
     }
 }
 
-/// The variables that must be there, each once, with their places. Only what is surely read
-/// counts: not what stands in or behind a condition, nor what flows into a `default`.
-pub fn needs(nodes: &[Node]) -> Vec<(String, Span)> {
-    let mut found: Vec<(String, Span)> = Vec::new();
-    for node in nodes {
-        let (Node::Write(pipe) | Node::Range { pipe, .. }) = node else { continue };
-        needed_by(pipe, &mut found);
-    }
-    found
+/// What a spell reads when it is rendered.
+#[derive(Default)]
+pub struct Reads {
+    /// Variables by their paths, with their places.
+    pub paths: Vec<(Vec<String>, Span)>,
+    /// Spells that it includes as they are written: the name, the variables given with it, and the
+    /// place.
+    pub includes: Vec<(String, Vec<String>, Span)>,
 }
 
-fn needed_by(pipe: &Pipe, found: &mut Vec<(String, Span)>) {
-    let guards = |command: &Command| match &command.does {
-        Does::Call(function, _) => {
-            matches!(function, Function::Default | Function::And | Function::Or)
+/// What is read by a spell of which some variables are `known` to be there. What stands in a guard
+/// need not be, and what is behind one is read only if the guard can hold.
+pub fn reads(nodes: &[Node], known: &dyn Fn(&[String]) -> bool) -> Reads {
+    let mut reading = Reading { known, found: Reads::default() };
+    reading.nodes(nodes, true);
+    reading.found
+}
+
+struct Reading<'k> {
+    known: &'k dyn Fn(&[String]) -> bool,
+    found: Reads,
+}
+
+impl Reading<'_> {
+    /// Looks at nodes; `root` says that the dot is all variables.
+    fn nodes(&mut self, nodes: &[Node], root: bool) {
+        for node in nodes {
+            match node {
+                Node::Text(..) => {}
+                Node::Write(pipe) => self.pipe(pipe, root),
+                Node::Range { pipe, body, otherwise } => {
+                    self.pipe(pipe, root);
+                    self.nodes(body, false);
+                    self.nodes(otherwise, root);
+                }
+                Node::With { pipe, body, otherwise } => match self.guard(pipe, root) {
+                    Guard::Open => {
+                        self.nodes(body, false);
+                        self.nodes(otherwise, root);
+                    }
+                    Guard::Shut => self.nodes(otherwise, root),
+                    Guard::Unclear => {}
+                },
+                Node::If { branches, otherwise } => self.branches(branches, otherwise, root),
+            }
         }
-        Does::Value(_) => false,
-    };
-    if pipe.commands.iter().any(guards) {
-        return;
     }
+
+    fn branches(&mut self, branches: &[(Pipe, Vec<Node>)], otherwise: &[Node], root: bool) {
+        for (condition, body) in branches {
+            match self.guard(condition, root) {
+                Guard::Open => self.nodes(body, root),
+                Guard::Shut => {}
+                Guard::Unclear => return,
+            }
+        }
+        self.nodes(otherwise, root);
+    }
+
+    /// What is behind a condition: what is not known is empty, and then only a condition that is
+    /// nothing else is surely false.
+    fn guard(&self, condition: &Pipe, root: bool) -> Guard {
+        let mut paths = Vec::new();
+        paths_in(condition, root, &mut paths);
+        let plain = match condition.commands.as_slice() {
+            [Command { does: Does::Value(operand), .. }] => {
+                !matches!(operand.start, Start::Group(_))
+            }
+            _ => false,
+        };
+        match paths.iter().all(|(path, _)| (self.known)(path)) {
+            true => Guard::Open,
+            false if plain => Guard::Shut,
+            false => Guard::Unclear,
+        }
+    }
+
+    fn pipe(&mut self, pipe: &Pipe, root: bool) {
+        let guards = |command: &Command| match &command.does {
+            Does::Call(function, _) => {
+                matches!(function, Function::Default | Function::And | Function::Or)
+            }
+            Does::Value(_) => false,
+        };
+        if pipe.commands.iter().any(guards) {
+            return;
+        }
+        for command in &pipe.commands {
+            let (function, operands) = match &command.does {
+                Does::Call(function, operands) => (Some(*function), operands.as_slice()),
+                Does::Value(operand) => (None, std::slice::from_ref(operand)),
+            };
+            let text = |operand: &Operand| match &operand.start {
+                Start::Literal(value) => value.as_str().map(str::to_owned),
+                _ => None,
+            };
+            if function == Some(Function::Include)
+                && let Some(name) = operands.first().and_then(text)
+            {
+                let given = operands[1..].iter().step_by(2).map(text);
+                if let Some(given) = given.collect() {
+                    self.found.includes.push((name, given, command.at));
+                }
+            }
+            for operand in operands {
+                match &operand.start {
+                    Start::Group(pipe) => self.pipe(pipe, root),
+                    _ => self.found.paths.extend(path_of(operand, root)),
+                }
+            }
+        }
+    }
+}
+
+/// Whether what is behind a condition can be read.
+enum Guard {
+    Open,
+    Shut,
+    Unclear,
+}
+
+/// The path of a variable, if an operand is one.
+fn path_of(operand: &Operand, root: bool) -> Option<(Vec<String>, Span)> {
+    let from_root = match operand.start {
+        Start::Root => true,
+        Start::Dot => root,
+        _ => false,
+    };
+    (from_root && !operand.fields.is_empty()).then(|| (operand.fields.clone(), operand.at))
+}
+
+fn paths_in(pipe: &Pipe, root: bool, found: &mut Vec<(Vec<String>, Span)>) {
     for command in &pipe.commands {
         let operands = match &command.does {
             Does::Call(_, operands) => operands.as_slice(),
             Does::Value(operand) => std::slice::from_ref(operand),
         };
         for operand in operands {
-            match (&operand.start, operand.fields.first()) {
-                (Start::Dot | Start::Root, Some(name))
-                    if !found.iter().any(|(known, _)| known == name) =>
-                {
-                    found.push((name.clone(), operand.at));
-                }
-                (Start::Group(pipe), _) => needed_by(pipe, found),
-                _ => {}
+            match &operand.start {
+                Start::Group(pipe) => paths_in(pipe, root, found),
+                _ => found.extend(path_of(operand, root)),
             }
         }
     }

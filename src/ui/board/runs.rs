@@ -122,6 +122,9 @@ pub struct RunView {
     pub turn_after: Option<String>,
     pub fleet: bool,
     pub workflow_file: String,
+    /// The id of its work item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bead: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,6 +138,16 @@ pub struct RunView {
     /// What its author calls a step.
     #[serde(skip)]
     pub unit: &'static str,
+}
+
+impl RunView {
+    /// What it is a run of: the workflow by this name, and the work item it is for.
+    pub fn what(&self, file: &str) -> String {
+        match &self.bead {
+            Some(bead) => format!("{file} for {bead}"),
+            None => file.to_owned(),
+        }
+    }
 }
 
 /// A run with its steps and what happened to it last.
@@ -308,6 +321,20 @@ struct Head {
     error: Option<String>,
     #[serde(default)]
     fleet: bool,
+    #[serde(default)]
+    request: Option<HeadRequest>,
+}
+
+/// What a `state.json` says of what its run was started for.
+#[derive(Default, Deserialize)]
+struct HeadRequest {
+    #[serde(default)]
+    bead: Option<serde_json::Value>,
+}
+
+/// The id of a work item.
+fn bead_id(bead: Option<&serde_json::Value>) -> Option<String> {
+    bead?.get("id")?.as_str().map(str::to_owned)
 }
 
 impl Board {
@@ -333,6 +360,7 @@ impl Board {
                 recorded: Some(head.status),
                 fleet: head.fleet,
                 workflow_file: head.workflow_file,
+                bead: bead_id(head.request.unwrap_or_default().bead.as_ref()),
                 started_at: Some(head.started_at),
                 updated_at: Some(head.updated_at),
                 failed_steps: head.failed_steps,
@@ -362,6 +390,7 @@ impl Board {
             turn_after: None,
             fleet: false,
             workflow_file: String::new(),
+            bead: None,
             started_at: None,
             updated_at: None,
             step: None,
@@ -390,6 +419,7 @@ impl Board {
             turn_after,
             fleet: run.origin.fleet,
             workflow_file: run.origin.workflow_file.clone(),
+            bead: bead_id(run.origin.request.as_ref().and_then(|request| request.bead.as_ref())),
             started_at: Some(run.started_at),
             updated_at: Some(run.updated_at),
             step: (!going.is_empty()).then(|| match here.len() {

@@ -453,6 +453,7 @@ mod tests {
             turn_after: None,
             fleet: true,
             workflow_file: "w.yaml".into(),
+            bead: None,
             started_at: None,
             updated_at: Some(Time(0)),
             step: Some("Build".into()),

@@ -40,6 +40,7 @@ use crate::ui::board;
 use crate::ui::log;
 use crate::ui::talk::talk;
 use crate::ui::text::{Telling, TextReport, seconds};
+use crate::workflow::plan::{Action, Isolation};
 use crate::workflow::{Plan, Problem};
 use crate::workspace::Workspace;
 
@@ -427,11 +428,54 @@ impl<'a> NewRun<'a> {
         let (only_step, archive, fleet, request) = (None, None, false, None);
         NewRun { loaded, plan, context, policy, only_step, archive, fleet, request }
     }
+
+    /// Refuses a run that would fail at something that is known now, before any agent has begun.
+    pub fn check(&self) -> Result<(), Failure> {
+        let request = self.request.as_deref();
+        let bead = request.and_then(|request| request.bead.as_ref());
+        self.check_merges(request)?;
+        // Of one step alone, others come to nothing.
+        if self.only_step.is_some() {
+            return Ok(());
+        }
+        let given = spellbook::Given { context: &self.context, bead };
+        let missing = spellbook::missing(&self.plan, &self.loaded.spells, &given);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let Loaded { file, text, .. } = self.loaded;
+        let lines: Vec<&str> = text.lines().collect();
+        let missing = missing.into_iter().map(|problem| problem.located(&lines)).collect();
+        Err(Failure::in_text(missing, file, text))
+    }
+
+    /// A merge needs a branch, which only a bead with a worktree has.
+    fn check_merges(&self, request: Option<&Request>) -> Result<(), Failure> {
+        let mut merge = None;
+        self.plan.root.walk(&mut |step| {
+            let surely = step.when.is_none() && matches!(step.action, Action::Merge { .. });
+            merge = merge.or(surely.then_some(step.name.as_str()));
+        });
+        let Some(step) = merge else { return Ok(()) };
+        let bead = request.filter(|request| request.bead.is_some());
+        let why = match bead.map(|request| request.isolation.unwrap_or_default()) {
+            None => "the run has no bead",
+            Some(Isolation::Workspace) => "its bead is worked on in the workspace",
+            Some(Isolation::Worktree) => return Ok(()),
+        };
+        let message = format!("step `{step}` has nothing to merge: {why}");
+        let hint = match bead {
+            None => "give the work item: `--bead FILE|ID`",
+            Some(_) => "leave out `--isolation workspace`",
+        };
+        Err(Failure::new(2, message).hint(hint))
+    }
 }
 
 /// Makes a run: its directory, its first files, its lock, and `latest`. A run that cannot be made
 /// whole is not left behind in part.
 pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
+    new.check()?;
     // A run of a fleet waits for its turn when it is driven.
     let checkout = if new.fleet { None } else { take_checkout(around, &new.plan)? };
     let dir = &around.state_dir;
@@ -467,6 +511,7 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
 /// Makes a run of which nothing is there yet under an id that is given, for others to drive. It
 /// appears whole or not at all.
 pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned, Failure> {
+    new.check()?;
     let dir = &around.state_dir;
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot make run {id}: {error}"));
     let making = dir.join(format!(".{id}.{}", std::process::id()));

@@ -29,7 +29,7 @@ use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{Life, PlaceView, StepView, TaskView, one_line};
 use crate::ui::talk::talk;
-use crate::ui::text::{Telling, TextReport, log_line, seconds};
+use crate::ui::text::{Telling, TextReport, log_line, seconds, warning_of};
 use crate::workflow::{Plan, Problem, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -401,12 +401,16 @@ struct Logged {
 
 impl Report for Logged {
     fn happened(&mut self, plan: &Plan, run: &Run, event: &Event) {
-        let Some(line) = log_line(plan, run, event) else { return };
         let now = SystemClock.now().to_milli();
+        let told = log_line(plan, run, event).map(|line| format!("{now} INFO  {line}\n"));
+        let warned = warning_of(plan, event).map(|line| format!("{now} WARN  {line}\n"));
+        let lines: String = told.into_iter().chain(warned).collect();
+        if lines.is_empty() {
+            return;
+        }
         let file = OpenOptions::new().create(true).append(true).open(&self.path);
         // A line of log that cannot be written is no reason to stop a run.
-        let _ =
-            file.and_then(|mut file| file.write_all(format!("{now} INFO  {line}\n").as_bytes()));
+        let _ = file.and_then(|mut file| file.write_all(lines.as_bytes()));
     }
 
     /// Nobody is there to be asked.

@@ -257,7 +257,7 @@ fn said(around: &Surroundings, verb: &[&str]) -> Result<String, String> {
 
 fn call(argv: &[String], cwd: &Path) -> Result<String, String> {
     let order = Order { timeout: Some(PATIENCE), ..Order::new(argv, cwd, "debug-bundle") };
-    let said = exec::call(&order, None, SAID).map_err(|error| error.to_string())?;
+    let said = exec::call(&order, None, SAID, None).map_err(|error| error.to_string())?;
     let out = String::from_utf8_lossy(&said.out).into_owned();
     match said.how {
         How::TimedOut => Err(format!("it took longer than {} s", PATIENCE.as_secs())),

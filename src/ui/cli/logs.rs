@@ -4,7 +4,7 @@
 //! printed and no log holds, because it was short, is in the state of its run.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, StdoutLock, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use crate::provider::{self, Kind};
 use crate::queue::{FsQueue, Queue};
 use crate::time::{Clock, SystemClock, Time, parse_duration};
 use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView};
+use crate::ui::talk::Tamed;
 use crate::workflow::plan::{Action, Block, Step};
 use crate::workflow::{Configured, Plan};
 
@@ -86,7 +87,7 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
     };
     let (raw, attempt, since) = (args.raw, args.attempt, args.since);
     let reader = Reader { source, streams, raw, attempt, since, tail: None, open: Vec::new() };
-    let mut telling = Telling { around: &around, queue, reader };
+    let mut telling = Telling { around: &around, queue, reader, out: Tamed::stdout() };
     match (around.common.json, args.follow) {
         (true, _) => telling.write_json(&board),
         (false, false) => telling.print_once(&board),
@@ -180,6 +181,7 @@ struct Telling<'a> {
     around: &'a Surroundings,
     queue: Option<Arc<FsQueue>>,
     reader: Reader,
+    out: Tamed<StdoutLock<'static>>,
 }
 
 impl Reader {
@@ -360,7 +362,7 @@ impl Telling<'_> {
 
     /// Prints what is new; with `all`, lines without an end too. False if nobody reads.
     fn print(&mut self, executions: &[Execution], all: bool) -> Result<bool, Failure> {
-        match self.reader.collect(executions, all, &mut std::io::stdout().lock()) {
+        match self.reader.collect(executions, all, &mut self.out) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(Failure::new(1, format!("cannot write to standard output: {error}"))),
             Ok(()) => Ok(true),

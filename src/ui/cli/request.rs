@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use super::Failure;
 use super::common::{Surroundings, read_bounded, workflow_path};
@@ -113,6 +113,7 @@ impl RequestArgs {
             }
         }
         let bead = self.bead.as_ref().map(|name| read_bead(around, name)).transpose()?;
+        tell_apart(bead.iter().map(Bead::to_json).chain(beads.values().cloned()))?;
         let isolation = bead.as_ref().map(|_| match self.isolation {
             Some(IsolationArg::Workspace) => Isolation::Workspace,
             _ => Isolation::Worktree,
@@ -182,6 +183,21 @@ impl RequestArgs {
             Request { message, issue_context, base_branch, docs_dir, bead, isolation, beads };
         Ok(Some(Box::new(request)))
     }
+}
+
+/// Refuses beads of one run whose ids differ by capital letters only.
+fn tell_apart(beads: impl Iterator<Item = Value>) -> Result<(), Failure> {
+    let mut known: BTreeMap<String, String> = BTreeMap::new();
+    for bead in beads {
+        let id = bead.get("id").and_then(Value::as_str).unwrap_or_default();
+        let other = known.entry(id.to_ascii_lowercase()).or_insert_with(|| id.to_owned());
+        if other != id {
+            let message =
+                format!("bead `{id}` differs from bead `{other}` by capital letters only");
+            return Err(Failure::new(2, message).hint("give one of them another id"));
+        }
+    }
+    Ok(())
 }
 
 /// Reads a bead as it is now.

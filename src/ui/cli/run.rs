@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
-use crate::fleet::spellbook;
+use crate::engine::Request;
 use crate::ui::talk::talk;
 use crate::workflow::Plan;
 use crate::workflow::plan::{
@@ -102,9 +102,9 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     }
     let around = Surroundings::look(common)?;
     let days = clean::days_kept(&around)?;
-    let Some((loaded, context, archive)) = prepare(&around, args)? else { return Ok(0) };
+    let Some(ready) = prepare(&around, args)? else { return Ok(0) };
     let policy = args.options.new_policy(&around);
-    let request = args.request.of(&around, &loaded.plan, &loaded.parts)?;
+    let Ready { loaded, context, archive, request } = ready;
     let new = NewRun { archive, request, ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
     let (code, run) = if args.fleet {
@@ -118,8 +118,14 @@ pub fn main(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// A workflow that can be run, its context, and where to archive.
-type Ready = (Loaded, Map<String, Value>, Option<String>);
+/// What can be run.
+pub struct Ready {
+    pub loaded: Loaded,
+    pub context: Map<String, Value>,
+    /// Where to archive.
+    pub archive: Option<String>,
+    pub request: Option<Box<Request>>,
+}
 
 /// Checks everything about a run before it is made. Nothing comes back when that was all that was
 /// asked for.
@@ -133,7 +139,11 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
     let loaded = common::load(around, &workflow)?;
     tell_warnings(around, &loaded);
     let context = args.context.merge(&loaded.plan)?;
-    tell_doubtful(around, &loaded, &context, args.request.bead.is_some());
+    let request = args.request.of(around, &loaded.plan, &loaded.parts)?;
+    let policy = args.options.new_policy(around);
+    let new = NewRun { request, ..NewRun::of(&loaded, context, policy) };
+    new.check()?;
+    let NewRun { context, request, .. } = new;
     let processed = processed::Processed::of(around, &loaded.plan);
     if args.clean_processed {
         processed.check()?;
@@ -148,7 +158,7 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
         processed.clean()?;
     }
     let archive = archive.map(|path| path.to_string_lossy().into_owned());
-    Ok(Some((loaded, context, archive)))
+    Ok(Some(Ready { loaded, context, archive, request }))
 }
 
 /// `--archive-processed wf.yaml` takes the workflow for its own; gives it back.
@@ -181,21 +191,6 @@ pub fn tell_warnings(around: &Surroundings, loaded: &Loaded) {
     }
     for problem in &loaded.warnings {
         talk(problem.show(&loaded.file, &loaded.text));
-    }
-}
-
-/// Tells of variables that the spells of a run will miss.
-fn tell_doubtful(around: &Surroundings, loaded: &Loaded, context: &Map<String, Value>, bead: bool) {
-    let mut own_bead = false;
-    loaded.plan.root.walk(&mut |step| own_bead |= step.bead.is_some());
-    let mut known: Vec<&str> = context.keys().map(String::as_str).collect();
-    if bead || own_bead {
-        known.extend(["bead", "task"]);
-    }
-    for problem in spellbook::doubtful(&loaded.plan, &loaded.spells, &known) {
-        if !around.common.quiet {
-            talk(problem.show(&loaded.file, &loaded.text));
-        }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::fleet::parking;
 use crate::ids::RunId;
 use crate::queue::{self, FsQueue, Layout, Turn};
 use crate::ui::board::{Board, Found, Lookup, RunView, remark};
+use crate::ui::talk::Tamed;
 
 /// The queue of the workspace, if there ever was one: looking makes none.
 pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
@@ -131,7 +132,7 @@ pub fn put(text: &str) -> Result<(), Failure> {
 
 /// Writes data that more will follow. False if nobody reads it any more.
 pub fn put_or_stop(text: &str) -> Result<bool, Failure> {
-    let mut out = std::io::stdout().lock();
+    let mut out = Tamed::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),

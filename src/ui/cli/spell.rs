@@ -14,6 +14,7 @@ use crate::prompt::spell::{self, Found, Lost, Refusal, SystemPrompt};
 use crate::provider::{End, Kind, Stream, Verdict};
 use crate::template::spell::{Fault, Spell};
 use crate::time::{Clock, SystemClock, utc_offset_s};
+use crate::ui::talk::Tamed;
 use crate::workflow::Problem;
 use crate::workflow::is_variable;
 
@@ -164,7 +165,7 @@ fn refusal(fault: &Fault) -> Failure {
 
 /// Prints without a word more; who listens may have gone.
 fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
+    let mut out = Tamed::stdout();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Failure::new(1, format!("cannot write to standard output: {error}")))

@@ -138,7 +138,8 @@ fn damaged(
 
 fn run_text(detail: &RunDetail, now: Time) -> String {
     let RunDetail { run, usage, steps, events } = detail;
-    let mut text = format!("run {} of {}: {}\n", run.run_id, run.workflow_file, run.state.word());
+    let mut text =
+        format!("run {} of {}: {}\n", run.run_id, run.what(&run.workflow_file), run.state.word());
     text.push_str(&format!("  {}\n", board::why_run(detail)));
     if let Some(owner) = owner_line(&run.owner) {
         text.push_str(&format!("  {owner}\n"));

@@ -82,10 +82,11 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
         let message = "`--archive-processed` is done by whoever waits for the run to end";
         return Err(Failure::new(2, message).hint("use `orchestrate run --fleet`"));
     }
-    let Some((loaded, context, _)) = run::prepare(&around, args)? else { return Ok(0) };
+    let Some(run::Ready { loaded, context, request, .. }) = run::prepare(&around, args)? else {
+        return Ok(0);
+    };
     let queue = fleet::open_queue(&around)?;
     let policy = args.options.new_policy(&around);
-    let request = args.request.of(&around, &loaded.plan, &loaded.parts)?;
     let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
     let agents = coordinator::agents_of(&around, &new.plan);
     let owned = put_out(&around, &queue, new)?;

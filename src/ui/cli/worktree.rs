@@ -11,7 +11,7 @@ use super::{Common, Failure, signals};
 use crate::bead::{Bead, BeadError};
 use crate::ids::BeadId;
 use crate::time::parse_duration;
-use crate::ui::talk::talk;
+use crate::ui::talk::{Tamed, talk};
 use crate::worktree::{
     Block, Checks, Created, Merge, Merged, Patience, Saved, Scope, TreeError, Trees, View, Wants,
     Way, Why, lives,
@@ -302,7 +302,7 @@ fn diff(args: &IdArg, trees: &Trees, around: &Surroundings) -> Result<u8, Failur
         return Ok(0);
     }
     // Not by `put`: a diff need not be text, and its digest is that of these very bytes.
-    let mut out = std::io::stdout().lock();
+    let mut out = Tamed::stdout();
     match out.write_all(&review.text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             let message = format!("cannot write to standard output: {error}");

@@ -60,7 +60,7 @@ fn title(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'static
             Some(Ok(detail)) => format!(
                 " run {} of {}: {}",
                 detail.run.run_id,
-                detail.run.workflow_file,
+                detail.run.what(&detail.run.workflow_file),
                 detail.run.state.word()
             ),
             _ => format!(" run {run}"),

@@ -69,7 +69,7 @@ fn asks(seen: &Seen) -> Vec<Row> {
 }
 
 fn run_row(seen: &Seen, run: &RunView) -> Row {
-    let file = run.workflow_file.rsplit('/').next().unwrap_or_default().to_owned();
+    let file = run.what(run.workflow_file.rsplit('/').next().unwrap_or_default());
     let until = if run.state.is_over() { run.updated_at } else { seen.now };
     let time = until.zip(run.started_at).map(|(end, start)| seconds(end.ms_since(start)));
     let state = run.state.word().to_owned();

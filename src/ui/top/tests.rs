@@ -31,6 +31,7 @@ fn run(id: &str, state: Standing, file: &str) -> RunView {
         owner: Owner::Nobody { reason: None },
         fleet: true,
         workflow_file: file.into(),
+        bead: None,
         started_at: Some(at(0)),
         updated_at: Some(at(42)),
         step: None,

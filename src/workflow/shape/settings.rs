@@ -170,6 +170,7 @@ pub static WORKTREE: Table = Table::new(
         field("check_timeout", LONG, "How long each of them may take. Default: 30m."),
         field("wait", LONG, "How long whoever works in one is waited for. Default: 1h."),
         field("push", Bool, "Push their branches after each step. Default: false."),
+        field("remote_timeout", LONG, "How long a remote may take to answer. Default: 1m."),
     ],
 )
 .rule(Rule::Nullable);

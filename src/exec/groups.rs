@@ -1,0 +1,199 @@
+//! The process groups of children, written down where other processes of this machine find them.
+//!
+//! A mark is lost by whoever clears its environment (`env -i`). As long as this process lives, it
+//! adopts such orphans; once it was killed, only their group tells whose they were. So each child's
+//! group is noted in a file of this process, in memory that a restart of the machine clears, for
+//! as long as something of it may run.
+//!
+//! **Invariant:** a number alone is no proof, for groups are numbered anew. What counts as a member
+//! is in the session that the child was started in, is not older than the child, and has no mark
+//! of another.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::unistd::{Uid, getsid};
+
+use super::process::{Pid, own_pid, pids, stat};
+
+/// Memory that is a directory, on every Linux that has it mounted.
+const MEMORY: &str = "/dev/shm";
+/// How long a note is. What does not fit is not noted, and found by its mark alone.
+const NOTE: usize = 512;
+/// How many there may be at once.
+const NOTES: u64 = 4096;
+
+static OWN: Mutex<Option<Notes>> = Mutex::new(None);
+
+/// A group that was noted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) pid: Pid,
+    /// The session of its child.
+    pub(super) session: Pid,
+    /// When its child began, by the clock of `stat`.
+    pub(super) started: u64,
+    pub(super) mark: String,
+}
+
+impl Group {
+    /// Whether a process of this group, session and age belongs to it.
+    pub(super) fn has(&self, group: Pid, session: Pid, started: u64) -> bool {
+        self.pid == group && self.session == session && started >= self.started
+    }
+
+    fn to_note(&self) -> Option<Vec<u8>> {
+        let Group { pid, session, started, mark } = self;
+        let mut note = format!("{pid} {session} {started} {mark}").into_bytes();
+        (note.len() < NOTE && !note.contains(&b'\n')).then(|| {
+            note.resize(NOTE - 1, b' ');
+            note.push(b'\n');
+            note
+        })
+    }
+
+    fn parse(note: &str) -> Option<Group> {
+        let mut words = note.trim_end().splitn(4, ' ');
+        let mut next = || words.next();
+        let (pid, session) = (next()?.parse().ok()?, next()?.parse().ok()?);
+        let (started, mark) = (next()?.parse().ok()?, next()?.to_owned());
+        Some(Group { pid, session, started, mark })
+    }
+}
+
+/// The file of this process.
+struct Notes {
+    file: File,
+    path: PathBuf,
+    used: BTreeSet<u64>,
+}
+
+/// A note that is taken back when it is dropped.
+pub(super) struct Noted {
+    place: Option<u64>,
+}
+
+impl Noted {
+    /// Leaves the note: something of the group still runs.
+    pub(super) fn stays(&mut self) {
+        self.place = None;
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let Some(place) = self.place else { return };
+        let mut own = own();
+        let Some(notes) = own.as_mut() else { return };
+        notes.used.remove(&place);
+        if notes.used.is_empty() {
+            let _ = fs::remove_file(&notes.path);
+            *own = None;
+        } else {
+            let _ = notes.file.write_all_at(&[b' '; NOTE], place * NOTE as u64);
+        }
+    }
+}
+
+/// Notes the group that a child leads. Where that cannot be done, nothing is lost but this.
+pub(super) fn note(child: Pid, mark: &str) -> Noted {
+    Noted { place: try_note(child, mark) }
+}
+
+fn try_note(child: Pid, mark: &str) -> Option<u64> {
+    let session = getsid(None).ok()?.as_raw();
+    let started = stat(child)?.started;
+    let group = Group { pid: child, session, started, mark: mark.to_owned() };
+    let note = group.to_note()?;
+    let mut own = own();
+    if own.is_none() {
+        *own = Notes::open().ok();
+    }
+    let notes = own.as_mut()?;
+    let place = (0..NOTES).find(|place| !notes.used.contains(place))?;
+    notes.file.write_all_at(&note, place * NOTE as u64).ok()?;
+    notes.used.insert(place);
+    Some(place)
+}
+
+fn own() -> MutexGuard<'static, Option<Notes>> {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Notes {
+    fn open() -> io::Result<Notes> {
+        let dir = dir()?;
+        let started = stat(own_pid()).map_or(0, |stat| stat.started);
+        let path = dir.join(format!("{}-{started}", own_pid()));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        Ok(Notes { file: options.open(&path)?, path, used: BTreeSet::new() })
+    }
+}
+
+/// The directory of all processes of this user. Nobody else may have made it.
+fn dir() -> io::Result<PathBuf> {
+    let uid = Uid::effective();
+    let dir = Path::new(MEMORY).join(format!("orchestrate-{uid}"));
+    match fs::DirBuilder::new().mode(0o700).create(&dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&dir)?;
+    let ours = found.is_dir() && found.uid() == uid.as_raw() && found.mode() & 0o077 == 0;
+    ours.then_some(dir).ok_or_else(|| io::ErrorKind::PermissionDenied.into())
+}
+
+/// The groups that were noted under marks that are wanted, by whomever. Files of the dead of whose
+/// groups nobody is left are removed.
+pub(super) fn noted(wanted: &dyn Fn(&str) -> bool) -> Vec<Group> {
+    let Ok(dir) = dir() else { return Vec::new() };
+    let mut living = None;
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(text) = fs::read_to_string(entry.path()) else { continue };
+        let groups: Vec<Group> = text.lines().filter_map(Group::parse).collect();
+        let living = living.get_or_insert_with(|| -> BTreeSet<Pid> {
+            pids().filter_map(|pid| stat(pid).map(|stat| stat.group)).collect()
+        });
+        let left = groups.iter().any(|group| living.contains(&group.pid));
+        if !left && is_of_the_dead(&entry.file_name().to_string_lossy()) {
+            let _ = fs::remove_file(entry.path());
+        }
+        found.extend(groups.into_iter().filter(|group| wanted(&group.mark) && is_same(group)));
+    }
+    found
+}
+
+fn is_of_the_dead(name: &str) -> bool {
+    let Some((pid, started)) = name.split_once('-') else { return false };
+    let (Ok(pid), Ok(started)) = (pid.parse(), started.parse::<u64>()) else { return false };
+    stat(pid).is_none_or(|stat| stat.started != started)
+}
+
+/// False if the number is another child's now.
+fn is_same(group: &Group) -> bool {
+    stat(group.pid).is_none_or(|stat| stat.started == group.started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_as_it_was_written() {
+        let group = Group { pid: 12, session: 7, started: 99, mark: "r/Step 1#2".into() };
+        let note = group.to_note().unwrap();
+        assert_eq!(note.len(), NOTE);
+        assert_eq!(Group::parse(std::str::from_utf8(&note).unwrap()), Some(group.clone()));
+        assert_eq!(Group::parse(&" ".repeat(NOTE)), None);
+        let long = Group { mark: "x".repeat(NOTE), ..group.clone() };
+        assert!(long.to_note().is_none());
+        assert!(group.has(12, 7, 99) && group.has(12, 7, 100));
+        assert!(!group.has(12, 7, 98) && !group.has(12, 8, 99) && !group.has(13, 7, 99));
+    }
+}

@@ -1,0 +1,275 @@
+//! Where in a shell script values stand, in every dialect that has scripts.
+//!
+//! A value comes to a script in a variable, and an expansion of that variable stands where the
+//! value stood: as one quoted word where the shell reads words, and as the author's own quotes need
+//! it elsewhere. In a comment nothing is put in. A here-document in which nothing is expanded is
+//! opened up for it: what the author wrote in it is escaped instead. Where no expansion would stay
+//! a value, the script is refused before it is started.
+//!
+//! The reading of the shell here is a rough one: quotes, substitutions, comments, here-documents,
+//! and commands that read script or arithmetic. Where it is wrong, a value may be split into words
+//! or its place may read oddly.
+//!
+//! **Invariant:** a value is never part of a script, however wrong the reading is: the script has
+//! names of variables, numbers and plain names only.
+
+mod builtin;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use crate::template::nodes::{NodeRef, NodeText, Piece, Var};
+use crate::template::spell::{self, Sketched};
+use scan::Scanner;
+
+/// Which shell runs a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shell {
+    /// Whatever `sh` is on the machine.
+    Sh,
+    Bash,
+}
+
+/// Where a value is no word of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    Double,
+    Single,
+    /// In `$'…'`.
+    Escaped,
+    HereDocument,
+    /// In a here-document in which nothing was expanded, before it was opened up.
+    HereText,
+    Comment,
+    /// What bash reckons with, and executes commands in; whether in double quotes.
+    Arithmetic {
+        quoted: bool,
+    },
+    /// Where bash takes a word for the name of a variable.
+    Name,
+    Refused(Unsafe),
+}
+
+impl Spot {
+    pub fn name(self) -> &'static str {
+        match self {
+            Spot::Double => "in double quotes",
+            Spot::Single | Spot::Escaped => "in single quotes",
+            Spot::HereDocument | Spot::HereText => "in a here-document",
+            Spot::Comment => "in a comment",
+            Spot::Arithmetic { .. } => "in arithmetic",
+            Spot::Name => "where a variable is named",
+            Spot::Refused(why) => why.place(),
+        }
+    }
+}
+
+/// Where nothing can be put that would be a value and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsafe {
+    /// A shell reads it as script: behind `eval`, `sh -c`, `trap`.
+    Script,
+    /// A here-document ends with it.
+    HereEnd,
+    /// In backticks that have backslashes in them: what is escaped there depends on how deep.
+    Backticks,
+    /// Behind a backslash in `$'…'`.
+    Escape,
+    /// In or behind quotes that not every shell reads in the same way: `$'…'`, and `'` within
+    /// `"${…}"`.
+    Quotes,
+    /// In `((…)`, which may be arithmetic.
+    Parentheses,
+    /// In single quotes within an expansion that is in double quotes.
+    Pattern,
+}
+
+impl Unsafe {
+    /// Where it is.
+    pub fn place(self) -> &'static str {
+        match self {
+            Unsafe::Script => "where a shell reads it as script",
+            Unsafe::HereEnd => "where the end of a here-document is named",
+            Unsafe::Backticks => "in backticks that have backslashes in them",
+            Unsafe::Escape => "behind a backslash in `$'…'`",
+            Unsafe::Quotes => {
+                "in or behind quotes that shells read in different ways (`$'…'`, `\"${…'…}\"`)"
+            }
+            Unsafe::Parentheses => "in `((`, which may be arithmetic or two subshells",
+            Unsafe::Pattern => "in single quotes within `\"${…}\"`",
+        }
+    }
+
+    /// How to write it instead.
+    pub fn cure(self) -> &'static str {
+        match self {
+            Unsafe::Script => {
+                "give it to the script as an argument: `sh -c 'echo \"$1\"' sh VALUE`; if it is \
+                 meant to be run, say so: `command=VALUE`, then `eval \"$command\"`"
+            }
+            Unsafe::HereEnd => "name it with a word of your own",
+            Unsafe::Backticks => "write `$(…)` in place of the backticks",
+            Unsafe::Escape => "leave out the backslash: a value is never read as an escape",
+            Unsafe::Quotes => "use double quotes, or `printf`",
+            Unsafe::Parentheses => "put a space between the parentheses: `( (`",
+            Unsafe::Pattern => "put it into a variable first: `value=VALUE`",
+        }
+    }
+}
+
+/// A script as it has to be for values to stand in it.
+#[derive(Debug, Default)]
+pub struct Layout {
+    /// Where each value stands; nothing, where it is a word of its own.
+    pub spots: Vec<Option<Spot>>,
+    /// What the author wrote and has to be written in another way, in order.
+    edits: Vec<Edit>,
+}
+
+/// At a place, so many bytes are replaced.
+#[derive(Debug)]
+struct Edit {
+    at: usize,
+    cut: usize,
+    put: String,
+}
+
+/// Stands for a value in what is scanned.
+const MARK: u8 = 0;
+/// Stands for a variable that the script has by its name, and that stays one.
+const NAME: u8 = 1;
+
+impl Layout {
+    /// Reads a script of a node.
+    pub fn of_node(script: &NodeText) -> Layout {
+        let mut sketch = Vec::new();
+        for piece in script.pieces() {
+            match piece {
+                Piece::Text(text) => sketch.extend(text.bytes().map(unmarked)),
+                Piece::Var(var) if var.is_user_text() => sketch.push(NAME),
+                Piece::Var(_) | Piece::Ref(_) => sketch.push(MARK),
+            }
+        }
+        Scanner::new(&sketch, Shell::Bash).scan()
+    }
+
+    /// Reads a script that is a spell, rendered.
+    pub fn of_pieces(pieces: &[spell::Piece]) -> Layout {
+        let mut sketch = Vec::new();
+        for piece in pieces {
+            match piece {
+                spell::Piece::Text(text) => sketch.extend(text.bytes().map(unmarked)),
+                spell::Piece::Value(_) => sketch.push(MARK),
+            }
+        }
+        Scanner::new(&sketch, Shell::Sh).scan()
+    }
+
+    /// A part of the author's text as it has to be written; it begins `at` so many bytes, where a
+    /// value counts as one.
+    pub fn mend(&self, at: usize, text: &str) -> String {
+        let first = self.edits.partition_point(|edit| edit.at < at);
+        let (mut out, mut done) = (String::new(), 0);
+        for edit in &self.edits[first..] {
+            let Some(begin) = edit.at.checked_sub(at).filter(|begin| *begin < text.len()) else {
+                break;
+            };
+            out.push_str(&text[done..begin]);
+            out.push_str(&edit.put);
+            done = begin + edit.cut;
+        }
+        out.push_str(&text[done..]);
+        out
+    }
+
+    /// A script of a node, with the author's text as it has to be written.
+    pub fn mend_node(&self, script: NodeText) -> NodeText {
+        script.with_texts(|at, text| self.mend(at, text))
+    }
+
+    /// A rendered spell, with the author's text as it has to be written.
+    pub fn mend_pieces(&self, pieces: &mut [spell::Piece]) {
+        let mut at = 0;
+        for piece in pieces {
+            at += match piece {
+                spell::Piece::Value(_) => 1,
+                spell::Piece::Text(text) => {
+                    let length = text.len();
+                    *text = self.mend(at, text);
+                    length
+                }
+            };
+        }
+    }
+}
+
+fn unmarked(byte: u8) -> u8 {
+    if byte == MARK || byte == NAME { b' ' } else { byte }
+}
+
+/// The references of a script that are no words of their own, each with where it begins.
+pub fn misplaced(script: &NodeText) -> Vec<(usize, &NodeRef, Spot)> {
+    let refs = values(script).filter_map(|(at, piece, spot)| match piece {
+        Piece::Ref(reference) => Some((at, reference, spot?)),
+        _ => None,
+    });
+    refs.collect()
+}
+
+/// The values of a script that would be script, each with where it begins, and why.
+pub fn refused(script: &NodeText) -> Vec<(usize, String, Unsafe)> {
+    let refused = values(script).filter_map(|(at, piece, spot)| match (piece, spot) {
+        // Where the work is done is no stranger's word.
+        (Piece::Var(var), Some(Spot::Refused(Unsafe::Script))) if !var.is_user_text() => None,
+        (piece, Some(Spot::Refused(why))) => Some((at, piece.to_string(), why)),
+        _ => None,
+    });
+    refused.collect()
+}
+
+/// The values of a script, each with where it begins in the text, and where it stands.
+fn values(script: &NodeText) -> impl Iterator<Item = (usize, &Piece, Option<Spot>)> {
+    let values = script.placed().filter(|(_, piece)| !matches!(piece, Piece::Text(_)));
+    values.zip(Layout::of_node(script).spots).map(|((at, piece), spot)| (at, piece, spot))
+}
+
+/// The values of a script that is a spell which would be script, whatever they are; each with a
+/// fault at its place.
+pub fn refused_in_spell(script: &spell::Spell) -> Vec<spell::Fault> {
+    let mut faults: Vec<spell::Fault> = Vec::new();
+    for shape in script.sketches() {
+        let mut sketch = Vec::new();
+        let mut values = Vec::new();
+        for piece in shape {
+            match piece {
+                Sketched::Text(text) => sketch.extend(text.bytes().map(unmarked)),
+                Sketched::Value(at) => {
+                    sketch.push(MARK);
+                    values.push(at);
+                }
+            }
+        }
+        let layout = Scanner::new(&sketch, Shell::Sh).scan();
+        for (fault, spot) in values.into_iter().zip(layout.spots) {
+            let Some(Spot::Refused(why)) = spot else { continue };
+            let message = format!("a value stands {}", why.place());
+            let fault = spell::Fault { message, hint: Some(why.cure().to_owned()), ..fault };
+            if !faults.contains(&fault) {
+                faults.push(fault);
+            }
+        }
+    }
+    faults
+}
+
+/// A script whose comments refer to nothing.
+pub fn without_comments(script: NodeText) -> NodeText {
+    let spots = Layout::of_node(&script).spots;
+    script.with_plain(|index| spots.get(index) == Some(&Some(Spot::Comment)))
+}
+
+/// A variable of whoever asked, as it stands in a here-document that was opened up: its name, as in
+/// any other quotes in which nothing is expanded.
+pub fn escaped_name(var: Var) -> String {
+    format!("\\{var}")
+}
