@@ -246,8 +246,9 @@ impl Preparing<'_> {
     fn prompt(&mut self, prompt: &Prompt) -> Result<Prepared, Refusal> {
         let text = match &prompt.words {
             Words::Inline(text) => text.clone(),
-            Words::Command(name) => {
-                let text = parts::frozen_command(&self.site.root(), name).map_err(Refusal::new)?;
+            Words::Command(command) => {
+                let text =
+                    parts::frozen_command(&self.site.root(), &command.name).map_err(Refusal::new)?;
                 NodeText::parse(&text)
             }
             Words::Spell(spell) => return self.cast(prompt, spell),
