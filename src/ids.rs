@@ -32,6 +32,22 @@ pub fn name_fault(name: &str) -> Option<&'static str> {
     None
 }
 
+/// Says why `name` cannot be that of a step in any language, or nothing when it can. A node may
+/// begin with `_` too.
+pub fn step_fault(name: &str) -> Option<&'static str> {
+    match name.strip_prefix('_') {
+        Some(_) if name.len() > NAME_MAX => Some("it is longer than 128 characters"),
+        // Whatever comes first then, the rest is a name behind a letter.
+        Some(rest) => name_fault(&format!("x{rest}")),
+        None => match name_fault(name) {
+            Some(fault) if fault.starts_with("it must begin") => {
+                Some("it must begin with a letter, a digit or `_`")
+            }
+            fault => fault,
+        },
+    }
+}
+
 /// The identity of a bead, and of what is made for it: the name of a directory, a part of a
 /// branch's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -181,13 +197,13 @@ impl StepPath {
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts: Vec<String> = text.split('.').map(unescape).collect::<Option<_>>()?;
         let step = parts.pop()?;
-        if !parts.len().is_multiple_of(2) || name_fault(&step).is_some() {
+        if !parts.len().is_multiple_of(2) || step_fault(&step).is_some() {
             return None;
         }
         let loops = parts
             .chunks(2)
             .map(|pair| {
-                let well = name_fault(&pair[0]).is_none();
+                let well = step_fault(&pair[0]).is_none();
                 well.then(|| pair[1].parse().ok().map(|index| (pair[0].clone(), index)))?
             })
             .collect::<Option<_>>()?;
@@ -268,6 +284,18 @@ mod tests {
         }
         for good in ["Build", "a.b", "step-1", "X_9"] {
             assert_eq!(name_fault(good), None, "{good}");
+            assert_eq!(step_fault(good), None, "{good}");
+        }
+        for good in ["_", "_x", "__", "_1.a"] {
+            assert_eq!(step_fault(good), None, "{good}");
+            assert_eq!(
+                StepPath::parse(&StepPath::top(good).to_string()),
+                Some(StepPath::top(good))
+            );
+        }
+        let long = format!("_{}", "x".repeat(128));
+        for bad in ["", ".a", "-x", "_/a", "_a..b", "_ ", "_é", &long] {
+            assert!(step_fault(bad).is_some(), "{bad}");
         }
     }
 }

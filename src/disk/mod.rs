@@ -5,6 +5,7 @@
 //! content whole, whatever happens.
 
 pub mod faulty;
+mod ignore;
 mod real;
 #[cfg(test)]
 pub mod sim;
@@ -14,6 +15,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 pub use faulty::machine;
+pub use ignore::keep_from_git;
 pub use real::{RealDisk, rename};
 
 /// Looks at one name after the other, until it has seen enough.

@@ -5,6 +5,7 @@
 //! stored.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use super::effect::Effect;
 use super::record::{Fault, Record, SkipCause, StepStatus};
@@ -15,10 +16,11 @@ use crate::ids::StepPath;
 use crate::template::nodes::{NodeRef, NodeText};
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Code, Edges, JoinRule, ShellText, Step, When, Words};
+use crate::workflow::plan::{Action, Block, Code, Edges, JoinRule, ShellText, Step, When, Words};
 
 /// Finds the front of a graph anew: at the beginning, and whenever slots were changed by hand.
-pub fn survey(edges: &Edges, body: &mut Body) {
+pub fn survey(root: &Block, body: &mut Body) {
+    let Some(edges) = &root.edges else { return };
     let unsettled = |slot: &Slot| slot.state != StepState::Settled;
     let mut front = Front { waits: Vec::with_capacity(body.slots.len()), ..Front::default() };
     for before in &edges.before {
@@ -35,12 +37,26 @@ pub fn survey(edges: &Edges, body: &mut Body) {
         front.left += usize::from(slot.state != StepState::Settled);
         file(&mut front, index, slot);
     }
+    for index in &front.ready {
+        if is_free(root, edges, &body.slots, *index) {
+            front.free.insert(*index);
+        }
+    }
     body.front = Some(Box::new(front));
+}
+
+/// Whether what a step is owed that is ready takes no process: it is skipped or kept, or asks a
+/// person, or ends the run.
+fn is_free(root: &Block, edges: &Edges, slots: &[Slot], index: usize) -> bool {
+    slots[index].keep || !root.steps[index].takes_process() || barred(edges, slots, index).is_some()
 }
 
 /// Puts a step where its state belongs.
 fn file(front: &mut Front, index: usize, slot: &Slot) {
     front.ready.remove(&index);
+    if slot.state != StepState::Ready {
+        front.free.remove(&index);
+    }
     front.out.remove(&index);
     front.open.remove(&index);
     match slot.state {
@@ -63,6 +79,7 @@ pub fn refile(run: &mut Run, index: usize) {
 pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
     let Some(edges) = &plan.root.edges else { return };
     let Body { slots, front: Some(front), .. } = &mut run.body else { return };
+    let mut ready = Vec::new();
     let slot = &mut slots[index];
     slot.state = StepState::Settled;
     (slot.keep, slot.before) = (false, false);
@@ -74,9 +91,19 @@ pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
         if front.waits[*next] == 0 && slot.state == StepState::Pending {
             slot.state = StepState::Ready;
             file(front, *next, slot);
+            ready.push(*next);
         }
     }
     let left = front.left;
+    for next in ready {
+        // Found now, what would be given something new is not looked at each time again.
+        let keep = run.body.slots[next].keep && stands(plan, run, next);
+        run.body.slots[next].keep = keep;
+        let free = is_free(&plan.root, edges, &run.body.slots, next);
+        if let Some(front) = run.body.front.as_mut().filter(|_| free) {
+            front.free.insert(next);
+        }
+    }
     note_outcome(plan, run, index);
     if left == 0 && run.status == RunStatus::Running {
         finish(run);
@@ -147,28 +174,34 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
             StepState::Resting { until } => {
                 wake = Some(wake.map_or(until, |earlier| earlier.min(until)));
             }
-            StepState::Ready if room == 0 => {}
+            StepState::Ready if room == 0 && here.step_of(plan).takes_process() => {}
             _ => {
                 let owed = super::owed_by(plan, &here, slot);
-                room = room.saturating_sub(owed.iter().filter(|effect| effect.is_work()).count());
+                if here.step_of(plan).takes_process() {
+                    let work = owed.iter().filter(|effect| effect.is_work()).count();
+                    room = room.saturating_sub(work);
+                }
                 effects.extend(owed);
             }
         }
     }
-    for index in &front.ready {
-        if room == 0 {
-            break;
-        }
+    let mut next = if room == 0 { front.free.first() } else { front.ready.first() };
+    while let Some(index) = next {
         let here = Address { loops: Vec::new(), step: *index };
         let slot = &run.body.slots[*index];
         if let Some(cause) = barred(edges, &run.body.slots, *index) {
             effects.push(Effect::Skip { step: here.path(plan), cause });
         } else if slot.keep && stands(plan, run, *index) {
             effects.push(Effect::Keep { step: here.path(plan) });
-        } else {
+        } else if !here.step_of(plan).takes_process() {
+            effects.extend(super::owed_by(plan, &here, slot));
+        } else if room > 0 {
             room -= 1;
             effects.extend(super::owed_by(plan, &here, slot));
         }
+        // Without room, only those are looked at that need none.
+        let left = if room == 0 { &front.free } else { &front.ready };
+        next = left.range((Bound::Excluded(index), Bound::Unbounded)).next();
     }
     effects.extend(wake.map(|at| Effect::Wake { at }));
     effects
@@ -276,9 +309,7 @@ pub fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
             }
         }
     }
-    if let Some(edges) = &plan.root.edges {
-        survey(edges, &mut run.body);
-    }
+    survey(&plan.root, &mut run.body);
 }
 
 /// Ends an attempt by cancelling.
@@ -332,7 +363,7 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
             slot.before = settled && slot.status() == StepStatus::Completed;
         }
     }
-    survey(edges, &mut run.body);
+    survey(&plan.root, &mut run.body);
     if run.body.front.as_ref().is_some_and(|front| front.left == 0) {
         finish(run);
     }

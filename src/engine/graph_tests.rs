@@ -365,6 +365,20 @@ fn only_as_much_is_owed_as_there_is_room_for() {
 }
 
 #[test]
+fn what_takes_no_process_needs_no_room() {
+    let mut script = check("a | b | c | d^: a | e: b | f?", &[]);
+    script.room = 2;
+    script.play("start -> run f.0.gate#1, run a#1, run b#1");
+    script.room = 0;
+    script.play("ask f.0.gate -> answer f.0.gate");
+    script.play("b fails -> answer f.0.gate");
+    assert_eq!(script.status("e"), StepStatus::Skipped);
+    script.play("a says x -> answer f.0.gate, run d#1");
+    script.room = 1;
+    script.play(" -> answer f.0.gate, run c#1");
+}
+
+#[test]
 fn what_may_pass_is_tried_again_each_time_after_twice_as_long() {
     check(
         "a+ | b+",

@@ -28,6 +28,7 @@ pub use effect::Effect;
 pub use event::{Choice, Event};
 pub use graph::{inputs, references, survey};
 pub use record::{Answer, Fault, GateRecord, Record, SkipCause, StepStatus, TaskRef};
+pub use rounds::unmade;
 pub use run::{OnError, Origin, Policy, Request, Run, RunStatus};
 pub use scope::RunScope;
 
@@ -110,13 +111,13 @@ fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Addr
 
 fn begin(plan: &Plan, run: &mut Run, at: Time) {
     match &plan.root.edges {
-        Some(edges) => survey(edges, &mut run.body),
+        Some(_) => survey(&plan.root, &mut run.body),
         None => sequence::enter(plan, run, &[], 0, at),
     }
 }
 
 /// Reads off the effects that `run` waits for: as many executions as there is room for, and
-/// everything else.
+/// everything else, which needs none.
 pub fn owed(plan: &Plan, run: &Run, room: usize) -> Vec<Effect> {
     if run.status != RunStatus::Running {
         return Vec::new();

@@ -201,7 +201,9 @@ pub fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Ti
         (RoundsKind::Loop, Action::Shell { .. }) if record.metrics.is_none() => {
             round.fail(run, &record);
         }
-        (RoundsKind::Loop, Action::Shell { .. }) => round.next(run, &here.loops),
+        (RoundsKind::Loop, Action::Shell { .. }) => {
+            round.next(run, &here.loops, unmade(record.exit_code));
+        }
         (_, Action::Gate(gate)) => {
             let answer = record.gate.as_ref().and_then(|gate| gate.answer.clone());
             match answer {
@@ -214,6 +216,18 @@ pub fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Ti
             begin(plan, run, &round.around, index + 1, at);
         }
         _ => round.fail(run, &record),
+    }
+}
+
+/// Why a check with this exit code has not told whether a loop is done. What it needs may come with
+/// a later round, so the loop goes on; but people should know.
+pub fn unmade(exit_code: Option<i32>) -> Option<&'static str> {
+    match exit_code? {
+        124 => Some("it took too long"),
+        126 => Some("something in it cannot be executed"),
+        127 => Some("a program in it was not found"),
+        code if code > 128 => Some("it was killed"),
+        _ => None,
     }
 }
 
@@ -236,15 +250,18 @@ impl Round<'_> {
         let check = position(&self.rounds.block, |a| matches!(a, Action::Shell { .. }));
         match check {
             Some(step) => self.enter(run, loops, step),
-            None => self.next(run, loops),
+            None => self.next(run, loops, None),
         }
     }
 
     /// The loop is not done: a person is asked, where that is wanted, or the next round begins.
-    fn next(&self, run: &mut Run, loops: &[(usize, usize)]) {
+    /// `unmade` says why the check could not tell.
+    fn next(&self, run: &mut Run, loops: &[(usize, usize)], unmade: Option<&str>) {
         if self.index + 1 >= self.rounds.most as usize {
             let most = self.rounds.most;
-            let message = format!("not done after {most} rounds (`max_iterations`)");
+            let why = unmade.map(|why| format!("; the last check could not be made: {why}"));
+            let why = why.unwrap_or_default();
+            let message = format!("not done after {most} rounds (`max_iterations`){why}");
             let said = self.said(run).unwrap_or_default();
             let error = Fault { message, exit_code: 1, ..Fault::default() };
             let record = Record { error: Some(error), exit_code: Some(1), ..said };

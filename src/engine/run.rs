@@ -152,6 +152,8 @@ pub struct Body {
 pub struct Front {
     /// Steps whose turn has come.
     pub ready: BTreeSet<usize>,
+    /// Those of them that need no room: what they are owed takes no process.
+    pub free: BTreeSet<usize>,
     /// Steps that are being executed: until one of them ends, they are owed nothing.
     pub out: BTreeSet<usize>,
     /// Other steps that have begun and not settled.

@@ -404,7 +404,8 @@ impl Drive {
     ) -> Result<bool, StoreError> {
         let here = self.address(&step);
         let fleet = self.run.origin.fleet;
-        if self.in_flight.len() >= reins.hands.jobs() {
+        let full = self.in_flight.len() >= reins.hands.jobs();
+        if full && here.step_of(&self.plan).takes_process() {
             return Ok(false);
         }
         let mut pass = None;

@@ -71,7 +71,7 @@ impl Library {
                 [one, other, ..] => {
                     let (one, other) = (one.display(), other.display());
                     let message = format!("`{}` could be `{one}` or `{other}`", part.name);
-                    return Err(wrong(message));
+                    return Err(wrong(message).hint("give one of them another name"));
                 }
             }
         }

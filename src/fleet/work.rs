@@ -89,6 +89,9 @@ pub struct Work {
     /// Digests of all that a prompt was made of, by what they are of.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs: BTreeMap<String, String>,
+    /// What stands for the run's directory in its texts, which only those know who do it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
     /// It was told where the run is kept, so it may read the state, which must then be fresh.
     #[serde(default, skip)]
     pub reads_state: bool,
@@ -127,6 +130,7 @@ impl Work {
             debug: Map::new(),
             worktree: None,
             inputs: BTreeMap::new(),
+            root: None,
             reads_state: false,
         }
     }

@@ -51,6 +51,30 @@ pub fn extract_object(answer: &str) -> Result<Object<'_>, String> {
     }
 }
 
+/// The object that a text is, as a whole or as the whole of one code block. Nothing may stand
+/// around it: what only mentions an object does not give one.
+pub fn whole_object(text: &str) -> Result<Object<'_>, String> {
+    let text = text.trim_start_matches('\u{feff}').trim();
+    if text.is_empty() {
+        return Err("the output is empty".into());
+    }
+    let text = fenced(text).unwrap_or(text).trim();
+    match serde_json::from_str(text) {
+        Ok(value) => only_object(value, text, "the output"),
+        Err(error) => Err(format!("the output is not one JSON object: {error}")),
+    }
+}
+
+/// What is in the code block that a text is.
+fn fenced(text: &str) -> Option<&str> {
+    let sign = text.chars().next().filter(|sign| matches!(sign, '`' | '~'))?;
+    let fence = &text[..text.find(|c| c != sign).unwrap_or(text.len())];
+    let (_, block) = text.split_once('\n').filter(|_| fence.len() >= 3)?;
+    let inside = block.trim_end_matches(sign);
+    let closes = block.len() - inside.len() >= fence.len() && inside.ends_with('\n');
+    closes.then_some(inside)
+}
+
 fn only_object<'a>(value: Value, text: &'a str, what: &str) -> Result<Object<'a>, String> {
     match value {
         Value::Object(_) => Ok(Object { value, text }),
@@ -265,6 +289,40 @@ mod tests {
             ),
             ("{\"a\": 1,} {}", "the JSON that begins in line 1 cannot be read: trailing…"),
         ]);
+    }
+
+    #[test]
+    fn a_text_that_mentions_an_object_is_none() {
+        let give = |text: &str| match whole_object(text) {
+            Ok(object) => object.value.to_string(),
+            Err(why) => why,
+        };
+        for (text, wanted) in [
+            (" {\"b\": 1, \"a\": []} \n", r#"{"b":1,"a":[]}"#),
+            ("\u{feff}{}", "{}"),
+            ("```json\n{\"a\": 1}\n```\n", r#"{"a":1}"#),
+            ("~~~~\r\n{\"a\": \"```\"}\r\n~~~~", r#"{"a":"```"}"#),
+            ("", "the output is empty"),
+            ("[1]", "the output is a list, but a JSON object is wanted"),
+            ("```\n4\n```", "the output is a number, but a JSON object is wanted"),
+        ] {
+            assert_eq!(give(text), wanted, "{text}");
+        }
+        for other in [
+            "so: {\"a\": 1}",
+            "{\"a\": 1} so",
+            "{\"a\": 1}\n{\"a\": 2}",
+            "Here:\n```json\n{\"a\": 1}\n```",
+            "```json\n{\"a\": 1}\n```\nDone.",
+            "```json\n{\"a\": 1}\n``",
+            "```json\n{\"a\": 1}```",
+            "```{\"a\": 1}```",
+            "```json\n{\"a\": 1}\n```\n```json\n{\"a\": 1}\n```",
+            "```",
+            "{\"a\": ",
+        ] {
+            assert!(give(other).starts_with("the output is not one JSON object: "), "{other}");
+        }
     }
 
     #[test]

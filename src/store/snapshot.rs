@@ -452,11 +452,11 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     let reader = Reader { loops: &head.for_each };
     run.body = reader.sequence(&plan.root, &head.steps, head.cursor.as_deref(), "", 0)?;
     match (run.status, &plan.root.edges) {
-        (_, Some(edges)) => {
+        (_, Some(_)) => {
             for slot in &mut run.body.slots {
                 make_round_ready(slot);
             }
-            survey(edges, &mut run.body);
+            survey(&plan.root, &mut run.body);
         }
         (RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked, None) => {
             reopen_halted(&mut run.body);

@@ -171,14 +171,14 @@ impl NodeText {
         NodeText { pieces }
     }
 
-    /// The same text with those references as plain text, by their numbers among the values.
+    /// The same text with those values as plain text, by their numbers.
     pub fn with_plain(self, plain: impl Fn(usize) -> bool) -> NodeText {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut values = 0;
         for piece in self.pieces {
             let is_value = !matches!(piece, Piece::Text(_));
             let piece = match piece {
-                Piece::Ref(reference) if plain(values) => Piece::Text(reference.to_string()),
+                piece if is_value && plain(values) => Piece::Text(piece.to_string()),
                 piece => piece,
             };
             values += usize::from(is_value);
@@ -510,11 +510,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_can_be_made_plain() {
+    fn a_value_can_be_made_plain() {
         let text = NodeText::parse("a $x.output b $ARGUMENTS$y.output.f c $z.output");
         let plain = text.clone().with_plain(|index| index != 2);
         let show: Vec<_> = plain.pieces().iter().map(Piece::to_string).collect();
-        assert_eq!(show, ["a $x.output b ", "$ARGUMENTS", "$y.output.f", " c $z.output"]);
+        assert_eq!(show, ["a $x.output b $ARGUMENTS", "$y.output.f", " c $z.output"]);
         assert_eq!(plain.refs().count(), 1);
         assert_eq!(plain.source(), text.source());
     }

@@ -16,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exec::Mask;
 use crate::time::{Clock, SystemClock};
-use crate::ui::talk::talk;
+use crate::ui::talk::{folded, talk};
 
 /// The open log of the run that this process drives.
 static RUN_LOG: Mutex<Option<RunLog>> = Mutex::new(None);
@@ -71,6 +71,10 @@ impl<S: Subscriber> Layer<S> for Lines {
         }
         let mut line = Text::default();
         event.record(&mut line);
+        // What somebody else wrote begins no line of ours.
+        if line.0.contains('\n') {
+            line.0 = folded(&line.0);
+        }
         if level <= self.kept {
             keep(level, &line.0);
         }

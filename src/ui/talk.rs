@@ -72,6 +72,13 @@ fn begins_letter(bytes: &[u8]) -> bool {
     bytes.len() < length
 }
 
+/// Text that somebody else wrote, fit for one line of ours: whatever begins a line there does not
+/// begin one here.
+pub fn folded(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ").chars().map(tame).collect()
+}
+
 /// Tells it, in one write, as others may write there too.
 pub fn talk(text: impl Display) {
     let mut text = harmless(&text.to_string());
@@ -89,6 +96,7 @@ mod tests {
     fn what_moves_a_cursor_is_replaced() {
         let text = "a\tb\r\nc\x1b[2Jd\u{9b}e\u{7f}";
         assert_eq!(harmless(text), "a\tb\u{fffd}\nc\u{fffd}[2Jd\u{fffd}e\u{fffd}");
+        assert_eq!(folded("\na\tb \r\n\n  c\x1bd\n"), "a\u{fffd}b c\u{fffd}d");
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, poll};
+use tracing::Level;
 
-use super::progress;
-use super::talk::harmless;
+use super::talk::{folded, harmless};
+use super::{log, progress};
 use crate::engine::run::{Address, ItemResult, StepState};
-use crate::engine::{Choice, Event, Record, Run, SkipCause, StepStatus};
+use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus};
 use crate::exec::{Mask, Stop};
 use crate::fleet::Report;
 use crate::ids::StepPath;
@@ -88,15 +89,30 @@ impl TextReport {
         let agent = agent.unwrap_or_default();
         // A check that says no is an answer, and no failure.
         if is_check(plan, &address) && record.exit_code.is_some() && record.metrics.is_some() {
-            let done = record.status == StepStatus::Completed;
-            let word = if done { "done" } else { "not done yet" };
-            let time = seconds(record.duration_ms.unwrap_or(0));
-            return self.say(&format!("{place} {step}: {word} ({time})"));
+            return self.checked(&format!("{place} {step}"), step, record);
         }
         let line = format!("{place} {step}{agent}: {}", self.outcome(record, run, &address));
         self.say(&line);
         if record.status == StepStatus::Failed {
             self.explain(record);
+        }
+    }
+
+    /// Tells what the check of a loop came to. One that could not be made spends a round: that is
+    /// told to those who asked for quiet too.
+    fn checked(&mut self, place: &str, step: &str, record: &Record) {
+        if self.telling != Telling::Quiet {
+            let done = record.status == StepStatus::Completed;
+            let word = if done { "done" } else { "not done yet" };
+            let time = seconds(record.duration_ms.unwrap_or(0));
+            self.say(&format!("{place}: {word} ({time})"));
+        }
+        if let Some(why) = engine::unmade(record.exit_code) {
+            let said = record.error.as_ref().and_then(|error| error.stderr_tail.last());
+            let said = said.map(|line| format!(": {}", excerpt(line))).unwrap_or_default();
+            let line = format!("`{step}` could not be made, which counts as not done: {why}{said}");
+            log::keep(Level::WARN, &line);
+            self.say(&format!("warning: {line}"));
         }
     }
 
@@ -183,7 +199,7 @@ impl TextReport {
             (_, 1) => "1 round, ".into(),
             (_, rounds) => format!("{rounds} rounds, "),
         };
-        let why = record.error.as_ref().map(|error| format!(": {}", harmless(&error.message)));
+        let why = record.error.as_ref().map(|error| format!(": {}", folded(&error.message)));
         format!(
             "{}[{}/{total}] {}: {} ({rounds}{}){}",
             "  ".repeat(at.loops.len()),
@@ -230,7 +246,7 @@ impl TextReport {
 
     fn explain(&mut self, record: &Record) {
         let Some(error) = &record.error else { return };
-        self.say(&format!("      {}", harmless(&error.message)));
+        self.say(&format!("      {}", folded(&error.message)));
         let tail =
             if error.stderr_tail.is_empty() { &error.stdout_tail } else { &error.stderr_tail };
         for line in tail.iter().skip(tail.len().saturating_sub(5)) {

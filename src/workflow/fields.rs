@@ -173,13 +173,19 @@ impl<'a> Fields<'a> {
     /// than a wish.
     pub fn milliseconds(&self, key: &str) -> Option<std::time::Duration> {
         const DAY_MS: f64 = 86_400_000.0;
+        const MOST_MS: f64 = 3.2e12;
         let node = self.get(key)?;
         let millis = match &node.value {
             Value::Number(number) => number.as_f64(),
             _ => None,
         };
-        let Some(millis) = millis.filter(|millis| *millis > 0.0 && *millis <= 3.2e12) else {
-            let wanted = "a number of milliseconds greater than 0";
+        let Some(millis) = millis.filter(|millis| *millis > 0.0 && *millis <= MOST_MS) else {
+            let wanted = match millis {
+                Some(millis) if millis > MOST_MS => {
+                    "a number of milliseconds of at most 3200000000000, which is a hundred years"
+                }
+                _ => "a number of milliseconds greater than 0",
+            };
             match node.text().and_then(parse_duration) {
                 Some(millis) => {
                     let message = format!("`{key}` of {} must be {wanted}, not text", self.what);

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use super::fields::{Fields, Findings, suggest};
 use super::problem::{Place, Problem};
 use super::yaml::{Node, Value};
-use crate::ids::name_fault;
+use crate::ids::step_fault;
 use crate::template::nodes::{NodeText, Piece};
 
 /// After so many suggestions nobody reads them any more.
@@ -50,8 +50,11 @@ impl Ids {
             // What is no text is reported where the node is read.
             let Some(id) = id(node) else { continue };
             let place = id_node.place;
-            if let Some(fault) = name_fault(id) {
-                findings.error(place, format!("`{id}` cannot be the id of a node: {fault}"));
+            if let Some(fault) = step_fault(id) {
+                let message = format!("`{id}` cannot be the id of a node: {fault}");
+                let hint = "files are named by it: write letters, digits, `.`, `_` and `-`, at \
+                            most 128, and what people should read into `description`";
+                findings.add(Problem::error(message).at(place).hint(hint));
             } else if let Some(problem) = unreferable(id) {
                 findings.add(problem.at(place));
             }
@@ -90,8 +93,8 @@ fn unreferable(id: &str) -> Option<Problem> {
     let whole = matches!(text.pieces(), [Piece::Ref(reference)] if reference.node == id);
     let message = format!("nothing can refer to `{id}`: `${id}.output` means something else");
     (!whole).then(|| {
-        let hint = "begin an id with a letter, go on with letters, digits, `-` and `_`, and do \
-                    not take the name of a variable";
+        let hint = "begin an id with a letter or `_`, go on with letters, digits, `-` and `_`, and \
+                    do not take the name of a variable";
         Problem::warning(message).hint(hint)
     })
 }

@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
 use super::{spells, steps};
-use crate::template::nodes::NodeText;
+use crate::template::nodes::{NodeText, Var};
 
 /// How long a script may take that says nothing itself.
 const SCRIPT_TIMEOUT: Duration = Duration::from_millis(120_000);
@@ -69,6 +69,14 @@ pub fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Opt
         env: parts::env(fields),
         secrets: parts::secrets(fields),
     };
+    let scripted = match mode {
+        Mode::Bash | Mode::Script => true,
+        Mode::Loop => fields.get("loop").is_some_and(|rounds| rounds.get("until_bash").is_some()),
+        _ => false,
+    };
+    if scripted {
+        tell_variables_in_env(fields);
+    }
     match mode {
         Mode::Command => around.command(),
         Mode::Prompt => around.prompt(),
@@ -80,6 +88,19 @@ pub fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Opt
         Mode::Cancel => {
             let reason = around.text(fields, "cancel", Use::Message)?;
             Some(whole(Step::new("", Action::Cancel { reason })))
+        }
+    }
+}
+
+/// Tells of variables that a script has from the run, whatever `env` says.
+fn tell_variables_in_env(fields: &Fields) {
+    let Some(Value::Map(pairs)) = fields.get("env").map(|env| &env.value) else { return };
+    for (key, _) in pairs {
+        if let Some(var) = key.text().and_then(Var::named) {
+            let (name, what) = (var.name(), &fields.what);
+            let message = format!("`{name}` in `env` of {what} has no effect on a script");
+            let hint = format!("a script has the run's own `{var}`: take another name");
+            fields.findings.add(Problem::warning(message).at(key.place).hint(hint));
         }
     }
 }

@@ -368,6 +368,20 @@ impl Step {
         }
     }
 
+    /// Whether it begins with a process; asking a person and ending the run take none.
+    pub fn takes_process(&self) -> bool {
+        match &self.action {
+            Action::Gate(_) | Action::Cancel { .. } => false,
+            Action::Rounds(rounds) => rounds.block.steps.first().is_none_or(Step::takes_process),
+            _ => true,
+        }
+    }
+
+    /// Whether what it says to an agent is a spell.
+    pub fn casts(&self) -> bool {
+        matches!(&self.action, Action::Prompt(Prompt { words: Words::Spell(_), .. }))
+    }
+
     /// The rounds that it is, where it is such a step.
     pub fn rounds(&self) -> Option<&Rounds> {
         match &self.action {
@@ -568,6 +582,15 @@ pub enum Code {
 pub enum Runtime {
     Bun,
     Uv,
+}
+
+impl Runtime {
+    pub fn name(self) -> &'static str {
+        match self {
+            Runtime::Bun => "bun",
+            Runtime::Uv => "uv",
+        }
+    }
 }
 
 /// A block that is run round after round. Its steps, by what they do, are

@@ -77,6 +77,9 @@ fn first_line(message: &str) -> String {
         let key = key.split(", set DuplicateKeyPolicy").next().unwrap_or(key);
         return format!("the key `{key}` is there twice");
     }
+    if line.contains("multiple YAML documents") {
+        return "there is a second document in it, behind `---`, and one file holds one".into();
+    }
     match line.split_once(": ") {
         Some((at, rest)) if at.starts_with("line ") => rest.to_owned(),
         _ => line.to_owned(),

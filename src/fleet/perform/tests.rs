@@ -7,11 +7,13 @@ use std::path::Path;
 use serde_json::json;
 
 use super::*;
-use crate::fleet::prepare::refs::RUN_ROOT;
 use crate::fleet::work::{AnswerRules, ScriptWork, Source};
 use crate::time::Clock;
 use crate::workflow::plan::{Runtime, Until};
 use crate::workspace::Workspace;
+
+/// What stands for the run's directory.
+const RUN_ROOT: &str = "@orchestrate:run-root@";
 
 /// A workspace with a run in it, and a place for programs that shadow the machine's.
 struct Trial {
@@ -47,8 +49,8 @@ fn trial() -> Trial {
 
 fn bash(script: &str) -> Work {
     let argv = ["bash", "-c", script].map(str::to_owned).to_vec();
-    let capture = CaptureMode::Whole;
-    Work { capture, timeout_ms: Some(60_000), ..Work::new(StepPath::top("node"), 1, argv) }
+    let (capture, root) = (CaptureMode::Whole, Some(RUN_ROOT.to_owned()));
+    Work { capture, root, timeout_ms: Some(60_000), ..Work::new(StepPath::top("node"), 1, argv) }
 }
 
 /// An agent that says what a shell script prints.
@@ -141,8 +143,8 @@ fn the_runs_directory_is_put_where_it_is_meant() {
 #[test]
 fn what_only_looks_like_a_place_is_left_alone() {
     let trial = trial();
-    let work = Work { capture: CaptureMode::Text, ..bash(&format!("echo {RUN_ROOT}")) };
-    assert_eq!(trial.run(&work).output.unwrap(), format!("{RUN_ROOT}\n"));
+    let work = Work { root: Some("@another@".into()), ..bash(&format!("echo {RUN_ROOT}")) };
+    assert_eq!(trial.run(&work).output.unwrap(), RUN_ROOT);
     assert!(!trial.root().join("artifacts").exists());
     let without = bash("echo");
     assert!(matches!(place::place(&trial.site, &without), Ok(Cow::Borrowed(_))));

@@ -100,6 +100,7 @@ pub fn prepare(
         elsewhere,
         scope: RunScope { plan, run, loops: &here.loops },
         notes: Vec::new(),
+        root: refs::root_mark(),
     };
     let prepared = preparing.prepare();
     if let Err(refusal) = &prepared {
@@ -157,6 +158,8 @@ struct Preparing<'a> {
     elsewhere: bool,
     scope: RunScope<'a>,
     notes: Vec<String>,
+    /// Stands for the run's directory in what is prepared.
+    root: String,
 }
 
 impl Preparing<'_> {

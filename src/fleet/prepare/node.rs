@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::refs::{Found, Into, RUN_ROOT, Values};
+use super::refs::{Found, Into, Values};
 use super::shell::{self, spill_path};
 use super::{Prepared, Preparing, Refusal};
 use crate::digest::{Parts, sha256};
@@ -29,6 +29,10 @@ type Env = Vec<(String, String)>;
 const SCRIPT_BYTES: usize = 96 * 1024;
 /// The longest value of a variable of the environment.
 const VARIABLE_BYTES: usize = 96 * 1024;
+/// The longest question that a person is asked, and the longest reason: what is longer, nobody
+/// reads in a terminal.
+const MESSAGE_BYTES: usize = 16 * 1024;
+const REASON_BYTES: usize = 2 * 1024;
 
 impl Preparing<'_> {
     /// Whether a condition on outputs bars the node.
@@ -58,7 +62,7 @@ impl Preparing<'_> {
     }
 
     fn values(&self, into: Into) -> Values<'_> {
-        Values::new(self.site, self.plan, self.scope.run, self.scope.loops, into)
+        Values::new(self.site, self.plan, self.scope.run, self.scope.loops, into, &self.root)
     }
 
     fn warn_all(&mut self, warnings: Vec<String>) {
@@ -81,10 +85,11 @@ impl Preparing<'_> {
             Action::Prompt(prompt) => self.prompt(prompt),
             Action::Gate(gate) => self.gate(gate),
             Action::Cancel { reason } => {
+                let reason = self.site.mask.text(&self.fill(reason, Into::Message)?);
                 let record = Record {
                     status: StepStatus::Completed,
                     exit_code: Some(0),
-                    output: Some(self.site.mask.text(&self.fill(reason, Into::Message)?)),
+                    output: Some(self.bounded(reason, REASON_BYTES)?),
                     ..Record::default()
                 };
                 Ok(Prepared::Done(Box::new(record)))
@@ -117,6 +122,20 @@ impl Preparing<'_> {
         })?;
         expansions.check()?;
         Ok((filled, expansions.env))
+    }
+
+    /// A message of at most so many bytes. Of what is longer, the beginning; it says so, and the
+    /// whole is left in a file.
+    fn bounded(&self, message: String, most: usize) -> Result<String, Refusal> {
+        if message.len() <= most {
+            return Ok(message);
+        }
+        let path = spill_path(&sha256(message.as_bytes()));
+        self.leave(&path, &message)?;
+        let (all, root) = (message.len(), &self.scope.run.origin.run_root);
+        let end = (0..=most).rev().find(|end| message.is_char_boundary(*end)).unwrap_or_default();
+        let head = &message[..end];
+        Ok(format!("{head}…\n\n(cut after {most} of {all} bytes; all of it is in {root}/{path})"))
     }
 
     /// Leaves texts in files that are too long for a script.
@@ -158,10 +177,10 @@ impl Preparing<'_> {
         if text.len() <= SCRIPT_BYTES {
             return Ok(vec![shell.into(), "-c".into(), text]);
         }
-        let path = format!("values/{}.{}.sh", self.path, self.attempt);
+        let path = format!("values/{}.sh", &sha256(text.as_bytes())[..32]);
         self.leave(&path, &text)?;
         // A path of the run may hold a placeholder too, so the script is read by its name.
-        Ok(vec![shell.into(), format!("{RUN_ROOT}/{path}")])
+        Ok(vec![shell.into(), format!("{}/{path}", self.root)])
     }
 
     fn script(&mut self, script: &Script) -> Result<Prepared, Refusal> {
@@ -206,8 +225,11 @@ impl Preparing<'_> {
         let request = self.scope.run.origin.request.as_deref();
         let branch = request.is_some_and(|request| request.base_branch.is_some());
         let values = self.values(Into::Shell);
-        for var in Var::ALL.into_iter().filter(|var| branch || *var != Var::BaseBranch) {
-            let value = values.variable(var)?;
+        for var in Var::ALL {
+            // Empty, where nobody names it and nobody knows it: what whoever started the run has
+            // under this name is something else.
+            let known = branch || var != Var::BaseBranch;
+            let value = if known { values.variable(var)? } else { String::new() };
             let named = shell::names(source, var.name());
             if value.contains('\0') && named {
                 return Err(Refusal::new(format!("`{var}` has a NUL in it, as no variable can")));
@@ -233,7 +255,7 @@ impl Preparing<'_> {
         for (var, value) in long {
             let (name, path) = (var.name(), spill_path(&sha256(value.as_bytes())));
             self.leave(&path, &value)?;
-            env.push((format!("ORCHESTRATE_{name}_FILE"), format!("{RUN_ROOT}/{path}")));
+            env.push((format!("ORCHESTRATE_{name}_FILE"), format!("{}/{path}", self.root)));
             // On the script's first line, so that its lines keep their numbers.
             prologue.push_str(&format!(
                 "unset {name}; IFS= read -r -d '' {name} < \"${{ORCHESTRATE_{name}_FILE}}\" \
@@ -335,6 +357,7 @@ impl Preparing<'_> {
             limit,
             idle_timeout_ms: self.step.idle_timeout.map(ms),
             capture: CaptureMode::Whole,
+            root: Some(self.root.clone()),
             output_file,
             worktree: self.worktree(),
             debug: Map::new(),
@@ -346,6 +369,7 @@ impl Preparing<'_> {
         let message = self.site.mask.text(&self.fill(&gate.message, Into::Message)?);
         let mut shown = Parts::default();
         shown.add(&message);
+        let message = self.bounded(message, MESSAGE_BYTES)?;
         let around =
             self.scope.loops.last().and_then(|(node, _)| self.scope.run.body.slots.get(*node));
         let record = around.and_then(|slot| slot.record.as_deref());

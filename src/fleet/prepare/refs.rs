@@ -8,16 +8,22 @@ use super::shell::Expansions;
 use crate::engine::{Record, Run, StepStatus};
 use crate::fleet::site::Site;
 use crate::prompt::answer::{self, Object};
+use crate::random::{chance, word};
 use crate::template::nodes::{Fill, NodeRef, Var};
 use crate::template::written;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Gate, Step};
 
-/// Stands for the run's directory in work that may be done on another machine, where the volume
-/// may be mounted elsewhere. Whoever does the work puts the path there.
-pub const RUN_ROOT: &str = "@orchestrate:run-root@";
 /// Where a run's artifacts are, in its directory.
 pub const ARTIFACTS: &str = "artifacts";
+
+/// What stands for the run's directory in one piece of work. That may be done on another machine,
+/// where the volume may be mounted elsewhere: whoever does it puts the path there.
+///
+/// It is drawn after everything that is put in was written, so that nothing in there can be it.
+pub fn root_mark() -> String {
+    format!("@orchestrate:{}{}@", word(chance()), word(chance()))
+}
 
 /// Where text is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +45,8 @@ pub struct Values<'a> {
     pub run: &'a Run,
     pub loops: &'a [(usize, usize)],
     pub into: Into,
+    /// Stands for the run's directory.
+    pub root: &'a str,
     /// What should be known about references that stand for nothing.
     pub warnings: Vec<String>,
     /// What goes into a shell script.
@@ -65,6 +73,7 @@ impl<'a> Values<'a> {
         run: &'a Run,
         loops: &'a [(usize, usize)],
         into: Into,
+        root: &'a str,
     ) -> Values<'a> {
         Values {
             site,
@@ -72,8 +81,9 @@ impl<'a> Values<'a> {
             run,
             loops,
             into,
+            root,
             warnings: Vec::new(),
-            expansions: Expansions::default(),
+            expansions: Expansions { root: root.to_owned(), ..Expansions::default() },
         }
     }
 
@@ -89,7 +99,7 @@ impl<'a> Values<'a> {
                 asked(|request| &request.issue_context)
             }
             Var::WorkflowId => self.run.id.to_string(),
-            Var::ArtifactsDir => format!("{RUN_ROOT}/{ARTIFACTS}"),
+            Var::ArtifactsDir => format!("{}/{ARTIFACTS}", self.root),
             Var::DocsDir => asked(|request| &request.docs_dir),
             Var::BaseBranch => {
                 let branch = request.and_then(|request| request.base_branch.clone());
@@ -165,7 +175,9 @@ impl<'a> Values<'a> {
             Some(said) if format.is_none() => said.to_string(),
             _ => self.whole(record)?,
         };
-        let Object { value, text } = match answer::extract_object(&whole) {
+        // Only of an agent that was asked for an object is it looked for among other words.
+        let read = if format.is_some() { answer::extract_object } else { answer::whole_object };
+        let Object { value, text } = match read(&whole) {
             Ok(object) => object,
             Err(why) => return refuse(format!("cannot be read: {why}")),
         };

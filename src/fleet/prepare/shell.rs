@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 
 use super::Refusal;
-use super::refs::RUN_ROOT;
 use crate::template::nodes::Var;
 use crate::workflow::shell::{self, Spot};
 
@@ -20,6 +19,8 @@ const ENV_BYTES: usize = 512 * 1024;
 /// Values on their way into a script.
 #[derive(Default)]
 pub struct Expansions {
+    /// Stands for the run's directory.
+    pub root: String,
     /// Where those stand that were not put in yet.
     pub spots: VecDeque<Option<Spot>>,
     /// The variables that they come in.
@@ -121,7 +122,7 @@ impl Expansions {
     fn spill(&mut self, text: String) -> String {
         let digest = crate::digest::sha256(text.as_bytes());
         // The path is somebody's own text too.
-        let name = self.variable(format!("{RUN_ROOT}/{}", spill_path(&digest)));
+        let name = self.variable(format!("{}/{}", self.root, spill_path(&digest)));
         self.spilled.push((digest, text));
         format!("$(cat \"${{{name}}}\")")
     }

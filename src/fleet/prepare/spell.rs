@@ -66,7 +66,7 @@ impl Preparing<'_> {
         let mut layout = Layout::of_pieces(&pieces);
         let spots = std::mem::take(&mut layout.spots).into();
         layout.mend_pieces(&mut pieces);
-        let mut expansions = Expansions { spots, ..Expansions::default() };
+        let mut expansions = Expansions { spots, root: self.root.clone(), ..Expansions::default() };
         let put = |piece: &Piece| match piece {
             Piece::Text(written) => written.clone(),
             Piece::Value(value) => expansions.put("a value", value, false),

@@ -28,7 +28,8 @@ pub struct CleanArgs {
     /// days]
     #[arg(long, value_name = "AGE")]
     pub older_than: Option<String>,
-    /// Also runs that were stopped or killed and could be resumed
+    /// Also runs that were stopped or killed and could be resumed. Those that wait for a person
+    /// stay all the same
     #[arg(long)]
     pub stopped: bool,
     /// Show what would be removed, but remove nothing
@@ -50,12 +51,18 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     };
     let queue = queue_if_any(&around)?;
     let old = Old::find(&around, queue.as_ref(), age, args.stopped, None)?;
+    for id in &old.asking {
+        around.say(format!(
+            "{id} stays: it waits for a person; answer it, or end it with `orchestrate cancel {id}`"
+        ));
+    }
+    let workspace = common::open_workspace(&around)?;
     let mut gone = Vec::new();
     // What cannot be removed is no reason to keep the rest.
     let mut failed = None;
     for (id, path) in &old.runs {
         let goes = args.dry_run || {
-            let removed = remove(path, id, age, args.stopped);
+            let removed = remove(&workspace, path, id, age, args.stopped);
             removed.unwrap_or_else(|failure| note(&mut failed, failure))
         };
         if goes {
@@ -90,7 +97,7 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     if let Some(failure) = failed {
         return Err(failure);
     }
-    if gone.is_empty() {
+    if gone.is_empty() && old.asking.is_empty() {
         let nothing = heaps.is_empty() && trees == 0;
         around.say(if nothing { "nothing is that old" } else { "no run is that old" });
     }
@@ -165,10 +172,11 @@ pub fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
     let Some(age_ms) = age_ms else { return };
     let removed = queue_if_any(around).and_then(|queue| {
         let old = Old::find(around, queue.as_ref(), age_ms, false, Some(current))?;
+        let workspace = common::open_workspace(around)?;
         let mut gone = Vec::new();
         for (id, path) in &old.runs {
             tracing::info!("removing run {id}, which is old");
-            if remove(path, id, age_ms, false)? {
+            if remove(&workspace, path, id, age_ms, false)? {
                 gone.push(id.clone());
             }
         }
@@ -184,6 +192,8 @@ pub fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
 /// The runs that can go, and those that there are.
 struct Old {
     runs: Vec<(RunId, PathBuf)>,
+    /// Those that would go if they did not wait for a person.
+    asking: Vec<RunId>,
     all: HashSet<RunId>,
     open: HashSet<RunId>,
 }
@@ -206,7 +216,8 @@ impl Old {
         // Whoever waits for a coordinator, or is held by one, is not over.
         let out = queue.map(|queue| run_task::out(queue)).transpose();
         let out = out.map_err(|error| unreadable(&error))?.unwrap_or_default();
-        let (mut runs, mut all, mut open) = (Vec::new(), HashSet::new(), HashSet::new());
+        let (mut runs, mut asking) = (Vec::new(), Vec::new());
+        let (mut all, mut open) = (HashSet::new(), HashSet::new());
         for id in board::runs_in(dir) {
             let path = dir.join(id.as_str());
             let (over, old) = look_at(&path, &id, age_ms);
@@ -214,7 +225,9 @@ impl Old {
                 open.insert(id.clone());
             }
             let goes = old && (over || stopped) && Some(&id) != current;
-            if goes && !lock::is_held(&path) && !out.contains_key(id.as_str()) {
+            if goes && !over && asks(&workspace, &path) {
+                asking.push(id.clone());
+            } else if goes && !lock::is_held(&path) && !out.contains_key(id.as_str()) {
                 let queue = queue.filter(|_| !over);
                 if !queue.is_some_and(|queue| has_steps_out(queue, &workspace, &path)) {
                     runs.push((id.clone(), path));
@@ -223,7 +236,8 @@ impl Old {
             all.insert(id);
         }
         runs.sort();
-        Ok(Old { runs, all, open })
+        asking.sort();
+        Ok(Old { runs, asking, all, open })
     }
 
     /// What there is of runs when some are gone.
@@ -243,6 +257,13 @@ fn look_at(path: &Path, id: &RunId, age_ms: u64) -> (bool, bool) {
         Some(RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked)
     );
     (over, SystemClock.now().ms_since(touched) > age_ms)
+}
+
+/// Whether a run waits for a person, who may take as long as they like.
+fn asks(workspace: &Workspace, path: &Path) -> bool {
+    let state = std::fs::read(path.join(store::STATE)).unwrap_or_default();
+    matches!(snapshot::peek(&state), Some((RunStatus::Paused, _)))
+        || open::look(workspace, path).is_ok_and(|(_, run)| run.has_gate())
 }
 
 /// Whether a step of a run waits for a worker, or is executed by one.
@@ -279,7 +300,13 @@ fn last_known(path: &Path, id: &RunId) -> (Option<RunStatus>, Time) {
 }
 
 /// Removes a run. False if somebody has taken it up since it was looked at.
-fn remove(path: &Path, id: &RunId, age_ms: u64, stopped: bool) -> Result<bool, Failure> {
+fn remove(
+    workspace: &Workspace,
+    path: &Path,
+    id: &RunId,
+    age_ms: u64,
+    stopped: bool,
+) -> Result<bool, Failure> {
     // Held until it is gone, so that nobody takes it up meanwhile. What cannot be locked cannot
     // be taken up either.
     let lock = lock::take_if_any(path);
@@ -287,7 +314,7 @@ fn remove(path: &Path, id: &RunId, age_ms: u64, stopped: bool) -> Result<bool, F
         return Ok(false);
     }
     let (over, old) = look_at(path, id, age_ms);
-    if !old || !(over || stopped) {
+    if !old || !(over || stopped) || (!over && asks(workspace, path)) {
         return Ok(false);
     }
     std::fs::remove_dir_all(path)

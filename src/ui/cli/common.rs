@@ -2,10 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, poll};
 use serde_json::{Map, Value};
 use tracing::Level;
 
@@ -38,7 +42,7 @@ use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::time::{self, Clock, SystemClock, Time};
 use crate::ui::board;
 use crate::ui::log;
-use crate::ui::talk::talk;
+use crate::ui::talk::{folded, talk};
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::plan::{Action, Isolation};
 use crate::workflow::{Plan, Problem};
@@ -105,6 +109,28 @@ impl RunOptions {
             retry_delay_ms: self.retry_delay.unwrap_or(base.retry_delay_ms),
             max_visits: base.max_visits,
         }
+    }
+}
+
+impl RunOptions {
+    /// Refuses flags that do nothing for this workflow: whoever gives one means something by it.
+    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+        let nodes = plan.root.edges.is_some();
+        let of_steps = [
+            ("--on-error", self.on_error.is_some(), "a node says `trigger_rule`"),
+            ("--max-retries", self.max_retries.is_some(), "a node says `retry`"),
+            ("--retry-delay", self.retry_delay.is_some(), "a node says `retry: { delay_ms }`"),
+        ];
+        let given = of_steps.iter().find(|(_, given, _)| *given && nodes);
+        if let Some((flag, _, hint)) = given {
+            let message = format!("`{flag}` does nothing for a workflow of `nodes:`");
+            return Err(Failure::new(2, message).hint(hint));
+        }
+        if self.jobs.is_some() && !nodes {
+            let message = "`--jobs` does nothing for steps, which go one after the other";
+            return Err(Failure::new(2, message).hint("leave it out"));
+        }
+        Ok(())
     }
 }
 
@@ -381,14 +407,41 @@ pub fn read_workflow(around: &Surroundings, file: &Path) -> Result<String, Strin
     })
 }
 
-/// Reads a file of at most `limit` bytes; a device may have no end.
+/// Reads a file of at most `limit` bytes; a device may have no end, and a pipe nobody who writes.
 pub fn read_bounded(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    // Opened so, a pipe is there at once. With regular files it makes no difference.
+    let flags = nix::libc::O_NONBLOCK;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut bytes = match file.metadata()?.file_type().is_fifo() {
+        true => wait_for_writer(&file)?,
+        false => Vec::new(),
+    };
+    file.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(std::io::Error::other(format!("it is larger than {limit} bytes")));
     }
     Ok(bytes)
+}
+
+/// Waits until somebody writes to a pipe, and then lets it be read as any file; gives what was read
+/// by then. Whoever writes may take their time, but somebody must be there.
+fn wait_for_writer(mut pipe: &std::fs::File) -> std::io::Result<Vec<u8>> {
+    const PATIENCE: u16 = 3_000;
+    let mut begun = Vec::new();
+    while begun.is_empty()
+        && poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)], PATIENCE)? == 0
+    {
+        // Only where nobody has it open for writing is this its end.
+        let mut byte = [0; 1];
+        match pipe.read(&mut byte) {
+            Ok(0) => return Err(std::io::Error::other("it is a pipe, and nobody writes to it")),
+            Ok(_) => begun.extend(byte),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    fcntl(pipe, FcntlArg::F_SETFL(OFlag::empty()))?;
+    Ok(begun)
 }
 
 pub fn open_workspace(around: &Surroundings) -> Result<Workspace, Failure> {
@@ -486,6 +539,7 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     };
     let now = SystemClock.now();
     disk::machine().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
+    keep_from_git(&around.workspace);
     let (id, root) = loop {
         let id = RunId::new(&now.to_stamp(), chance());
         let root = dir.join(id.as_str());
@@ -518,6 +572,7 @@ pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned
     // An earlier try may have left something, which must not be gone on with.
     let _ = std::fs::remove_dir_all(&making);
     disk::machine().make_dirs(&making).map_err(failed)?;
+    keep_from_git(&around.workspace);
     let mut owned = fill(around, new, SystemClock.now(), id, &making).inspect_err(|_| {
         let _ = std::fs::remove_dir_all(&making);
     })?;
@@ -525,6 +580,15 @@ pub fn create_as(around: &Surroundings, new: NewRun, id: &RunId) -> Result<Owned
     crate::disk::rename(&making, &root).map_err(failed)?;
     owned.store.moved_to(&root);
     Ok(owned)
+}
+
+/// Hides from git what is the engine's in a workspace. Nothing depends on it but the order in
+/// somebody's checkout.
+pub fn keep_from_git(workspace: &Path) {
+    let own = workspace.join(".orchestrate");
+    if let Err(error) = disk::keep_from_git(&*disk::machine(), &own) {
+        tracing::warn!("cannot hide `{}` from git: {error}", own.display());
+    }
 }
 
 /// Puts into a new run's directory what belongs there.
@@ -820,7 +884,7 @@ pub fn tell_end(
     }
     let reason = run.error.as_ref().filter(|_| run.status == RunStatus::Cancelled);
     if let Some(error) = run.error.as_ref().filter(|_| reason.is_none()) {
-        talk(format_args!("error: {error}"));
+        talk(format_args!("error: {}", folded(error)));
     }
     if code == 0 {
         around.say(format!("run {} {word} in {took}", run.id));
@@ -833,7 +897,9 @@ pub fn tell_end(
     }
     // What is wrong is told to those who asked for quiet too.
     match reason {
-        Some(reason) => talk(format_args!("run {} was cancelled after {took}: {reason}", run.id)),
+        Some(reason) => {
+            talk(format_args!("run {} was cancelled after {took}: {}", run.id, folded(reason)))
+        }
         None => talk(format_args!("run {} {word} in {took}", run.id)),
     }
     talk(format_args!("  state: {}/state.json", run.origin.run_root));

@@ -51,7 +51,7 @@ pub struct RejectArgs {
     #[arg(long, visible_alias = "node", value_name = "NODE")]
     pub step: Option<String>,
     /// Why: `$REJECTION_REASON` for whoever is to do better
-    #[arg(long, short, value_name = "TEXT")]
+    #[arg(long, short, value_name = "TEXT", value_parser = filled)]
     pub reason: String,
     /// Answer only if this is still what is asked: the `shown` of `pending --json`
     #[arg(long, value_name = "DIGEST")]
@@ -61,6 +61,14 @@ pub struct RejectArgs {
     pub no_resume: bool,
     #[command(flatten)]
     pub options: RunOptions,
+}
+
+/// A text that says something.
+fn filled(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("it says nothing: why not?".into()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 /// What a person decided.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::Failure;
-use super::common::Surroundings;
+use super::common::{Surroundings, keep_from_git};
 use crate::disk;
 use crate::fleet::Config;
 use crate::fleet::credentials;
@@ -31,9 +31,11 @@ use crate::workflow::problem::nearest;
 pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
     let layout = Layout::new(&around.workspace);
     let me = member::new_incarnation();
-    FsQueue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
-        .map(Arc::new)
-        .map_err(|error| cannot_open(around, &error))
+    let queue =
+        FsQueue::open(disk::machine(), layout, &me, member::chance(), around.config.durable)
+            .map_err(|error| cannot_open(around, &error))?;
+    keep_from_git(&around.workspace);
+    Ok(Arc::new(queue))
 }
 
 /// Why the queue cannot be opened. One that cannot say which volume it is on is damaged.

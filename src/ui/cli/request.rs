@@ -16,8 +16,10 @@ use crate::git::Git;
 use crate::ids::name_fault;
 use crate::template::nodes::{NodeText, Var};
 use crate::workflow::nodes_commands::{self, CommandFile};
-use crate::workflow::plan::{Action, Code, Isolation, PartKind, Plan, ShellText, Step, Words};
-use crate::workflow::{Problem, yaml};
+use crate::workflow::plan::{
+    Action, Code, Isolation, PartKind, Plan, Script, ShellText, Step, Words,
+};
+use crate::workflow::{Problem, shell, yaml};
 use crate::worktree::Trees;
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -85,6 +87,32 @@ pub fn doubtful(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Proble
         let command = CommandFile { name: &part.name, file: &file, text: &text, prompt };
         found.extend(nodes_commands::doubtful(plan, &command));
     }
+    found.extend(other_runtimes(around, plan, kept));
+    found
+}
+
+/// Tells of scripts whose file is for another runtime than their node says: the file decides.
+fn other_runtimes(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Problem> {
+    let mut found = Vec::new();
+    plan.root.walk(&mut |step: &Step| {
+        let Action::Script(Script { code: Code::Named(name), runtime, .. }) = &step.action else {
+            return;
+        };
+        let is = |kept: &&Kept| kept.part.kind == PartKind::Script && kept.part.name == *name;
+        let Some(Kept { part, from, .. }) = kept.iter().find(is) else { return };
+        let by_file = parts::runtime_of(&from.to_string_lossy()).unwrap_or(*runtime);
+        if by_file != *runtime {
+            let file = from.strip_prefix(&around.workspace).unwrap_or(from).display();
+            let (node, said, runs) = (&step.name, runtime.name(), by_file.name());
+            let message = format!(
+                "node `{node}` says `runtime: {said}`, but `{runs}` runs `{file}`: its ending \
+                 decides"
+            );
+            let hint = format!("write `runtime: {runs}`, or name another script");
+            let problem = Problem::warning(message).hint(hint);
+            found.push(Problem { place: part.place, ..problem });
+        }
+    });
     found
 }
 
@@ -166,7 +194,11 @@ impl RequestArgs {
                     let path = path.display();
                     Failure::new(2, format!("cannot read the issue context `{path}`: {error}"))
                 })?;
-                String::from_utf8_lossy(&bytes).into_owned()
+                String::from_utf8(bytes).map_err(|error| {
+                    let (path, at) = (path.display(), error.utf8_error().valid_up_to());
+                    let message = format!("the issue context `{path}` is no text: byte {at}");
+                    Failure::new(2, format!("{message} is not UTF-8")).hint("give a text file")
+                })?
             }
         };
         let said = self.base_branch.clone().or(settings.base_branch);
@@ -295,10 +327,37 @@ fn named(plan: &Plan, kept: &[Kept]) -> BTreeSet<Var> {
             _ => None,
         };
         found.extend(text.into_iter().flat_map(NodeText::vars));
+        match &step.action {
+            Action::Shell { script: ShellText::Node(script) } => {
+                found.extend(shell::in_braces(script));
+            }
+            Action::Script(Script { code: Code::Inline(text), .. }) => {
+                found.extend(read_from_environment(&text.source()));
+            }
+            _ => {}
+        }
     });
-    for file in kept.iter().filter(|file| file.part.kind == PartKind::Command) {
+    for file in kept {
         let text = String::from_utf8_lossy(&file.text);
-        found.extend(NodeText::parse(parts::without_front_matter(&text)).vars());
+        match file.part.kind {
+            PartKind::Command => {
+                found.extend(NodeText::parse(parts::without_front_matter(&text)).vars());
+            }
+            PartKind::Script => found.extend(read_from_environment(&text)),
+        }
+    }
+    found
+}
+
+/// The variables that a script of another language asks its environment for, as far as can be told
+/// from its lines: `os.environ["NAME"]`, `process.env.NAME`.
+fn read_from_environment(source: &str) -> BTreeSet<Var> {
+    let lines = source.lines().map(str::trim_start);
+    let code = lines.filter(|line| !line.starts_with(['#', '/']) && line.contains("env"));
+    let mut found = BTreeSet::new();
+    for line in code {
+        let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        found.extend(words.filter_map(Var::named));
     }
     found
 }
@@ -326,12 +385,38 @@ impl Settings {
         let document = yaml::parse(&text).map_err(|problem| {
             Failure::in_text(vec![problem], &path.display().to_string(), &text)
         })?;
-        let text = |outer: &str, inner: &str| {
-            let found = document.get(outer)?.get(inner)?.text()?.trim();
-            (!found.is_empty()).then(|| found.to_owned())
+        let mut problems = Vec::new();
+        let mut field = |outer: &str, inner: &str| {
+            let found = text_in(&document, outer, inner);
+            found.unwrap_or_else(|problem| {
+                problems.push(problem);
+                None
+            })
         };
-        let base_branch = text("worktree", "baseBranch");
-        Ok(Settings { base_branch, docs_dir: text("docs", "path") })
+        let base_branch = field("worktree", "baseBranch");
+        let docs_dir = field("docs", "path");
+        if !problems.is_empty() {
+            return Err(Failure::in_text(problems, &path.display().to_string(), &text));
+        }
+        Ok(Settings { base_branch, docs_dir })
+    }
+}
+
+/// A text in a map in a document, where it says something; or what is there instead.
+fn text_in(document: &yaml::Node, outer: &str, inner: &str) -> Result<Option<String>, Problem> {
+    let wrong = |name: String, wanted: &str, node: &yaml::Node| {
+        let message = format!("`{name}` must be {wanted}, not {}", node.kind());
+        Problem::error(message).at(node.place)
+    };
+    let Some(map) = document.get(outer) else { return Ok(None) };
+    if !matches!(map.value, yaml::Value::Map(_) | yaml::Value::Null) {
+        return Err(wrong(outer.to_owned(), "a map", map));
+    }
+    let Some(node) = map.get(inner) else { return Ok(None) };
+    match (node.text().map(str::trim), &node.value) {
+        (Some(""), _) | (None, yaml::Value::Null) => Ok(None),
+        (Some(text), _) => Ok(Some(text.to_owned())),
+        (None, _) => Err(wrong(format!("{outer}.{inner}"), "text", node)),
     }
 }
 

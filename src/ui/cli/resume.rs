@@ -78,6 +78,7 @@ fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> 
     if is_over(&owned.run, why) {
         return nothing_to_do(&around, owned);
     }
+    args.options.check(&owned.plan)?;
     check_source(&around, &owned.plan, &owned.run)?;
     if why == Why::Asked {
         cancel::forget(None, &id, &root)?;

@@ -60,6 +60,20 @@ impl ContextArgs {
         self.over(plan.context.clone())
     }
 
+    /// Refuses variables that nothing in this workflow can read.
+    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+        let given = self.file.is_some() || !self.pairs.is_empty();
+        let mut spells = false;
+        plan.root.walk(&mut |step| spells |= step.casts());
+        if !given || plan.root.edges.is_none() || spells {
+            return Ok(());
+        }
+        let message = "`--context` and `--context-file` do nothing for a workflow of `nodes:` \
+                       without spells";
+        Err(Failure::new(2, message)
+            .hint("`--message TEXT` is `$ARGUMENTS` there, `--issue-context-file` is `$CONTEXT`"))
+    }
+
     /// `context`, under the file's, under the flags'.
     pub fn over(&self, mut context: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
         if let Some(path) = &self.file {
@@ -138,6 +152,8 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
     }
     let loaded = common::load(around, &workflow)?;
     tell_warnings(around, &loaded);
+    args.options.check(&loaded.plan)?;
+    args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
     let request = args.request.of(around, &loaded.plan, &loaded.parts)?;
     let policy = args.options.new_policy(around);

@@ -25,6 +25,8 @@ pub struct RunStepArgs {
 pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let loaded = common::load(&around, &args.workflow)?;
+    args.options.check(&loaded.plan)?;
+    args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
     let plan = loaded.plan.clone().only(&args.step).ok_or_else(|| {
         let message = format!("`{}` has no {} `{}`", loaded.file, loaded.plan.unit(), args.step);

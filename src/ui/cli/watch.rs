@@ -72,6 +72,8 @@ enum Ran {
 fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Result<Ran, Failure> {
     let loaded = common::load(around, &args.workflow)?;
     tell_warnings(around, &loaded);
+    args.options.check(&loaded.plan)?;
+    args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
     let policy = args.options.new_policy(around);
     let new = NewRun::of(&loaded, context, policy);

@@ -21,8 +21,8 @@ use crate::template::{Hole, Missing, Scope, Template};
 use crate::ui::board::{RunDetail, StepShown};
 use crate::workflow::Plan;
 use crate::workflow::plan::{
-    Action, Block, Edges, Handlers, JoinRule, RoundsKind, Runtime, ShellText, SpellSource, Step,
-    Target, Test, When, Words,
+    Action, Block, Edges, Handlers, JoinRule, RoundsKind, ShellText, SpellSource, Step, Target,
+    Test, When, Words,
 };
 
 /// How much of a condition is shown in a node.
@@ -449,10 +449,7 @@ impl Drawing<'_> {
                 },
                 Words::Inline(_) => None,
             },
-            Action::Script(script) => Some(match script.runtime {
-                Runtime::Bun => "bun".to_owned(),
-                Runtime::Uv => "uv".to_owned(),
-            }),
+            Action::Script(script) => Some(script.runtime.name().to_owned()),
             _ => None,
         };
         Node {

@@ -1,6 +1,8 @@
 //! The `nodes:` language.
 
-use super::Shape::{Any, Bool, Each, Filled, Integer, List, Name, OneOf, Some, Table as Map, Text};
+use super::Shape::{
+    Any, Bool, Each, Filled, Integer, Like, List, Name, OneOf, Some, Table as Map, Text,
+};
 use super::steps::{
     ALIAS, CONTRACT, CONTRACT_IS, ENV, INPUT, ISOLATION, SECRETS, SPELL, SPELL_IS, SYSTEM_PROMPT,
 };
@@ -13,6 +15,9 @@ const MODES: &[&str] = &words(&Mode::ALL);
 const ISOLATIONS: &[&str] = &words(&Isolation::ALL);
 const ELSEWHERE: &str =
     "Means something to other programs that read this language. No effect here.";
+
+/// What an id may be, as [`crate::ids::step_fault`] has it.
+const ID: &str = "^(?!.*\\.\\.)[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$";
 
 pub static TOP: Table = Table::new(
     "nodes-workflow",
@@ -65,7 +70,7 @@ pub fn node() -> &'static Table {
 }
 
 pub static NODE_FIELDS: [Field; 31] = [
-    field("id", Name, "The name of the node, by which others refer to it.").required(),
+    field("id", Like(ID), "The name of the node, by which others refer to it.").required(),
     field("description", Text, "For people."),
     field("depends_on", List(&Text), "Ids of the nodes that it waits for."),
     field("when", Text, "A condition, such as: $check.output.kind == 'bug'. Else it is skipped."),

@@ -18,7 +18,9 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use crate::template::nodes::{NodeRef, NodeText, Piece, Var};
+use std::collections::BTreeSet;
+
+use crate::template::nodes::{NodeRef, NodeText, Piece, Var, name_length};
 use crate::template::spell::{self, Sketched};
 use scan::Scanner;
 
@@ -266,6 +268,30 @@ pub fn refused_in_spell(script: &spell::Spell) -> Vec<spell::Fault> {
 pub fn without_comments(script: NodeText) -> NodeText {
     let spots = Layout::of_node(&script).spots;
     script.with_plain(|index| spots.get(index) == Some(&Some(Spot::Comment)))
+}
+
+/// The variables that a script, whose comments refer to nothing, names in braces: `${NAME}`,
+/// `${NAME:-x}`, `${#NAME}`.
+pub fn in_braces(script: &NodeText) -> BTreeSet<Var> {
+    let source = script.source();
+    let mut plain = String::new();
+    let mut rest = source.as_str();
+    while let Some(at) = rest.find("${") {
+        let inside = rest[at + 2..].trim_start_matches(['!', '#']);
+        let name = &inside[..name_length(inside, false)];
+        plain.push_str(&rest[..at]);
+        // Read without its braces, it is found in a comment as any other.
+        match Var::named(name) {
+            Some(var) => plain.push_str(&var.to_string()),
+            None => plain.push_str("${"),
+        }
+        rest = match Var::named(name) {
+            Some(_) => &inside[name.len()..],
+            None => &rest[at + 2..],
+        };
+    }
+    plain.push_str(rest);
+    without_comments(NodeText::parse(&plain)).vars().collect()
 }
 
 /// A variable of whoever asked, as it stands in a here-document that was opened up: its name, as in

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::common::Surroundings;
+use super::common::{Surroundings, keep_from_git};
 use super::show::{put, put_json};
 use super::{Common, Failure, signals};
 use crate::disk;
@@ -130,6 +130,7 @@ impl TokenFile {
         let way = dir.join(format!(".serve-{port}.{}.tmp", std::process::id()));
         let write = || {
             disk::machine().make_dirs(&dir)?;
+            keep_from_git(&around.workspace);
             let _ = std::fs::remove_file(&way);
             let mut options = std::fs::OpenOptions::new();
             let mut open = options.write(true).create_new(true).mode(0o600).open(&way)?;
