@@ -350,7 +350,8 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
         }
     }
     // Nothing after the step that a person named stands, whatever it will be given.
-    for index in from.map(|from| reached(&edges.after, &BTreeSet::from([from]))).unwrap_or_default() {
+    for index in from.map(|from| reached(&edges.after, &BTreeSet::from([from]))).unwrap_or_default()
+    {
         run.body.slots[index].keep = false;
     }
     run.failed_steps.retain(|path| {

@@ -10,8 +10,8 @@ use super::nodes::Reading;
 use super::nodes_keys::{self as keys, Level, Mode};
 use super::nodes_texts::Use;
 use super::plan::{
-    Action, Block, CaptureMode, Code, CommandUse, Gate, Output, Param, Part, PartKind, Prompt, Retries, Rounds,
-    RoundsKind, Runtime, Script, ShellText, Step, Until, Which, Words,
+    Action, Block, CaptureMode, Code, CommandUse, Gate, Output, Param, Part, PartKind, Prompt,
+    Retries, Rounds, RoundsKind, Runtime, Script, ShellText, Step, Until, Which, Words,
 };
 use super::problem::Problem;
 use super::steps_parts as parts;
