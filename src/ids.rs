@@ -3,6 +3,7 @@
 //! **Invariant:** a value of one of these types can be a file name; nothing in it leaves a
 //! directory.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -180,7 +181,8 @@ pub type Attempt = u32;
 /// the step.
 ///
 /// Written `Loop.3.Step`. A dot inside a name is written `%2E`, so the text form is injective and
-/// serves as the stem of log files too.
+/// serves as the stem of log files too. It is for programs: people are told what [`shown`] makes
+/// of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct StepPath {
@@ -210,6 +212,21 @@ impl StepPath {
         let path = StepPath { loops, step };
         // One step has one spelling: files are named by it.
         (path.to_string() == text).then_some(path)
+    }
+
+    /// As people are told of it.
+    pub fn shown(&self) -> String {
+        shown(&self.to_string()).into_owned()
+    }
+}
+
+/// A step as people are told of it, from the text form of its path: every name as its author wrote
+/// it. What people typed in this form stays as it is, as no name has a `%`; so whoever looks for a
+/// step that a person named compares what is shown.
+pub fn shown(step: &str) -> Cow<'_, str> {
+    match step.contains('%') {
+        true => Cow::Owned(step.replace("%2E", ".")),
+        false => Cow::Borrowed(step),
     }
 }
 
@@ -275,6 +292,14 @@ mod tests {
         for bad in ["Each.+0.Write", "Each.00.Write", "", "a.b", "a.x.b", "../x", "a%2Fb"] {
             assert_eq!(StepPath::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn people_see_a_name_as_its_author_wrote_it() {
+        let path = StepPath { loops: vec![("A.b".into(), 3)], step: "v1.2".into() };
+        assert_eq!(path.shown(), "A.b.3.v1.2");
+        assert_eq!(shown("A%2Eb.3.v1%2E2"), "A.b.3.v1.2");
+        assert_eq!(shown("A.b.3.v1.2"), "A.b.3.v1.2");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** a write is on the medium only after [`Disk::sync`], a name only after
 //! [`Disk::sync_dir`]; [`replace`] does both, in the order that leaves the old or the new
-//! content whole, whatever happens.
+//! content whole, whatever happens. [`swap`] does so for readers, and not for the power.
 
 pub mod faulty;
 mod ignore;
@@ -14,6 +14,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use crate::random::{chance, word};
 pub use faulty::machine;
 pub use ignore::keep_from_git;
 pub use real::{RealDisk, rename};
@@ -107,6 +108,18 @@ pub fn replace_by(disk: &dyn Disk, way: &Path, path: &Path, bytes: &[u8]) -> io:
     disk.sync(way)?;
     disk.rename(way, path)?;
     disk.sync_dir(path.parent().unwrap_or(Path::new("")))
+}
+
+/// Replaces a file's content for those who read it: they see the old or the new, and any number
+/// may do so at once. Nothing is synced, so this is for what can be made again.
+pub fn swap(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let way = path.with_file_name(format!(".{name}.{}.tmp", word(chance())));
+    let swapped = disk.write(&way, bytes).and_then(|()| disk.rename(&way, path));
+    if swapped.is_err() {
+        let _ = disk.remove(&way);
+    }
+    swapped
 }
 
 fn temporary(path: &Path) -> PathBuf {

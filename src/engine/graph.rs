@@ -166,14 +166,13 @@ pub fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<SkipCause> 
 pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effect> {
     let Some(edges) = &plan.root.edges else { return Vec::new() };
     let mut effects = Vec::new();
-    let mut wake: Option<Time> = None;
+    // Each of them: clocks may be set, and how long a rest is can be told only when it begins.
+    let mut rests = BTreeSet::new();
     for index in &front.open {
         let here = run.inner_position(*index);
         let Some(slot) = run.slot(&here) else { continue };
         match slot.state {
-            StepState::Resting { until } => {
-                wake = Some(wake.map_or(until, |earlier| earlier.min(until)));
-            }
+            StepState::Resting { until } => _ = rests.insert(until),
             StepState::Ready if room == 0 && here.step_of(plan).takes_process() => {}
             _ => {
                 let owed = super::owed_by(plan, &here, slot);
@@ -203,7 +202,7 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
         let left = if room == 0 { &front.free } else { &front.ready };
         next = left.range((Bound::Excluded(index), Bound::Unbounded)).next();
     }
-    effects.extend(wake.map(|at| Effect::Wake { at }));
+    effects.extend(rests.into_iter().map(|at| Effect::Wake { at }));
     effects
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::record::{Record, StepStatus};
-use crate::ids::{Attempt, RunId, StepPath};
+use crate::ids::{Attempt, RunId, StepPath, shown};
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Each, Isolation, Step, Target};
@@ -413,6 +413,25 @@ impl Address {
     /// The same, from a path's text form.
     pub fn parse(plan: &Plan, path: &str) -> Option<Address> {
         Address::of(plan, &StepPath::parse(path)?)
+    }
+
+    /// The step that a person means: by its path's text form, or as it was shown to them. Where a
+    /// dot could be one of a name or stand before an item, the text form decides.
+    pub fn named(plan: &Plan, step: &str) -> Option<Address> {
+        Address::parse(plan, step).or_else(|| Address::shown_as(&plan.root, &shown(step)))
+    }
+
+    fn shown_as(block: &Block, text: &str) -> Option<Address> {
+        block.steps.iter().enumerate().find_map(|(index, step)| {
+            let rest = text.strip_prefix(step.name.as_str())?;
+            if rest.is_empty() {
+                return Some(Address { loops: Vec::new(), step: index });
+            }
+            let (item, rest) = rest.strip_prefix('.')?.split_once('.')?;
+            let mut inner = Address::shown_as(step.inner()?, rest)?;
+            inner.loops.insert(0, (index, item.parse().ok()?));
+            Some(inner)
+        })
     }
 
     /// The loops this step is in, from the outside in, each with the item that is meant.

@@ -1,7 +1,8 @@
 //! Masking: secrets become `***` before output reaches a state, a log or a status.
 //!
 //! A value is hidden in every form in which a tool is likely to print it: as it is, escaped
-//! inside JSON, and in base64, also where it is only a part of what was encoded.
+//! inside JSON (also twice, as a document in the stream of an agent is), as a part of an address,
+//! and in base64, also where it is only a part of what was encoded, or goes over several lines.
 //!
 //! The search skips: the two bytes at the end of a window, as long as the shortest form, say how
 //! far the window may move (Wu and Manber). A gigabyte without secrets is therefore mostly not
@@ -15,6 +16,8 @@ const STARS: &[u8] = b"***";
 /// Shorter values give base64 forms that ordinary words would match.
 const BASE64_VALUE_MIN: usize = 4;
 const BASE64_CORE_MIN: usize = 8;
+/// How long the lines of base64 are, by those who break it.
+const LINES: [usize; 2] = [64, 76];
 
 /// The values to hide. Cheap to clone.
 #[derive(Clone, Default)]
@@ -228,11 +231,25 @@ fn add_forms(secret: &str, forms: &mut Vec<Vec<u8>>) {
     let trimmed = secret.trim_end_matches(['\r', '\n']);
     for value in [secret, trimmed] {
         forms.push(value.as_bytes().to_vec());
-        forms.extend(json_escaped(value).into_iter().map(String::into_bytes));
+        forms.push(percent_encoded(value));
+        for escaped in json_escaped(value) {
+            forms.extend(json_escaped(&escaped).into_iter().map(String::into_bytes));
+            forms.push(escaped.into_bytes());
+        }
         if value.len() >= BASE64_VALUE_MIN {
             add_base64(value.as_bytes(), forms);
         }
     }
+}
+
+/// As a part of an address.
+fn percent_encoded(value: &str) -> Vec<u8> {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+    let encode = |byte: u8| match plain(&byte) {
+        true => (byte as char).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    value.bytes().map(encode).collect::<String>().into_bytes()
 }
 
 /// The inside of a JSON string as tools write it: some escape all that is not ASCII, some `/`,
@@ -269,7 +286,9 @@ fn add_base64(value: &[u8], forms: &mut Vec<Vec<u8>>) {
     for alphabet in [STANDARD, URL_SAFE] {
         let whole = base64(value, alphabet);
         let pad = (3 - value.len() % 3) % 3;
-        forms.push([whole.as_slice(), &b"=="[..pad]].concat());
+        let padded = [whole.as_slice(), &b"=="[..pad]].concat();
+        forms.extend(LINES.map(|width| padded.chunks(width).collect::<Vec<_>>().join(&b'\n')));
+        forms.push(padded);
         forms.push(whole);
         // Inside a longer text the value begins at one of three places of a group, and the
         // characters that it shares with its neighbours are not known.
@@ -338,6 +357,14 @@ mod tests {
             m.text("pa\"ss/wörd, printed without its newline"),
             "***, printed without its newline"
         );
+        assert_eq!(m.text(r#"{"k":"{\"k\":\"pa\\\"ss/wörd\\n\"}"}"#), r#"{"k":"{\"k\":\"***\"}"}"#);
+        assert_eq!(m.text("?key=pa%22ss%2Fw%C3%B6rd&a=b"), "?key=***&a=b");
+        let long = "0123456789".repeat(12);
+        for width in LINES {
+            let encoded = base64(long.as_bytes(), STANDARD);
+            let lines: Vec<&[u8]> = encoded.chunks(width).collect();
+            assert_eq!(mask(&[&long]).bytes(&lines.join(&b'\n')), b"***");
+        }
         assert_eq!(mask(&["hunter22"]).text("aHVudGVyMjI= aHVudGVyMjI"), "*** ***");
         assert_eq!(mask(&["??>>ÿÿ"]).text("Pz8-PsO_w78 Pz8+PsO/w78="), "*** ***");
     }

@@ -386,6 +386,10 @@ impl Configured for Config {
         &self.default_provider
     }
 
+    fn agent_names(&self) -> Vec<String> {
+        self.agents.keys().cloned().collect()
+    }
+
     fn contract_repair(&self) -> bool {
         self.contract_repair
     }

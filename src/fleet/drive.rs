@@ -6,7 +6,7 @@
 //!
 //! **Invariant:** an event is in the journal before anything is done because of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -116,8 +116,10 @@ pub struct Drive {
     /// Attempts that are out, by step.
     in_flight: HashMap<String, Attempt>,
     left_running: usize,
-    /// A time that is waited for, and the same on a clock that nobody sets.
-    wake: Option<(Time, Instant)>,
+    /// Times that are waited for, and the same on a clock that nobody sets.
+    rests: BTreeMap<Time, Instant>,
+    /// The first of those that the run is owed.
+    wake: Option<Instant>,
     warned: bool,
     /// Attempts that wait because an account is left alone, and which, by step.
     parked: HashMap<String, (Attempt, String, String)>,
@@ -136,6 +138,7 @@ impl Drive {
             backups,
             in_flight,
             left_running: 0,
+            rests: BTreeMap::new(),
             wake: None,
             warned: false,
             parked: HashMap::new(),
@@ -251,7 +254,7 @@ impl Drive {
     pub fn patience(&self, now: Time) -> Option<Duration> {
         // A due time that has passed and could not be met (a full disk) is no reason to spin.
         let files = self.store.next_due().map(|due| due.ms_since(now).clamp(1, 3_600_000));
-        let wake = self.wake.map(|(_, wake)| wake.saturating_duration_since(host::instant()));
+        let wake = self.wake.map(|wake| wake.saturating_duration_since(host::instant()));
         let gates = self.run.has_gate().then_some(ANSWERS);
         let parked = (!self.parked.is_empty()).then_some(PARKED);
         files.map(Duration::from_millis).into_iter().chain(wake).chain(gates).chain(parked).min()
@@ -301,6 +304,7 @@ impl Drive {
             // What waits for its account takes nobody's place.
             let room = reins.hands.jobs().saturating_sub(self.in_flight.len());
             let room = if room == 0 { 0 } else { room + self.parked.len() };
+            self.wake = None;
             for effect in engine::owed(&self.plan, &self.run, room) {
                 progressed |= self.perform(reins, effect)?;
             }
@@ -349,16 +353,13 @@ impl Drive {
     /// clock that nobody sets, so that setting the other one neither shortens nor lengthens it.
     fn wake(&mut self, reins: &mut Reins, at: Time) -> Result<bool, StoreError> {
         let rest = || Duration::from_millis(at.ms_since(reins.clock.now()));
-        let due = match self.wake {
-            Some((known, due)) if known == at => due,
-            _ => host::instant() + rest(),
-        };
+        let due = *self.rests.entry(at).or_insert_with(|| host::instant() + rest());
         if host::instant() < due {
-            self.wake = Some((at, due));
+            self.wake = Some(self.wake.map_or(due, |first| first.min(due)));
             return Ok(false);
         }
-        self.wake = None;
         let at = reins.clock.now().max(at);
+        self.rests.retain(|until, _| *until > at);
         self.record_at(reins, at, Event::Woke).map(|()| true)
     }
 

@@ -52,6 +52,11 @@ impl AnswerFile {
     }
 }
 
+/// The diff that a person is asked about who is to review a merge, from the run's directory.
+pub fn review(shown: &str) -> String {
+    format!("reviews/{}.diff", shown.get(..32).unwrap_or(shown))
+}
+
 /// Where the answer to a gate belongs: one name for every time that it is asked.
 pub fn path(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
     root.join(CONTROL).join(format!("{step}.{attempt}.answer"))

@@ -23,7 +23,7 @@ use super::{gates, webhook};
 use crate::engine::run::Address;
 use crate::engine::{Choice, Event, Run, RunStatus};
 use crate::exec::Stop;
-use crate::ids::StepPath;
+use crate::ids::{StepPath, shown};
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::settings::Occasion;
@@ -97,7 +97,9 @@ fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: 
         }
     };
     let cure = match (occasion, &step) {
-        (Occasion::Paused, Some(step)) => format!("orchestrate approve {id} --step {step}"),
+        (Occasion::Paused, Some(step)) => {
+            format!("orchestrate approve {id} --step {}", shown(step))
+        }
         (Occasion::Failed | Occasion::Blocked, _) => format!("orchestrate resume {id}"),
         (Occasion::Cancelled, _) => format!("orchestrate retry {id}"),
         _ => format!("orchestrate status {id}"),

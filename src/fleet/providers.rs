@@ -92,17 +92,42 @@ pub fn version_within(
     }
 }
 
-/// Whether a version is the one whose output is known.
-pub fn is_tried(kind: Kind, version: &str) -> Option<bool> {
-    let tried = kind.tried()?;
-    let words = version.split(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-');
-    Some(words.map(|word| word.trim_start_matches('v')).any(|word| word == tried))
+/// How a version stands to the one whose output is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It is that one.
+    Tried {
+        tried: &'static str,
+    },
+    /// It is older, as far as its numbers tell.
+    Older {
+        tried: &'static str,
+    },
+    Untried {
+        tried: &'static str,
+    },
 }
 
-/// Whether a version is older than the one whose output is known, as far as its numbers tell.
-pub fn is_older(kind: Kind, version: &str) -> bool {
-    let tried = kind.tried().and_then(numbers);
-    numbers(version).zip(tried).is_some_and(|(seen, tried)| seen < tried)
+impl Known {
+    /// Nothing, where no version of such a program was ever tried.
+    pub fn of(kind: Kind, version: &str) -> Option<Known> {
+        let tried = kind.tried()?;
+        let words = version.split(|c: char| !c.is_ascii_alphanumeric() && c != '.' && c != '-');
+        if words.map(|word| word.trim_start_matches('v')).any(|word| word == tried) {
+            return Some(Known::Tried { tried });
+        }
+        let older = numbers(version).zip(numbers(tried)).is_some_and(|(seen, tried)| seen < tried);
+        Some(if older { Known::Older { tried } } else { Known::Untried { tried } })
+    }
+
+    /// What is said of it after the version.
+    pub fn words(self) -> String {
+        match self {
+            Known::Tried { .. } => "which was tried".to_owned(),
+            Known::Older { tried } => format!("older than {tried}, which was tried"),
+            Known::Untried { tried } => format!("never tried; {tried} was"),
+        }
+    }
 }
 
 /// The first numbers in what a program says its version is: two of them at least, three at most.
@@ -241,17 +266,26 @@ mod tests {
 
     #[test]
     fn a_version_is_known_by_the_whole_of_it() {
-        for older in ["2.1.99 (Claude Code)", "v2.1.324", "claude 2.0", "2.1.324-beta.1"] {
-            assert!(is_older(Kind::Claude, older), "{older}");
+        let words = |kind, version| Known::of(kind, version).map(Known::words);
+        let older = "older than 2.1.325, which was tried";
+        for (version, wanted) in [
+            ("2.1.325 (Claude Code)", "which was tried"),
+            ("2.1.99 (Claude Code)", older),
+            ("v2.1.324", older),
+            ("claude 2.0", older),
+            ("2.1.324-beta.1", older),
+            ("2.2.0", "never tried; 2.1.325 was"),
+            ("10.0.1", "never tried; 2.1.325 was"),
+            ("no number", "never tried; 2.1.325 was"),
+            ("7", "never tried; 2.1.325 was"),
+            ("", "never tried; 2.1.325 was"),
+        ] {
+            assert_eq!(words(Kind::Claude, version).as_deref(), Some(wanted), "{version}");
         }
-        for other in ["2.1.325 (Claude Code)", "2.2.0", "10.0.1", "no number", "7", ""] {
-            assert!(!is_older(Kind::Claude, other), "{other}");
-        }
-        assert!(!is_older(Kind::Plain, "0.0.1"));
-        assert_eq!(is_tried(Kind::Claude, "2.1.325 (Claude Code)"), Some(true));
-        assert_eq!(is_tried(Kind::Codex, "codex-cli 0.166.0"), Some(true));
-        assert_eq!(is_tried(Kind::Codex, "codex-cli 10.166.0"), Some(false));
-        assert_eq!(is_tried(Kind::Gemini, "0.61.0-nightly"), Some(false));
-        assert_eq!(is_tried(Kind::Plain, "1"), None);
+        let tried = |kind, version| matches!(Known::of(kind, version), Some(Known::Tried { .. }));
+        assert!(tried(Kind::Codex, "codex-cli 0.166.0"));
+        assert!(!tried(Kind::Codex, "codex-cli 10.166.0"));
+        assert!(!tried(Kind::Gemini, "0.61.0-nightly"));
+        assert_eq!(Known::of(Kind::Plain, "1"), None);
     }
 }

@@ -18,12 +18,10 @@ use super::perform::SESSIONS;
 use super::run_task;
 use crate::disk;
 use crate::ids::RunId;
-use crate::queue::{ClaimName, End, FsQueue, Queue, TaskId};
+use crate::queue::{ClaimName, End, FsQueue, Queue, TaskId, UNREADABLE};
 use crate::time::Time;
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
-/// The batch of what cannot be read.
-const UNREADABLE: &str = "unreadable";
 /// Where dropped files lie after their tasks were put out.
 const DONE: &str = "done";
 const STATUS: &str = ".status.json";

@@ -12,7 +12,7 @@ use super::work::{MergeWork, TreeWork, Work};
 use crate::engine::record::TreeRecord;
 use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
-use crate::ids::{BeadId, RunId, StepPath};
+use crate::ids::{self, BeadId, RunId, StepPath};
 use crate::worktree::{
     Block, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why, Worktree, lives,
 };
@@ -71,7 +71,10 @@ fn wait_for(
     stop: &Stop,
 ) -> Result<Hold, TreeError> {
     let tell = |holder: &str| {
-        tracing::info!("step `{}` waits for worktree `{id}`: {holder} has it", wants.step);
+        tracing::info!(
+            "step `{}` waits for worktree `{id}`: {holder} has it",
+            ids::shown(wants.step)
+        );
     };
     trees.wait_for(id, wants, &Patience { wait, stop, tell: &tell })
 }
@@ -232,7 +235,8 @@ pub fn merge(
         Err(TreeError::Stopped) => return None,
         Err(error) => refusal(site, &error),
         Ok((id, Merged::Done { commit, base, .. })) => {
-            tracing::info!("run {run}: {step} merged `{id}` into `{base}`");
+            let step = step.shown();
+            tracing::info!("run {run}: `{step}` merged `{id}` into `{base}`");
             let extra = json!({ "merged": true, "commit": commit, "base": base });
             done(format!("merged `{id}` into `{base}`: {commit}"), extra)
         }

@@ -66,6 +66,11 @@ pub enum Refusal {
     Fault(#[from] Fault),
 }
 
+/// The names of the spells that are built in.
+pub fn built_in() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.iter().map(|(name, _)| *name)
+}
+
 fn built_in_names() -> String {
     BUILT_IN.map(|(name, _)| format!("`{name}`")).join(", ")
 }

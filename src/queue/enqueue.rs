@@ -72,7 +72,8 @@ impl FsQueue {
         Ok(Claim { name, agent: task.agent.clone(), task: task.clone() })
     }
 
-    fn put(&self, from: &Path, to: &Path) -> io::Result<()> {
+    /// Gives a private file the name that it is for.
+    pub(super) fn put(&self, from: &Path, to: &Path) -> io::Result<()> {
         match self.move_unique(from, to)? {
             Ending::Committed => Ok(()),
             Ending::Fenced => {

@@ -116,10 +116,40 @@ impl FsQueue {
         &self.me
     }
 
-    /// Makes the directories of an agent.
+    /// Makes the directories of an agent. One whose name differs from another's in case only gets
+    /// none: where names fold case, both would have one inbox.
     pub fn open_agent(&self, agent: &str) -> io::Result<()> {
-        self.need_dir(&self.inbox(agent)?)?;
+        let inbox = self.inbox(agent)?;
+        if !self.is_made(&inbox) {
+            self.check_alike(agent)?;
+        }
+        self.need_dir(&inbox)?;
         self.need_dir(&self.layout.claimed(agent))
+    }
+
+    fn check_alike(&self, agent: &str) -> io::Result<()> {
+        let mut patience = Patience::new(self.patience);
+        let others = loop {
+            match self.list_dirs(&self.layout.inboxes()) {
+                Ok(others) => break others,
+                Err(error) => patience.wait(error)?,
+            }
+        };
+        let alike = |other: &&String| other.eq_ignore_ascii_case(agent);
+        match others.iter().find(alike) {
+            Some(other) if !others.iter().any(|other| other == agent) => {
+                let text = format!(
+                    "agents `{agent}` and `{other}`, which has an inbox, differ only in upper and \
+                     lower case"
+                );
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_made(&self, dir: &Path) -> bool {
+        self.made.read().unwrap_or_else(|poison| poison.into_inner()).contains(dir)
     }
 
     /// Says why an agent's inbox must not be served, if so: anybody on the machine could put
@@ -169,10 +199,7 @@ impl FsQueue {
 
     /// Makes a directory unless it is known to be there.
     pub fn need_dir(&self, dir: &Path) -> io::Result<()> {
-        if self.made.read().unwrap_or_else(|poison| poison.into_inner()).contains(dir) {
-            return Ok(());
-        }
-        self.make_dir(dir)
+        if self.is_made(dir) { Ok(()) } else { self.make_dir(dir) }
     }
 
     /// Makes a directory, even one that should be there.

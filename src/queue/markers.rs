@@ -118,7 +118,7 @@ impl FsQueue {
     fn mark(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.need_dir(parent(path))?;
         let temporary = self.write_temporary(bytes, None)?;
-        self.move_unique(&temporary, path)?;
+        self.put(&temporary, path)?;
         self.forget_marks();
         self.sync_dirs([parent(path)]).check_all()
     }

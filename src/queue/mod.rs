@@ -39,6 +39,7 @@ pub use layout::Layout;
 pub use lost::VolumeFault;
 pub use mend::{Judged, name_anew};
 pub use name::{ClaimName, TaskId, TaskName};
+pub use status::UNREADABLE;
 pub use turn::{Turn, TurnHolder};
 pub use volume::{fault_of, has_queue};
 

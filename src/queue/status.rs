@@ -7,8 +7,8 @@ use super::Claim;
 /// Why a task ended: the `reason` of its error.
 pub(super) const CANCELLED: &str = "cancelled";
 pub(super) const CRASH_LIMIT: &str = "crash_limit";
-/// Also the batch of what cannot be read.
-pub(super) const UNREADABLE: &str = "unreadable";
+/// Also the batch of what cannot be read: there, and only there, a task need not be whole.
+pub const UNREADABLE: &str = "unreadable";
 
 /// A `status/v1` for a task that was not executed to its end.
 pub(super) fn of_claim(claim: &Claim, reason: &str, message: &str) -> Map<String, Value> {

@@ -50,7 +50,7 @@ impl DeathWatch {
         }
         seen.last_ms = now_ms;
         seen.readings += 1;
-        let span_ms = now_ms - seen.first_ms;
+        let span_ms = now_ms.saturating_sub(seen.first_ms);
         let dead = span_ms >= self.ttl_ms && seen.readings >= 4;
         dead.then_some(Evidence { span_ms, readings: seen.readings })
     }

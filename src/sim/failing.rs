@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nix::errno::Errno;
 use serde_json::{Map, Value, json};
 
+use super::tests::{on_all_cores, variable};
+use super::world::play_failing;
 use crate::disk::sim::SimDisk;
 use crate::disk::{Disk, Visit};
 use crate::engine::run::{Origin, Policy};
@@ -306,6 +308,20 @@ fn completed(plan: &Plan, run: &Run) -> Vec<String> {
     done.map(|(here, _)| here.path(plan).to_string()).collect()
 }
 
+/// One failing call: its number, how it fails, and whether it did what was asked.
+type Call = (u64, Errno, bool);
+
+/// A whole fleet under one failing call: submitting, claiming, beating, completing, advancing, the
+/// snapshot, a question and its answer, and a coordinator that takes up the run of a dead one.
+fn fleet_story(dir: &Path, call: Call) -> (u64, Option<String>) {
+    let outcome = play_failing(dir, call, false);
+    let (at, error, after) = call;
+    let told = format!("call {at}, {error}, {}", if after { "after" } else { "before" });
+    let wrong =
+        (!outcome.violations.is_empty()).then(|| format!("{told}: {:?}", outcome.violations));
+    (outcome.calls, wrong)
+}
+
 fn fail_each(story: impl Fn(usize, Errno, bool) -> usize) -> usize {
     let calls = story(usize::MAX, Errno::EIO, false);
     let mut failed = 0;
@@ -332,4 +348,22 @@ fn the_store_tells_no_lie_whatever_call_fails() {
     let failed = fail_each(store_story);
     eprintln!("{failed} failed calls");
     assert!(failed > 200, "{failed}");
+}
+
+/// Each call with each error, before and after; some of them only, unless ORCHESTRATE_SIM_RUNS says
+/// that there is time. ORCHESTRATE_SIM_CALL is one call.
+#[test]
+fn a_fleet_goes_on_whatever_call_fails() {
+    let quiet = (u64::MAX, Errno::EIO, false);
+    let (calls, wrong) = fleet_story(tempfile::tempdir().unwrap().path(), quiet);
+    assert_eq!(wrong, None);
+    let one = variable("ORCHESTRATE_SIM_CALL");
+    let all = one.is_some() || variable("ORCHESTRATE_SIM_RUNS").is_some();
+    let calls = one.map_or(0..calls, |call| call..call + 1);
+    let each = calls.flat_map(|at| ERRORS.map(|error| [(at, error, false), (at, error, true)]));
+    let each: Vec<Call> = each.flatten().step_by(if all { 1 } else { 23 }).collect();
+    let done = on_all_cores(each.iter().copied(), |dir, call| fleet_story(dir, call).1);
+    let wrong: Vec<&String> = done.iter().flatten().collect();
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), each.len());
+    eprintln!("a fleet: {} failed calls", each.len());
 }

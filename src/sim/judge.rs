@@ -1,7 +1,7 @@
 //! What must never happen, looked at from outside: the volume tells of every move, the executor of
 //! every execution, the coordinators of everything they record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -35,6 +35,8 @@ struct Task {
     trail: Vec<PathBuf>,
     payload: Vec<u8>,
     ended: Option<ClaimName>,
+    /// Who made it so.
+    ended_by: String,
     ended_at: Option<Us>,
     ticket: Option<String>,
 }
@@ -58,6 +60,8 @@ struct Known {
     beats: BTreeMap<String, (Us, Us)>,
     workers: BTreeMap<String, usize>,
     held_back: BTreeMap<PathBuf, Vec<u8>>,
+    /// From when to when the volume answered nobody.
+    outages: Vec<(Us, Us)>,
     violations: Vec<String>,
     /// What people were told.
     pub acknowledged: BTreeMap<String, Us>,
@@ -108,6 +112,15 @@ impl Judge {
         self.trace(|| format!("process {process} is {worker}"));
     }
 
+    pub fn now(&self) -> Us {
+        self.sched.now()
+    }
+
+    pub fn is_dead(&self, worker: &str) -> bool {
+        let process = self.known().workers.get(worker).copied();
+        process.is_some_and(|process| !self.sched.state().processes[process].alive)
+    }
+
     pub fn beaten(&self, path: &Path, now: Us) {
         let worker = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut known = self.known();
@@ -124,6 +137,42 @@ impl Judge {
 
     pub fn acknowledged(&self, what: &str) -> Option<Us> {
         self.known().acknowledged.get(what).copied()
+    }
+
+    /// What people were told of a kind of thing, by what it is about.
+    pub fn acknowledged_of(&self, kind: &str) -> Vec<String> {
+        let known = self.known();
+        known
+            .acknowledged
+            .keys()
+            .filter_map(|what| Some(what.strip_prefix(kind)?.to_owned()))
+            .collect()
+    }
+
+    /// A file is gone by its name, or has another one: neither may happen to what people were told
+    /// of as long as it is not done.
+    pub fn given_up(&self, path: &Path) {
+        self.trace(|| format!("{}: {} is gone", here().process, self.short(path)));
+        let unheard = self.unheard(path);
+        unheard.into_iter().for_each(|what| self.violation(format!("{what} is thrown away")));
+    }
+
+    /// What people were told of that a file is, if it is still to be done.
+    fn unheard(&self, path: &Path) -> Option<String> {
+        let inside = path.strip_prefix(&self.root).ok()?;
+        let parts: Vec<&str> = inside.iter().filter_map(|part| part.to_str()).collect();
+        let (what, run) = match parts[..] {
+            [".orchestrate", "cancel", run] => (format!("cancel {run}"), run),
+            [".orchestrate", "runs", run, "control", file] => {
+                (format!("approve {run} {}", file.strip_suffix(".answer")?), run)
+            }
+            _ => return None,
+        };
+        (self.acknowledged(&what).is_some() && !self.has_ended(run)).then_some(what)
+    }
+
+    fn has_ended(&self, run: &str) -> bool {
+        self.known().tasks.values().any(|task| task.ended.is_some() && is_run(task, run))
     }
 
     pub fn ticket(&self, id: &str) -> Option<String> {
@@ -163,6 +212,39 @@ impl Judge {
         }
     }
 
+    /// The claim that a name is of.
+    pub fn claim_of(&self, path: &Path) -> Option<ClaimName> {
+        match self.spot(path) {
+            Spot::Claimed(claim) => Some(claim),
+            _ => None,
+        }
+    }
+
+    /// Whether a move may happen after its call has failed: one that decides who has a task.
+    pub fn may_be_late(&self, from: &Path, to: &Path) -> bool {
+        matches!(
+            (self.spot(from), self.spot(to)),
+            (Spot::Inbox(_), Spot::Claimed(_)) | (Spot::Claimed(_), Spot::Ended(..))
+        )
+    }
+
+    /// The volume answers nobody until then.
+    pub fn goes_away(&self, until: Us) {
+        let now = self.sched.now();
+        self.trace(|| format!("the volume is away for {:.1} s", (until - now) as f64 / 1e6));
+        self.known().outages.push((now, until));
+    }
+
+    /// Whether a holder is dead for long, and whoever looks after it was awake since: no cache and
+    /// no pause hides what it left.
+    fn died_long_ago(&self, holder: Option<&usize>, mover: usize, now: Us) -> bool {
+        let state = self.sched.state();
+        let Some(holder) = holder.map(|holder| &state.processes[*holder]) else { return false };
+        let long_ago = 2 * STALE + BEAT;
+        let awake = state.processes[mover].paused_until + long_ago < now;
+        !holder.alive && holder.ended + long_ago < now && awake
+    }
+
     /// Whether a name is one of a task that has ended.
     pub fn is_end(&self, path: &Path) -> bool {
         matches!(self.spot(path), Spot::Ended(..))
@@ -171,16 +253,13 @@ impl Judge {
     /// When the task of a run ended, which is the first of its batch.
     pub fn ended_at(&self, run: &str) -> Option<Us> {
         let known = self.known();
-        let of_run = |task: &&Task| {
-            let document = seal::unseal(&task.payload).unwrap_or_default();
-            document.get("kind").is_some_and(|kind| kind == "run")
-                && document.get("run_id").is_some_and(|id| id == run)
-        };
-        known.tasks.values().filter(of_run).filter_map(|task| task.ended_at).max()
+        let of_run = known.tasks.values().filter(|task| is_run(task, run));
+        of_run.filter_map(|task| task.ended_at).max()
     }
 
-    /// A file was moved.
-    pub fn moved(&self, from: &Path, to: &Path, bytes: &[u8], now: Us) {
+    /// A file was moved, by the process whose call it was; `left` where a status with its ticket
+    /// lay where it will end.
+    pub fn moved(&self, from: &Path, to: &Path, bytes: &[u8], now: Us, mover: usize, left: bool) {
         let (source, target) = (self.spot(from), self.spot(to));
         let id = match &target {
             Spot::Inbox(name) => name.id.to_string(),
@@ -188,10 +267,7 @@ impl Judge {
             Spot::Odd(name) => return self.violation(format!("I0: `{name}` is no canonical name")),
             _ => return,
         };
-        self.trace(|| {
-            let process = here().process;
-            format!("{process}: {} -> {}", self.short(from), self.short(to))
-        });
+        self.trace(|| format!("{mover}: {} -> {}", self.short(from), self.short(to)));
         self.sched.mix(id.bytes().fold(0, |sum: u64, byte| sum.rotate_left(5) ^ u64::from(byte)));
         let mut wrong = Vec::new();
         let mut known = self.known();
@@ -205,7 +281,6 @@ impl Judge {
             let document = seal::unseal(bytes);
             task.ticket = document.and_then(|d| Some(d.get("ticket")?.as_str()?.to_owned()));
         }
-        let mover = here().process;
         let claims = |task: &Task, attempt: u32| {
             let spots = task.trail.iter().map(|path| self.spot(path));
             let of = |spot: &Spot| matches!(spot, Spot::Claimed(n) if n.task.attempt == attempt);
@@ -229,8 +304,12 @@ impl Judge {
                 if next.attempt != claim.task.attempt + 1 {
                     wrong.push(format!("I2: {id} went back as attempt {}", next.attempt));
                 }
+                if left && self.died_long_ago(known.workers.get(&claim.worker), mover, now) {
+                    wrong.push(format!("{} went back, and its holder had done it", claim.stem()));
+                }
                 wrong.extend(early(
                     known_of(&known.workers, &known.beats, &self.sched),
+                    &known.outages,
                     claim,
                     mover,
                     now,
@@ -249,10 +328,11 @@ impl Judge {
                 if task.ended.is_some() {
                     wrong.push(format!("I4: {id} ended twice"));
                 }
-                task.ended = Some(name.clone());
+                (task.ended, task.ended_by) = (Some(name.clone()), by.clone());
                 task.ended_at = Some(now);
                 wrong.extend(early(
                     known_of(&known.workers, &known.beats, &self.sched),
+                    &known.outages,
                     claim,
                     mover,
                     now,
@@ -276,10 +356,9 @@ impl Judge {
 
     /// The power failed: what came after what is there now did not happen.
     pub fn after_power_cut(&self, files: &[(PathBuf, Vec<u8>)]) {
-        let mut known = self.known();
-        let known = &mut *known;
-        let paths: std::collections::BTreeSet<&PathBuf> =
-            files.iter().map(|(path, _)| path).collect();
+        let paths: BTreeSet<&PathBuf> = files.iter().map(|(path, _)| path).collect();
+        let mut guard = self.known();
+        let known = &mut *guard;
         for task in known.tasks.values_mut() {
             let last = task.trail.iter().rposition(|path| paths.contains(path));
             task.trail.truncate(last.map_or(0, |last| last + 1));
@@ -291,6 +370,19 @@ impl Judge {
             if let Some(Spot::Claimed(name)) = end {
                 known.taken.remove(&name.stem());
             }
+        }
+        drop(guard);
+        let runs = self.root.join(".orchestrate");
+        let marker = |run: String| runs.join("cancel").join(run);
+        let answer = |what: String| {
+            let (run, step) = what.split_once(' ').unwrap_or_default();
+            runs.join("runs").join(run).join("control").join(format!("{step}.answer"))
+        };
+        let lost = self.acknowledged_of("cancel ").into_iter().map(marker);
+        let lost = lost.chain(self.acknowledged_of("approve ").into_iter().map(answer));
+        for path in lost.filter(|path| !paths.contains(path)).collect::<Vec<_>>() {
+            let unheard = self.unheard(&path);
+            unheard.into_iter().for_each(|what| self.violation(format!("{what} is lost")));
         }
     }
 
@@ -320,11 +412,18 @@ impl Judge {
             if !held && !known.taken.contains_key(&claim.stem()) {
                 wrong.push(format!("I3: {} is executed by one who does not hold it", claim.stem()));
             }
-            let taken = known.taken.get(&claim.stem()).copied();
-            let grace = LEASE / 2 + 3 * BEAT;
-            if taken.is_some_and(|at| at + grace < now && paused_until < at) {
-                wrong.push(format!("I16: {} is begun long after it was lost", claim.stem()));
-            }
+        }
+        // What a coordinator executes itself belongs to its claim of the run.
+        let by = claim.clone().or_else(|| {
+            let task = known.tasks.values().find(|task| is_run(task, run))?;
+            let is_mine = |name: &ClaimName| known.workers.get(&name.worker) == Some(&here.process);
+            task.trail.iter().rev().filter_map(|path| self.claim_of(path)).find(is_mine)
+        });
+        if let Some(by) = by
+            && let Some(taken) = known.taken.get(&by.stem())
+            && now.saturating_sub((*taken).max(paused_until)) > LEASE / 2 + BEAT
+        {
+            wrong.push(format!("I16: {run} {step} is begun long after {} was lost", by.stem()));
         }
         let (run, step) = (run.to_owned(), step.to_owned());
         known.executions.push(Execution {
@@ -351,7 +450,7 @@ impl Judge {
         let Some(claim) = &execution.claim else { return };
         let Some(taken) = known.taken.get(&claim.stem()) else { return };
         let since = now.saturating_sub((*taken).max(execution.began));
-        let grace = LEASE / 2 + 4 * BEAT + (paused - execution.paused);
+        let grace = LEASE / 2 + BEAT + (paused - execution.paused);
         if since > grace {
             let text = format!("I16: {} goes on long after it was lost", claim.stem());
             known.violations.push(format!("{:.3} s: {text}", now as f64 / 1e6));
@@ -388,19 +487,20 @@ impl Judge {
     }
 
     /// A worker says that it has ended a task: it must be so.
-    pub fn told_ended(&self, id: &str, worker: &str, how: &str) {
-        if how.starts_with("too late")
-            || how.starts_with("lost")
-            || how == "given back"
-            || how == "left behind"
-        {
-            return;
-        }
-        let well = {
-            let known = self.known();
-            let ended = known.tasks.get(id).and_then(|task| task.ended.as_ref());
-            ended.is_some_and(|claim| claim.worker == worker)
+    pub fn told_ended(&self, id: &str, attempt: u32, worker: &str, how: &str) {
+        let known = self.known();
+        let task = known.tasks.get(id);
+        let by_me = task.is_some_and(|task| task.ended_by == worker);
+        let ended = task.and_then(|task| task.ended.as_ref());
+        let is_mine = |claim: &ClaimName| claim.worker == worker && claim.task.attempt == attempt;
+        let mine = ended.is_some_and(is_mine);
+        let well = match how {
+            "given back" | "left behind" => true,
+            // Whoever ended it itself did not lose it.
+            how if how.starts_with("too late") || how.starts_with("lost") => !(by_me && mine),
+            _ => mine,
         };
+        drop(known);
         if !well {
             self.violation(format!("I6: {worker} says of {id} `{how}`, which it is not"));
         }
@@ -467,6 +567,13 @@ impl Judge {
     }
 }
 
+/// Whether a task stands for a run.
+fn is_run(task: &Task, run: &str) -> bool {
+    let document = seal::unseal(&task.payload).unwrap_or_default();
+    document.get("kind").is_some_and(|kind| kind == "run")
+        && document.get("run_id").is_some_and(|id| id == run)
+}
+
 fn is_of(status: &Map<String, Value>, name: &ClaimName) -> bool {
     status.get("task_id").and_then(Value::as_str) == Some(name.task.id.as_str())
 }
@@ -487,7 +594,13 @@ fn known_of<'a>(
 }
 
 /// I9: a claim is taken from one who lives only after it was silent for a lease.
-fn early(holder: Holder, claim: &ClaimName, mover: usize, now: Us) -> Option<String> {
+fn early(
+    holder: Holder,
+    outages: &[(Us, Us)],
+    claim: &ClaimName,
+    mover: usize,
+    now: Us,
+) -> Option<String> {
     let (process, alive, (beat, before)) = holder(&claim.worker)?;
     // Whoever is paused between finding one dead and taking its claims acts late, which is safe.
     let was_away = {
@@ -496,7 +609,9 @@ fn early(holder: Holder, claim: &ClaimName, mover: usize, now: Us) -> Option<Str
         until > 0 && now < until + 2 * LEASE
     };
     // One that wakes up while it is being buried has been silent long enough.
-    let since = now.saturating_sub(beat);
+    // While the volume is away, nobody can be heard.
+    let overlap = |(from, until): &(Us, Us)| (*until).min(now).saturating_sub((*from).max(beat));
+    let since = now.saturating_sub(beat).saturating_sub(outages.iter().map(overlap).sum());
     let silent = if since < 2 * BEAT { since.max(before) } else { since };
     let early = process != mover && alive && !was_away && silent + STALE + BEAT / 2 < LEASE;
     early.then(|| {

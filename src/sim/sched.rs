@@ -35,6 +35,8 @@ pub struct Process {
     /// How long it was paused altogether.
     pub paused: Us,
     pub started: Us,
+    /// When it died.
+    pub ended: Us,
     /// Killed or paused after so many more operations.
     pub kill_in: Option<u64>,
     pub pause_in: Option<(u64, Us)>,
@@ -48,6 +50,8 @@ pub struct Machine {
     pub up_ms: u64,
     /// Starts of its kernel.
     pub boots: u32,
+    /// Its clock that nobody sets is the one that people set.
+    pub one_clock: bool,
 }
 
 pub struct State {
@@ -113,6 +117,7 @@ impl Sched {
             paused_until: 0,
             paused: 0,
             started,
+            ended: 0,
             kill_in: None,
             pause_in: None,
             random: Random::new(nth(self.seed, 1_000 + number as u64)),
@@ -223,7 +228,11 @@ impl Sched {
     /// Ends a process: its threads go no further, its locks are free.
     pub fn kill(&self, process: usize) {
         let mut state = self.state();
-        state.processes[process].alive = false;
+        let now = state.now;
+        let dying = &mut state.processes[process];
+        if std::mem::replace(&mut dying.alive, false) {
+            dying.ended = now;
+        }
         state.locks.retain(|_, holder| *holder != process);
     }
 
@@ -350,7 +359,9 @@ impl Simulated for Here {
 
     fn uptime_ms(&self) -> u64 {
         let state = self.sched.state();
-        state.machines[state.processes[self.process].host].up_ms + state.now / 1000
+        let machine = &state.machines[state.processes[self.process].host];
+        let off_ms = if machine.one_clock { machine.wall_off_ms + 3_600_000 } else { 0 };
+        machine.up_ms + off_ms as u64 + state.now / 1000
     }
 
     fn wait(&self, time: Duration, ready: &mut dyn FnMut() -> bool) {

@@ -17,6 +17,8 @@ pub struct Story {
     pub executed: BTreeSet<String>,
     /// It asks somebody.
     pub gates: bool,
+    /// Somebody says no, which ends it: what went on beside may be executed or not.
+    pub vetoed: bool,
 }
 
 pub const AGENTS: [&str; 2] = ["qa", "dev"];
@@ -36,6 +38,18 @@ pub fn story(random: &mut Random) -> Story {
         1 => nodes(random),
         _ => grimoire(random),
     }
+}
+
+/// A run with a task, an execution of the coordinator's own that is tried again, and a question.
+pub fn quiet() -> Story {
+    let text = "name: w\ndescription: what it is for\nnodes:\n  \
+                - { id: ok0, bash: x, agent: dev }\n  \
+                - { id: gate1, approval: { message: m }, depends_on: [ok0] }\n  \
+                - { id: ok2, bash: x, depends_on: [gate1] }\n  \
+                - { id: ok3, bash: x, agent: dev, depends_on: [ok2] }\n";
+    let executed = ["ok0", "ok2", "ok3"].map(str::to_owned).into();
+    let (text, status) = (text.to_owned(), RunStatus::Completed);
+    Story { text, status, executed, gates: true, vetoed: false }
 }
 
 fn agent(random: &mut Random) -> String {
@@ -96,33 +110,47 @@ fn steps(random: &mut Random) -> Story {
             }
         }
     }
-    Story { text, status, executed, gates: false }
+    Story { text, status, executed, gates: false, vetoed: false }
 }
 
-/// `nodes:`, each waiting for some before it, with a person asked now and then.
+/// `nodes:`, each waiting for some before it by one of the join rules, some tried again, with a
+/// person asked now and then, who says no to a veto.
 fn nodes(random: &mut Random) -> Story {
     let mut text = "name: w\ndescription: what it is for\nnodes:\n".to_owned();
     let mut executed = BTreeSet::new();
     let mut status = RunStatus::Completed;
     // By number: the name, and whether it comes to a good end.
     let mut known: Vec<(String, bool)> = Vec::new();
-    let mut gates = false;
+    let (mut gates, mut vetoed) = (false, false);
     for number in 0..1 + random.below(5) {
         let waits: Vec<usize> = (0..number).filter(|_| random.below(3) == 0).collect();
-        let reached = waits.iter().all(|before| known[*before].1);
-        let names: Vec<&str> = waits.iter().map(|before| known[*before].0.as_str()).collect();
-        let waits = format!(", depends_on: [{}]", names.join(", "));
-        let (name, well) = match random.below(8) {
-            0 => (format!("bad{number}"), false),
-            1 => (format!("gate{number}"), true),
-            _ => (format!("ok{number}"), true),
+        let mut well = waits.iter().map(|before| known[*before].1);
+        let (rule, reached) = match random.below(6) {
+            0 if !waits.is_empty() => (", trigger_rule: all_done", true),
+            1 if !waits.is_empty() => (", trigger_rule: one_success", well.any(|well| well)),
+            _ => ("", well.all(|well| well)),
         };
-        if name.starts_with("gate") {
+        let names: Vec<&str> = waits.iter().map(|before| known[*before].0.as_str()).collect();
+        let waits = format!(", depends_on: [{}]{rule}", names.join(", "));
+        let (kind, well) = match random.below(16) {
+            0 | 1 => ("bad", false),
+            2 => ("gate", true),
+            3 => ("veto", false),
+            4 => ("flaky", true),
+            _ => ("ok", true),
+        };
+        let name = format!("{kind}{number}");
+        if kind == "gate" || kind == "veto" {
             gates = true;
+            vetoed |= reached && kind == "veto";
             text += &format!("  - {{ id: {name}, approval: {{ message: m }}{waits} }}\n");
         } else {
             let to = agent(random);
-            text += &format!("  - {{ id: {name}, bash: \"x\"{waits}{to} }}\n");
+            let retry = match kind {
+                "flaky" => ", retry: { max_attempts: 2, delay_ms: 1000, on_error: all }",
+                _ => "",
+            };
+            text += &format!("  - {{ id: {name}, bash: \"x\"{waits}{retry}{to} }}\n");
             if reached {
                 executed.insert(name.clone());
             }
@@ -132,28 +160,43 @@ fn nodes(random: &mut Random) -> Story {
         }
         known.push((name, reached && well));
     }
-    Story { text, status, executed, gates }
+    if vetoed {
+        status = RunStatus::Cancelled;
+    }
+    Story { text, status, executed, gates, vetoed }
 }
 
-/// A grimoire: scripts, some of which may fail.
+/// A grimoire: scripts, some of which may fail, and loops of them.
 fn grimoire(random: &mut Random) -> Story {
     let mut text = "name: g\nsteps:\n".to_owned();
     let mut executed = BTreeSet::new();
     let mut status = RunStatus::Completed;
     for number in 0..1 + random.below(4) {
-        let (name, carry_on) = match random.below(5) {
+        let reached = status == RunStatus::Completed;
+        let (name, carry_on) = match random.below(6) {
             0 => (format!("bad{number}"), true),
             1 => (format!("bad{number}"), false),
+            2 => {
+                text += &format!(
+                    "  - name: loop{number}\n    type: loop\n    max_iterations: 2\n    \
+                     on_max_iterations: continue\n    steps:\n      \
+                     - {{ name: ok{number}, type: script, command: 'x' }}\n"
+                );
+                if reached {
+                    executed.extend((0..2).map(|round| format!("loop{number}.{round}.ok{number}")));
+                }
+                continue;
+            }
             _ => (format!("ok{number}"), false),
         };
         let on_fail = if carry_on { ", on_fail: continue" } else { "" };
         text += &format!("  - {{ name: {name}, type: script, command: 'x'{on_fail} }}\n");
-        if status == RunStatus::Completed {
+        if reached {
             executed.insert(name.clone());
             if name.starts_with("bad") && !carry_on {
                 status = RunStatus::Blocked;
             }
         }
     }
-    Story { text, status, executed, gates: false }
+    Story { text, status, executed, gates: false, vetoed: false }
 }

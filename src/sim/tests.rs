@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -14,7 +14,7 @@ use super::world::{Outcome, play};
 const SEEDS: u64 = 200;
 
 #[expect(clippy::disallowed_methods, reason = "tests have no command line")]
-fn variable(name: &str) -> Option<u64> {
+pub(super) fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
@@ -32,34 +32,42 @@ fn stay_on(core: usize) {
     let _ = set.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
 }
 
+/// Does something for each of many, on all cores, each in a directory of its own.
+pub(super) fn on_all_cores<T: Send, R: Send>(
+    each: impl Iterator<Item = T> + Send,
+    act: impl Fn(&Path, T) -> R + Sync,
+) -> Vec<R> {
+    let (each, done) = (Mutex::new(each), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for core in cores() {
+            let (each, done, act) = (&each, &done, &act);
+            scope.spawn(move || {
+                stay_on(core);
+                let dir = tempfile::tempdir().unwrap();
+                loop {
+                    let Some(next) = each.lock().unwrap().next() else { return };
+                    let came_of_it = act(dir.path(), next);
+                    done.lock().unwrap().push(came_of_it);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap()
+}
+
 /// Plays seeds on all cores until one of them shows what must not be.
 fn play_all(
     seeds: impl Iterator<Item = u64> + Send,
     planted: Fault,
     stop_at: bool,
 ) -> Vec<(u64, Outcome)> {
-    let seeds = Mutex::new(seeds);
-    let done = Mutex::new(Vec::new());
-    let found = AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        for core in cores() {
-            let (seeds, done, found) = (&seeds, &done, &found);
-            scope.spawn(move || {
-                stay_on(core);
-                let dir = tempfile::tempdir().unwrap();
-                loop {
-                    if stop_at && found.load(Ordering::SeqCst) > 0 {
-                        return;
-                    }
-                    let Some(seed) = seeds.lock().unwrap().next() else { return };
-                    let outcome = play(seed, dir.path(), planted, false);
-                    found.fetch_add(u64::from(!outcome.violations.is_empty()), Ordering::SeqCst);
-                    done.lock().unwrap().push((seed, outcome));
-                }
-            });
-        }
+    let found = AtomicBool::new(false);
+    let seeds = seeds.take_while(|_| !(stop_at && found.load(Ordering::SeqCst)));
+    let mut done = on_all_cores(seeds, |dir, seed| {
+        let outcome = play(seed, dir, planted, false);
+        found.fetch_or(!outcome.violations.is_empty(), Ordering::SeqCst);
+        (seed, outcome)
     });
-    let mut done = done.into_inner().unwrap();
     done.sort_by_key(|(seed, _)| *seed);
     done
 }
@@ -86,8 +94,9 @@ fn nothing_wrong_happens_and_everything_ends() {
     let done = play_all(first..first + count, Fault::Nothing, until_wrong);
     let sum = |count: &dyn Fn(&Outcome) -> u64| done.iter().map(|(_, o)| count(o)).sum::<u64>();
     eprintln!(
-        "{} simulated fleets, {} runs, {} executions, {} disk operations, {} failed calls, \
+        "seeds {first} to {}: {} simulated fleets, {} runs, {} executions, {} disk operations, {} failed calls, \
          {} kills, {} pauses, {} power cuts",
+        first + count - 1,
         done.len(),
         sum(&|o| o.runs as u64),
         sum(&|o| o.executions as u64),

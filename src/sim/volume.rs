@@ -6,7 +6,8 @@
 //!
 //! **Shared.** Names are decided by the server and last. A machine that dies loses what it wrote
 //! and did not sync. A listing is true. A name that a machine has opened, or looked for in vain,
-//! may be opened as it was then for a bounded time, whatever other machines did since.
+//! may be opened as it was then for a bounded time, whatever other machines did since. It may be
+//! away for one of them, or for all. A move of a task may happen long after its call has failed.
 //!
 //! Any call may fail, before or after it did what was asked; half of a write may be done.
 
@@ -22,6 +23,7 @@ use super::judge::Judge;
 use super::plant::Fault;
 use super::sched::{Here, SECOND, Sched, Us, here};
 use crate::disk::{Disk, Visit, no_file};
+use crate::queue::{ClaimName, seal};
 use crate::random::Random;
 
 #[derive(Clone, Default)]
@@ -76,6 +78,12 @@ pub struct Weather {
     pub stale: Us,
     /// The volume is full until then.
     pub full_until: Us,
+    /// It answers nobody until then.
+    pub away_until: Us,
+    /// It does not answer this machine until then.
+    pub cut_off: (usize, Us),
+    /// One call fails: its number, how, and whether it does what was asked.
+    pub failing: Option<(u64, Errno, bool)>,
     /// Now and then a call takes long.
     pub slow: bool,
 }
@@ -86,9 +94,22 @@ pub struct Image {
     pending: Vec<Change>,
     /// What machines saw when they opened names, and when.
     seen: HashMap<(usize, PathBuf), Seen>,
+    /// Moves that are still on their way, though their calls have failed.
+    late: Vec<Late>,
     random: Random,
     pub weather: Weather,
     pub failed_calls: u64,
+    /// Calls of the fleet's processes.
+    pub calls: u64,
+}
+
+/// A rename that the server has not got to yet.
+struct Late {
+    at: Us,
+    from: PathBuf,
+    to: PathBuf,
+    process: usize,
+    host: usize,
 }
 
 pub struct Volume {
@@ -116,6 +137,16 @@ fn missing() -> io::Error {
 }
 
 impl Image {
+    /// Whether something happens that happens once in so many times.
+    pub fn toss(&mut self, times: usize) -> bool {
+        self.random.below(times) == 0
+    }
+
+    /// One of so many.
+    pub fn pick(&mut self, of: usize) -> usize {
+        self.random.below(of)
+    }
+
     fn dir(&mut self, path: &Path) -> io::Result<&mut Dir> {
         self.dirs.get_mut(path).ok_or_else(missing)
     }
@@ -123,6 +154,17 @@ impl Image {
     fn find(&self, path: &Path) -> Option<usize> {
         let dir = self.dirs.get(path.parent()?)?;
         dir.names.get(path.file_name()?.to_str()?).copied()
+    }
+
+    /// Whether a whole status of a claimed task lies where it will end.
+    fn is_answered(&self, task: &[u8], claim: &ClaimName) -> bool {
+        let Some(task) = seal::unseal(task) else { return false };
+        let Some(batch) = task.get("batch").and_then(|batch| batch.as_str()) else { return false };
+        let file = claim.status();
+        self.dirs.iter().filter(|(dir, _)| dir.ends_with(batch)).any(|(_, dir)| {
+            let status = dir.names.get(&file).and_then(|i| seal::unseal(&self.inodes[*i].written));
+            status.is_some_and(|status| status.get("ticket") == task.get("ticket"))
+        })
     }
 
     fn make_dirs(&mut self, path: &Path) {
@@ -272,9 +314,11 @@ impl Volume {
             inodes: Vec::new(),
             pending: Vec::new(),
             seen: HashMap::new(),
+            late: Vec::new(),
             random: Random::new(seed),
             weather: Weather::default(),
             failed_calls: 0,
+            calls: 0,
         };
         Arc::new(Volume { image: Mutex::new(image), sched, judge, shared, planted })
     }
@@ -319,6 +363,22 @@ impl Volume {
         self.sched.operate(here, latency, false);
         let now = self.sched.now();
         let mut image = self.image();
+        self.catch_up(&mut image, now);
+        if here.process == 0 {
+            // Whoever judges reads what is there.
+            return Fate::Well;
+        }
+        let number = image.calls;
+        image.calls += 1;
+        if let Some((_, error, after)) = image.weather.failing.filter(|call| call.0 == number) {
+            image.failed_calls += 1;
+            return if after { Fate::After(error.into()) } else { Fate::Before(error.into()) };
+        }
+        let (host, until) = image.weather.cut_off;
+        if now < image.weather.away_until || (now < until && here.host() == host) {
+            image.failed_calls += 1;
+            return Fate::Before(Errno::ENOTCONN.into());
+        }
         if writes && now < image.weather.full_until {
             image.failed_calls += 1;
             return Fate::Before(Errno::ENOSPC.into());
@@ -330,6 +390,17 @@ impl Volume {
             return if image.random.coin() { Fate::Before(error) } else { Fate::After(error) };
         }
         Fate::Well
+    }
+
+    /// Lets moves happen that are due, and that nobody was faster with.
+    fn catch_up(&self, image: &mut Image, now: Us) {
+        let (due, late) = std::mem::take(&mut image.late).into_iter().partition(|l| l.at <= now);
+        image.late = late;
+        let due: Vec<Late> = due;
+        for Late { from, to, process, host, .. } in due {
+            image.forget(&from, host);
+            let _ = self.rename_now(image, &from, &to, host, now, process);
+        }
     }
 
     /// A call: its turn is awaited, it happens or not, and it is answered or not.
@@ -390,6 +461,7 @@ impl Volume {
         to: &Path,
         host: usize,
         now: Us,
+        process: usize,
     ) -> io::Result<()> {
         let (source, target) = (place(from), place(to));
         if image.dirs.contains_key(from) {
@@ -406,7 +478,10 @@ impl Volume {
         image.dir(&target.0)?.names.insert(target.1.clone(), inode);
         image.pending.push(Change::Move(source, target, inode));
         self.settle(image);
-        self.judge.moved(from, to, &image.inodes[inode].written, now);
+        let bytes = image.inodes[inode].written.clone();
+        let left = self.judge.claim_of(from).is_some_and(|claim| image.is_answered(&bytes, &claim));
+        self.judge.moved(from, to, &bytes, now, process, left);
+        self.judge.given_up(from);
         Ok(())
     }
 
@@ -460,16 +535,20 @@ impl Disk for Volume {
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
         self.call(false, |image, host, _| {
             let inode = image.find(path).ok_or_else(missing)?;
+            if self.planted == Fault::TornTailKept {
+                return Ok(());
+            }
             Self::change(image, inode, host, |written| written.truncate(len as usize));
             Ok(())
         })
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let bytes = super::plant::writing(self.planted, path, bytes);
         self.call(true, |image, host, _| {
             let inode = Self::put(image, path, host)?;
             self.settle(image);
-            Self::change(image, inode, host, |written| *written = bytes.to_vec());
+            Self::change(image, inode, host, |written| *written = bytes);
             Ok(())
         })
     }
@@ -530,6 +609,7 @@ impl Disk for Volume {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let to = &super::plant::moving(self.planted, &self.judge, from, to);
         if self.planted == Fault::CopyForRename {
             let bytes = self.read(from)?;
             self.call(true, |image, host, now| {
@@ -537,22 +617,23 @@ impl Disk for Volume {
                 self.settle(image);
                 Self::change(image, inode, host, |written| *written = bytes.clone());
                 image.inodes[inode].synced = bytes.clone();
-                self.judge.moved(from, to, &bytes, now);
+                self.judge.moved(from, to, &bytes, now, here().process, false);
                 Ok(())
             })?;
             let _ = self.remove(from);
             return Ok(());
         }
         let odd = self.image().random.below(8);
+        let process = here().process;
         let done = self.call(false, |image, host, now| {
-            let done = self.rename_now(image, from, to, host, now);
+            let done = self.rename_now(image, from, to, host, now, process);
             let lost = done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
             if self.planted == Fault::LoserBelieves && lost {
                 return Ok(());
             }
             if self.planted == Fault::NoFence && lost && self.judge.is_end(to) {
                 Self::put(image, to, host)?;
-                self.judge.moved(from, to, b"", now);
+                self.judge.moved(from, to, b"", now, here().process, false);
                 return Ok(());
             }
             if let Some((path, bytes)) = self.judge.held_back(to) {
@@ -562,6 +643,19 @@ impl Disk for Volume {
             done
         });
         match done {
+            // It did not happen, and will.
+            Err(error)
+                if odd == 1
+                    && self.shared
+                    && error.raw_os_error() == Some(Errno::ETIMEDOUT as i32)
+                    && self.judge.may_be_late(from, to) =>
+            {
+                let mut image = self.image();
+                let at = self.sched.now() + image.random.below(2 * SECOND as usize) as Us;
+                let (from, to, host) = (from.to_owned(), to.to_owned(), here().host());
+                image.late.push(Late { at, from, to, process, host });
+                Err(error)
+            }
             // It happened, and the answer says that there was nothing to rename.
             Err(error) if odd == 0 && self.shared && self.is_there(to) => {
                 if error.raw_os_error() == Some(Errno::EIO as i32) {
@@ -595,7 +689,7 @@ impl Disk for Volume {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.call(false, |image, _, _| {
             image.dir(dir)?;
-            if self.planted != Fault::NoDirectorySync {
+            if !super::plant::leaves_unsynced(self.planted, dir) {
                 image.sync_names(dir);
             }
             Ok(())
@@ -621,6 +715,9 @@ impl Disk for Volume {
             let dir = image.dir(dir)?;
             Ok(dir.names.keys().chain(&dir.dirs).cloned().collect::<Vec<_>>())
         })?;
+        if self.planted == Fault::CancelForgotten && dir.ends_with("cancel") {
+            names.iter().for_each(|name| _ = self.remove(&dir.join(name)));
+        }
         for name in names {
             if visit(&name) == ControlFlow::Break(()) {
                 break;
@@ -648,6 +745,7 @@ impl Disk for Volume {
             image.forget(path, host);
             image.pending.push(Change::Take((dir, name), inode));
             self.settle(image);
+            self.judge.given_up(path);
             Ok(())
         })
     }

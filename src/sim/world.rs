@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use super::judge::{BEAT, FORGED, Judge, LEASE};
 use super::plant::Fault;
 use super::sched::{self, Here, Machine, Prepare, SECOND, Sched, Us, here};
@@ -38,7 +40,7 @@ use crate::workflow::Plan;
 use crate::workspace::Workspace;
 
 /// What befalls a fleet, by its seed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Fate {
     pub shared: bool,
     pub durable: bool,
@@ -48,6 +50,10 @@ pub struct Fate {
     pub cuts: bool,
     pub full: bool,
     pub slow: bool,
+    /// Clocks of the day are set, forward and back.
+    pub set_clocks: bool,
+    /// The network volume is away for a while.
+    pub outages: bool,
 }
 
 impl Fate {
@@ -57,12 +63,14 @@ impl Fate {
         let mut some = |of: usize| !calm && random.below(of) == 0;
         let (kills, pauses, errors) = (some(2), some(2), some(2));
         let (cuts, full, slow) = (some(3), some(5), some(4));
+        let (set_clocks, outages) = (some(4), some(4) && shared);
         let durable = cuts || random.coin();
-        Fate { shared, durable, kills, pauses, errors, cuts, full, slow }
+        Fate { shared, durable, kills, pauses, errors, cuts, full, slow, set_clocks, outages }
     }
 
     fn is_calm(&self) -> bool {
-        !(self.kills || self.pauses || self.errors || self.cuts || self.full || self.slow)
+        let calls = self.errors || self.full || self.slow || self.outages;
+        !(calls || self.kills || self.pauses || self.cuts || self.set_clocks)
     }
 }
 
@@ -74,6 +82,7 @@ pub struct Outcome {
     pub executions: usize,
     pub operations: u64,
     pub failed_calls: u64,
+    pub calls: u64,
     pub kills: usize,
     pub pauses: usize,
     pub cuts: usize,
@@ -86,6 +95,8 @@ pub struct Outcome {
 struct Submitted {
     id: RunId,
     story: Story,
+    /// The process that submits it.
+    by: usize,
     cancelled: bool,
 }
 
@@ -110,6 +121,10 @@ struct World {
     random: Random,
     fate: Fate,
     runs: Vec<Submitted>,
+    /// When faults stopped.
+    calm_since: Us,
+    /// Executions take a moment only.
+    quick: bool,
     outcome: Outcome,
 }
 
@@ -122,11 +137,32 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
     let mut random = Random::new(seed);
     let mut fate = Fate::of(&mut random);
     steer(&mut fate, planted);
+    play_in(seed, random, fate, root, planted, traces, World::go)
+}
+
+/// Plays one quiet run of a small fleet, whose coordinator dies over it, with one call of the disk
+/// that fails: the number of the call, how it fails, and whether it did what was asked.
+pub fn play_failing(root: &Path, call: (u64, Errno, bool), traces: bool) -> Outcome {
+    let fate = Fate { durable: true, kills: true, ..Fate::default() };
+    let random = Random::new(1);
+    play_in(1, random, fate, root, Fault::Nothing, traces, |world| world.go_quietly(call))
+}
+
+fn play_in(
+    seed: u64,
+    mut random: Random,
+    fate: Fate,
+    root: &Path,
+    planted: Fault,
+    traces: bool,
+    go: impl FnOnce(&mut World),
+) -> Outcome {
     let hosts = if fate.shared { 3 } else { 1 };
     let machine = |random: &mut Random| Machine {
-        wall_off_ms: random.below(7_200_000) as i64 - 3_600_000,
+        wall_off_ms: off_ms(random),
         up_ms: random.below(1_000_000) as u64,
         boots: 1,
+        one_clock: planted == Fault::LeaseByWallClock,
     };
     let machines = (0..hosts).map(|_| machine(&mut random)).collect();
     let sched = Sched::new(seed, machines);
@@ -137,16 +173,27 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
     config.queue.beat = Duration::from_micros(BEAT);
     config.queue.lease = Duration::from_micros(LEASE);
     let outcome = Outcome::default();
-    let (seats, runs) = (Vec::new(), Vec::new());
-    let root = root.to_owned();
-    let mut world =
-        World { sched, volume, judge, root, config, planted, seats, random, fate, runs, outcome };
+    let mut world = World {
+        sched,
+        volume,
+        judge,
+        root: root.to_owned(),
+        config,
+        planted,
+        seats: Vec::new(),
+        random,
+        fate,
+        runs: Vec::new(),
+        calm_since: 0,
+        quick: false,
+        outcome,
+    };
     world.judge.trace(|| format!("{fate:?}"));
     sched::enter(
         Arc::new(Here { sched: world.sched.clone(), process: 0, actor: 0 }),
         world.prepare(),
     );
-    world.go();
+    go(&mut world);
     world.sched.end();
     sched::leave();
     perform::simulate(None);
@@ -159,23 +206,40 @@ pub fn play(seed: u64, root: &Path, planted: Fault, traces: bool) -> Outcome {
     if state.sum == 0 {
         outcome.violations.push("a thread panicked".into());
     }
-    outcome.failed_calls = world.volume.image().failed_calls;
+    let image = world.volume.image();
+    (outcome.failed_calls, outcome.calls) = (image.failed_calls, image.calls);
     outcome
+}
+
+/// How far a machine's clock is off: an hour at most.
+fn off_ms(random: &mut Random) -> i64 {
+    random.below(7_200_000) as i64 - 3_600_000
 }
 
 /// A planted fault shows only in the weather that it is about.
 fn steer(fate: &mut Fate, planted: Fault) {
     match planted {
-        Fault::NoDirectorySync | Fault::NoSync => {
+        Fault::NoDirectorySync
+        | Fault::NoSync
+        | Fault::TornTailKept
+        | Fault::MarkerUnsynced
+        | Fault::AnswerUnsynced => {
             (fate.shared, fate.durable, fate.cuts) = (false, true, true);
         }
         Fault::NoFence | Fault::OneJournal => fate.pauses = true,
         Fault::CancelUnheard => {
             (fate.kills, fate.pauses, fate.errors) = (false, false, false);
             (fate.cuts, fate.full, fate.slow) = (false, false, false);
+            (fate.set_clocks, fate.outages) = (false, false);
         }
-        Fault::CompleteBeforeStatus | Fault::AcknowledgedEarly => fate.kills = true,
+        Fault::CompleteBeforeStatus | Fault::AcknowledgedEarly | Fault::SnapshotAhead => {
+            fate.kills = true;
+        }
         Fault::HastyReaper => fate.shared = true,
+        Fault::DeadBeat => (fate.shared, fate.kills) = (true, true),
+        Fault::LeaseByWallClock => {
+            (fate.shared, fate.pauses, fate.set_clocks) = (true, true, true);
+        }
         _ => {}
     }
 }
@@ -183,8 +247,9 @@ fn steer(fate: &mut Fate, planted: Fault) {
 impl World {
     fn prepare(&self) -> Prepare {
         let (volume, judge) = (self.volume.clone(), self.judge.clone());
+        let quick = self.quick;
         let hands: perform::Script =
-            Arc::new(move |site, work, mark, stop| execute(&judge, site, work, mark, stop));
+            Arc::new(move |site, work, mark, stop| execute(&judge, quick, site, work, mark, stop));
         let slot: Arc<Mutex<Option<Prepare>>> = Arc::default();
         let own = slot.clone();
         let prepare: Prepare = Arc::new(move |here| {
@@ -240,6 +305,63 @@ impl World {
         self.judge_all();
     }
 
+    /// One run with everything in it that goes through the disk, and one call that fails. Whoever
+    /// ends because of that is followed by another; a person who was told of it tries again.
+    fn go_quietly(&mut self, call: (u64, Errno, bool)) {
+        self.quick = true;
+        self.volume.image().weather.failing = Some(call);
+        for agent in [None, Some(AGENTS[1])] {
+            self.seats.push(Seat { agent, host: 0, process: 0, again: 0 });
+        }
+        self.submit_story(script::quiet());
+        let mut killed = false;
+        let until = self.sched.now() + LIVENESS;
+        // Who may not read a file is told, and the file put where people find it.
+        let barred = call.1 == Errno::EACCES;
+        let is_told = |world: &World| barred && !world.judge.has_open() && world.is_told_of_bar();
+        let is_over =
+            |world: &World| world.acknowledged_runs() > 0 && (world.all_over() || is_told(world));
+        while self.sched.now() < until && !is_over(self) {
+            self.start_seats();
+            self.wait(BEAT / 20);
+            let now = self.sched.now();
+            self.seats.iter_mut().for_each(|seat| seat.again = seat.again.min(now));
+            self.answer();
+            if !self.is_submitting() && self.acknowledged_runs() == 0 && self.runs.len() < 3 {
+                self.submit_story(script::quiet());
+            }
+            // Whoever comes next takes the run up.
+            if !killed && self.judge.executions() > 0 {
+                killed = true;
+                self.sched.kill(self.seats[0].process);
+            }
+        }
+        if !is_over(self) {
+            self.judge.violation("I11: not everything came to an end".into());
+        }
+        if is_told(self) {
+            self.judge.look_at_tree(&self.volume.files(&self.root));
+        } else {
+            self.judge_all();
+        }
+    }
+
+    /// Whether a task failed with the reason that a file may not be read.
+    fn is_told_of_bar(&self) -> bool {
+        let failed = self.volume.files(&self.root.join("failed"));
+        let says = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("Permission denied");
+        failed.iter().any(|(path, bytes)| path.to_string_lossy().ends_with(".json") && says(bytes))
+    }
+
+    fn is_submitting(&self) -> bool {
+        let state = self.sched.state();
+        self.runs.last().is_some_and(|run| state.processes[run.by].alive)
+    }
+
+    fn acknowledged_runs(&self) -> usize {
+        self.judge.acknowledged_of("submit ").len()
+    }
+
     fn start_seats(&mut self) {
         let now = self.sched.now();
         for number in 0..self.seats.len() {
@@ -277,6 +399,14 @@ impl World {
     /// A person submits a run, as `submit` does it.
     fn submit(&mut self) {
         let story = script::story(&mut self.random);
+        let process = self.submit_story(story);
+        if self.fate.kills && self.random.below(6) == 0 {
+            let after = self.random.below(40) as u64;
+            self.sched.state().processes[process].kill_in = Some(after);
+        }
+    }
+
+    fn submit_story(&mut self, story: Story) -> usize {
         let id = RunId::new(&format!("20250115T1430{:02}Z", self.runs.len()), self.random.draw());
         let (judge, root, config) = (self.judge.clone(), self.root.clone(), self.config.clone());
         let (told, run, early) =
@@ -293,11 +423,8 @@ impl World {
                 Err(error) => judge.trace(|| format!("not submitted: {error}")),
             }
         });
-        if self.fate.kills && self.random.below(6) == 0 {
-            let after = self.random.below(40) as u64;
-            self.sched.state().processes[process].kill_in = Some(after);
-        }
-        self.runs.push(Submitted { id, story, cancelled: false });
+        self.runs.push(Submitted { id, story, by: process, cancelled: false });
+        process
     }
 
     /// Anything may fail.
@@ -324,6 +451,11 @@ impl World {
             if self.fate.cuts && self.random.below(8) == 0 {
                 self.cut_power();
             }
+            if self.fate.set_clocks && self.random.below(6) == 0 {
+                let (host, off) = (self.any_host(), off_ms(&mut self.random));
+                self.judge.trace(|| format!("the clock of machine {host} is set, {off} ms off"));
+                self.sched.state().machines[host].wall_off_ms = off;
+            }
             self.be_a_person();
             if self.sched.now() > 8 * SECOND && self.all_over() {
                 return;
@@ -345,9 +477,26 @@ impl World {
         let full = fate.full && self.random.below(10) == 0;
         let now = self.sched.now();
         let time = self.random.below(3_000_000) as Us;
+        let hosts = self.sched.state().machines.len();
         let mut image = self.volume.image();
+        let cut_off = match fate.outages && image.weather.cut_off.1 < now && image.toss(10) {
+            true => {
+                let cut_off = (image.pick(hosts), now + 6 * time);
+                self.judge
+                    .trace(|| format!("machine {} is cut off for {} us", cut_off.0, 6 * time));
+                cut_off
+            }
+            false => image.weather.cut_off,
+        };
         let full_until = if full { now + time } else { image.weather.full_until };
-        image.weather = Weather { errors, stale, full_until, slow: fate.slow };
+        let mut away_until = image.weather.away_until;
+        if fate.outages && away_until < now && image.toss(10) {
+            away_until = now + 3 * time;
+            self.judge.goes_away(away_until);
+        }
+        let slow = fate.slow;
+        image.weather =
+            Weather { errors, stale, full_until, away_until, cut_off, failing: None, slow };
     }
 
     /// The power of a machine fails, with all that runs on it.
@@ -447,7 +596,8 @@ impl World {
                 process.paused_until = process.paused_until.min(now);
             }
         }
-        let until = self.sched.now() + LIVENESS;
+        self.calm_since = self.sched.now();
+        let until = self.calm_since + LIVENESS;
         while self.sched.now() < until {
             self.wait(BEAT / 2);
             for seat in &mut self.seats {
@@ -515,20 +665,20 @@ impl World {
             let error = looked.error.clone().unwrap_or_default();
             self.judge.violation(format!("run {id} is {is:?}, not {must:?}: {error}"));
         }
-        let asked = self.judge.acknowledged(&format!("cancel {id}"));
-        let ended = self.judge.ended_at(id.as_str()).unwrap_or(0);
-        let heard = asked.is_some_and(|at| at + 4 * BEAT < ended);
-        if looked.status != RunStatus::Cancelled && self.fate.is_calm() && heard {
-            self.judge.violation(format!("run {id} was to be cancelled, and ended otherwise"));
-        }
-        let over = looked.updated_at.0;
-        let asked_ms = asked.map(|at| at / 1000);
-        if looked.status != RunStatus::Cancelled
-            && asked_ms.is_some_and(|at| at + 4 * LEASE / 1000 < SAFETY / 1000)
-            && over > 0
-            && self.executed_after(id, asked)
-        {
-            self.judge.violation(format!("run {id} was to be cancelled, and went on"));
+        if let Some(asked) = self.judge.acknowledged(&format!("cancel {id}")) {
+            // Whoever drives it hears of it with its next beat. Where anything may have failed, a
+            // dead owner has to be found out first, once faults have stopped.
+            let heard = match self.fate.is_calm() {
+                true => asked + 4 * BEAT,
+                false => asked.max(self.calm_since) + 3 * LEASE,
+            };
+            let ended = self.judge.ended_at(id.as_str()).unwrap_or(0);
+            if looked.status != RunStatus::Cancelled && ended > heard {
+                self.judge.violation(format!("run {id} was to be cancelled, and ended otherwise"));
+            }
+            if self.judge.began_after(id.as_str(), heard) {
+                self.judge.violation(format!("run {id} was to be cancelled, and went on"));
+            }
         }
         let history = match History::read(&*self.volume, &root) {
             Ok(history) => history,
@@ -539,11 +689,6 @@ impl World {
         let settled = slots.filter(|(_, slot)| slot.state == StepState::Settled);
         let settled = settled.map(|(here, _)| here.path(&plan).to_string()).collect();
         self.judge_history(run, &history, &settled, cancelled);
-    }
-
-    /// Whether anything was begun long after somebody asked for a run to be cancelled.
-    fn executed_after(&self, run: &RunId, asked: Option<Us>) -> bool {
-        self.judge.began_after(run.as_str(), asked.unwrap_or(0) + 4 * LEASE)
     }
 
     fn judge_history(
@@ -577,7 +722,7 @@ impl World {
         for step in executed.keys().filter(|step| !run.story.executed.contains(*step)) {
             self.judge.violation(format!("run {id}: {step} must not be executed"));
         }
-        if cancelled {
+        if cancelled || run.story.vetoed {
             return;
         }
         for step in &run.story.executed {
@@ -719,22 +864,32 @@ fn answer_gates(judge: &Judge, root: &Path, id: &RunId) {
         let gate = slot.record.as_ref().and_then(|record| record.gate.clone());
         if let (StepState::Waiting, Some(gate)) = (&slot.state, gate) {
             let step = here.path(&plan);
-            let answer = AnswerFile::new(true, String::new(), None, gate.shown.clone());
-            if gates::give(&run_root, &step, slot.attempts, &answer).is_ok_and(|first| first) {
-                judge.acknowledge(format!("approve {id} {step}"));
+            let approve = !step.to_string().starts_with("veto");
+            let answer = AnswerFile::new(approve, String::new(), None, gate.shown.clone());
+            let attempt = slot.attempts;
+            if gates::give(&run_root, &step, attempt, &answer).is_ok_and(|first| first) {
+                judge.acknowledge(format!("approve {id} {step}.{attempt}"));
             }
         }
     }
 }
 
 /// An execution: it takes its time, can be stopped, and ends as its name says.
-fn execute(judge: &Judge, site: &Site, work: &Work, mark: &str, stop: &Stop) -> Option<Performed> {
+fn execute(
+    judge: &Judge,
+    quick: bool,
+    site: &Site,
+    work: &Work,
+    mark: &str,
+    stop: &Stop,
+) -> Option<Performed> {
     let claim = check_mark(mark);
     let run = site.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let number = judge.began(&run, &work.step.to_string(), claim);
     let drawn = chance();
     let slow = drawn.is_multiple_of(10);
-    let mut left = (drawn / 10) % if slow { 12 * SECOND } else { 2 * SECOND };
+    let most = if quick { SECOND / 10 } else { 2 * SECOND };
+    let mut left = (drawn / 10) % if slow && !quick { 16 * SECOND } else { most };
     while left > 0 {
         let part = left.min(100_000);
         left -= part;
@@ -814,7 +969,7 @@ impl Audience for Listening {
 
     fn ended(&self, doing: &Doing, how: &str, _: Duration) {
         self.judge.trace(|| format!("{} says of {}: {how}", self.worker, doing.id));
-        self.judge.told_ended(&doing.id, &self.worker, how);
+        self.judge.told_ended(&doing.id, doing.attempt, &self.worker, how);
     }
 
     fn note(&self, line: &str) {

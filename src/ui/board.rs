@@ -41,7 +41,7 @@ pub use gates::{Gate, gates_in, gates_of, that_may_ask};
 pub use last::last_said;
 pub use members::{Life, Members, WorkerView};
 pub use memory::Memory;
-pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView};
+pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView, Walk};
 pub use spent::{RunSpent, of_step as step_spent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
 pub use why::{remark, skipped, why_run, why_step, why_task};

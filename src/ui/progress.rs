@@ -21,7 +21,7 @@ fn of_graph(plan: &Plan, run: &Run, front: &Front, now: Time) -> Vec<String> {
         };
         let name = match slot.state {
             StepState::Waiting => plan.root.steps[*index].name.clone(),
-            _ => here.path(plan).to_string(),
+            _ => here.path(plan).shown(),
         };
         lines.push(format!("  └─ {name}: {word} ({since}s)..."));
     }

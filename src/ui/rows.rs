@@ -1,16 +1,24 @@
 //! How runs, members, inboxes and steps are told of in a row, wherever they are shown.
 
 use super::board::{
-    self, InboxView, Life, Owner, PlaceView, RunView, StepShown, StepView, WorkerView,
+    self, InboxView, Life, Owner, PlaceView, RunView, Standing, StepShown, StepView, WorkerView,
 };
 use super::text::seconds;
 use crate::fleet::post::COORDINATOR;
+use crate::ids::shown;
 use crate::time::Time;
 
 /// How a run is told of in a line.
-pub fn run_row(run: &RunView) -> Vec<String> {
-    let file = run.what(&run.workflow_file);
-    vec![run.run_id.clone(), run.state.word().to_owned(), file, board::remark(run)]
+pub fn run_row(run: &RunView, now: Time) -> Vec<String> {
+    let (id, state, file) = (&run.run_id, run.state.word(), run.what(&run.workflow_file));
+    vec![id.clone(), state.to_owned(), file, run_time(run, now), board::remark(run)]
+}
+
+/// How long a run has taken, or takes by now.
+pub fn run_time(run: &RunView, now: Time) -> String {
+    let rests = run.state.is_over() || matches!(run.state, Standing::Stopped | Standing::Damaged);
+    let until = if rests { run.updated_at } else { Some(now) };
+    until.zip(run.started_at).map(|(end, start)| seconds(end.ms_since(start))).unwrap_or_default()
 }
 
 /// How a member is told of in a line.
@@ -75,7 +83,7 @@ pub fn step_rows(steps: &[StepView], now: Time) -> Vec<Vec<String>> {
     let branches = branches(steps);
     let rows = steps.iter().zip(branches).map(|(step, branch)| {
         let mark = if step.current { ">" } else { " " };
-        let name = format!("{mark} {branch}{}", step.step);
+        let name = format!("{mark} {branch}{}", shown(&step.step));
         let agent = step.agent.clone().unwrap_or_default();
         vec![
             name,
@@ -135,13 +143,7 @@ fn notes(step: &StepView) -> Vec<String> {
 /// How far a step is, and what it waits for.
 pub fn stands(step: &StepView) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(items) = &step.items {
-        let failed = match items.failed {
-            0 => String::new(),
-            failed => format!(", {failed} failed"),
-        };
-        notes.push(format!("{} of {} items{failed}", items.current, items.total));
-    }
+    notes.extend(step.items.map(|items| items.words()));
     notes.extend(step.rounds.filter(|rounds| *rounds > 1).map(|rounds| format!("round {rounds}")));
     if step.completed_before {
         notes.push("completed before".to_owned());

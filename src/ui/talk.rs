@@ -17,6 +17,13 @@ pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if matches!(c, '\n' | '\t') { c } else { tame(c) }).collect()
 }
 
+/// Text that somebody else wrote, fit for one line of ours: whatever begins a line there does not
+/// begin one here.
+pub fn folded(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ").chars().map(tame).collect()
+}
+
 /// Bytes that somebody else wrote, on their way to standard output: as they are, unless that is a
 /// terminal.
 pub struct Tamed<W: Write> {
@@ -70,13 +77,6 @@ fn begins_letter(bytes: &[u8]) -> bool {
         _ => 0,
     };
     bytes.len() < length
-}
-
-/// Text that somebody else wrote, fit for one line of ours: whatever begins a line there does not
-/// begin one here.
-pub fn folded(text: &str) -> String {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.collect::<Vec<_>>().join(" ").chars().map(tame).collect()
 }
 
 /// Tells it, in one write, as others may write there too.

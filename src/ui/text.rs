@@ -1,6 +1,7 @@
 //! Telling a person what a run does: a line for each step that ends, and on a terminal a live
 //! view of where it is.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
@@ -13,7 +14,7 @@ use crate::engine::run::{Address, ItemResult, StepState};
 use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus};
 use crate::exec::{Mask, Stop};
 use crate::fleet::Report;
-use crate::ids::StepPath;
+use crate::ids::{StepPath, shown};
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Rounds, RoundsKind};
@@ -87,9 +88,10 @@ impl TextReport {
         let place = format!("{}[{}/{total}]", "  ".repeat(address.loops.len()), address.step + 1);
         let agent = address.step_of(plan).agent.as_ref().map(|agent| format!(" ({agent})"));
         let agent = agent.unwrap_or_default();
+        let step = shown(step);
         // A check that says no is an answer, and no failure.
         if is_check(plan, &address) && record.exit_code.is_some() && record.metrics.is_some() {
-            return self.checked(&format!("{place} {step}"), step, record);
+            return self.checked(&format!("{place} {step}"), &step, record);
         }
         let line = format!("{place} {step}{agent}: {}", self.outcome(record, run, &address));
         self.say(&line);
@@ -173,7 +175,7 @@ impl TextReport {
                 "{}[{}/{total}] {}: {} ({items}{failed}, {})",
                 "  ".repeat(at.loops.len()),
                 at.step + 1,
-                at.path(plan),
+                at.path(plan).shown(),
                 self.paint(record.status, word),
                 seconds(record.duration_ms.unwrap_or(0)),
             );
@@ -204,7 +206,7 @@ impl TextReport {
             "{}[{}/{total}] {}: {} ({rounds}{}){}",
             "  ".repeat(at.loops.len()),
             at.step + 1,
-            at.path(plan),
+            at.path(plan).shown(),
             self.paint(record.status, word),
             seconds(record.duration_ms.unwrap_or(0)),
             why.unwrap_or_default(),
@@ -358,6 +360,7 @@ impl Report for TextReport {
     }
 
     fn ask(&mut self, run: &Run, step: &StepPath, stop: &Stop) -> Option<Choice> {
+        let step = step.shown();
         self.say(&format!("step `{step}` failed; run {} waits for you", run.id));
         loop {
             self.erase();
@@ -433,10 +436,10 @@ pub fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
         // Of what is skipped it was told when it arose.
         Event::Ended { step, record, .. } if record.status != StepStatus::Skipped => {
             let warning = record.warning.as_ref()?;
-            Some(format!("{} `{step}`: {warning}", plan.unit()))
+            Some(format!("{} `{}`: {warning}", plan.unit(), shown(step)))
         }
         Event::Moved { step, index, error: Some(error) } => {
-            Some(format!("item {index} of `{step}` was not moved: {error}"))
+            Some(format!("item {index} of `{}` was not moved: {error}", shown(step)))
         }
         _ => None,
     }
@@ -449,16 +452,16 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
         Event::Started { .. } => format!("run {} started", run.id),
         Event::Resumed { .. } => format!("run {} resumed", run.id),
         Event::Launched { step, attempt, task: None } => {
-            format!("{unit} `{step}` started, attempt {attempt}")
+            format!("{unit} `{}` started, attempt {attempt}", shown(step))
         }
         Event::Launched { step, attempt, task: Some(task) } => {
-            let (agent, id) = (&task.agent, &task.id);
+            let (step, agent, id) = (shown(step), &task.agent, &task.id);
             format!("{unit} `{step}` put out to `{agent}`, attempt {attempt}, task {id}")
         }
         Event::Ended { step, attempt, record } => {
             let code = record.exit_code.unwrap_or(0);
             let error = record.error.as_ref().map(|e| format!(": {}", e.message));
-            let error = error.unwrap_or_default();
+            let (step, error) = (shown(step), error.unwrap_or_default());
             format!("{unit} `{step}` ended with {code}, attempt {attempt}{error}")
         }
         Event::Skipped { step, cause, warning } => {
@@ -468,41 +471,46 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
                 (Some(SkipCause::UpstreamSkipped), _) => ": what it depends on was skipped".into(),
                 _ => String::new(),
             };
-            format!("{unit} `{step}` skipped{why}")
+            format!("{unit} `{}` skipped{why}", shown(step))
         }
-        Event::Kept { step } => format!("{unit} `{step}` kept: it would be given the same"),
-        Event::Gated { step, .. } => format!("node `{}` asks a person", node_of(step)),
+        Event::Kept { step } => {
+            format!("{unit} `{}` kept: it would be given the same", shown(step))
+        }
+        Event::Gated { step, .. } => format!("{unit} `{}` asks a person", node_of(step)),
         Event::Answered { step, answer, .. } => {
             let word = if answer.approve { "approved" } else { "rejected" };
             let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-            format!("node `{}` was {word}{by}", node_of(step))
+            format!("{unit} `{}` was {word}{by}", node_of(step))
         }
         Event::Opened { step } => return opened_line(plan, run, step),
         Event::Moving { from, to, .. } => format!("moving `{from}` to `{to}`"),
         Event::Moved { error: Some(error), .. } => format!("not moved: {error}"),
         Event::MovedBack { step, index, error } => {
             let how = error.as_deref().unwrap_or("yes");
-            format!("item {index} of `{step}` put back: {how}")
+            format!("item {index} of `{}` put back: {how}", shown(step))
         }
         Event::Cancelled => format!("run {} cancelled", run.id),
         Event::Recalled { step, attempt } => {
+            let step = shown(step);
             format!("the task of `{step}`, attempt {attempt}, is nowhere: it is made anew")
         }
-        Event::Rewound { step } => format!("run {} goes on from `{step}`", run.id),
-        Event::Decided { step, choice } => format!("{unit} `{step}`: {choice:?} was chosen"),
+        Event::Rewound { step } => format!("run {} goes on from `{}`", run.id, shown(step)),
+        Event::Decided { step, choice } => {
+            format!("{unit} `{}`: {choice:?} was chosen", shown(step))
+        }
         Event::Moved { error: None, .. } | Event::Woke => return None,
     })
 }
 
 /// The node that a step of its rounds belongs to.
-pub fn node_of(step: &str) -> &str {
-    step.split('.').next().unwrap_or(step)
+pub fn node_of(step: &str) -> Cow<'_, str> {
+    shown(step.split('.').next().unwrap_or(step))
 }
 
 fn opened_line(plan: &Plan, run: &Run, step: &str) -> Option<String> {
-    let at = Address::parse(plan, step)?;
+    let (at, step) = (Address::parse(plan, step)?, shown(step));
     if matches!(at.step_of(plan).action, Action::Rounds(_)) {
-        return Some(format!("node `{step}` began"));
+        return Some(format!("{} `{step}` began", plan.unit()));
     }
     let slot = run.slot(&at)?;
     let error = slot.record.as_ref().and_then(|record| record.error.as_ref());

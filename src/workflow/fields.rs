@@ -1,7 +1,9 @@
 //! Reading maps that authors write: every key known, every type checked, every fault in place.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
+use super::Configured;
 use super::lint;
 use super::plan::Version;
 use super::problem::{At, Place, Problem, nearest};
@@ -14,9 +16,26 @@ use crate::time::parse_duration;
 #[derive(Default)]
 pub struct Findings {
     problems: RefCell<Vec<Problem>>,
+    /// Agents that were named before, by their names without case.
+    agents: RefCell<BTreeMap<String, String>>,
 }
 
 impl Findings {
+    /// With the agents that the settings name.
+    pub fn of(configured: &dyn Configured) -> Findings {
+        let agents = configured.agent_names().into_iter().chain(["coordinator".to_owned()]);
+        let agents = agents.map(|name| (name.to_ascii_lowercase(), name)).collect();
+        Findings { agents: RefCell::new(agents), ..Findings::default() }
+    }
+
+    /// An agent that was named before and differs from this one in case only: both would have one
+    /// inbox where letters have no case.
+    pub fn alike(&self, agent: &str) -> Option<String> {
+        let mut agents = self.agents.borrow_mut();
+        let first = agents.entry(agent.to_ascii_lowercase()).or_insert_with(|| agent.to_owned());
+        (first != agent).then(|| first.clone())
+    }
+
     pub fn add(&self, problem: Problem) {
         self.problems.borrow_mut().push(problem);
     }

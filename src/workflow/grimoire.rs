@@ -74,7 +74,7 @@ struct Reading<'a> {
 }
 
 pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
-    let findings = Findings::default();
+    let findings = Findings::of(configured);
     let plan = open(&findings, document, "the grimoire", &shape::TOP, None)
         .and_then(|top| read_top(&top, configured));
     let problems = findings.into_problems();

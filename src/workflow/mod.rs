@@ -60,6 +60,11 @@ pub trait Configured {
     /// The provider of prompts that name none.
     fn default_provider(&self) -> &str;
 
+    /// The agents that the settings name.
+    fn agent_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether an agent is asked once more that does not say how its work went.
     fn contract_repair(&self) -> bool {
         false

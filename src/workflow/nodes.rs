@@ -38,7 +38,7 @@ pub(super) struct Reading<'a> {
 }
 
 pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
-    let findings = Findings::default();
+    let findings = Findings::of(configured);
     let plan = keys::open(&findings, document, "the workflow", &[Level::Top])
         .and_then(|top| read_top(&top, configured));
     let problems = findings.into_problems();

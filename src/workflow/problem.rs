@@ -131,15 +131,20 @@ impl From<&Fault> for Problem {
         let place = Place { line: fault.line, column: fault.column, len: fault.len };
         let hint = fault.hint.clone();
         let problem = Problem { hint, ..Problem::error(fault.message.clone()).at(place) };
-        let Some((line, column)) = fault.within else {
-            let elsewhere = Some((fault.file.clone(), fault.text.clone()));
-            return Problem { elsewhere, ..problem };
-        };
-        let before: usize =
-            fault.text.split_inclusive('\n').take(fault.line - 1).map(str::len).sum();
-        let at = fault.text[before..].char_indices().nth(fault.column - 1);
-        let at = at.map_or(fault.text.len(), |(at, _)| before + at);
-        problem.at(At::inside(Place { line, column, len: 1 }, &fault.text, at, fault.len))
+        match fault.within {
+            Some((line, column)) => {
+                let before = fault.text.split_inclusive('\n').take(fault.line - 1);
+                let before: usize = before.map(str::len).sum();
+                let at = fault.text[before..].char_indices().nth(fault.column - 1);
+                let at = at.map_or(fault.text.len(), |(at, _)| before + at);
+                let value = Place { line, column, len: 1 };
+                problem.at(At::inside(value, &fault.text, at, fault.len))
+            }
+            None => {
+                let elsewhere = Some((fault.file.clone(), fault.text.clone()));
+                Problem { elsewhere, ..problem }
+            }
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) struct Visible<'a> {
 }
 
 pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
-    let findings = Findings::default();
+    let findings = Findings::of(configured);
     let version = read_version(&findings, document);
     let compiled = Fields::open(&findings, document, "the workflow", &TOP, version)
         .and_then(|top| read_top(&top, version, configured));
@@ -303,12 +303,15 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
 
 pub(super) fn check_agent(fields: &Fields) {
     let Some(agent) = fields.get("agent").and_then(Node::text) else { return };
+    let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
     if let Some(fault) = name_fault(agent) {
-        let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
         fields.findings.error(place, format!("`{agent}` cannot name an agent: {fault}"));
     } else if agent == "coordinator" {
-        let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
         let message = "`coordinator` is no agent that steps can go to: it drives runs";
+        fields.findings.error(place, message);
+    } else if let Some(other) = fields.findings.alike(agent) {
+        // Both would have one inbox where names fold case.
+        let message = format!("agents `{agent}` and `{other}` differ only in upper and lower case");
         fields.findings.error(place, message);
     }
 }

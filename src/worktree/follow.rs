@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Hold, TreeError, Trees, Wants, branch, lives, short_branch};
 use crate::git::GitError;
 use crate::git::repo::{self, REMOTE};
-use crate::ids::BeadId;
+use crate::ids::{BeadId, shown};
 
 /// What a branch must have before somebody goes on with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,8 +132,9 @@ impl Trees {
             Has::All => Ok(None),
             Has::Lacks(after) => Err(self.lacks(id, after)),
             Has::Off(After { commit, step }) => Ok(Some(format!(
-                "`{}` does not have commit {commit} any more, where `{step}` left it",
-                short_branch(id)
+                "`{}` does not have commit {commit} any more, where `{}` left it",
+                short_branch(id),
+                shown(step)
             ))),
         }
     }
@@ -141,6 +142,7 @@ impl Trees {
     /// Why a worktree that was worked in elsewhere is not begun anew here.
     pub(super) fn lacks(&self, id: &BeadId, after: &After) -> TreeError {
         let (name, After { commit, step }) = (short_branch(id), after);
+        let step = shown(step);
         TreeError::found(
             format!(
                 "`{step}` left `{name}` at commit {commit}, which is neither in this clone nor on \
@@ -156,6 +158,7 @@ impl Trees {
     /// Why a branch that is gone is not begun anew.
     pub(super) fn gone(&self, id: &BeadId, after: &After) -> TreeError {
         let (name, After { commit, step }) = (short_branch(id), after);
+        let step = shown(step);
         TreeError::found(
             format!("`{name}` is gone; `{step}` left it at commit {commit}"),
             format!("`git branch {name} {commit}` brings it back"),

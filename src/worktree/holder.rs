@@ -18,7 +18,7 @@ use crate::disk::{self, RealDisk};
 use crate::git::Lock;
 use crate::git::lock::owners;
 use crate::git::presence::Presence;
-use crate::ids::{Attempt, BeadId};
+use crate::ids::{Attempt, BeadId, shown};
 use crate::process::Process;
 use crate::time::{Clock, SystemClock, Time};
 
@@ -53,7 +53,7 @@ fn name(
     attempt: Attempt,
     run: Option<&str>,
 ) -> std::fmt::Result {
-    write!(f, "step `{step}`, attempt {attempt}")?;
+    write!(f, "step `{}`, attempt {attempt}", shown(step))?;
     run.map_or(Ok(()), |run| write!(f, ", of run {run}"))
 }
 

@@ -26,6 +26,7 @@ use orchestrate::template::nodes::NodeText;
 use orchestrate::template::spell::{Spell, no_includes};
 use orchestrate::template::{Hole, Missing, Scope, Template};
 use orchestrate::time::{Time, parse_duration};
+use orchestrate::ui::serve::http;
 use orchestrate::workflow::condition::Condition;
 use orchestrate::workflow::shell::{self, Layout};
 use orchestrate::workflow::{Plan, compile, front, read_config};
@@ -33,7 +34,7 @@ use serde_json::{Map, Value, json};
 
 pub type Target = (&'static str, fn(&[u8]));
 
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("workflow", workflow),
     ("config", config),
     ("template", template),
@@ -50,6 +51,7 @@ pub const TARGETS: [Target; 16] = [
     ("names", names),
     ("bead", bead),
     ("mask", mask),
+    ("request", request),
 ];
 
 fn text(bytes: &[u8]) -> Cow<'_, str> {
@@ -364,4 +366,16 @@ fn mask(bytes: &[u8]) {
         output.chunks(7).for_each(|piece| capture.push(piece));
         let _ = capture.finish();
     }
+}
+
+/// What anybody who reaches the port of `serve` may send.
+fn request(bytes: &[u8]) {
+    let Ok(Some((mut request, head, body))) = http::parse(bytes) else { return };
+    assert!(head <= bytes.len(), "a head longer than what came");
+    request.body = bytes[head..].iter().take(body).copied().collect();
+    assert!(request.path.starts_with('/'));
+    request.parts();
+    request.form();
+    request.asked("token");
+    request.header("host");
 }

@@ -130,7 +130,9 @@ fn a_dead_owner_is_not_running() {
     );
     assert_eq!(status["steps"][1]["state"], "interrupted");
     says(&why(&world, "latest"), &format!("orchestrate resume {}", world.run_id()));
-    says(&world.run(&["status"]).exits(0).stdout, "stopped  w.yaml  nobody drives it");
+    let status = world.run(&["status"]).exits(0).stdout;
+    says(&status, "stopped  w.yaml");
+    says(&status, "nobody drives it");
     assert_eq!(json(&world, &["ps"])["executing"], serde_json::json!([]));
     world.run(&["cancel", "latest"]).exits(0);
     gone(&pids);

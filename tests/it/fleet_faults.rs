@@ -406,6 +406,33 @@ fn a_frozen_coordinator() {
     clean(&world);
 }
 
+/// What a power cut may leave of a task without syncs: it is put aside, and another is made.
+fn a_torn_task() {
+    let world =
+        world(SLOW, "version: '1.1'\nsteps:\n- { name: A, agent: engineer, command: [./step] }\n");
+    let coordinator = coordinator(&world);
+    let run = submit(&world);
+    until("its task waits", || !world.list("inbox/engineer").is_empty());
+    let torn = format!("inbox/engineer/{}", world.list("inbox/engineer")[0]);
+    let text = world.read(&torn);
+    world.write(&torn, &text[..text.len() / 2]);
+    let worker = worker(&world);
+    comes_to(&world, &run, "completed");
+    let tasks = |dir: &str| -> Vec<String> {
+        let names = world.list(dir).into_iter().filter(|name| name.ends_with(".task"));
+        names.map(|name| name[2..28].to_owned()).collect()
+    };
+    let (aside, done) = (tasks("failed/unreadable"), tasks(&format!("processed/{run}")));
+    assert_eq!(aside.len(), 1, "{aside:?}");
+    assert!(!done.contains(&aside[0]), "an id is used twice: {done:?}");
+    assert_eq!(world.lines("trace").len(), 1, "{:?}", world.lines("trace"));
+    coordinator.signal(SIGTERM);
+    worker.signal(SIGTERM);
+    coordinator.wait();
+    worker.wait();
+    world.run(&["fsck", "--quiet-fleet"]).exits(0);
+}
+
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("faults/a killed worker", a_killed_worker),
@@ -413,6 +440,7 @@ pub fn trials() -> Vec<Trial> {
         trial("faults/a coordinator killed after every line", a_killed_coordinator),
         trial("faults/a frozen coordinator", a_frozen_coordinator),
         trial("faults/two coordinators share what is submitted", two_coordinators),
+        trial("faults/a torn task", a_torn_task),
         trial("faults/poison for workers", poison_for_workers),
         trial("faults/poison for coordinators", poison_for_coordinators),
         trial("faults/two workers and two hundred tasks", a_race),

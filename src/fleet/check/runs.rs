@@ -12,7 +12,7 @@ use super::{Finding, Kind};
 use crate::disk::RealDisk;
 use crate::engine::{self, Event, Record, Run, RunStatus, StepStatus, TaskRef};
 use crate::fleet::{open, post};
-use crate::ids::{Attempt, RunId};
+use crate::ids::{Attempt, RunId, shown};
 use crate::queue::End;
 use crate::store::{self, History, snapshot};
 use crate::workflow::Plan;
@@ -139,8 +139,10 @@ impl Looker<'_> {
                 Event::Launched { step, attempt, task } => {
                     let before = newest.insert(step, *attempt).unwrap_or(0);
                     if *attempt <= before {
-                        let message =
-                            format!("`{step}` went out as attempt {attempt} after {before}");
+                        let message = format!(
+                            "`{}` went out as attempt {attempt} after {before}",
+                            shown(step)
+                        );
                         self.find(Kind::AttemptBack, message);
                     }
                     if let Some(task) = task {
@@ -149,7 +151,7 @@ impl Looker<'_> {
                 }
                 Event::Ended { step, attempt, record } => {
                     if !seen.insert((step, *attempt)) {
-                        let message = format!("attempt {attempt} of `{step}` ended twice");
+                        let message = format!("attempt {attempt} of `{}` ended twice", shown(step));
                         self.find(Kind::EndedAgain, message);
                     }
                     let task = self.tasks.get(&(step.clone(), *attempt)).cloned();
@@ -170,7 +172,7 @@ impl Looker<'_> {
 
     /// A result that counts is the one in the status of the task, which has ended.
     fn judge_result(&mut self, step: &str, task: &TaskRef, record: &Record) {
-        let what = format!("the result of `{step}`, task {},", task.id);
+        let what = format!("the result of `{}`, task {},", shown(step), task.id);
         let Some(lying) = self.tree.find(&task.id) else {
             // Whoever cleans up takes whole batches.
             let end = match record.status {

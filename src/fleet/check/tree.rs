@@ -11,11 +11,9 @@ use super::{Calm, Finding, Kind};
 use crate::disk::{Disk, RealDisk};
 use crate::fleet::member::{Process, Registration};
 use crate::fleet::parking;
-use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, Turn, fault_of, seal};
+use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, Turn, UNREADABLE, fault_of, seal};
 
 const ENDS: [End; 3] = [End::Processed, End::Failed, End::Cancelled];
-/// The batch of what cannot be read: there, and only there, a task need not be whole.
-const UNREADABLE: &str = "unreadable";
 /// Who is said to have held what was refused when it was taken in.
 const INTAKE: &str = "intake";
 /// Larger than any task that is taken.

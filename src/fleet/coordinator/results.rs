@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde_json::Map;
 
-use super::{Coordinator, Out, Reports};
+use super::{Coordinator, Held, Out, Reports};
 use crate::engine::Record;
 use crate::fleet::drive::{Job, Launch};
 use crate::fleet::parking::Pass;
@@ -13,7 +13,7 @@ use crate::fleet::perform::Performed;
 use crate::fleet::post::{self};
 use crate::host;
 use crate::ids::RunId;
-use crate::queue::{ClaimName, Place, Queue, TaskId};
+use crate::queue::{ClaimName, Place, Queue, TaskId, UNREADABLE};
 
 impl Coordinator {
     pub(super) fn cancel_asked(&mut self, asked: &HashSet<String>) {
@@ -152,7 +152,12 @@ impl Coordinator {
                     queue.cancel_waiting(&agent, &name)?;
                 }
                 Some(_) => {}
-                None => self.put_out_again(&out, reports),
+                None => match queue.find(&out.task.agent, UNREADABLE, &id)? {
+                    Some(Place::Ended { end, name, by }) if !self.is_cancelling(&out.run) => {
+                        self.was_put_aside(&out, Place::Ended { end, name, by }, reports)?;
+                    }
+                    _ => self.put_out_again(&out, reports),
+                },
             }
         }
         Ok(())
@@ -160,6 +165,43 @@ impl Coordinator {
 
     pub(super) fn is_cancelling(&self, run: &RunId) -> bool {
         self.held.get(run).is_some_and(|held| held.cancelling)
+    }
+
+    /// A task that whoever claimed it could not read. One that is torn is made anew, as another
+    /// task; one that is whole would be put aside again, so it fails, and says why.
+    fn was_put_aside(
+        &mut self,
+        out: &Out,
+        place: Place,
+        reports: &mut dyn Reports,
+    ) -> io::Result<()> {
+        let queue = self.setup.queue.clone();
+        let torn = matches!(queue.read(&place, UNREADABLE), Ok(None));
+        let Place::Ended { end, name, .. } = place else { return Ok(()) };
+        let status = queue.status(end, UNREADABLE, &name)?.unwrap_or_default();
+        let Some(held) = self.held.remove(&out.run) else { return Ok(()) };
+        if torn {
+            self.make_anew(held, out, reports);
+            return Ok(());
+        }
+        let reason = status.get("message").and_then(serde_json::Value::as_str).unwrap_or_default();
+        let record = Record::refused(2, format!("its task was put aside: {reason}"), Map::new());
+        self.out.remove(&out.task.id);
+        self.ended(held, &out.step, out.attempt, Some(Performed::of(record)), reports);
+        Ok(())
+    }
+
+    /// Takes an attempt back, to be made again as another task.
+    fn make_anew(&mut self, mut held: Held, out: &Out, reports: &mut dyn Reports) {
+        reports.note(&format!("run {}: task {} is nowhere, made anew", out.run, out.task.id));
+        self.out.remove(&out.task.id);
+        let recalled =
+            self.with(&mut held, |drive, reins| drive.recall(reins, &out.step, out.attempt));
+        if let Err(error) = recalled {
+            return self.abandon(held, &error, reports);
+        }
+        self.touched.push_back(out.run.clone());
+        self.held.insert(out.run.clone(), held);
     }
 
     /// A task that is on record but nowhere: its coordinator died before it was put out, or the
@@ -173,14 +215,9 @@ impl Coordinator {
         if !out.made_here {
             // Whoever made it may be paused, and put it out when it wakes up: a task that two put
             // out would be done twice. As another task it counts once, whatever becomes of this.
-            reports.note(&format!("run {}: task {} is nowhere, made anew", out.run, out.task.id));
-            self.out.remove(&out.task.id);
-            let recalled =
-                self.with(&mut held, |drive, reins| drive.recall(reins, &out.step, out.attempt));
-            if let Err(error) = recalled {
-                return self.abandon(held, &error, reports);
-            }
-        } else if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
+            return self.make_anew(held, out, reports);
+        }
+        if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
             reports.note(&format!("run {}: task {} is put out again", out.run, out.task.id));
             let (run, site) = (out.run.clone(), held.drive.site.clone());
             let (step, attempt, task) = (out.step.clone(), out.attempt, Some(out.task.clone()));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::exec::{self, Stop};
 use crate::fleet::Config;
-use crate::fleet::providers::{self, Program};
+use crate::fleet::providers::{self, Known, Program};
 use crate::fleet::site::Environment;
 use crate::provider::Kind;
 use crate::workflow::Configured;
@@ -108,7 +108,6 @@ fn judge(name: &str, provider: &Provider, program: &Program, versions: &Versions
 
 fn judge_found(title: &str, name: &str, kind: Kind, file: &Path, versions: &Versions) -> Finding {
     let shown = file.display();
-    let Some(tried) = kind.tried() else { return Finding::ok(title, format!("`{shown}`")) };
     let version = match versions.get(file) {
         Some(Ok(version)) => version,
         Some(Err(problem)) => {
@@ -118,16 +117,18 @@ fn judge_found(title: &str, name: &str, kind: Kind, file: &Path, versions: &Vers
         }
         None => return Finding::ok(title, format!("`{shown}`")),
     };
-    if providers::is_tried(kind, version) == Some(true) {
-        return Finding::ok(title, format!("`{shown}`, {version}, which was tried"));
+    let Some(known) = Known::of(kind, version) else {
+        return Finding::ok(title, format!("`{shown}`"));
+    };
+    let text = format!("`{shown}`, {version}, {}", known.words());
+    match known {
+        Known::Tried { .. } => Finding::ok(title, text),
+        Known::Older { .. } => Finding::warning(title, text, again(kind)),
+        Known::Untried { .. } => {
+            let cure = format!("`orchestrate provider test {name}` says whether it can be used");
+            Finding { cure: Some(cure), ..Finding::ok(title, text) }
+        }
     }
-    if providers::is_older(kind, version) {
-        let text = format!("`{shown}`, {version}, is older than {tried}, which was tried");
-        return Finding::warning(title, text, again(kind));
-    }
-    let text = format!("`{shown}`, {version}, which was never tried; {tried} was");
-    let cure = Some(format!("`orchestrate provider test {name}` says whether it can be used"));
-    Finding { cure, ..Finding::ok(title, text) }
 }
 
 /// How a program is put in its place again.

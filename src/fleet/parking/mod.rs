@@ -226,14 +226,7 @@ impl Parking {
         let disk = disk::machine();
         // Not its parents: a workspace whose volume is away must not get a second one.
         disk.make_dir(&self.dir)?;
-        let temporary = self.dir.join(format!(".{}.tmp", word(chance())));
-        let path = self.dir.join(note.file());
-        let written = disk.write(&temporary, &note.sealed());
-        let written = written.and_then(|()| disk.rename(&temporary, &path));
-        if written.is_err() {
-            let _ = disk.remove(&temporary);
-        }
-        written
+        disk::swap(&*disk, &self.dir.join(note.file()), &note.sealed())
     }
 
     /// Takes in that an account cannot be asked. `under`: the note that it was tried after.

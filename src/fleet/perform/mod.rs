@@ -205,7 +205,10 @@ pub fn run_on(
     let (work, ended) = (&*work, &ran.ended);
     let returns = heard.as_ref().is_some_and(|heard| heard.returns);
     if ended.cut_off {
-        tracing::warn!("a process that step `{}` left running held its output open", work.step);
+        tracing::warn!(
+            "a process that step `{}` left running held its output open",
+            work.step.shown()
+        );
     }
     let mut result = Outcome { site, work, ended, heard, record: Record::default() };
     match (ran.out, ran.err) {
@@ -348,7 +351,10 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
         let Some(mut ran) = execute(child, work)? else { return Ok(None) };
         let Some(outcome) = ran.outcome.take() else { return Ok(Some((ran, None))) };
         if goes_on && outcome.session_lost {
-            tracing::info!("step `{}` begins a new conversation: the old one is lost", work.step);
+            tracing::info!(
+                "step `{}` begins a new conversation: the old one is lost",
+                work.step.shown()
+            );
             session.iter_mut().for_each(Session::forget);
             continue;
         }

@@ -102,9 +102,5 @@ pub fn leave(path: &Path, text: &str) -> io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(path.parent().unwrap_or(path))?;
-    let word = crate::fleet::member::new_incarnation();
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{word}.{name}"));
-    disk::machine().write(&temporary, text.as_bytes())?;
-    disk::rename(&temporary, path)
+    disk::swap(&*disk::machine(), path, text.as_bytes())
 }

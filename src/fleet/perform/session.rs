@@ -171,9 +171,7 @@ impl Session {
 
     fn write(&self) -> io::Result<()> {
         let text = serde_json::to_vec(&self.kept)?;
-        let temporary = self.path.with_extension("tmp");
-        fs::write(&temporary, text)?;
-        disk::rename(&temporary, &self.path)
+        disk::swap(&*disk::machine(), &self.path, &text)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{Prepared, Preparing, Refusal};
 use crate::engine::GateRecord;
+use crate::fleet::gates;
 use crate::fleet::work::MergeWork;
 use crate::ids::BeadId;
 use crate::workflow::plan::{Checks, Isolation};
@@ -48,7 +49,7 @@ impl Preparing<'_> {
             work.approval = Some(diff.hash);
             return Ok(Prepared::Merge(work));
         }
-        let path = format!("reviews/{}.diff", &diff.hash[..32]);
+        let path = gates::review(&diff.hash);
         self.leave(&path, &String::from_utf8_lossy(&diff.text))?;
         let mut message = message(&id, &diff, &self.site.root().join(path));
         if let Some(by) = self.void_approval() {

@@ -157,11 +157,7 @@ impl Preparing<'_> {
             let disk = disk::machine();
             disk.make_dirs(path.parent().unwrap_or(&path))?;
             // Another node may be reading the same text: it is never there in part.
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let word = crate::fleet::member::new_incarnation();
-            let temporary = path.with_file_name(format!(".{word}.{name}"));
-            disk.write(&temporary, text.as_bytes())?;
-            disk::rename(&temporary, &path)
+            disk::swap(&*disk, &path, text.as_bytes())
         };
         written()
             .map_err(|error| Refusal::new(format!("cannot write `{}`: {error}", path.display())))

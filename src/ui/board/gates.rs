@@ -12,7 +12,9 @@ use crate::fleet::{gates, open};
 use crate::ids::{Attempt, RunId, StepPath};
 use crate::store::{STATE, snapshot};
 use crate::time::{Clock, SystemClock, Time};
+use crate::ui::report::excerpt::{Excerpt, Room};
 use crate::workflow::Plan;
+use crate::workflow::plan::Action;
 use crate::workspace::Workspace;
 
 /// A person is asked something.
@@ -26,6 +28,9 @@ pub struct Gate {
     /// What an agent said last, which the person answers to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
+    /// Of a merge: what would be merged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub diff: Option<Excerpt>,
     pub shown: String,
     pub since: Option<Time>,
     pub expires_at: Option<Time>,
@@ -68,12 +73,18 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
         let step = here.path(plan);
         let answer_file = gates::path(Path::new(&run.origin.run_root), &step, slot.attempts);
         let answered = gates::is_answered(&workspace.join(&answer_file), *expires_at);
+        let merges = matches!(here.step_of(plan).action, Action::Merge { .. });
+        let diff = || {
+            let root = workspace.join(&run.origin.run_root);
+            Excerpt::of_file(&root, &gates::review(shown), Room::CHANGE)
+        };
         found.push(Gate {
             run_id: run.id.clone(),
             node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
             attempt: slot.attempts,
             message: message.clone(),
             said: gates::said_before(plan, run, &here).and_then(|said| said.output.clone()),
+            diff: merges.then(diff).flatten(),
             shown: shown.clone(),
             since: record.started_at,
             expires_at: *expires_at,

@@ -235,9 +235,9 @@ impl StepShown {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepView {
     pub step: String,
-    /// How many loops are around it, and what it is called in the innermost.
-    #[serde(skip)]
+    /// How many loops and rounds are around it.
     pub depth: usize,
+    /// What it is called in the innermost.
     #[serde(skip)]
     pub name: String,
     pub state: StepShown,
@@ -306,6 +306,17 @@ pub struct Items {
     /// The item where control is; the number of items when all are done.
     pub current: usize,
     pub failed: usize,
+}
+
+impl Items {
+    /// It, in a few words.
+    pub fn words(self) -> String {
+        let Items { total, current, failed } = self;
+        match failed {
+            0 => format!("{current} of {total} items"),
+            failed => format!("{current} of {total} items, {failed} failed"),
+        }
+    }
 }
 
 /// What every `state.json` says.
@@ -505,8 +516,7 @@ impl Board {
         let open = self.opened(id)?;
         let (plan, run) = (&open.0, &open.1);
         let view = self.view(plan, run, &root);
-        let driven = matches!(view.state, Standing::Running | Standing::Doubtful);
-        let walk = Walk { board: self, plan, run, driven, here: run.positions() };
+        let walk = self.walk(plan, run, view.state);
         let mut steps = Vec::new();
         walk.block(&plan.root, &run.body, &[], &mut steps);
         let history = History::read(&*disk::machine(), &root).unwrap_or_default();
@@ -517,6 +527,12 @@ impl Board {
         let mut events: Vec<EventView> = events.collect();
         events.reverse();
         Ok(RunDetail { run: view, usage: spent::of_run(&run.body), steps, events })
+    }
+
+    /// A walk over the steps of a run that stands so.
+    pub fn walk<'a>(&'a self, plan: &'a Plan, run: &'a Run, state: Standing) -> Walk<'a> {
+        let driven = matches!(state, Standing::Running | Standing::Doubtful);
+        Walk { board: self, plan, run, driven, here: run.positions() }
     }
 
     /// The run itself and its plan, for those who show more than the board.
@@ -572,7 +588,7 @@ pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
 }
 
 /// A walk over the steps of a run. Of a loop, the item is shown where control is.
-struct Walk<'a> {
+pub struct Walk<'a> {
     board: &'a Board,
     plan: &'a Plan,
     run: &'a Run,
@@ -606,7 +622,8 @@ impl Walk<'_> {
         }
     }
 
-    fn step(&self, at: &Address, slot: &Slot) -> StepView {
+    /// How one step stands, also of an item that is over.
+    pub fn step(&self, at: &Address, slot: &Slot) -> StepView {
         let step = at.step_of(self.plan);
         let record = slot.record.as_deref().cloned().unwrap_or_default();
         let out = slot.state == StepState::Running && slot.each.is_none();
@@ -765,7 +782,7 @@ fn shown_path(plan: &Plan, path: &StepPath) -> String {
     let gate = Address::of(plan, path)
         .is_some_and(|at| matches!(at.step_of(plan).action, Action::Gate(_)));
     let node = path.loops.first().filter(|_| gate).map(|(node, _)| node.clone());
-    node.unwrap_or_else(|| path.to_string())
+    node.unwrap_or_else(|| path.shown())
 }
 
 fn items(each: &EachRun) -> Items {

@@ -10,6 +10,7 @@ use super::{Board, LOOKS, Life, one_line};
 use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::worker::account_of;
+use crate::ids::shown;
 use crate::queue::{ClaimName, End, FsQueue, Place, Queue, TaskId, TaskName};
 use crate::time::Time;
 
@@ -335,7 +336,8 @@ fn find(queue: &FsQueue, prefix: &str) -> io::Result<Vec<Found>> {
 
 fn view(name: &TaskName, agent: &str, document: &Map<String, Value>, place: PlaceView) -> TaskView {
     let text = |key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
-    let label = text("step").or(text("title")).map(|label| one_line(&label));
+    let step = text("step").map(|step| shown(&step).into_owned());
+    let label = step.or(text("title")).map(|label| one_line(&label));
     TaskView {
         task: name.id.to_string(),
         kind: text("kind").unwrap_or_default(),

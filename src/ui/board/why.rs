@@ -3,6 +3,7 @@
 use super::tasks::{PlaceView, TaskView};
 use super::{Life, Owner, RunDetail, RunView, Standing, StepShown, StepView};
 use crate::engine::SkipCause;
+use crate::ids::shown;
 use crate::time::Time;
 
 /// Why a run is where it is.
@@ -35,14 +36,14 @@ pub fn why_run(detail: &RunDetail) -> String {
 
 /// Why a step of a run is where it is.
 pub fn why_step(detail: &RunDetail, step: &StepView) -> String {
-    let (name, unit) = (&step.step, detail.run.unit);
+    let (name, unit) = (shown(&step.step), detail.run.unit);
     let blocked = !step.current && matches!(step.state, StepShown::Pending);
     if !blocked {
         return sentence(&detail.run, step);
     }
     // In a graph it is those before it that it waits for; in a list, where control is.
     let before = match step.needs.first() {
-        Some(need) => detail.steps.iter().find(|other| other.step == *need),
+        Some(need) => detail.steps.iter().find(|other| other.depth == 0 && other.name == *need),
         None => detail.steps.iter().find(|step| step.current),
     };
     match before {
@@ -51,7 +52,7 @@ pub fn why_step(detail: &RunDetail, step: &StepView) -> String {
                 true => sentence(&detail.run, before),
                 false => why_step(detail, before),
             };
-            format!("{unit} `{name}` is blocked by {unit} `{}`: {why}", before.step)
+            format!("{unit} `{name}` is blocked by {unit} `{}`: {why}", shown(&before.step))
         }
         _ => format!("{unit} `{name}` has not been reached: {}", why_run(detail)),
     }
@@ -81,6 +82,7 @@ fn why_failed(run: &RunView, steps: &[StepView]) -> String {
     let Some(failed) = run.failed_steps.last() else { return format!("run {id} {word}") };
     let step = steps.iter().find(|step| step.step == *failed);
     let because = step.and_then(fault).map(|fault| format!(", because: {fault}"));
+    let failed = shown(failed);
     format!("run {id} {word} at {} `{failed}`{}", run.unit, because.unwrap_or_default())
 }
 
@@ -96,7 +98,7 @@ fn fault(step: &StepView) -> Option<String> {
 fn why_paused(run: &RunView, steps: &[StepView]) -> String {
     let id = &run.run_id;
     let open = steps.iter().filter(|step| step.asks.is_some());
-    let names: Vec<_> = open.map(|step| format!("`{}`", step.step)).collect();
+    let names: Vec<_> = open.map(|step| format!("`{}`", shown(&step.step))).collect();
     let names = names.join(", ");
     format!("run {id} waits for a person at {names}; `orchestrate pending` says what to decide")
 }
@@ -171,7 +173,7 @@ pub fn remark(run: &RunView) -> String {
         (Standing::Stopped, _) => format!("nobody drives it; orchestrate resume {id}"),
         (Standing::Failed | Standing::Blocked, _) => match (&run.error, run.failed_steps.last()) {
             (Some(error), _) => error.clone(),
-            (None, Some(step)) => format!("at `{step}`"),
+            (None, Some(step)) => format!("at `{}`", shown(step)),
             (None, None) => String::new(),
         },
         (Standing::Damaged, _) => format!("orchestrate resume {id} --repair"),
@@ -222,7 +224,7 @@ fn why_current(run: &RunView, steps: &[StepView]) -> String {
 
 /// Why a step is in the state it is in.
 fn sentence(run: &RunView, step: &StepView) -> String {
-    let (name, unit) = (&step.step, run.unit);
+    let (name, unit) = (shown(&step.step), run.unit);
     let lives = matches!(step.state, StepShown::Running);
     if let Some(tree) = step.waits_for_worktree.as_ref().filter(|_| lives) {
         return format!("{unit} `{name}` waits for worktree {tree}");
@@ -273,7 +275,7 @@ fn sentence(run: &RunView, step: &StepView) -> String {
 /// Why a task is where it is.
 pub fn why_task(task: &TaskView) -> String {
     let of = match (&task.run_id, &task.step) {
-        (Some(run), Some(step)) => format!(", step `{step}` of run {run},"),
+        (Some(run), Some(step)) => format!(", step `{}` of run {run},", shown(step)),
         _ if !task.label.is_empty() => format!(", `{}`,", task.label),
         _ => String::new(),
     };

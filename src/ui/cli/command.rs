@@ -35,16 +35,16 @@ pub enum CommandVerb {
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
     /// The command file, by its name without `.md`
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "COMMAND")]
     pub name: String,
     /// Its arguments; after `--` they may begin with a hyphen
     #[arg(value_name = "ARGS")]
     pub args: Vec<String>,
     /// Who answers [default: the settings' `default_provider`]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "PROVIDER")]
     pub provider: Option<String>,
     /// The model that the provider is asked for
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
     /// Print the text that would be sent, and nothing else
     #[arg(long)]

@@ -45,6 +45,7 @@ use crate::ui::log;
 use crate::ui::talk::{folded, talk};
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::plan::{Action, Isolation};
+use crate::workflow::problem::nearest;
 use crate::workflow::{Plan, Problem};
 use crate::workspace::Workspace;
 
@@ -349,8 +350,27 @@ pub fn workflow_path(around: &Surroundings, file: &Path) -> PathBuf {
 /// Reads and compiles a workflow file, or a grimoire by its name; every problem of it is in the
 /// failure.
 pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
-    let (file, text) = find_workflow(around, file).map_err(|message| Failure::new(2, message))?;
+    let found = find_workflow(around, file);
+    let (file, text) = found.map_err(|message| no_workflow(around, file, message))?;
     load_text(around, &file, &text)
+}
+
+/// Says why there is no workflow, and which may have been meant.
+pub fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failure {
+    let failure = Failure::new(2, message);
+    let dir = file.parent().unwrap_or(Path::new(""));
+    let beside = std::fs::read_dir(workflow_path(around, &dir.join("."))).into_iter().flatten();
+    let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+    let files = beside.flatten().map(|entry| dir.join(entry.file_name()));
+    let mut names: Vec<String> =
+        files.filter(|path| is_yaml(path)).map(|path| path.display().to_string()).collect();
+    names.sort();
+    names.extend(grimoires::built_in().map(str::to_owned));
+    let wanted = file.display().to_string();
+    match nearest(&wanted, names.iter().map(String::as_str)).filter(|near| *near != wanted) {
+        Some(near) => failure.hint(format!("did you mean `{near}`?")),
+        None => failure,
+    }
 }
 
 /// A grimoire by its name: what it is called, and its text. Nothing where there is none.
@@ -878,7 +898,8 @@ pub fn tell_end(
     };
     tracing::info!("run {} {word}", run.id);
     tell_outcome(around, plan, run, code);
-    let failed: Vec<_> = run.failed_steps.iter().map(|step| format!("`{step}`")).collect();
+    let failed: Vec<_> =
+        run.failed_steps.iter().map(|step| format!("`{}`", step.shown())).collect();
     if !failed.is_empty() {
         around.say(format!("failed {}s: {}", plan.unit(), failed.join(", ")));
     }
@@ -925,22 +946,25 @@ pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) {
 /// The directory of a run, by its id, the beginning of it, or `latest`.
 pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), Failure> {
     let dir = &around.state_dir;
-    let unknown = |detail: String| {
-        Failure::new(2, detail).hint(format!("runs are kept in `{}`", dir.display()))
-    };
     let ids = board::runs_in(dir);
     if name == "latest" {
         let target = std::fs::read_link(dir.join("latest")).ok();
         let linked = target.and_then(|path| RunId::parse(path.file_name()?.to_str()?));
         let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.first().cloned());
-        let id = id.ok_or_else(|| unknown("there is no run yet".into()))?;
+        let id = id.ok_or_else(|| {
+            let hint = format!("`orchestrate run WORKFLOW` begins one in `{}`", dir.display());
+            Failure::new(2, "there is no run yet").hint(hint)
+        })?;
         return Ok((id.clone(), dir.join(id.as_str())));
     }
     let named = |id: &&RunId| !name.is_empty() && id.as_str().starts_with(name);
     let found: Vec<_> = ids.iter().filter(named).collect();
     match found.as_slice() {
         [id] => Ok(((*id).clone(), dir.join(id.as_str()))),
-        [] => Err(unknown(format!("there is no run `{name}`"))),
+        [] => {
+            let hint = format!("`orchestrate status` shows those in `{}`", dir.display());
+            Err(Failure::new(2, format!("there is no run `{name}`")).hint(hint))
+        }
         several => {
             let list: Vec<_> = several.iter().take(5).map(|id| format!("`{id}`")).collect();
             let more = if several.len() > 5 { ", or another" } else { "" };

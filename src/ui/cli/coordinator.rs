@@ -24,7 +24,7 @@ use crate::fleet::notice::{Notifier, Notifying};
 use crate::fleet::post::{self, RunTask};
 use crate::fleet::site::Environment;
 use crate::fleet::{Finish, Report, site};
-use crate::ids::{RunId, StepPath};
+use crate::ids::{RunId, StepPath, shown};
 use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{Life, PlaceView, StepView, TaskView, one_line};
@@ -130,7 +130,9 @@ pub fn run(
 ) -> Result<(u8, Run), Failure> {
     fleet::check_state_dir(around)?;
     let queue = fleet::open_queue(around)?;
-    fleet::warn_of_absent(around, &queue, &agents_of(around, &new.plan));
+    let agents = agents_of(around, &new.plan);
+    fleet::open_agents(&queue, &agents)?;
+    fleet::warn_of_absent(around, &queue, &agents);
     let owned = common::create(around, NewRun { fleet: true, ..new })?;
     around.say(format!("run {} of {}", owned.run.id, owned.run.origin.workflow_file));
     let Owned { plan, run, mut store, lock, .. } = owned;
@@ -225,6 +227,7 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
     let mut left = false;
     for StepView { step, task, .. } in &detail.steps {
         let Some(TaskView { task, agent, place, .. }) = task else { continue };
+        let step = shown(step);
         match place {
             PlaceView::Claimed { worker, host, life, .. } if *life != Life::Dead => {
                 let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
@@ -301,6 +304,8 @@ impl Submissions {
         let args = RequestArgs { message, ..RequestArgs::default() };
         let request = args.of(around, &loaded.plan, &loaded.parts)?;
         let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
+        let agents = agents_of(around, &loaded.plan);
+        fleet::open_agents(&self.queue, &agents)?;
         // The same file taken in twice must not make two runs.
         let stamp = made_at(dropped.id).to_stamp();
         let digest = sha256(dropped.id.as_str().as_bytes());
@@ -316,7 +321,7 @@ impl Submissions {
             let origin = owned.run.origin;
             (PathBuf::from(origin.run_root), origin.workflow_file)
         };
-        fleet::warn_of_absent(around, &self.queue, &agents_of(around, &loaded.plan));
+        fleet::warn_of_absent(around, &self.queue, &agents);
         let task = RunTask { run_id: id, run_root: run_root.to_string_lossy().into_owned() };
         Ok(post::run_task(dropped.id, &task, &file, SystemClock.now()))
     }

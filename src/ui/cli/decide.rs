@@ -13,7 +13,7 @@ use super::{Common, Failure, show};
 use crate::engine::{Run, RunStatus};
 use crate::fleet::gates::{self, AnswerFile};
 use crate::fleet::open;
-use crate::ids::RunId;
+use crate::ids::{RunId, shown};
 use crate::ui::board::{Gate, Life, Owner, gates_of};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
@@ -296,8 +296,10 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
         None => Err(Failure::new(2, format!("run {id} asks at {}: which is meant?", names()))
             .hint("say it with `--step NODE`")),
         Some(step) => {
-            let meant = |gate: &Gate| gate.node == step || gate.step.to_string() == step;
-            match open.iter().position(meant) {
+            let name = shown(step);
+            let exact = open.iter().position(|gate| gate.step.to_string() == step);
+            let meant = |gate: &Gate| gate.node == name || gate.step.shown() == name;
+            match exact.or_else(|| open.iter().position(meant)) {
                 Some(index) => Ok(open.remove(index)),
                 None => {
                     let message = format!("`{step}` of run {id} asks nobody anything");
@@ -314,12 +316,12 @@ fn answered_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure
     for (asking, slot) in plan.root.steps.iter().zip(&run.body.slots) {
         let rounds = slot.each.iter().flat_map(|each| &each.iterations);
         let records = rounds.flat_map(|round| &round.body.slots).filter_map(|s| s.record.as_ref());
-        let answered = records.filter_map(|record| {
+        let mut answered = records.filter_map(|record| {
             let answer = record.gate.as_ref()?.answer.as_ref()?;
             Some((answer, record.completed_at))
         });
         if step.is_none_or(|step| step == asking.name) {
-            found.extend(answered.last().map(|(answer, at)| (&asking.name, answer, at)));
+            found.extend(answered.next_back().map(|(answer, at)| (&asking.name, answer, at)));
         }
     }
     let [(node, answer, at)] = found[..] else { return None };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use self::follow::Follower;
 use self::team::Team;
-use super::common::{self, NewRun, Owned, Surroundings};
+use super::common::{self, NewRun, Surroundings};
 use super::show::table;
 use super::signals::Signals;
 use super::top::{self, Left};
@@ -72,9 +72,8 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     let loaded = common::load(&around, Path::new("workflow.yaml"))?;
     let context = loaded.plan.context.clone();
     let new = NewRun { fleet: true, ..NewRun::of(&loaded, context, Policy::default()) };
-    let Owned { plan, run, store, lock, .. } = submit::put_out(&around, &queue, new)?;
+    let (plan, run) = submit::put_out(&around, &queue, new)?;
     // The coordinator drives it, and keeps its log.
-    drop((store, lock));
     log::keep_no_more();
     let root = around.state_dir.join(run.id.as_str());
     let follower = Follower::new(plan, run.id.clone(), root, bell);
@@ -199,12 +198,12 @@ fn tell_what_next(around: &Surroundings, report: &Path) {
     around.say(format!(
         "\nThe report, for a browser:  {}\n\n\
          What to look at next, in {dir}:\n\
-         \x20 workflow.yaml                         what was asked of whom, and in which order\n\
+         \x20 workflow.yaml                         who is asked for what, and when\n\
          \x20 artifacts/report.md                   what the architect says of it\n\
-         \x20 artifacts/qa/*.verdict.json           the reviews; one change was sent back first\n\
+         \x20 artifacts/qa/*.verdict.json           the reviews; one asked for more\n\
          \x20 done/                                 the engineer's tasks, moved when done\n\
-         \x20 team.log                              what the coordinator and the workers said\n\
-         \x20 .orchestrate/runs/latest/state.json   every step with its result and its time\n\n\
+         \x20 team.log                              what the members of the fleet said\n\
+         \x20 .orchestrate/runs/latest/state.json   every step with its result\n\n\
          The same fleet again:  cd {dir} && {program} up\n\
          and beside it:         {program} submit workflow.yaml; {program} top\n\
          Your own:              {program} init DIR",

@@ -32,10 +32,10 @@ pub struct EnqueueArgs {
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
     /// Who answers, in place of the agent's own provider
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "PROVIDER")]
     provider: Option<String>,
     /// The model that the provider is asked for
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "MODEL")]
     model: Option<String>,
     /// The work item it belongs to, whose worktree it is done in
     #[arg(long, value_name = "ID|FILE")]
@@ -61,6 +61,7 @@ pub fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
     }
     let tasks = args.tasks(&around)?;
     let queue = fleet::open_queue(&around)?;
+    fleet::open_agents(&queue, std::slice::from_ref(&args.agent))?;
     let now = SystemClock.now().0.unsigned_abs();
     let limit = around.config.queue.crash_limit;
     let put_out =
@@ -124,7 +125,7 @@ impl EnqueueArgs {
         // Each line is a task of its own.
         let most = if self.each_line { most.max(64 << 20) } else { most };
         let unreadable = |what: &str, error: &dyn std::fmt::Display| {
-            Failure::new(2, format!("{what} cannot be read: {error}"))
+            Failure::new(2, format!("cannot read {what}: {error}"))
         };
         match (&self.file, self.text.as_deref()) {
             (Some(path), _) => {

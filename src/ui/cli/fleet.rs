@@ -139,6 +139,14 @@ pub fn check_state_dir(around: &Surroundings) -> Result<(), Failure> {
         .hint("leave out --state-dir and ORCHESTRATE_STATE_DIR, or run without a fleet"))
 }
 
+/// Makes the inboxes of agents, before anything is made that needs them.
+pub fn open_agents(queue: &FsQueue, agents: &[String]) -> Result<(), Failure> {
+    agents.iter().try_for_each(|agent| queue.open_agent(agent)).map_err(|error| {
+        let wrong = error.kind() == std::io::ErrorKind::InvalidInput;
+        Failure::new(if wrong { 2 } else { 1 }, error.to_string())
+    })
+}
+
 /// Says which agents of a run have nobody to serve them.
 pub fn warn_of_absent(around: &Surroundings, queue: &FsQueue, agents: &[String]) {
     let living = living(queue);

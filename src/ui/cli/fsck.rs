@@ -138,6 +138,9 @@ fn say_end(around: &Surroundings, report: &Report, damage: usize, repairs: Optio
         0 => format!("{tasks} and {runs}: no damage{mended}"),
         count => format!("{tasks} and {runs}: {count} damaged{mended}"),
     });
+    if damage > 0 && repairs.is_none() {
+        around.say("to put right what can be: orchestrate fsck --repair");
+    }
 }
 
 fn counted(count: usize, noun: &str) -> String {

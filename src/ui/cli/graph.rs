@@ -71,8 +71,8 @@ fn format(args: &GraphArgs) -> Format {
 }
 
 fn of_workflow(around: &Surroundings, path: &Path) -> Result<Graph, Failure> {
-    let (_, text) =
-        common::find_workflow(around, path).map_err(|message| Failure::new(2, message))?;
+    let (_, text) = common::find_workflow(around, path)
+        .map_err(|message| common::no_workflow(around, path, message))?;
     let file = path.display().to_string();
     let workspace = common::open_workspace(around)?;
     let (plan, _) = compile_in(&workspace, &around.config, &text)

@@ -91,6 +91,16 @@ fn pages() -> impl Iterator<Item = &'static (&'static str, &'static str, &'stati
     TOPICS.iter().chain(&BOOKS)
 }
 
+/// What there is help on.
+pub fn topics() -> Vec<(String, String)> {
+    let command = Cli::command();
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let about = |verb: &clap::Command| verb.get_about().map(ToString::to_string);
+    let verbs = verbs.map(|verb| (verb.get_name().to_owned(), about(verb).unwrap_or_default()));
+    let pages = pages().map(|(name, about, _)| ((*name).to_owned(), (*about).to_owned()));
+    pages.chain(verbs).collect()
+}
+
 fn unknown(word: &str, verbs: &[String]) -> Failure {
     let topics = pages().map(|(name, _, _)| *name);
     let known = verbs.iter().map(String::as_str).chain(topics.clone());
@@ -117,7 +127,7 @@ pub fn root() -> String {
     let mut group = |title: &str, names: &mut dyn Iterator<Item = &(&str, String)>| {
         let mut lines = String::new();
         for (name, about) in names {
-            _ = writeln!(lines, "  {name:<12} {about}");
+            _ = writeln!(lines, "  {name:<13} {about}");
         }
         if !lines.is_empty() {
             _ = write!(out, "\n{title}:\n{lines}");
@@ -164,7 +174,7 @@ mod tests {
             }
         }
         for line in root().lines() {
-            assert!(line.chars().count() <= 100, "{line}");
+            assert!(line.chars().count() <= 80, "{line}");
         }
     }
 

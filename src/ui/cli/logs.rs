@@ -18,7 +18,7 @@ use super::{Common, Failure};
 use crate::engine::run::{Address, Body, Slot, StepState};
 use crate::engine::{Record, Run, RunStatus};
 use crate::fleet::free::FreeTask;
-use crate::ids::{RunId, StepPath};
+use crate::ids::{RunId, StepPath, shown};
 use crate::provider::{self, Kind};
 use crate::queue::{FsQueue, Queue};
 use crate::time::{Clock, SystemClock, Time, parse_duration};
@@ -95,13 +95,10 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
     }
 }
 
-/// How a step is written whose name people typed as its author wrote it: with dots in it.
+/// The path of the step that a person named.
 fn spelled(board: &Board, id: &RunId, step: &str) -> String {
-    let named = |plan: &Plan| plan.root.steps.iter().any(|other| other.name == step);
-    match board.open(id) {
-        Ok((plan, _)) if named(&plan) => StepPath::top(step).to_string(),
-        _ => step.to_owned(),
-    }
+    let path = |(plan, _): (Plan, Run)| Some(Address::named(&plan, step)?.path(&plan).to_string());
+    board.open(id).ok().and_then(path).unwrap_or_else(|| step.to_owned())
 }
 
 /// Whose output is shown.
@@ -391,6 +388,7 @@ fn choose_attempt(all: &mut Vec<Execution>, step: &str, attempt: u32) -> Result<
             1 => "has made one attempt".to_owned(),
             made => format!("has made {made} attempts"),
         };
+        let step = shown(step);
         return Err(Failure::new(2, format!("`{step}` {made}, and {attempt} is none of them")));
     }
     for execution in all.iter_mut().filter(|_| attempt < made) {
@@ -497,10 +495,10 @@ impl Stream {
             None => 0,
         };
         let whole: Vec<u8> = self.rest.drain(..end).collect();
-        let sign = if self.kind == "stderr" { '!' } else { '|' };
+        let (name, sign) = (shown(&self.name), if self.kind == "stderr" { '!' } else { '|' });
         let mut labelled = Vec::with_capacity(whole.len());
         for line in whole.split_inclusive(|byte| *byte == b'\n') {
-            labelled.extend_from_slice(format!("{} {sign} ", self.name).as_bytes());
+            labelled.extend_from_slice(format!("{name} {sign} ").as_bytes());
             labelled.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
             labelled.push(b'\n');
         }
@@ -574,7 +572,7 @@ pub fn kept(record: &Record) -> Option<String> {
 
 /// A step that the plan has: it may not have been reached yet.
 fn check_step(plan: &Plan, run: &Run, name: &str) -> Result<(), Failure> {
-    let address = Address::parse(plan, name);
+    let (address, name) = (Address::parse(plan, name), shown(name));
     match address.map(|address| address.step_of(plan).inner().is_some()) {
         Some(false) => Ok(()),
         Some(true) if plan.root.edges.is_some() => Ok(()),

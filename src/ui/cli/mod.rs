@@ -10,6 +10,7 @@ mod clean;
 mod clean_trees;
 mod command;
 mod common;
+mod complete;
 mod completions;
 mod confine;
 mod coordinator;
@@ -86,7 +87,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Make a workspace to begin with: a workflow, prompts, settings, inboxes
+    /// Make a workspace: a workflow, prompts, settings, inboxes
     Init(Late<init::InitArgs>),
     /// Run a workflow from the beginning
     Run(Late<run::RunArgs>),
@@ -102,13 +103,13 @@ enum Verb {
     Coordinator(Late<coordinator::CoordinatorArgs>),
     /// Serve an agent's inbox: execute its tasks
     Worker(Late<worker::WorkerArgs>),
-    /// Start a coordinator and a worker for each agent, in this terminal
+    /// Start a coordinator and a worker for each agent, here
     Up(Late<up::UpArgs>),
     /// Show runs, workers and inboxes, or one run and its steps
     Status(Late<status::StatusArgs>),
-    /// Show what is being executed now, who is there to do it, and what waits
+    /// Show what is being executed, who is there, and what waits
     Ps(Late<ps::PsArgs>),
-    /// Watch runs, workers and queues live, and decide, cancel or retry with a key
+    /// Watch runs, workers and queues live; decide, cancel or retry
     Top(Late<top::TopArgs>),
     /// Show what steps and tasks print, also while they do
     Logs(Late<logs::LogsArgs>),
@@ -122,11 +123,11 @@ enum Verb {
     Approve(Late<decide::ApproveArgs>),
     /// Say no to what a run asks, and why
     Reject(Late<decide::RejectArgs>),
-    /// End a run or a task now, with everything it started; `retry` can take it up again
+    /// End a run or a task now, with everything it started
     Cancel(Late<cancel::CancelArgs>),
-    /// Let a run that is over or stopped go on, from where it stands or from a step
+    /// Let a run that is over or stopped go on, also from a step
     Retry(Late<retry::RetryArgs>),
-    /// Look into the inboxes, put tasks back, take them out, pause an agent
+    /// Look into inboxes, put tasks back or take them out, pause agents
     #[command(subcommand)]
     Queue(Late<queue::QueueVerb>),
     /// Show who serves, or ask workers to end
@@ -134,17 +135,17 @@ enum Verb {
     Workers(Late<workers::WorkersVerb>),
     /// Put tasks into an agent's inbox
     Enqueue(Late<enqueue::EnqueueArgs>),
-    /// Print figures for a monitor: runs, queues, heartbeats, tokens, costs
+    /// Print figures for a monitor: runs, queues, beats, tokens, costs
     Metrics(Late<metrics::MetricsArgs>),
     /// Check workflows without running them
     Validate(Late<validate::ValidateArgs>),
-    /// Print JSON Schemas, for editors that help with workflows and settings
+    /// Print JSON Schemas of workflows, settings and tasks, for editors
     Schema(Late<schema::SchemaArgs>),
     /// Draw a workflow, or where a run of it stands
     Graph(Late<graph::GraphArgs>),
     /// Write down all that there is to know of a run, as one HTML file
     Report(Late<report::ReportArgs>),
-    /// Show runs, logs, inboxes and what waits for people in a browser, and act from there
+    /// Show the board, logs and questions in a browser, and act there
     Serve(Late<serve::ServeArgs>),
     /// Remove old runs, and old tasks that have ended
     Clean(Late<clean::CleanArgs>),
@@ -157,26 +158,29 @@ enum Verb {
     /// Show providers, or say whether one can be used
     #[command(subcommand)]
     Provider(Late<provider::ProviderVerb>),
-    /// Worktrees of beads: make, look, merge, remove, and get back what was saved
+    /// Worktrees of beads: make, look, merge, remove, recover
     #[command(subcommand)]
     Worktree(Late<worktree::WorktreeVerb>),
     /// See a team of agents at work, offline, in a scratch directory
     Demo(Late<demo::DemoArgs>),
-    /// The fleet as services of systemd: write the units, remove them, look
+    /// The fleet as systemd services: write units, remove them, look
     #[command(subcommand)]
     Service(Late<service::ServiceVerb>),
-    /// Print what a shell needs to complete verbs and flags
+    /// Print what a shell needs to complete verbs, flags and names
     Completions(Late<completions::CompletionsArgs>),
+    /// Say what may stand where somebody types
+    #[command(hide = true)]
+    Complete(Late<complete::CompleteArgs>),
     /// Explain a verb or a concept; write manual pages
     Help(Late<help::HelpArgs>),
-    /// Find out whether this workspace and its volume are fit for a fleet
+    /// Find out whether this workspace is fit for a fleet
     Doctor(Late<doctor::DoctorArgs>),
     /// The second process of `doctor --volume`
     #[command(hide = true)]
     DoctorPeer(Late<doctor::PeerArgs>),
-    /// Check that tasks, runs and journals are whole; put right what can be
+    /// Check that tasks, runs and journals are whole, and mend them
     Fsck(Late<fsck::FsckArgs>),
-    /// Gather what a maintainer needs to understand trouble, without secrets, in one archive
+    /// Gather what explains trouble into one archive, without secrets
     DebugBundle(Late<debug_bundle::DebugBundleArgs>),
     /// Torture a fleet in a scratch workspace, and judge what comes of it
     #[command(hide = true)]
@@ -340,6 +344,7 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Demo(args) => demo::main(args, &cli.common),
         Verb::Service(verb) => service::main(verb, &cli.common),
         Verb::Completions(args) => completions::main(args, &cli.common),
+        Verb::Complete(args) => complete::main(args, &cli.common),
         Verb::Help(args) => help::main(args, &cli.common),
         Verb::Doctor(args) => doctor::main(args, &cli.common),
         Verb::DoctorPeer(args) => doctor::peer(args),

@@ -11,8 +11,7 @@ use super::{Common, Failure, signals};
 use crate::engine::StepStatus;
 use crate::exec::{self, Stop};
 use crate::fleet::parking::{self, ParkedView};
-use crate::fleet::providers::{self, Program};
-use crate::provider::Kind;
+use crate::fleet::providers::{self, Known, Program};
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 use crate::workflow::problem::nearest;
@@ -32,7 +31,7 @@ pub enum ProviderVerb {
 #[derive(clap::Args, Clone, Debug)]
 pub struct TestArgs {
     /// The provider, as the settings call it
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "PROVIDER")]
     pub name: String,
 }
 
@@ -53,6 +52,8 @@ struct ProviderView {
     tried: Option<bool>,
     /// It is older than the one that was tried.
     older: bool,
+    #[serde(skip)]
+    known: Option<Known>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     /// Whose limits it is under.
@@ -95,6 +96,7 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
         version: None,
         tried: None,
         older: false,
+        known: None,
         problem: None,
         parked: parked(around, account),
         account: account.to_owned(),
@@ -108,8 +110,9 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
         Program::Found(file) => {
             match providers::version(&file, &around.workspace, stop) {
                 Ok(version) => {
-                    view.tried = providers::is_tried(provider.adapter, &version);
-                    view.older = providers::is_older(provider.adapter, &version);
+                    view.known = Known::of(provider.adapter, &version);
+                    view.tried = view.known.map(|known| matches!(known, Known::Tried { .. }));
+                    view.older = matches!(view.known, Some(Known::Older { .. }));
                     view.version = Some(version);
                 }
                 Err(problem) => view.problem = Some(problem),
@@ -139,17 +142,16 @@ fn ls(around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
 }
 
 fn row(view: &ProviderView) -> Vec<String> {
-    let ProviderView { name, adapter, program, file, version, tried, older, .. } = view;
+    let ProviderView { name, adapter, program, file, version, known, .. } = view;
     let place = match (file, program.as_deref()) {
         (Some(file), _) => file.clone(),
         (None, Some("orchestrate")) => "built in".to_owned(),
         (None, program) => program.unwrap_or("depends on the step").to_owned(),
     };
-    let version = match (version, tried) {
-        (Some(version), _) if *older => format!("{version} (older than what was tried)"),
-        (Some(version), Some(false)) => format!("{version} (not tried)"),
-        (Some(version), _) => version.clone(),
+    let version = match (version, known) {
         (None, _) => String::new(),
+        (Some(version), None | Some(Known::Tried { .. })) => version.clone(),
+        (Some(version), Some(known)) => format!("{version} ({})", known.words()),
     };
     let mut notes: Vec<String> = view.problem.iter().cloned().collect();
     notes.extend(view.parked.iter().map(ParkedView::sentence));
@@ -210,7 +212,7 @@ fn test(args: &TestArgs, around: &Surroundings, stop: &Stop) -> Result<u8, Failu
     }
     match around.common.json {
         true => put_json("provider-test/v1", &found)?,
-        false => put(&told(&found, provider.adapter))?,
+        false => put(&told(&found, &provider.adapter.and_install()))?,
     }
     Ok(u8::from(!found.well))
 }
@@ -265,7 +267,7 @@ fn in_scratch<T>(dir: &Path, act: impl FnOnce() -> Result<T, String>) -> Result<
     done
 }
 
-fn told(found: &TestView, kind: Kind) -> String {
+fn told(found: &TestView, and_install: &str) -> String {
     let TestView { provider, answer, not_checked, .. } = found;
     let mut lines = Vec::new();
     match (&provider.file, provider.program.as_deref()) {
@@ -274,17 +276,9 @@ fn told(found: &TestView, kind: Kind) -> String {
         (None, _) => {}
     }
     if let Some(version) = &provider.version {
-        let tried = match (provider.tried, kind.tried()) {
-            (Some(true), _) => ", which was tried".to_owned(),
-            (_, Some(tried)) if provider.older => {
-                format!(", which is older than {tried}, which was tried{}", kind.and_install())
-            }
-            (Some(false), Some(tried)) => {
-                format!(", which was not tried; {tried} was, and others may print other things")
-            }
-            _ => String::new(),
-        };
-        lines.push(format!("version: {version}{tried}"));
+        let known = provider.known.map(|known| format!(", {}", known.words())).unwrap_or_default();
+        let cure = if provider.older { and_install } else { "" };
+        lines.push(format!("version: {version}{known}{cure}"));
     }
     lines.push(format!("read as: {}", provider.adapter));
     lines.extend(answer.as_ref().map(|answer| format!("answers: {answer}")));

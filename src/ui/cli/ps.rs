@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::common::Surroundings;
 use super::show::{self, put, put_json, table};
 use super::{Common, Failure};
+use crate::ids::shown;
 use crate::time::Time;
 use crate::ui::board::{Board, Life, Owner, PlaceView, Standing, StepShown, TaskView, WorkerView};
 use crate::ui::rows::{inbox_row, worker_row};
@@ -123,7 +124,7 @@ fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
     });
     own.map(|step| Execution {
         task: None,
-        label: step.step.clone(),
+        label: shown(&step.step).into_owned(),
         step: Some(step.step),
         run_id: Some(id.to_string()),
         agent: step.agent,

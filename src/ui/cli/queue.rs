@@ -277,9 +277,9 @@ fn told(around: &Surroundings, agent: &str, paused: bool, reason: &str) -> Resul
         let body = json!({ "agent": agent, "paused": paused, "reason": reason });
         put_json("pause/v1", body)?;
     } else if paused {
-        put(&format!("{agent} is paused; what is being executed goes on\n"))?;
+        put(&format!("`{agent}` is paused; what is being executed goes on\n"))?;
     } else {
-        put(&format!("{agent} is served again\n"))?;
+        put(&format!("`{agent}` is served again\n"))?;
     }
     Ok(0)
 }

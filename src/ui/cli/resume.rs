@@ -10,13 +10,13 @@ use super::coordinator::{self, Back};
 use super::signals::{self, Signals};
 use super::{Common, Failure, cancel, fleet, retry, show};
 use crate::disk;
-use crate::engine::{Choice, Event, Origin, Policy, Run, RunStatus};
-use crate::exec::{self, Stop};
+use crate::engine::{Event, Origin, Policy, Run, RunStatus};
+use crate::exec;
 use crate::fleet::grimoires;
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::COORDINATOR;
-use crate::fleet::{Finish, Report, run_task, site};
-use crate::ids::{RunId, StepPath};
+use crate::fleet::{Report as _, run_task, site};
+use crate::ids::RunId;
 use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
 use crate::store::{self, LoadError, Store};
 use crate::time::{Clock, SystemClock};
@@ -181,46 +181,6 @@ pub fn go_on(
     let event = Some(resumed(around, &owned.run, options, why));
     let (code, _) = common::drive(around, owned, options, signals, event)?;
     Ok(code)
-}
-
-/// Drives a run that nobody drives in this process and says nothing of it: somebody looks on. It
-/// goes as far as it can, or until it is stopped.
-pub fn go_on_unheard(
-    around: &Surroundings,
-    id: &RunId,
-    stop: &Stop,
-    why: Why,
-) -> Result<Finish, Failure> {
-    let mut around = around.clone();
-    let root = around.state_dir.join(id.as_str());
-    let mut owned = own(&mut around, id, &root, false)?;
-    if is_over(&owned.run, why) {
-        return Ok(Finish::Ended(owned.run.status));
-    }
-    check_source(&around, &owned.plan, &owned.run)?;
-    if why == Why::Asked {
-        cancel::forget(None, id, &root)?;
-    }
-    owned.checkout = common::take_checkout(&around, &owned.plan)?;
-    exec::sweep(&format!("{id}/"));
-    common::keep_log(&around, &owned.plan, &root, id)?;
-    let options = RunOptions::default();
-    let event = Some(resumed(&around, &owned.run, &options, why));
-    let driven = common::drive_to_end(&around, owned, &options, stop, event, Unheard)?;
-    drop(driven.held);
-    driven.notifier.finish();
-    Ok(driven.finish)
-}
-
-/// Tells nobody. What would have to be asked ends the run, which can be taken up again.
-struct Unheard;
-
-impl Report for Unheard {
-    fn happened(&mut self, _: &Plan, _: &Run, _: &Event) {}
-
-    fn ask(&mut self, _: &Run, _: &StepPath, _: &Stop) -> Option<Choice> {
-        Some(Choice::Stop)
-    }
 }
 
 /// A run goes on.

@@ -13,7 +13,7 @@ use super::{Common, Failure, cancel, fleet, queue, resume, signals};
 use crate::engine::{Event, Run, RunStatus};
 use crate::fleet::member::Undertaker;
 use crate::fleet::run_task;
-use crate::ids::RunId;
+use crate::ids::{RunId, shown};
 use crate::queue::{Ending, FsQueue, Place, Queue};
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, SystemClock};
@@ -66,7 +66,7 @@ fn of_process(
     resume::check_source(around, &owned.plan, &owned.run)?;
     cancel::forget(None, id, root)?;
     if let Some(step) = &args.from {
-        rewind(&mut owned, step)?;
+        rewind(&mut owned, &shown(step))?;
     }
     let signals = signals::listen()?;
     resume::go_on(around, owned, root, &args.options, &signals, Why::Asked)
@@ -81,7 +81,8 @@ fn of_fleet(
     id: &RunId,
     root: &Path,
 ) -> Result<u8, Failure> {
-    let (from, options) = (args.from.as_deref(), &args.options);
+    let from = args.from.as_deref().map(shown);
+    let (from, options) = (from.as_deref(), &args.options);
     if let Some(completed) = hand_over(around, queue, board, (id, root), from, options)? {
         return resume::nothing_to_do(around, completed);
     }

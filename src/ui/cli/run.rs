@@ -195,7 +195,7 @@ fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<Pa
         }
         _ => {
             let verb = if args.detach { "submit" } else { "run" };
-            let hint = format!("orchestrate {verb} WORKFLOW.yaml; see orchestrate {verb} --help");
+            let hint = format!("`orchestrate {verb} WORKFLOW` names a file or a grimoire");
             Err(Failure::new(2, "no workflow was named").hint(hint))
         }
     }

@@ -6,6 +6,7 @@ use super::common::{self, NewRun, RunOptions, Surroundings};
 use super::request::RequestArgs;
 use super::run::ContextArgs;
 use super::{Common, Failure, signals};
+use crate::ids::shown;
 use crate::workflow::problem::nearest;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -28,22 +29,23 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     args.options.check(&loaded.plan)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
-    let plan = loaded.plan.clone().only(&args.step).ok_or_else(|| {
-        let message = format!("`{}` has no {} `{}`", loaded.file, loaded.plan.unit(), args.step);
+    let step = shown(&args.step);
+    let plan = loaded.plan.clone().only(&step).ok_or_else(|| {
+        let message = format!("`{}` has no {} `{step}`", loaded.file, loaded.plan.unit());
         let names = loaded.plan.root.steps.iter().map(|step| step.name.as_str());
-        match nearest(&args.step, names) {
+        match nearest(&step, names) {
             Some(near) => Failure::new(2, message).hint(format!("did you mean `{near}`?")),
             None => Failure::new(2, message),
         }
     })?;
     let policy = args.options.new_policy(&around);
-    let only_step = Some(args.step.clone());
+    let only_step = Some(step.clone().into_owned());
     let request = RequestArgs::default().of(&around, &plan, &loaded.parts)?;
     let new = NewRun { plan, only_step, request, ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;
     let unit = loaded.plan.unit();
-    around.say(format!("run {} of {unit} {} of {}", owned.run.id, args.step, loaded.file));
+    around.say(format!("run {} of {unit} {step} of {}", owned.run.id, loaded.file));
     let (code, _) = common::drive(&around, owned, &args.options, &signals, None)?;
     Ok(code)
 }

@@ -253,7 +253,7 @@ fn placed(text: &str, workspace: &Path, program: &Path) -> String {
 
 /// Its settings without the comments at its head, which tell how to do this by hand.
 fn body(text: &str) -> &str {
-    text.find("[Unit]").map_or(text, |at| &text[at..])
+    text.find("\n[Unit]").map_or(text, |at| &text[at + 1..])
 }
 
 fn for_the_machine(text: &str, workspace: &Path, program: &Path) -> String {
@@ -370,7 +370,8 @@ mod tests {
             ] {
                 assert!(unit.lines().any(|found| found == line), "{name}: {line}");
             }
-            assert!(unit.starts_with(MARK) && !unit.contains("/srv/orchestrate"), "{name}");
+            assert!(unit.starts_with(&format!("{MARK}[Unit]\nDescription=")), "{name}");
+            assert!(!unit.contains("/srv/orchestrate"), "{name}");
             assert!(unit.contains("ExecStart=/opt/o/orchestrate "), "{name}");
             assert!(unit.contains("ProtectHome=yes"), "{name}");
             let home = for_the_machine(text, &Path::new("/home").join("a"), program);

@@ -30,7 +30,7 @@ pub enum SpellVerb {
 #[derive(clap::Args, Clone, Debug)]
 pub struct RenderArgs {
     /// The name of a spell, or a file
-    #[arg(value_name = "NAME|FILE")]
+    #[arg(value_name = "SPELL|FILE")]
     pub spell: String,
     #[command(flatten)]
     pub context: ContextArgs,

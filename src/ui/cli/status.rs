@@ -36,6 +36,13 @@ pub struct Overview {
 }
 
 impl Overview {
+    /// Whether there is nothing to be shown.
+    fn is_empty(&self) -> bool {
+        let Overview { runs, workers, inboxes, parked, failed_tasks, .. } = self;
+        let seen = runs.is_empty() && workers.is_empty() && inboxes.is_empty();
+        seen && parked.is_empty() && *failed_tasks == 0
+    }
+
     pub fn look(board: &Board, limit: usize) -> std::io::Result<Overview> {
         let ids = board.run_ids();
         Ok(Overview {
@@ -66,6 +73,9 @@ fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure
     let overview = Overview::look(board, limit).map_err(|error| show::unreadable(&error))?;
     match around.common.json {
         true => put_json("fleet-status/v1", &overview)?,
+        false if overview.is_empty() => {
+            around.say("nothing was run here yet; `orchestrate run WORKFLOW` begins");
+        }
         false => put(&text(&overview, board.now))?,
     }
     Ok(0)
@@ -74,12 +84,9 @@ fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure
 fn text(overview: &Overview, now: Time) -> String {
     let Overview { runs, runs_kept, workers, inboxes, failed_tasks, parked } = overview;
     let mut text = String::new();
-    if runs.is_empty() && workers.is_empty() && inboxes.is_empty() && parked.is_empty() {
-        return "nothing was run here yet\n".to_owned();
-    }
     if !runs.is_empty() {
         text.push_str("runs\n");
-        let rows: Vec<Vec<String>> = runs.iter().map(run_row).collect();
+        let rows: Vec<Vec<String>> = runs.iter().map(|run| run_row(run, now)).collect();
         text.push_str(&table(&rows));
     }
     if *runs_kept > runs.len() {

@@ -6,11 +6,13 @@ use super::common::{self, NewRun, OnErrorArg, Owned, RunOptions, Surroundings};
 use super::request::RequestArgs;
 use super::run::{ContextArgs, RunArgs};
 use super::{Common, Failure, coordinator, fleet, run, show};
+use crate::engine::Run;
 use crate::fleet::member::Registration;
 use crate::fleet::post::COORDINATOR;
 use crate::queue::{FsQueue, Queue};
 use crate::store::snapshot;
 use crate::time::{Clock, SystemClock};
+use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct SubmitArgs {
@@ -89,8 +91,9 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let policy = args.options.new_policy(&around);
     let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
     let agents = coordinator::agents_of(&around, &new.plan);
-    let owned = put_out(&around, &queue, new)?;
-    let id = &owned.run.id;
+    fleet::open_agents(&queue, &agents)?;
+    let (plan, run) = put_out(&around, &queue, new)?;
+    let id = &run.id;
     let takes_runs = |member: &Registration| member.agent == COORDINATOR && member.run.is_none();
     if fleet::living(&queue).iter().any(takes_runs) {
         around.say(format!("run {id} of {} submitted", loaded.file));
@@ -103,7 +106,7 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     fleet::warn_of_absent(&around, &queue, &agents);
     match around.common.json {
         true => {
-            let mut summary = snapshot::summary(&owned.plan, &owned.run);
+            let mut summary = snapshot::summary(&plan, &run);
             summary["status"] = "queued".into();
             show::put_line(summary)?;
         }
@@ -113,13 +116,18 @@ pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
 }
 
 /// Makes a run and the task that it is, for a coordinator to take up.
-pub fn put_out(around: &Surroundings, queue: &FsQueue, new: NewRun) -> Result<Owned, Failure> {
-    let mut owned = common::create(around, new)?;
-    let (id, now) = (owned.run.id.clone(), SystemClock.now());
+pub fn put_out(
+    around: &Surroundings,
+    queue: &FsQueue,
+    new: NewRun,
+) -> Result<(Plan, Run), Failure> {
+    let Owned { plan, run, mut store, lock, .. } = common::create(around, new)?;
     // What is acknowledged survives a power cut: first the run, then the task that it is.
-    let saved = owned.store.hand_over(&owned.plan, &owned.run, now);
-    saved.map_err(|error| common::disk_failure(&error, &id))?;
-    let task = coordinator::task_of(queue, &owned.run);
-    queue.enqueue(&[task]).map_err(|error| coordinator::cannot_put_out(&id, &error))?;
-    Ok(owned)
+    let saved = store.hand_over(&plan, &run, SystemClock.now());
+    saved.map_err(|error| common::disk_failure(&error, &run.id))?;
+    // Whoever takes the run up wants its lock.
+    drop((store, lock));
+    let task = coordinator::task_of(queue, &run);
+    queue.enqueue(&[task]).map_err(|error| coordinator::cannot_put_out(&run.id, &error))?;
+    Ok((plan, run))
 }

@@ -7,21 +7,16 @@ mod looker;
 mod terminal;
 
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ratatui::crossterm::style::force_color_output;
 
 use self::looker::Looker;
 use self::terminal::{Came, Screen as Tty, Waker};
-use super::act::{self, Deed, Done};
+use super::act::{Came as Outcome, Deed, Hands};
 use super::common::{self, Surroundings};
-use super::resume::{self, Why};
 use super::{Colour, Common, Failure, signals};
-use crate::engine::RunStatus;
 use crate::exec::Stop;
-use crate::fleet::Finish;
-use crate::ids::RunId;
 use crate::ui::top::{Look, Screen, Seen, State, Wish, doing, draw, update};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -34,9 +29,13 @@ pub struct TopArgs {
 /// What the loop hears of others.
 enum News {
     Seen(Box<Seen>),
-    Done(Result<Done, Failure>),
-    Driven(RunId, Result<Finish, Failure>),
+    /// What came of something, and whether it was refused.
+    Done(String, bool),
 }
+
+/// How long somebody who looks on waits for what comes of a deed: a step that is stopped has its
+/// time to end.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
@@ -76,14 +75,13 @@ pub fn show(
     let (tell, news) = mpsc::channel();
     let look = Look { colour: colour(around) };
     force_color_output(look.colour);
-    let (around, seen, driver) = (around.clone(), Seen::default(), None);
-    let mut house = House { around, state, seen, look, tell, waker, driver };
+    let (around, seen) = (around.clone(), Seen::default());
+    let mut house = House { around, state, seen, look, tell, waker };
     let screen = Tty::take(house.waker.clone()).map_err(failed)?;
     let looker = house.looker();
     looker.want(house.state.screen());
     let left = house.keep(screen, &news, &looker, stop, enough);
     drop(looker);
-    house.stop_driving();
     Ok(left)
 }
 
@@ -127,8 +125,6 @@ struct House {
     look: Look,
     tell: Sender<News>,
     waker: Waker,
-    /// A run that goes on in this process.
-    driver: Option<(Stop, JoinHandle<()>)>,
 }
 
 impl House {
@@ -194,22 +190,9 @@ impl House {
                 self.seen = *seen;
                 self.state.settle(&self.seen);
             }
-            News::Done(done) => {
+            News::Done(said, refused) => {
                 self.state.doing = None;
-                self.state.said = Some(match done {
-                    Ok(Done::Said(said)) => (said, false),
-                    Ok(Done::Undriven { said, run, why }) => self.go_on(said, run, why),
-                    Err(failure) => (failure.sentence(), true),
-                });
-                looker.want(self.state.screen());
-            }
-            News::Driven(run, how) => {
-                self.state.drives = None;
-                self.driver = None;
-                self.state.said = Some(match how {
-                    Ok(finish) => (format!("run {run} {}", word(finish)), false),
-                    Err(failure) => (failure.sentence(), true),
-                });
+                self.state.said = Some((said, refused));
                 looker.want(self.state.screen());
             }
         }
@@ -226,53 +209,22 @@ impl House {
         let (around, deed): (Surroundings, Deed) = (self.around.clone(), deed.clone());
         let (tell, waker) = (self.tell.clone(), self.waker.clone());
         std::thread::spawn(move || {
-            let _ = tell.send(News::Done(act::act(&around, &deed)));
-            waker.wake();
+            let say = |said: String, refused: bool| {
+                let _ = tell.send(News::Done(said, refused));
+                waker.wake();
+            };
+            let mut came = match Hands::new(PATIENCE).and_then(|hands| hands.act(&around, &deed)) {
+                Ok(came) => came,
+                Err(error) => return say(format!("nothing was done: {error}"), true),
+            };
+            // A run that goes on does so whether somebody looks on or not; who does hears its end.
+            if let Outcome::GoesOn(_) = came {
+                say(deed.told(&came), false);
+            }
+            if let Outcome::GoesOn(rest) = came {
+                came = rest.end();
+            }
+            say(deed.told(&came), matches!(came, Outcome::Refused { .. }));
         });
-    }
-
-    /// A run that nobody drives goes on in this process, if it is not a fleet's.
-    fn go_on(&mut self, said: String, run: RunId, why: Why) -> (String, bool) {
-        let fleet = self.seen.runs.iter().any(|view| view.run_id == run.as_str() && view.fleet);
-        if fleet {
-            return (format!("{said}; `orchestrate coordinator` goes on with it"), false);
-        }
-        if self.driver.is_some() {
-            return (format!("{said}; `orchestrate resume {run}` goes on with it"), false);
-        }
-        let Ok(stop) = Stop::new() else { return (said, false) };
-        let (around, tell, waker) = (self.around.clone(), self.tell.clone(), self.waker.clone());
-        let (own, id) = (stop.clone(), run.clone());
-        let mut around = around;
-        around.common.quiet = true;
-        let thread = std::thread::spawn(move || {
-            let how = resume::go_on_unheard(&around, &id, &own, why);
-            let _ = tell.send(News::Driven(id, how));
-            waker.wake();
-        });
-        self.driver = Some((stop, thread));
-        self.state.drives = Some(run.to_string());
-        (format!("{said}; it goes on here"), false)
-    }
-
-    /// What goes on here is stopped, and can be taken up again.
-    fn stop_driving(&mut self) {
-        let Some((stop, thread)) = self.driver.take() else { return };
-        stop.request(1);
-        let _ = thread.join();
-        if let Some(run) = &self.state.drives {
-            self.around.say(format!("run {run} was stopped; go on: orchestrate resume {run}"));
-        }
-    }
-}
-
-fn word(finish: Finish) -> &'static str {
-    match finish {
-        Finish::Ended(RunStatus::Completed) => "completed",
-        Finish::Ended(RunStatus::Cancelled) => "was cancelled",
-        Finish::Ended(RunStatus::Blocked) => "is blocked",
-        Finish::Ended(_) => "failed",
-        Finish::Stopped => "was stopped",
-        Finish::Paused => "waits for a person",
     }
 }

@@ -21,7 +21,7 @@ use crate::ui::talk::harmless;
 #[derive(clap::Args, Clone, Debug)]
 pub struct UpArgs {
     /// The agents to start a worker for [default: all that the settings name]
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(long, value_name = "AGENT,...", value_delimiter = ',')]
     pub agents: Vec<String>,
 }
 

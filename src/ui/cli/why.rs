@@ -5,7 +5,7 @@ use serde_json::json;
 use super::common::Surroundings;
 use super::show::{self, Target, put, put_json};
 use super::{Common, Failure};
-use crate::ids::RunId;
+use crate::ids::{RunId, shown};
 use crate::ui::board::{self, Board, Found};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -42,9 +42,12 @@ fn why_run(board: &Board, id: &RunId, step: Option<&str>) -> Result<Why, Failure
     let Some(name) = step else {
         return Ok((id.to_string(), detail.run.state.word(), board::why_run(&detail)));
     };
-    let step = detail.steps.iter().find(|step| step.step == name).ok_or_else(|| {
-        Failure::new(2, format!("run {id} has no step `{name}`, or it is of an item that is over"))
-            .hint(format!("`orchestrate status {id}` shows its steps"))
+    let exact = detail.steps.iter().find(|step| step.step == name);
+    let named = || detail.steps.iter().find(|step| shown(&step.step) == shown(name));
+    let step = exact.or_else(named).ok_or_else(|| {
+        let unit = detail.run.unit;
+        let message = format!("run {id} has no {unit} `{name}`, or it is of an item that is over");
+        Failure::new(2, message).hint(format!("`orchestrate status {id}` shows its {unit}s"))
     })?;
     Ok((id.to_string(), step.state.word(), board::why_step(&detail, step)))
 }

@@ -40,6 +40,7 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
         return Err(Failure::new(2, message).hint("`orchestrate coordinator` drives them"));
     }
     let queue = fleet::open_queue(&around)?;
+    fleet::open_agents(&queue, std::slice::from_ref(&args.agent))?;
     fleet::check_inbox(&around, &queue, &args.agent)?;
     let signals = signals::listen()?;
     let until = match (args.once, args.drain) {

@@ -9,7 +9,7 @@ use super::common::{self, Surroundings};
 use super::show::{put, put_json, table};
 use super::{Common, Failure, signals};
 use crate::bead::{Bead, BeadError};
-use crate::ids::BeadId;
+use crate::ids::{BeadId, shown};
 use crate::time::parse_duration;
 use crate::ui::talk::{Tamed, talk};
 use crate::worktree::{
@@ -168,10 +168,9 @@ fn list(trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
 fn row(view: &View) -> Vec<String> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
     let count = |count: Option<u64>| or_dash(count.map(|count| count.to_string()));
-    let holder = view
-        .holder
-        .as_ref()
-        .map(|holder| format!("{}{}", holder.step, if view.holder_lives { "" } else { " (dead)" }));
+    let holder = view.holder.as_ref().map(|holder| {
+        format!("{}{}", shown(&holder.step), if view.holder_lives { "" } else { " (dead)" })
+    });
     vec![
         view.id.to_string(),
         or_dash(view.base_branch.clone()),
@@ -185,7 +184,7 @@ fn row(view: &View) -> Vec<String> {
 }
 
 /// One word on where a worktree stands.
-fn state(view: &View) -> &'static str {
+pub fn state(view: &View) -> &'static str {
     match view {
         View { problem: Some(_), .. } => "stuck",
         view if view.is_empty() => "empty",

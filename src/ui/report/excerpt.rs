@@ -23,6 +23,8 @@ pub struct Room {
 impl Room {
     /// For what people read: a beginning says what it is, an end how it went.
     pub const USUAL: Room = Room { head: 16 << 10, tail: 16 << 10 };
+    /// For a change that somebody is to judge: as much as anybody reads at once.
+    pub const CHANGE: Room = Room { head: 128 << 10, tail: 16 << 10 };
     /// For what is one of many.
     pub const LITTLE: Room = Room { head: 1 << 10, tail: 3 << 10 };
 

@@ -16,7 +16,7 @@ use crate::ids::{Attempt, RunId};
 use crate::provider::{Kind, Stream};
 use crate::store::{DEFINITION, History};
 use crate::time::Time;
-use crate::ui::board::{self, Board, EventView, RunSpent, Standing, StepShown, gates_of, one_line};
+use crate::ui::board::{self, Board, EventView, RunSpent, Standing, Walk, gates_of, one_line};
 use crate::ui::graph;
 use crate::ui::text::log_line;
 use crate::workflow::Plan;
@@ -28,7 +28,6 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
     let (plan, run) = board.open(id)?;
     let root = board.run_root(id);
     let history = History::read(&*disk::machine(), &root).unwrap_or_default();
-    let states = detail.steps.iter().map(|step| (step.step.clone(), step.state)).collect();
     let driven = matches!(detail.run.state, Standing::Running | Standing::Doubtful);
     let tried = attempts(&history, driven);
     let mut gathering = Gathering {
@@ -36,9 +35,8 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
         plan: &plan,
         run: &run,
         root,
-        states,
+        walk: board.walk(&plan, &run, detail.run.state),
         tried,
-        driven,
         amount,
         left: amount.text,
     };
@@ -83,11 +81,9 @@ struct Gathering<'a> {
     plan: &'a Plan,
     run: &'a Run,
     root: PathBuf,
-    /// What the board knows of the steps where control is.
-    states: HashMap<String, StepShown>,
+    walk: Walk<'a>,
     /// Everything that was tried, by the step's path.
     tried: HashMap<String, Vec<AttemptReport>>,
-    driven: bool,
     amount: Amount,
     /// How much text may still be told.
     left: usize,
@@ -117,7 +113,9 @@ impl Gathering<'_> {
 
     fn step(&mut self, at: &Address, slot: &Slot) -> StepReport {
         let step = at.step_of(self.plan);
-        let path = at.path(self.plan).to_string();
+        let mut view = self.walk.step(at, slot);
+        (view.error, view.last_line) = (None, None);
+        let path = view.step.clone();
         let record = slot.record.as_deref().cloned().unwrap_or_default();
         let room = match at.loops.is_empty() || is_bad(slot) {
             true => self.amount.room,
@@ -127,20 +125,14 @@ impl Gathering<'_> {
         for attempt in &mut attempts {
             attempt.worker = self.worker(&record, attempt);
         }
-        let over = slot.state == StepState::Settled;
-        let sent = record.task.as_ref();
+        view.started_at = view.started_at.or(attempts.first().map(|one| one.started_at));
         StepReport {
-            depth: at.loops.len(),
+            view,
             kind: graph::kind(step),
-            state: self.state(&path, slot),
-            agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
-            exit_code: record.exit_code.filter(|_| over),
-            started_at: record.started_at.or(attempts.first().map(|one| one.started_at)),
-            duration_ms: record.duration_ms.filter(|_| over),
-            usage: board::step_spent(&record),
-            progress: progress(step, slot),
-            skip_cause: record.skip_cause,
-            warning: record.warning.clone(),
+            max_rounds: match &step.action {
+                Action::Rounds(rounds) => Some(rounds.most),
+                _ => None,
+            },
             error: record.error.as_ref().map(|error| ErrorReport {
                 message: error.message.clone(),
                 tail: match error.stderr_tail.is_empty() {
@@ -155,21 +147,6 @@ impl Gathering<'_> {
             files: record.files.clone().unwrap_or_default().into_iter().take(100).collect(),
             worktree: record.worktree.as_deref().cloned(),
             attempts,
-            step: path,
-        }
-    }
-
-    fn state(&self, path: &str, slot: &Slot) -> StepShown {
-        if let Some(state) = self.states.get(path) {
-            return *state;
-        }
-        match slot.state {
-            StepState::Pending | StepState::Ready => StepShown::Pending,
-            StepState::Resting { .. } => StepShown::Resting,
-            StepState::Asking | StepState::Waiting => StepShown::Asking,
-            StepState::Running if self.driven => StepShown::Running,
-            StepState::Running => StepShown::Interrupted,
-            StepState::Settled => StepShown::settled(slot.status()),
         }
     }
 
@@ -297,14 +274,6 @@ fn keep(told: &[(Address, &Slot)], most: usize) -> Vec<usize> {
     kept.extend(rest.iter().rev().take(half.min(rest.len().saturating_sub(half))));
     kept.sort_unstable();
     kept
-}
-
-fn progress(step: &Step, slot: &Slot) -> Option<(usize, Option<usize>)> {
-    let each = slot.each.as_deref()?;
-    Some(match &step.action {
-        Action::Rounds(rounds) => (each.iterations.len(), Some(rounds.most as usize)),
-        _ => (each.iterations.len(), Some(each.items.len())),
-    })
 }
 
 /// Every execution in the journal, by step.

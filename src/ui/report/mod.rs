@@ -14,10 +14,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::engine::record::{Spent, TreeRecord};
-use crate::engine::{Answer, Request, SkipCause};
+use crate::engine::{Answer, Request};
 use crate::ids::Attempt;
 use crate::time::Time;
-use crate::ui::board::{EventView, Gate, RunSpent, RunView, StepShown};
+use crate::ui::board::{EventView, Gate, RunSpent, RunView, StepView};
 use crate::ui::graph::Graph;
 use excerpt::{Excerpt, Room};
 pub use gather::gather;
@@ -101,30 +101,14 @@ pub struct ProviderSpent {
 /// A step and everything that was tried of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepReport {
-    pub step: String,
-    /// How many loops and rounds are around it.
-    pub depth: usize,
+    /// As the board shows it, without its error and what it said last: there is more of both here.
+    #[serde(flatten)]
+    pub view: StepView,
     /// What it is, in the word of its author.
     pub kind: &'static str,
-    pub state: StepShown,
+    /// How many rounds there may be.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub agent: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub started_at: Option<Time>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub duration_ms: Option<u64>,
-    /// Over all attempts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Spent>,
-    /// Items or rounds that were begun, and how many there are or may be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub progress: Option<(usize, Option<usize>)>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub skip_cause: Option<SkipCause>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub warning: Option<String>,
+    pub max_rounds: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorReport>,
     /// What was to be said or run.

@@ -170,7 +170,7 @@ impl Connection {
 
 /// The request at the beginning of some bytes, how long its head is, and its body; nothing, if its
 /// head is not whole.
-fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
+pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
     let head = match parsed.parse(bytes) {

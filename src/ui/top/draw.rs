@@ -11,6 +11,7 @@ use super::screens;
 use super::state::{Asking, PANELS, Panel, Screen, State};
 use super::text::{cut, fit, style_of, width};
 use super::{Seen, Wish};
+use crate::ids::shown;
 use crate::ui::board::Standing;
 use crate::ui::cli::act::{Deed, Question};
 
@@ -66,7 +67,7 @@ fn title(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'static
             _ => format!(" run {run}"),
         },
         Screen::Gate { run, node } => format!(" `{node}` of run {run} asks"),
-        Screen::Log { run, step: Some(step) } => format!(" log of `{step}` of run {run}"),
+        Screen::Log { run, step: Some(step) } => format!(" log of `{}` of run {run}", shown(step)),
         Screen::Log { run, step: None } => format!(" log of run {run}"),
         Screen::Queue { agent } => format!(" queue of {agent}"),
     };
@@ -121,11 +122,6 @@ fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'st
         Some(Asking::Sure { question, .. }) => {
             return plain(format!("{question} y/n"), look.title());
         }
-        Some(Asking::Leave) => {
-            let run = state.drives.clone().unwrap_or_default();
-            let text = format!("run {run} goes on here and is stopped when you leave; leave? y/n");
-            return plain(text, look.title());
-        }
         None => {}
     }
     if let Some(doing) = &state.doing {
@@ -138,17 +134,14 @@ fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'st
         (None, None) if !state.filter.is_empty() => {
             plain(format!("only what has `{}`; Esc shows all", state.filter), look.dim())
         }
-        (None, None) => match &state.drives {
-            Some(run) => plain(format!("run {run} goes on here"), look.dim()),
-            None => Line::default(),
-        },
+        (None, None) => Line::default(),
     }
 }
 
 /// The keys that mean something here.
 fn keys_of(state: &State) -> &'static str {
     match &state.asking {
-        Some(Asking::Sure { .. } | Asking::Leave) => return " y yes  n no",
+        Some(Asking::Sure { .. }) => return " y yes  n no",
         Some(Asking::Reason { .. }) => return " Enter reject  Esc leave it",
         Some(Asking::Comment { .. }) => return " Enter approve  Esc leave it",
         Some(Asking::Filter(_)) => return " Enter keep  Esc show all",
@@ -301,6 +294,7 @@ pub fn doing(wish: &Wish) -> Option<String> {
         Deed::Approve { asked, .. } => format!("approving `{}`", asked.node),
         Deed::Reject { asked, .. } => format!("rejecting `{}`", asked.node),
         Deed::Cancel { target } => format!("cancelling {target}"),
-        Deed::Retry { run } => format!("taking up run {run}"),
+        Deed::Retry { target, .. } => format!("taking up {target}"),
+        Deed::Enqueue { agent, .. } => format!("putting a task into inbox/{agent}"),
     })
 }

@@ -3,7 +3,7 @@
 use super::Seen;
 use super::state::Panel;
 use crate::ui::board::{self, PlaceView, RunView, StepView};
-use crate::ui::rows::{branches, inbox_row, stands, step_time, worker_row};
+use crate::ui::rows::{branches, inbox_row, run_row, stands, step_time, worker_row};
 use crate::ui::text::seconds;
 
 /// A row. The key says which it is from one look to the next.
@@ -43,7 +43,7 @@ impl Panel {
 pub fn rows(seen: &Seen, panel: Panel, filter: &str) -> Vec<Row> {
     let mut rows: Vec<Row> = match panel {
         Panel::Asks => asks(seen),
-        Panel::Runs => seen.runs.iter().map(|run| run_row(seen, run)).collect(),
+        Panel::Runs => seen.runs.iter().map(|run| of_run(seen, run)).collect(),
         Panel::Workers => workers(seen),
         Panel::Queues => queues(seen),
     };
@@ -68,12 +68,13 @@ fn asks(seen: &Seen) -> Vec<Row> {
     seen.gates.iter().map(row).collect()
 }
 
-fn run_row(seen: &Seen, run: &RunView) -> Row {
+/// What `status` says of a run, with less of where its workflow lies.
+fn of_run(seen: &Seen, run: &RunView) -> Row {
     let file = run.what(run.workflow_file.rsplit('/').next().unwrap_or_default());
-    let until = if run.state.is_over() { run.updated_at } else { seen.now };
-    let time = until.zip(run.started_at).map(|(end, start)| seconds(end.ms_since(start)));
-    let state = run.state.word().to_owned();
-    let cells = vec![run.run_id.clone(), state, file, time.unwrap_or_default(), board::remark(run)];
+    let mut cells = seen.now.map(|now| run_row(run, now)).unwrap_or_default();
+    if let Some(cell) = cells.get_mut(2) {
+        *cell = file;
+    }
     Row::new(run.run_id.clone(), cells)
 }
 
@@ -104,7 +105,7 @@ pub fn steps(seen: &Seen) -> Vec<Row> {
 
 fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
     let cost = step.usage.as_ref().and_then(|spent| spent.usage.cost_usd);
-    let attempts = if step.attempt > 1 { format!("try {}", step.attempt) } else { String::new() };
+    let attempts = if step.attempt > 1 { format!("#{}", step.attempt) } else { String::new() };
     let mut notes = stands(step);
     notes.extend(step.error.clone());
     notes.extend(step.last_line.clone());

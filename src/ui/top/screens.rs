@@ -102,14 +102,18 @@ pub fn gate(seen: &Seen, run: &str, node: &str, look: Look, frame: &mut Frame, a
     if gate.answered {
         lines.push("it was answered, which counts once somebody drives the run".to_owned());
     }
-    if let Some(said) = &gate.said {
-        lines.extend([String::new(), "what was said before:".to_owned()]);
+    // Of a merge, the change itself matters more than what was said of it.
+    let said = gate.said.as_deref().map(|said| ("what was said before:", said));
+    let diff = gate.diff.as_ref().map(|diff| ("what would be merged:", diff.text.as_str()));
+    if let Some((title, said)) = diff.or(said) {
+        lines.extend([String::new(), title.to_owned()]);
         let said = wrapped(said);
         let room = usize::from(area.height).saturating_sub(lines.len() + 1);
         let all = said.len();
         lines.extend(said.into_iter().take(room).map(|line| format!("| {line}")));
         if all > room {
-            lines.push(format!("| … {} more lines: l shows the log", all - room));
+            let rest = if gate.diff.is_some() { "" } else { ": l shows the log" };
+            lines.push(format!("| … {} more lines{rest}", all - room));
         }
     }
     text(lines, Style::new(), frame, area);
@@ -177,7 +181,7 @@ const HELP: [(&str, &str); 14] = [
     ("f", "in a log: follow its end again"),
     ("Ctrl-L", "draw everything anew"),
     ("Ctrl-Z", "put `top` to sleep; `fg` wakes it"),
-    ("q", "leave; nothing is stopped but what goes on in `top` itself"),
+    ("q", "leave; what goes on goes on"),
 ];
 
 pub fn help(look: Look, frame: &mut Frame, area: Rect) {

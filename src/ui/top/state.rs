@@ -4,6 +4,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::Seen;
 use super::panels::{self, Row};
+use crate::ids::shown;
 use crate::ui::board::{Gate, StepShown};
 use crate::ui::cli::act::{Deed, Question};
 
@@ -58,8 +59,6 @@ pub enum Asking {
         deed: Deed,
         question: String,
     },
-    /// A run goes on in this process, and would be stopped.
-    Leave,
 }
 
 /// What a key asks for beyond the screen.
@@ -86,8 +85,6 @@ pub struct State {
     pub said: Option<(String, bool)>,
     /// What is being done.
     pub doing: Option<String>,
-    /// A run that goes on in this process.
-    pub drives: Option<String>,
     /// How many rows the log was scrolled up; none while it is followed.
     pub up: usize,
 }
@@ -106,7 +103,6 @@ impl Default for State {
             asking: None,
             said: None,
             doing: None,
-            drives: None,
             up: 0,
         }
     }
@@ -199,7 +195,7 @@ impl State {
             _ => None,
         };
         let open: Vec<&Gate> = seen.gates_of(&run).collect();
-        let named = named.and_then(|node| open.iter().find(|gate| gate.node == node));
+        let named = named.and_then(|node| open.iter().find(|gate| gate.node == shown(&node)));
         let gate = match (named, open.as_slice()) {
             (Some(gate), _) => gate,
             (None, [gate]) => gate,
@@ -234,14 +230,6 @@ impl State {
         Some(Wish::Look)
     }
 
-    fn leave(&mut self) -> Option<Wish> {
-        if self.drives.is_none() {
-            return Some(Wish::Leave);
-        }
-        self.asking = Some(Asking::Leave);
-        None
-    }
-
     fn refuse(&mut self, why: impl Into<String>) -> Option<Wish> {
         self.said = Some((why.into(), true));
         None
@@ -253,7 +241,7 @@ pub fn update(state: &mut State, seen: &Seen, key: KeyEvent) -> Option<Wish> {
     state.settle(seen);
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         match key.code {
-            KeyCode::Char('c') => return state.leave(),
+            KeyCode::Char('c') => return Some(Wish::Leave),
             KeyCode::Char('z') => return Some(Wish::Suspend),
             KeyCode::Char('l') => return Some(Wish::Redraw),
             _ => {}
@@ -264,7 +252,7 @@ pub fn update(state: &mut State, seen: &Seen, key: KeyEvent) -> Option<Wish> {
     }
     state.said = None;
     match (state.screen().clone(), key.code) {
-        (_, KeyCode::Char('q')) => state.leave(),
+        (_, KeyCode::Char('q')) => Some(Wish::Leave),
         (Screen::Help, _) => state.back(),
         (_, KeyCode::Esc | KeyCode::Left | KeyCode::Backspace) => state.back(),
         (_, KeyCode::Char('?' | 'h')) => state.open(Screen::Help),
@@ -319,9 +307,10 @@ fn enter(state: &mut State, seen: &Seen) -> Option<Wish> {
         }
         (Screen::Run { run }, _) => {
             let run = run.clone();
-            let asks = seen.gates_of(&run).any(|gate| gate.node == key);
+            let node = shown(&key).into_owned();
+            let asks = seen.gates_of(&run).any(|gate| gate.node == node);
             match asks {
-                true => Screen::Gate { run, node: key },
+                true => Screen::Gate { run, node },
                 false => Screen::Log { run, step: printing(seen, &key) },
             }
         }
@@ -394,7 +383,7 @@ fn retry(state: &mut State, seen: &Seen, run: String) -> Option<Wish> {
         Some(Standing::Running | Standing::Queued | Standing::Paused) => {
             state.refuse(format!("run {run} goes on already"))
         }
-        _ => Some(Wish::Act(Deed::Retry { run })),
+        _ => Some(Wish::Act(Deed::Retry { target: run, from: None })),
     }
 }
 
@@ -422,8 +411,7 @@ fn answer(state: &mut State, asking: Asking, key: KeyEvent) -> Option<Wish> {
         }
         (_, KeyCode::Esc) => None,
         (Asking::Sure { deed, .. }, KeyCode::Char('y' | 'Y')) => Some(Wish::Act(deed)),
-        (Asking::Leave, KeyCode::Char('y' | 'Y')) => Some(Wish::Leave),
-        (Asking::Sure { .. } | Asking::Leave, _) => {
+        (Asking::Sure { .. }, _) => {
             state.said = Some(("nothing was done".to_owned(), false));
             None
         }
@@ -439,7 +427,7 @@ fn answer(state: &mut State, asking: Asking, key: KeyEvent) -> Option<Wish> {
             let text = match &mut asking {
                 Asking::Filter(text) => text,
                 Asking::Comment { text, .. } | Asking::Reason { text, .. } => text,
-                Asking::Sure { .. } | Asking::Leave => return None,
+                Asking::Sure { .. } => return None,
             };
             state.said = None;
             match code {

@@ -101,6 +101,7 @@ fn gate() -> Gate {
         attempt: 1,
         message: "Ship 1.2 to production?\nThe changes are in CHANGES.md.".into(),
         said: Some("All 214 tests pass.\nThe migration takes four minutes.".into()),
+        diff: None,
         shown: "sum".into(),
         since: Some(at(30)),
         expires_at: None,
@@ -294,9 +295,9 @@ fn a_run_is_cancelled_only_after_a_yes() {
     press(&mut state, &seen, KeyCode::Down);
     press(&mut state, &seen, KeyCode::Char('c'));
     assert!(state.said.as_ref().is_some_and(|(said, _)| said.contains("is over already")));
-    let run = "20251231T230000Z-cccccc".to_owned();
+    let target = "20251231T230000Z-cccccc".to_owned();
     let wish = press(&mut state, &seen, KeyCode::Char('r'));
-    assert_eq!(wish, Some(Wish::Act(Deed::Retry { run })));
+    assert_eq!(wish, Some(Wish::Act(Deed::Retry { target, from: None })));
     press(&mut state, &seen, KeyCode::End);
     assert_eq!(press(&mut state, &seen, KeyCode::Char('r')), None);
     assert!(state.said.as_ref().is_some_and(|(said, _)| said.contains("completed already")));
@@ -329,15 +330,11 @@ fn what_is_chosen_stays_chosen_when_others_come() {
 }
 
 #[test]
-fn leaving_stops_what_goes_on_here_only_after_a_yes() {
+fn leaving_needs_no_yes() {
     let (mut state, seen) = (State::default(), seen());
     assert_eq!(press(&mut state, &seen, KeyCode::Char('q')), Some(Wish::Leave));
-    state.drives = Some(RUN.into());
-    assert_eq!(press(&mut state, &seen, KeyCode::Char('q')), None);
-    assert_eq!(press(&mut state, &seen, KeyCode::Char('n')), None);
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(update(&mut state, &seen, ctrl_c), None);
-    assert_eq!(press(&mut state, &seen, KeyCode::Char('y')), Some(Wish::Leave));
+    assert_eq!(update(&mut state, &seen, ctrl_c), Some(Wish::Leave));
     let ctrl_z = KeyEvent::new(KeyCode::Char('z'), KeyModifiers::CONTROL);
     assert_eq!(update(&mut state, &seen, ctrl_z), Some(Wish::Suspend));
 }

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use super::html::{Html, part, printed};
 use crate::engine::record::Spent;
+use crate::ids::shown;
 use crate::time::Time;
 use crate::ui::board::{self, StepShown};
 use crate::ui::graph::{Graph, svg};
@@ -100,8 +101,8 @@ pub fn timeline(out: &mut Html, report: &Report, until: Time) {
         let end = attempt.ended_at.unwrap_or(until);
         let (x, width) = (percent(attempt.started_at), percent(end) - percent(attempt.started_at));
         let name = match step.attempts.len() {
-            1 => step.step.clone(),
-            _ => format!("{} #{}", step.step, attempt.attempt),
+            1 => shown(&step.view.step).into_owned(),
+            _ => format!("{} #{}", shown(&step.view.step), attempt.attempt),
         };
         out.open("tr", &[]).element("td", &[("class", &"what"), ("title", &name)], &name);
         out.raw("<td class=\"track\"><svg aria-hidden=\"true\">");
@@ -142,18 +143,18 @@ pub fn anchor(path: &str) -> String {
 /// A step, closed unless something is wrong with it or goes on.
 pub fn step(out: &mut Html, step: &StepReport, href: Href) {
     let open = matches!(
-        step.state,
+        step.view.state,
         StepShown::Failed | StepShown::Running | StepShown::Asking | StepShown::Interrupted
     );
-    let class = format!("d{}", step.depth.min(3));
-    let id = anchor(&step.step);
+    let class = format!("d{}", step.view.depth.min(3));
+    let id = anchor(&step.view.step);
     let mut attributes: Vec<(&'static str, &dyn Display)> = vec![("id", &id), ("class", &class)];
     if open {
         attributes.push(("open", &""));
     }
     out.open("details", &attributes).raw("<summary>");
-    state(out, step.state.word());
-    out.element("bdi", &[("class", &"step")], &step.step);
+    state(out, step.view.state.word());
+    out.element("bdi", &[("class", &"step")], shown(&step.view.step));
     out.element("span", &[("class", &"small")], what(step));
     out.element("span", &[("class", &"rest")], rest(step)).raw("</summary><div class=\"inside\">");
     inside(out, step, href);
@@ -161,7 +162,7 @@ pub fn step(out: &mut Html, step: &StepReport, href: Href) {
 }
 
 fn what(step: &StepReport) -> String {
-    match &step.agent {
+    match &step.view.agent {
         Some(agent) => format!("{}, agent {agent}", step.kind),
         None => step.kind.to_owned(),
     }
@@ -170,27 +171,25 @@ fn what(step: &StepReport) -> String {
 /// What stands at the end of a step's line.
 fn rest(step: &StepReport) -> String {
     let mut words = Vec::new();
-    if let Some((begun, all)) = step.progress {
-        let what = if step.kind == "for_each" { "items" } else { "rounds" };
-        words.push(match all {
-            Some(all) => format!("{begun} of {all} {what}"),
-            None => format!("{begun} {what}"),
-        });
-    }
+    words.extend(step.view.items.map(|items| items.words()));
+    words.extend(step.view.rounds.zip(step.max_rounds).map(|(begun, most)| match most {
+        1 => "1 round".to_owned(),
+        most => format!("{begun} of {most} rounds"),
+    }));
     if step.attempts.len() > 1 {
         words.push(format!("{} attempts", step.attempts.len()));
     }
-    words.extend(step.exit_code.filter(|code| *code != 0).map(|code| format!("exit {code}")));
-    words.extend(step.usage.as_ref().map(cost).filter(|cost| !cost.is_empty()));
-    words.extend(step.duration_ms.map(seconds));
+    words.extend(step.view.exit_code.filter(|code| *code != 0).map(|code| format!("exit {code}")));
+    words.extend(step.view.usage.as_ref().map(cost).filter(|cost| !cost.is_empty()));
+    words.extend(step.view.duration_ms.map(seconds));
     words.join(" · ")
 }
 
 fn inside(out: &mut Html, step: &StepReport, href: Href) {
-    if let Some(cause) = step.skip_cause {
+    if let Some(cause) = step.view.skip_cause {
         out.plain("p", format!("Skipped: {}.", board::skipped(cause)));
     }
-    if let Some(warning) = &step.warning {
+    if let Some(warning) = &step.view.warning {
         out.raw("<p>").plain("b", "Warning: ").text(warning).raw("</p>");
     }
     if let Some(error) = &step.error {
@@ -200,7 +199,7 @@ fn inside(out: &mut Html, step: &StepReport, href: Href) {
         self::asked(out, asked, href);
     }
     if let Some(output) = &step.output {
-        let name = if step.usage.is_some() { "Answer" } else { "Output" };
+        let name = if step.view.usage.is_some() { "Answer" } else { "Output" };
         excerpt(out, name, "", output, href);
     }
     if !step.files.is_empty() {
@@ -231,8 +230,9 @@ fn inside(out: &mut Html, step: &StepReport, href: Href) {
         && step.logs.is_empty()
         && step.error.is_none()
         && step.attempts.is_empty()
-        && step.skip_cause.is_none()
-        && step.progress.is_none();
+        && step.view.skip_cause.is_none()
+        && step.view.items.is_none()
+        && step.view.rounds.is_none();
     if nothing {
         out.raw("<p class=\"small\">Nothing is known of it yet.</p>");
     }

@@ -6,6 +6,7 @@
 use super::html::Html;
 use super::parts;
 use crate::digest;
+use crate::ids::shown;
 use crate::time::Time;
 use crate::ui::board::Gate;
 use crate::ui::report::excerpt::{Excerpt, Room};
@@ -69,8 +70,8 @@ fn figures(out: &mut Html, report: &Report) {
     parts::fact(out, "Began", began, Some("UTC"));
     parts::fact(out, "Took", seconds(report.duration_ms), None);
     // Those of the workflow itself, which are always told: items and rounds come as they come.
-    let own = || report.steps.iter().filter(|step| step.depth == 0);
-    let over = own().filter(|step| step.state.is_over()).count();
+    let own = || report.steps.iter().filter(|step| step.view.depth == 0);
+    let over = own().filter(|step| step.view.state.is_over()).count();
     let all = own().count();
     let tried: usize = report.steps.iter().map(|step| step.attempts.len()).sum();
     let tried = match tried {
@@ -102,7 +103,7 @@ fn body(out: &mut Html, report: &Report, href: parts::Href) {
     }
     failures(out, report);
     out.raw("<h2 id=\"graph\">Graph</h2>");
-    let told = |path: &str| report.steps.iter().any(|step| step.step == path);
+    let told = |path: &str| report.steps.iter().any(|step| step.view.step == path);
     let link = |path: &str| told(path).then(|| format!("#{}", parts::anchor(path)));
     parts::graph(out, &report.graph, &link);
     parts::timeline(out, report, until(report));
@@ -141,6 +142,9 @@ pub fn question(out: &mut Html, gate: &Gate) {
     }
     let message = Excerpt::of(&gate.message, Room::USUAL);
     parts::excerpt(out, "What is asked", "", &message, &|_| None);
+    if let Some(diff) = &gate.diff {
+        parts::excerpt(out, "What would be merged", "", diff, &|_| None);
+    }
     out.raw("<p class=\"small\">");
     if let Some(since) = gate.since {
         out.text("asked at ");
@@ -154,7 +158,7 @@ pub fn question(out: &mut Html, gate: &Gate) {
 }
 
 fn failures(out: &mut Html, report: &Report) {
-    let failed = |name: &String| report.steps.iter().find(|step| step.step == *name);
+    let failed = |name: &String| report.steps.iter().find(|step| step.view.step == *name);
     let failed: Vec<_> = report.run.failed_steps.iter().rev().filter_map(failed).take(5).collect();
     if failed.is_empty() && report.run.error.is_none() {
         return;
@@ -165,8 +169,8 @@ fn failures(out: &mut Html, report: &Report) {
     }
     for step in failed {
         out.raw("<div class=\"box bad\"><h3>");
-        let to = format!("#{}", parts::anchor(&step.step));
-        out.element("a", &[("href", &to)], &step.step).raw("</h3>");
+        let to = format!("#{}", parts::anchor(&step.view.step));
+        out.element("a", &[("href", &to)], shown(&step.view.step)).raw("</h3>");
         match &step.error {
             Some(error) => parts::fault(out, error),
             None => {
@@ -196,7 +200,7 @@ fn gates(out: &mut Html, gates: &[GateReport]) {
     }
     out.raw("<h2 id=\"gates\">Decisions</h2>");
     for gate in gates {
-        out.raw("<div class=\"box\"><h3>").plain("bdi", &gate.step).raw("</h3>");
+        out.raw("<div class=\"box\"><h3>").plain("bdi", shown(&gate.step)).raw("</h3>");
         let message = Excerpt::of(&gate.message, Room::LITTLE);
         parts::excerpt(out, "What was asked", "", &message, &|_| None);
         out.raw("<p>");

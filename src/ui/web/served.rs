@@ -7,9 +7,12 @@ use std::fmt::Display;
 
 use super::html::{Html, part};
 use super::{parts, report};
+use crate::ids::shown;
+use crate::time::Time;
 use crate::ui::board::{self, Gate, InboxView, RunView, Standing, TaskView, WorkerView};
 use crate::ui::report::Report;
 use crate::ui::report::excerpt::Excerpt;
+use crate::ui::rows::{inbox_row, run_time};
 
 pub const SCRIPT: &str = include_str!("live.js");
 
@@ -43,14 +46,19 @@ impl Frame<'_> {
     fn bar(&self, out: &mut Html) {
         out.raw("<div class=\"bar\"><nav data-live=\"bar\">");
         out.element("a", &[("class", &"brand"), ("href", &"/")], "orchestrate");
-        for (to, name) in [("/", "Board"), ("/inboxes", "Inboxes"), ("/workers", "Workers")] {
+        let pages = [
+            ("/", "Board"),
+            ("/inboxes", "Inboxes"),
+            ("/workers", "Workers"),
+            ("/enqueue", "New task"),
+        ];
+        for (to, name) in pages {
             let mut attributes: Vec<(&'static str, &dyn Display)> = vec![("href", &to)];
             if to == self.here {
                 attributes.push(("aria-current", &"page"));
             }
             out.element("a", &attributes, name);
         }
-        out.element("a", &[("href", &"/enqueue")], "New task");
         if self.waiting > 0 {
             out.raw("<a href=\"/#waits\">asked <span class=\"count\">").text(self.waiting);
             out.raw("</span></a>");
@@ -118,7 +126,7 @@ impl Frame<'_> {
             out.raw("WORKFLOW</code> begins.</p>");
         }
         out.raw("<ul class=\"run-list\">");
-        board.runs.iter().for_each(|run| run_line(&mut out, run));
+        board.runs.iter().for_each(|run| run_line(&mut out, run, board.now));
         out.raw("</ul>");
         if board.runs_kept > board.runs.len() {
             let more = format!("and {} older ones", board.runs_kept - board.runs.len());
@@ -134,7 +142,8 @@ impl Frame<'_> {
             worker_table(&mut out, board.workers);
         }
         if board.failed_tasks > 0 {
-            let failed = format!("{} failed tasks lie in failed/.", board.failed_tasks);
+            let tasks = if board.failed_tasks == 1 { "task" } else { "tasks" };
+            let failed = format!("{} failed {tasks} in failed/", board.failed_tasks);
             out.element("p", &[("class", &"small")], failed);
         }
         out.raw("</section>");
@@ -159,7 +168,7 @@ impl Frame<'_> {
         out.element("a", &[("class", &"button"), ("href", &to)], "Report").raw("</div></section>");
         self.gates(&mut out, &told.pending, false);
         out.raw("<section data-live=\"graph\"><h2>Graph</h2>");
-        let known = |path: &str| told.steps.iter().any(|step| step.step == path);
+        let known = |path: &str| told.steps.iter().any(|step| step.view.step == path);
         let link = |path: &str| known(path).then(|| format!("#{}", parts::anchor(path)));
         parts::graph(&mut out, &told.graph, &link);
         out.raw("</section><section data-live=\"timeline\">");
@@ -177,7 +186,7 @@ impl Frame<'_> {
         let (id, name) = (part(run), part(step));
         out.raw("<p class=\"over\">run ");
         out.element("a", &[("href", &format!("/runs/{id}"))], run).raw("</p><h1>");
-        out.plain("bdi", step).raw("</h1><p data-live=\"state\">");
+        out.plain("bdi", shown(step)).raw("</h1><p data-live=\"state\">");
         parts::state(&mut out, state);
         out.raw("</p>");
         let follow = format!("/runs/{id}/logs/{name}/follow?from={},{}", log.from.0, log.from.1);
@@ -196,6 +205,10 @@ impl Frame<'_> {
             }
             let shown = text.as_ref().map(|text| text.text.as_str()).unwrap_or_default();
             let shown = super::html::printed(shown);
+            if shown.is_empty() && !log.more {
+                out.raw("<p class=\"empty\">Nothing was printed.</p>");
+                continue;
+            }
             out.element("pre", &[("class", &"log"), ("id", &format!("log-{stream}"))], shown);
         }
         out.raw("</div>");
@@ -211,7 +224,9 @@ impl Frame<'_> {
         }
         for (inbox, tasks, total) in inboxes {
             out.element("h2", &[("id", &part(&inbox.agent))], &inbox.agent);
-            inbox_table(&mut out, std::slice::from_ref(inbox));
+            let words = inbox_row(inbox).split_off(1);
+            let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+            out.element("p", &[("class", &"small")], words.join(" · "));
             if tasks.is_empty() {
                 continue;
             }
@@ -312,6 +327,7 @@ pub struct BoardPage<'a> {
     pub inboxes: &'a [InboxView],
     pub workers: &'a [WorkerView],
     pub failed_tasks: usize,
+    pub now: Time,
 }
 
 /// The ends of what a step printed.
@@ -331,7 +347,7 @@ fn log_page(run: &str, file: &str) -> Option<String> {
     Some(format!("/runs/{run}/logs/{}", part(step)))
 }
 
-fn run_line(out: &mut Html, run: &RunView) {
+fn run_line(out: &mut Html, run: &RunView, now: Time) {
     out.raw("<li>");
     parts::state(out, run.state.word());
     let to = format!("/runs/{}", part(&run.run_id));
@@ -342,10 +358,12 @@ fn run_line(out: &mut Html, run: &RunView) {
         parts::time(out, at);
     }
     out.raw("</span><span class=\"remark\">").plain("code", &run.run_id);
-    let remark = board::remark(run);
-    let at = run.step.as_ref().filter(|_| remark.is_empty());
-    let at = at.map(|step| format!(" · at {step}")).unwrap_or_default();
-    out.text(if remark.is_empty() { at } else { format!(" · {remark}") }).raw("</span></li>");
+    for words in [run_time(run, now), board::remark(run)] {
+        if !words.is_empty() {
+            out.text(format!(" · {words}"));
+        }
+    }
+    out.raw("</span></li>");
 }
 
 fn inbox_table(out: &mut Html, inboxes: &[InboxView]) {

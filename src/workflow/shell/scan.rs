@@ -276,13 +276,14 @@ impl<'a> Scanner<'a> {
                     self.open(Inside::Test);
                     self.tests.push(Clause { begin: self.at, ..Clause::default() });
                 }
-                b']' if last == Some(Inside::Test) && next == Some(b']') => {
-                    if self.begins_word(self.at - 1) {
-                        self.at += 1;
-                        self.ends_clause();
-                        self.tests.pop();
-                        self.close();
-                    }
+                b']' if last == Some(Inside::Test)
+                    && next == Some(b']')
+                    && self.begins_word(self.at - 1) =>
+                {
+                    self.at += 1;
+                    self.ends_clause();
+                    self.tests.pop();
+                    self.close();
                 }
                 b'&' | b'|' if last == Some(Inside::Test) && next == Some(byte) => {
                     self.at += 1;
@@ -391,10 +392,9 @@ impl<'a> Scanner<'a> {
     fn comparison(&mut self) {
         let word = self.text.get(self.at - 1..self.at + 2).unwrap_or_default();
         let whole = self.text.get(self.at + 2).is_none_or(u8::is_ascii_whitespace);
-        if whole && builtin::compares(word) && self.begins_word(self.at - 1) {
-            if let Some(clause) = self.tests.last_mut() {
-                clause.compared = true;
-            }
+        let compares = whole && builtin::compares(word) && self.begins_word(self.at - 1);
+        if let Some(clause) = self.tests.last_mut().filter(|_| compares) {
+            clause.compared = true;
         }
     }
 

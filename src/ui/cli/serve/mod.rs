@@ -5,7 +5,6 @@
 //! workspace while somebody looks. Nothing is kept but who is logged in: a server that is killed
 //! loses nothing, and any number may serve one workspace.
 
-mod act;
 mod follow;
 mod routes;
 
@@ -19,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::act::Hands;
 use super::common::{Surroundings, keep_from_git};
 use super::show::{put, put_json};
 use super::{Common, Failure, signals};
@@ -32,6 +32,8 @@ use routes::{House, Reply};
 const CONNECTIONS: usize = 96;
 /// How long requests that are being answered may take when it ends.
 const GRACE: Duration = Duration::from_secs(3);
+/// How long somebody who has clicked waits for what came of it.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServeArgs {
@@ -72,12 +74,12 @@ pub fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
     let access = Access::new(at.port(), &names)
         .map_err(|error| Failure::new(1, format!("cannot make a token: {error}")))?;
     let kept = TokenFile::write(&around, at.port(), &access.token)?;
-    let program = std::env::current_exe()
+    let hands = Hands::new(PATIENCE)
         .map_err(|error| Failure::new(1, format!("cannot find this program: {error}")))?;
     let signals = signals::listen()?;
     tell(&around, at, &access, &kept)?;
     let live = Live::start(&around.workspace, &around.state_dir);
-    let house = Arc::new(House { around, access, live: live.clone(), program });
+    let house = Arc::new(House { around, access, live: live.clone(), hands });
     let busy = Arc::new(AtomicUsize::new(0));
     let (serving, working) = (house.clone(), busy.clone());
     std::thread::spawn(move || accept(&listener, &serving, &working));

@@ -3,19 +3,18 @@
 //! **Invariant:** GET changes nothing. Everything that does is a POST, after [`Access`] has said
 //! that it may be.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::act::{self, Came};
 use super::follow::{self, Log};
 use crate::engine::run::Address;
-use crate::ids::RunId;
+use crate::ids::{RunId, shown};
 use crate::provider::Stream;
 use crate::queue::Queue;
 use crate::ui::board::{Board, Lookup};
 use crate::ui::cli::Failure;
+use crate::ui::cli::act::{Came, Deed, Hands, Question};
 use crate::ui::cli::common::Surroundings;
 use crate::ui::cli::logs;
 use crate::ui::cli::show::{self, document};
@@ -37,8 +36,7 @@ pub struct House {
     pub around: Surroundings,
     pub access: Access,
     pub live: Arc<Live>,
-    /// This program, which has the verbs.
-    pub program: PathBuf,
+    pub hands: Hands,
 }
 
 pub enum Reply {
@@ -81,6 +79,15 @@ impl From<std::io::Error> for No {
 }
 
 impl House {
+    /// The board as it is now. Nobody waits for the beats of other machines.
+    pub fn board(&self) -> Result<Board, Failure> {
+        show::board_at_once(&self.around, show::queue_if_any(&self.around)?)
+    }
+
+    fn act(&self, deed: &Deed) -> std::io::Result<Came> {
+        self.hands.act(&self.around, deed)
+    }
+
     pub fn route(&self, request: &Request) -> Reply {
         if let Err(refusal) = self.access.check_host(request) {
             return Reply::Answer(Answer::text(refusal.status(), refusal.words()));
@@ -212,7 +219,8 @@ impl House {
         let gates = board.gates();
         let (gates, runs) = (&gates, &runs);
         let (inboxes, workers) = (&inboxes, &workers);
-        let page = BoardPage { gates, runs, runs_kept, inboxes, workers, failed_tasks };
+        let now = board.now;
+        let page = BoardPage { gates, runs, runs_kept, inboxes, workers, failed_tasks, now };
         Ok(self.frame("Board", "/", word, gates.len(), |frame| frame.board(&page)))
     }
 
@@ -267,7 +275,7 @@ impl House {
         let more = follow::goes_on(self, &log);
         let state = known.map_or("ended", |step| step.state.word());
         let page = LogPage { stdout, stderr, from, more };
-        let title = format!("Log of {}", log.name);
+        let title = format!("Log of {}", shown(&log.name));
         let waiting = board.gates().len();
         let id = log.id.to_string();
         Ok(self.frame(&title, "", word, waiting, |frame| frame.log(&id, &log.name, state, &page)))
@@ -369,30 +377,42 @@ impl House {
                 if step.is_empty() || shown.is_empty() {
                     return Err(bad("an answer names `step` and `shown`, as `pending` has them"));
                 }
-                let came = act::answer(self, &id, step, shown, approve, &comment)?;
-                (came, format!("/runs/{}", part(id.as_str())))
+                let asked = Question {
+                    run: id.to_string(),
+                    node: String::new(),
+                    step: step.to_owned(),
+                    shown: shown.to_owned(),
+                };
+                let deed = match approve {
+                    true => Deed::Approve { asked, comment },
+                    false => Deed::Reject { asked, reason: comment },
+                };
+                (self.act(&deed)?, format!("/runs/{}", part(id.as_str())))
             }
             ["runs", id, verb @ ("cancel" | "retry")] => {
                 let id = self.run_id(&board, id)?;
                 let from = Some(field("from")).filter(|step| !step.is_empty());
-                let came = match *verb {
-                    "cancel" => act::cancel(self, id.as_str())?,
-                    _ => act::retry(self, id.as_str(), from)?,
+                let (target, from) = (id.to_string(), from.map(str::to_owned));
+                let deed = match *verb {
+                    "cancel" => Deed::Cancel { target },
+                    _ => Deed::Retry { target, from },
                 };
-                (came, format!("/runs/{}", part(id.as_str())))
+                (self.act(&deed)?, format!("/runs/{}", part(id.as_str())))
             }
             ["tasks", id, verb @ ("cancel" | "retry")] => {
                 let found = find(&board, id)?;
-                let id = found.id().to_string();
-                let came = match *verb {
-                    "cancel" => act::cancel(self, &id)?,
-                    _ => act::retry(self, &id, None)?,
+                let target = found.id().to_string();
+                let place = format!("/tasks/{}", part(&target));
+                let deed = match *verb {
+                    "cancel" => Deed::Cancel { target },
+                    _ => Deed::Retry { target, from: None },
                 };
-                (came, format!("/tasks/{}", part(&id)))
+                (self.act(&deed)?, place)
             }
             ["enqueue"] => {
                 let text = field("text").replace("\r\n", "\n");
-                let came = act::enqueue(self, field("agent"), field("title"), &text)?;
+                let (agent, title) = (field("agent").to_owned(), field("title").to_owned());
+                let came = self.act(&Deed::Enqueue { agent, title, text })?;
                 let place = match &came {
                     Came::Done(said) => said["task_id"].as_str().map(part),
                     _ => None,
@@ -408,8 +428,8 @@ impl House {
                 Err(No { status, message })
             }
             Came::Done(said) if api => Ok(Answer::json(200, &said)),
-            Came::GoesOn if api => Ok(Answer::json(202, &json!({ "schema": "accepted/v1" }))),
-            Came::Done(_) | Came::GoesOn => Ok(Answer::see(&place)),
+            Came::GoesOn(_) if api => Ok(Answer::json(202, &json!({ "schema": "accepted/v1" }))),
+            Came::Done(_) | Came::GoesOn(_) => Ok(Answer::see(&place)),
         }
     }
 }
