@@ -66,11 +66,12 @@ fn show(gate: &Gate) -> String {
              ask again: orchestrate retry {run_id} --from {node}\n"
         );
     }
+    let shown = gate.short();
     let said = gate.said.as_deref().map(|said| excerpt(said, run_id, node)).unwrap_or_default();
     format!(
         "run {run_id} waits at `{node}`{since}{until}:\n{said}{asked}  \
-         orchestrate approve {run_id} --step {node} [--comment TEXT]\n  \
-         orchestrate reject {run_id} --step {node} --reason TEXT\n"
+         orchestrate approve {run_id} --step {node} --shown {shown} [--comment TEXT]\n  \
+         orchestrate reject {run_id} --step {node} --shown {shown} --reason TEXT\n"
     )
 }
 
