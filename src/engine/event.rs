@@ -59,8 +59,13 @@ pub enum Event {
     /// The task of an attempt is nowhere: whoever was to put it out died, or may yet do so. The
     /// attempt is made anew, as another task.
     Recalled { step: String, attempt: Attempt },
-    /// Somebody ended the run for good.
-    Cancelled,
+    /// Somebody ended the run for good, or a node did: then it follows what that came to, which
+    /// has ended the run already.
+    Cancelled {
+        /// Why, where it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
     /// A run is to go on from this step of the workflow. One in sequence must be over.
     Rewound { step: String },
 }

@@ -217,7 +217,7 @@ impl Script {
             ["resume"] => Event::Resumed { policy: Policy::default(), asked: false },
             ["resume", "asked"] => Event::Resumed { policy: Policy::default(), asked: true },
             ["rewind", step] => Event::Rewound { step: (*step).into() },
-            ["cancel"] => Event::Cancelled,
+            ["cancel"] => Event::Cancelled { reason: None },
             ["wake"] => Event::Woke,
             ["bar", step] => Event::Skipped {
                 step: (*step).into(),

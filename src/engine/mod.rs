@@ -94,7 +94,7 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
         Event::Recalled { step, attempt } => {
             with(plan, run, step, |run, here| sequence::recall(run, here, *attempt));
         }
-        Event::Cancelled => sequence::cancel(plan, run, at),
+        Event::Cancelled { .. } => sequence::cancel(plan, run, at),
         Event::Resumed { .. } | Event::Rewound { .. } => {}
     }
 }

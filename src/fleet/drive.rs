@@ -290,11 +290,18 @@ impl Drive {
     }
 
     fn record_at(&mut self, reins: &mut Reins, at: Time, event: Event) -> Result<(), StoreError> {
+        let before = self.run.status;
         self.store.record(at, &event)?;
         engine::apply(&self.plan, &mut self.run, at, &event);
         artifacts::keep_after(&self.site, &self.plan, &self.run, &event);
         reins.report.happened(&self.plan, &self.run, &event);
-        Ok(())
+        let ends = before == RunStatus::Running && self.run.status == RunStatus::Cancelled;
+        if !ends || matches!(event, Event::Cancelled { .. }) {
+            return Ok(());
+        }
+        // A node has cancelled the run, which is told as any other cancelling is.
+        let reason = self.run.error.clone();
+        self.record_at(reins, at, Event::Cancelled { reason })
     }
 
     /// Does what is owed until all that is left is to wait.
@@ -307,6 +314,10 @@ impl Drive {
             self.wake = None;
             for effect in engine::owed(&self.plan, &self.run, room) {
                 progressed |= self.perform(reins, effect)?;
+                // What was owed beside the end of a run is owed no more.
+                if self.is_over() {
+                    return Ok(());
+                }
             }
             if !progressed || reins.stop.level() > 0 {
                 return Ok(());

@@ -112,7 +112,7 @@ pub fn drive(
     }
     if !drive.is_over() && drive.store.root().join(CANCEL).exists() {
         let mut reins = Reins { clock, report, hands: &mut executor, stop };
-        drive.record(&mut reins, Event::Cancelled)?;
+        drive.record(&mut reins, Event::Cancelled { reason: None })?;
     }
     drive.rest(clock.now())?;
     let finish = match drive.run.status {

@@ -151,7 +151,8 @@ pub fn stands(step: &StepView) -> Vec<String> {
     notes.extend(
         step.warning.clone().or(step.skip_cause.map(|cause| board::skipped(cause).to_owned())),
     );
-    notes.extend(step.asks.as_ref().map(|asks| format!("asks: {asks}")));
+    let asks = if step.answered { "was answered" } else { "asks" };
+    notes.extend(step.asks.as_ref().map(|asked| format!("{asks}: {asked}")));
     if !step.needs.is_empty() && step.state == StepShown::Pending {
         notes.push(format!("waits for {}", listed(&step.needs)));
     }

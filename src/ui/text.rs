@@ -489,7 +489,10 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
             let how = error.as_deref().unwrap_or("yes");
             format!("item {index} of `{}` put back: {how}", shown(step))
         }
-        Event::Cancelled => format!("run {} cancelled", run.id),
+        Event::Cancelled { reason } => {
+            let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            format!("run {} cancelled{why}", run.id)
+        }
         Event::Recalled { step, attempt } => {
             let step = shown(step);
             format!("the task of `{step}`, attempt {attempt}, is nowhere: it is made anew")

@@ -245,7 +245,8 @@ impl Coordinator {
             if self.out.values().any(|out| out.run == run) {
                 return Ok(false);
             }
-            self.with(held, |drive, reins| drive.record(reins, Event::Cancelled))?;
+            let cancelled = Event::Cancelled { reason: None };
+            self.with(held, |drive, reins| drive.record(reins, cancelled))?;
         }
         if let Err(error) = held.drive.rest(SystemClock.now()) {
             if error.source.kind() != io::ErrorKind::NotFound {

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{Board, runs_in};
-use crate::engine::run::StepState;
+use crate::engine::run::{Address, StepState};
 use crate::engine::{GateRecord, Run, RunStatus};
 use crate::fleet::open::OpenError;
 use crate::fleet::{gates, open};
@@ -58,6 +58,17 @@ impl Gate {
     }
 }
 
+/// Whether somebody has answered a gate, which whoever drives the run has not seen yet.
+pub fn is_answered(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> bool {
+    let Some(slot) = run.slot(here).filter(|slot| slot.state == StepState::Waiting) else {
+        return false;
+    };
+    let gate = slot.record.as_ref().and_then(|record| record.gate.as_ref());
+    let root = workspace.join(&run.origin.run_root);
+    let path = gates::path(&root, &here.path(plan), slot.attempts);
+    gate.is_some_and(|gate| gates::is_answered(&path, gate.expires_at))
+}
+
 /// Everything that a run asks people.
 pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
     let mut found = Vec::new();
@@ -72,7 +83,7 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
         };
         let step = here.path(plan);
         let answer_file = gates::path(Path::new(&run.origin.run_root), &step, slot.attempts);
-        let answered = gates::is_answered(&workspace.join(&answer_file), *expires_at);
+        let answered = is_answered(workspace, plan, run, &here);
         let merges = matches!(here.step_of(plan).action, Action::Merge { .. });
         let diff = || {
             let root = workspace.join(&run.origin.run_root);

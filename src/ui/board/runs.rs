@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::gates;
 use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
 use super::{Board, Life, Memory, last_said, one_line};
@@ -120,6 +121,9 @@ pub struct RunView {
     /// Whom it waits for until it may change the checkout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_after: Option<String>,
+    /// It waits for people alone, and one has answered, which nobody who drives it has seen yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub answered: bool,
     pub fleet: bool,
     pub workflow_file: String,
     /// The id of its work item.
@@ -275,6 +279,9 @@ pub struct StepView {
     /// What a person is asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asks: Option<String>,
+    /// That was answered, which whoever drives the run has not seen yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub answered: bool,
     /// It completed before the run was last resumed, and was not executed again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub completed_before: bool,
@@ -399,6 +406,7 @@ impl Board {
             recorded: None,
             owner: NOBODY,
             turn_after: None,
+            answered: false,
             fleet: false,
             workflow_file: String::new(),
             bead: None,
@@ -421,13 +429,17 @@ impl Board {
         let going = going.filter(|here| run.slot(here).is_some()).map(|here| here.path(plan));
         let going: Vec<String> = going.take(4).map(|path| shown_path(plan, &path)).collect();
         let state = standing(run.shown_status(), &owner);
-        let driven = matches!(state, Standing::Running) && run.origin.fleet && plan.exclusive;
-        let turn_after = if driven { self.turn_after(run.id.as_str()) } else { None };
+        let answered = state == Standing::Paused
+            && here.iter().any(|at| gates::is_answered(self.workspace.root(), plan, run, at));
+        let driven = state == Standing::Running && run.origin.fleet;
+        let goes_on = plan.exclusive && (driven || answered);
+        let turn_after = if goes_on { self.turn_after(run.id.as_str()) } else { None };
         RunView {
-            state: if turn_after.is_some() { Standing::Queued } else { state },
+            state: if turn_after.is_some() && driven { Standing::Queued } else { state },
             recorded: Some(run.status),
             owner,
             turn_after,
+            answered,
             fleet: run.origin.fleet,
             workflow_file: run.origin.workflow_file.clone(),
             bead: bead_id(run.origin.request.as_ref().and_then(|request| request.bead.as_ref())),
@@ -631,7 +643,8 @@ impl Walk<'_> {
         let sent = record.task.as_ref();
         let over = slot.state == StepState::Settled || slot.state == StepState::Asking;
         let rounds = matches!(step.action, Action::Rounds(_));
-        let asks = self.asks(at, slot);
+        let gate = self.gate(at, slot);
+        let asks = gate.as_ref().and_then(|gate| self.asks(gate));
         let (needs, parked) = (self.needs(at, slot), self.parked(at, slot));
         let path = at.path(self.plan).to_string();
         let state = match asks {
@@ -666,6 +679,9 @@ impl Walk<'_> {
             error: record.error.map(|error| one_line(&error.message)),
             items: slot.each.as_deref().filter(|_| !rounds).map(items),
             rounds: slot.each.as_deref().filter(|_| rounds).map(|each| each.iterations.len()),
+            answered: gate.is_some_and(|gate| {
+                gates::is_answered(self.board.workspace.root(), self.plan, self.run, &gate)
+            }),
             asks,
             completed_before: slot.before,
             skip_cause: record.skip_cause.filter(|_| slot.status() == StepStatus::Skipped),
@@ -683,20 +699,25 @@ impl Walk<'_> {
         last_said(&[log("stdout"), log("stderr")], self.plan.adapter(step))
     }
 
-    /// What a person is asked at a node.
-    fn asks(&self, at: &Address, slot: &Slot) -> Option<String> {
+    /// Where the gate is at which a node waits for a person.
+    fn gate(&self, at: &Address, slot: &Slot) -> Option<Address> {
         // A merge asks by itself, a gate of a node by a step inside of it.
-        let own = slot.record.as_ref().and_then(|record| record.gate.as_ref());
-        if let Some(gate) = own.filter(|_| slot.state == StepState::Waiting) {
-            return Some(one_line(&gate.message));
+        if slot.state == StepState::Waiting {
+            return Some(at.clone());
         }
         let open = slot.state == StepState::Running && slot.each.is_some();
         if !open || !at.loops.is_empty() || self.run.body.front.is_none() {
             return None;
         }
-        let inner = self.run.slot(&self.run.inner_position(at.step))?;
-        let gate = inner.record.as_ref()?.gate.as_ref()?;
-        (inner.state == StepState::Waiting).then(|| one_line(&gate.message))
+        let inner = self.run.inner_position(at.step);
+        let waits = self.run.slot(&inner)?.state == StepState::Waiting;
+        waits.then_some(inner)
+    }
+
+    /// What a person is asked at a gate.
+    fn asks(&self, gate: &Address) -> Option<String> {
+        let record = self.run.slot(gate)?.record.as_ref()?;
+        record.gate.as_ref().map(|gate| one_line(&gate.message))
     }
 
     /// How it stands with the provider of a step whose turn has come, where that is left alone.

@@ -97,10 +97,34 @@ fn fault(step: &StepView) -> Option<String> {
 
 fn why_paused(run: &RunView, steps: &[StepView]) -> String {
     let id = &run.run_id;
-    let open = steps.iter().filter(|step| step.asks.is_some());
-    let names: Vec<_> = open.map(|step| format!("`{}`", shown(&step.step))).collect();
-    let names = names.join(", ");
-    format!("run {id} waits for a person at {names}; `orchestrate pending` says what to decide")
+    let named = |answered: bool| {
+        let gates = steps.iter().filter(|step| step.asks.is_some() && step.answered == answered);
+        gates.map(|step| format!("`{}`", shown(&step.step))).collect::<Vec<_>>().join(", ")
+    };
+    let asks = |names: &str| {
+        format!("run {id} waits for a person at {names}; `orchestrate pending` says what to decide")
+    };
+    match (named(false).as_str(), named(true).as_str()) {
+        (open, "") => asks(open),
+        ("", answered) => why_answered(run, answered),
+        (open, answered) => format!("{}; {}", why_answered(run, answered), asks(open)),
+    }
+}
+
+/// Why a run does not go on, although a person has answered.
+fn why_answered(run: &RunView, names: &str) -> String {
+    let id = &run.run_id;
+    let answered = format!("run {id} has its answer at {names}");
+    let go_on = format!("`orchestrate resume {id}` goes on with it");
+    match (&run.owner, &run.turn_after) {
+        (Owner::Nobody { .. }, None) => format!("{answered}, and nobody drives it; {go_on}"),
+        (Owner::Nobody { .. }, Some(before)) => format!(
+            "{answered} and waits for {before}, which works on this checkout; when that has ended, \
+             {go_on}"
+        ),
+        (Owner::Queue { .. }, _) => format!("{answered}; {}", why_queued(run)),
+        _ => format!("{answered}, which counts as soon as whoever drives it has seen it"),
+    }
 }
 
 fn why_queued(run: &RunView) -> String {
@@ -169,6 +193,10 @@ pub fn remark(run: &RunView) -> String {
             let on = on(worker, host.as_deref());
             format!("coordinator {on} is dead; orchestrate resume {id}")
         }
+        (Standing::Paused, Owner::Nobody { .. }) if run.answered => {
+            format!("has its answer; orchestrate resume {id}")
+        }
+        (Standing::Paused, _) if run.answered => "has its answer".to_owned(),
         (Standing::Paused, _) => "waits for a person; orchestrate pending".to_owned(),
         (Standing::Stopped, _) => format!("nobody drives it; orchestrate resume {id}"),
         (Standing::Failed | Standing::Blocked, _) => match (&run.error, run.failed_steps.last()) {
@@ -243,6 +271,12 @@ fn sentence(run: &RunView, step: &StepView) -> String {
             let until = step.until.map(Time::to_second).unwrap_or_default();
             let fault = fault(step).map(|fault| because(&fault)).unwrap_or_default();
             format!("{unit} `{name}` rests until {until} after a failure{fault}")
+        }
+        StepShown::Asking if step.answered => {
+            format!(
+                "{unit} `{name}` was answered, which counts as soon as whoever drives the run has \
+                 seen it"
+            )
         }
         StepShown::Asking if step.asks.is_some() => {
             let asks = step.asks.as_deref().unwrap_or_default();
@@ -436,6 +470,7 @@ mod tests {
             items: None,
             rounds: None,
             asks: None,
+            answered: false,
             completed_before: false,
             skip_cause: None,
             warning: None,
@@ -453,6 +488,7 @@ mod tests {
             recorded: None,
             owner,
             turn_after: None,
+            answered: false,
             fleet: true,
             workflow_file: "w.yaml".into(),
             bead: None,
@@ -547,6 +583,33 @@ mod tests {
         reads(
             why_run(&run(Standing::Queued, queue, Vec::new())),
             &format!("run {RUN} waits for a coordinator; 2 runs are ahead of it"),
+        );
+    }
+
+    #[test]
+    fn what_a_run_waits_for_that_has_its_answer() {
+        let nobody = || Owner::Nobody { reason: None };
+        let gate = |name: &str, answered: bool| {
+            let mut gate = step(StepShown::Asking, None);
+            (gate.step, gate.asks, gate.answered) = (name.into(), Some("may I?".into()), answered);
+            gate
+        };
+        let answer = format!("run {RUN} has its answer at `a`");
+        let mut detail = run(Standing::Paused, nobody(), vec![gate("a", true)]);
+        let go_on = format!("`orchestrate resume {RUN}` goes on with it");
+        reads(why_run(&detail), &format!("{answer}, and nobody drives it; {go_on}"));
+        detail.steps.push(gate("b", false));
+        reads(
+            why_run(&detail),
+            &format!(
+                "{answer}, and nobody drives it; {go_on}; run {RUN} waits for a person at `b`; \
+                 `orchestrate pending` says what to decide"
+            ),
+        );
+        let queue = Owner::Queue { ahead: 0, coordinators: 1, paused: None };
+        reads(
+            why_run(&run(Standing::Paused, queue, vec![gate("a", true)])),
+            &format!("{answer}; run {RUN} waits for a coordinator to take it up"),
         );
     }
 

@@ -290,9 +290,9 @@ fn record_end(
     exec::sweep(&format!("{id}/"));
     let now = SystemClock.now();
     if run.status == RunStatus::Running {
-        let recorded = store.record(now, &Event::Cancelled);
-        recorded.map_err(|error| common::disk_failure(&error, id))?;
-        crate::engine::apply(&plan, &mut run, now, &Event::Cancelled);
+        let cancelled = Event::Cancelled { reason: None };
+        store.record(now, &cancelled).map_err(|error| common::disk_failure(&error, id))?;
+        crate::engine::apply(&plan, &mut run, now, &cancelled);
     }
     store.hand_over(&plan, &run, now).map_err(|error| common::disk_failure(&error, id))?;
     Ok(run.status)

@@ -205,7 +205,7 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
             // What was out as a task was stopped.
             (RunStatus::Running, Some(_)) => recalled(plan, run),
             // In sequence, only a run that is over can be sent anywhere.
-            (RunStatus::Running, None) => vec![Event::Cancelled],
+            (RunStatus::Running, None) => vec![Event::Cancelled { reason: None }],
             _ => Vec::new(),
         };
         events.push(Event::Rewound { step: step.to_owned() });
