@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::show::{put_json, put_line};
 use super::{Common, Failure};
+use crate::fleet::called;
 use crate::ui::talk::talk;
 use crate::workflow::shape::schema::{Topic, schema};
 
@@ -162,7 +163,7 @@ fn tell(outcome: &Outcome, args: &InitArgs, common: &Common) -> Result<(), Failu
     }
     let enter = match args.dir.as_path() {
         here if here == Path::new(".") => String::new(),
-        dir => format!("  cd {}\n", dir.display()),
+        dir => format!("  cd {}\n", called::word(dir)),
     };
     talk(format_args!(
         "\nThe workspace is ready. Next:\n{enter}\

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::common::Surroundings;
 use super::show::{self, put, put_json, table};
 use super::{Common, Failure, cancel};
+use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::post::COORDINATOR;
 use crate::ids::name_fault;
 use crate::queue::{End, Ending, FsQueue, Place, Queue, seal};
@@ -206,15 +207,16 @@ pub fn requeue(
     let view = board.task(found).map_err(|error| show::unreadable(&error))?;
     let (id, agent) = (&view.task, &view.agent);
     let Place::Ended { end, name, by } = &found.place else {
-        return Err(Failure::new(1, board::why_task(&view))
-            .hint(format!("only what has ended is put back; `orchestrate cancel {id}` ends it")));
+        return Err(Failure::new(1, board::why_task(&view)).hint(format!(
+            "only what has ended is put back; `{ORCHESTRATE} cancel {id}` ends it"
+        )));
     };
     if let (Some(run), "step" | "run") = (&view.run_id, view.kind.as_str()) {
         let message = match view.kind.as_str() {
             "run" => format!("task {id} is run {run} itself"),
             _ => format!("task {id} is of run {run}, which has taken its result in"),
         };
-        let hint = format!("`orchestrate retry {run}` goes on with the run");
+        let hint = format!("`{ORCHESTRATE} retry {run}` goes on with the run");
         return Err(Failure::new(2, message).hint(hint));
     }
     let requeued = queue.requeue(*end, &found.batch, name, by);

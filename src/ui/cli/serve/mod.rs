@@ -63,8 +63,8 @@ pub fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
             "whoever reads the network between you and {} reads the token and everything shown",
             args.listen
         );
-        names.push(host_name(args.listen.ip()));
     }
+    names.push(host_name(args.listen.ip()));
     let cannot = |error: std::io::Error| {
         Failure::new(1, format!("cannot listen on {}: {error}", args.listen))
             .hint("`--listen 127.0.0.1:0` takes any port that is free")
@@ -100,6 +100,15 @@ fn host_name(ip: IpAddr) -> String {
     }
 }
 
+/// Under which name this machine reaches itself where it listens.
+fn reached_by(ip: IpAddr) -> String {
+    match ip {
+        ip if !ip.is_unspecified() => host_name(ip),
+        IpAddr::V4(_) => "127.0.0.1".to_owned(),
+        IpAddr::V6(_) => "[::1]".to_owned(),
+    }
+}
+
 fn tell(
     around: &Surroundings,
     at: SocketAddr,
@@ -115,9 +124,9 @@ fn tell(
         );
     }
     put(&format!("{url}\n"))?;
-    let port = at.port();
+    let (host, port) = (reached_by(at.ip()), at.port());
     around.say(format!(
-        "open it in a browser; from another machine, first: ssh -L {port}:127.0.0.1:{port} HERE"
+        "open it in a browser; from another machine, first: ssh -L {port}:{host}:{port} HERE"
     ));
     Ok(())
 }

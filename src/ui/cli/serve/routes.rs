@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::follow::{self, Log};
 use crate::engine::run::Address;
+use crate::fleet::called::ORCHESTRATE;
 use crate::ids::{RunId, shown};
 use crate::provider::Stream;
 use crate::queue::Queue;
@@ -228,7 +229,7 @@ impl House {
         report::gather(board, id, amount).map_err(|error| No {
             status: 500,
             message: format!(
-                "run {id} cannot be read: {error}\n`orchestrate resume {id} --repair` rebuilds it"
+                "run {id} cannot be read: {error}\n`{ORCHESTRATE} resume {id} --repair` rebuilds it"
             ),
         })
     }
