@@ -192,20 +192,28 @@ impl Board {
         })
     }
 
-    /// How many tasks lie in `failed/`.
+    /// How many tasks lie in `failed/` that belong to no run: of the others their runs tell.
     pub fn failed(&self) -> io::Result<usize> {
         let Some(queue) = &self.queue else { return Ok(0) };
         let count = |batch: &String| {
             let dir = queue.layout.end(End::Failed, batch);
             self.memory.count(&dir, || Ok(queue.ended(End::Failed, batch)?.len()))
         };
-        queue.batches(End::Failed)?.iter().map(count).sum()
+        failed_batches(queue)?.iter().map(count).sum()
     }
 
     /// Living coordinators that take new runs.
     pub fn coordinators(&self) -> usize {
         self.members.serving(COORDINATOR).count()
     }
+}
+
+/// The batches of failed tasks that belong to no run, the newest first.
+fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
+    let mut batches = queue.batches(End::Failed)?;
+    batches.retain(|batch| RunId::parse(batch).is_none());
+    batches.sort_by(|a, b| b.cmp(a));
+    Ok(batches)
 }
 
 /// The ids of the runs that are kept in a directory, newest first. An id tells the second; those

@@ -337,7 +337,15 @@ fn placed(task: &TaskView) -> String {
             }
         }
         PlaceView::Processed(ended) => format!("was processed by worker {}", ended.worker),
-        PlaceView::Failed(ended) => format!("failed{}", because(&ended.message)),
+        PlaceView::Failed(ended) => {
+            let said = ended.said.as_ref().filter(|said| !ended.message.contains(said.as_str()));
+            let said = said.map(|said| format!("; it said: {said}")).unwrap_or_default();
+            let cure = match task.kind.as_str() {
+                "free" => format!("; `orchestrate retry {}` does it again", task.task),
+                _ => String::new(),
+            };
+            format!("failed{}{said}{cure}", because(&ended.message))
+        }
         PlaceView::Cancelled(ended) => match ended.message.as_str() {
             "" | "cancelled" => "was cancelled".to_owned(),
             message => format!("was {message}"),

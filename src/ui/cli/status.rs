@@ -111,7 +111,9 @@ fn text(overview: &Overview, now: Time) -> String {
     }
     if *failed_tasks > 0 {
         let tasks = if *failed_tasks == 1 { "task" } else { "tasks" };
-        text.push_str(&format!("{failed_tasks} failed {tasks} in failed/\n"));
+        text.push_str(&format!(
+            "{failed_tasks} failed {tasks} in failed/: orchestrate queue ls --failed\n"
+        ));
     }
     text
 }
