@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::fleet::intake::moved_aside;
 use crate::fleet::Config;
 use crate::fleet::free::made_at;
 use crate::fleet::parking::{self, ParkedView};
@@ -75,7 +76,7 @@ pub struct InboxView {
     pub agent: String,
     pub waiting: usize,
     pub claimed: usize,
-    /// Files that people dropped and no worker has taken in yet.
+    /// Files that people dropped and that are no tasks yet.
     pub dropped: usize,
     /// Living workers that take new tasks.
     pub workers: usize,
@@ -185,7 +186,7 @@ impl Board {
             oldest_at: waiting.names.iter().map(|name| made_at(&name.id)).min(),
             waiting: waiting.names.len(),
             claimed: queue.claims(&agent)?.len(),
-            dropped: waiting.dropped,
+            dropped: waiting.dropped + moved_aside(&queue.layout, &agent)?.len(),
             workers: self.members.serving(&agent).count(),
             paused: queue.paused(&agent)?.map(|reason| one_line(&reason)),
             agent,

@@ -106,7 +106,8 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
     }
     let dropped: u64 = shown.iter().filter_map(|inbox| inbox["dropped"].as_u64()).sum();
     if dropped > 0 {
-        around.say(format!("{dropped} dropped files that no worker has taken in yet"));
+        let files = if dropped == 1 { "file that is no task" } else { "files that are no tasks" };
+        around.say(format!("{dropped} dropped {files} yet"));
     }
     show::say_parked(around, &board);
     if rows.is_empty() {
