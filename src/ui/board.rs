@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::fleet::intake::moved_aside;
 use crate::fleet::Config;
 use crate::fleet::free::made_at;
+use crate::fleet::intake::moved_aside;
 use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;

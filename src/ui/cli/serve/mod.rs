@@ -77,7 +77,7 @@ pub fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
     let hands = Hands::new(PATIENCE)
         .map_err(|error| Failure::new(1, format!("cannot find this program: {error}")))?;
     let signals = signals::listen()?;
-    tell(&around, at, &access, &kept)?;
+    tell(&around, at, &access, kept.as_ref())?;
     let live = Live::start(&around.workspace, &around.state_dir);
     let house = Arc::new(House { around, access, live: live.clone(), hands });
     let busy = Arc::new(AtomicUsize::new(0));
@@ -113,11 +113,11 @@ fn tell(
     around: &Surroundings,
     at: SocketAddr,
     access: &Access,
-    kept: &TokenFile,
+    kept: Option<&TokenFile>,
 ) -> Result<(), Failure> {
     let url = format!("http://{at}/?token={}", access.token);
     if around.common.json {
-        let file = kept.0.display().to_string();
+        let file = kept.map(|kept| kept.0.display().to_string());
         return put_json(
             "serve/v1",
             json!({ "url": url, "listen": at.to_string(), "token_file": file }),
@@ -135,7 +135,8 @@ fn tell(
 struct TokenFile(PathBuf);
 
 impl TokenFile {
-    fn write(around: &Surroundings, port: u16, token: &str) -> Result<TokenFile, Failure> {
+    /// Keeps it, unless nothing may be written here: then it is only told.
+    fn write(around: &Surroundings, port: u16, token: &str) -> Result<Option<TokenFile>, Failure> {
         let dir = around.workspace.join(".orchestrate");
         let file = dir.join(format!("serve-{port}.token"));
         let way = dir.join(format!(".serve-{port}.{}.tmp", std::process::id()));
@@ -149,12 +150,21 @@ impl TokenFile {
             disk::rename(&way, &file)
         };
         match write() {
-            Ok(()) => Ok(TokenFile(file)),
+            Ok(()) => Ok(Some(TokenFile(file))),
+            Err(error) if is_forbidden(&error) => {
+                tracing::warn!("the token is kept nowhere but here: {error}");
+                Ok(None)
+            }
             Err(error) => {
                 Err(Failure::new(1, format!("cannot write `{}`: {error}", file.display())))
             }
         }
     }
+}
+
+fn is_forbidden(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
 impl Drop for TokenFile {
