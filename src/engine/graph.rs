@@ -213,13 +213,17 @@ fn stands(plan: &Plan, run: &Run, index: usize) -> bool {
 }
 
 /// A digest of what the steps that a step can see have given: those before it, and those it
-/// refers to.
+/// refers to. Where all can be seen that has come so far, all that leads to it counts.
 pub fn inputs(plan: &Plan, run: &Run, index: usize) -> String {
+    let step = &plan.root.steps[index];
     let mut seen: BTreeSet<usize> = BTreeSet::new();
     if let Some(edges) = &plan.root.edges {
-        seen.extend(&edges.before[index]);
+        match sees_all(step) {
+            true => seen = reached(&edges.before, &BTreeSet::from([index])),
+            false => seen.extend(&edges.before[index]),
+        }
     }
-    for reference in references(&plan.root.steps[index]) {
+    for reference in references(step) {
         seen.extend(plan.root.find(&reference.node).map(|(index, _)| index));
     }
     let mut digest = Parts::default();
@@ -235,14 +239,26 @@ pub fn inputs(plan: &Plan, run: &Run, index: usize) -> String {
     digest.hex()
 }
 
-/// Every reference in a step's own text. Command and script files are not looked into.
+/// Whether a step looks at all that has come so far. A person does, who lets everything pass that
+/// comes after; and a spell may, by any name.
+fn sees_all(step: &Step) -> bool {
+    match &step.action {
+        Action::Gate(_) => true,
+        Action::Prompt(prompt) => matches!(prompt.words, Words::Spell(_)),
+        Action::Rounds(rounds) => rounds.block.steps.iter().any(sees_all),
+        _ => false,
+    }
+}
+
+/// Every reference in a step's text, and in its command file. Scripts in files have none.
 pub fn references(step: &Step) -> Vec<NodeRef> {
     let mut found: Vec<NodeRef> = Vec::new();
     let mut add = |text: &NodeText| found.extend(text.refs().cloned());
     match &step.action {
         Action::Prompt(prompt) => match &prompt.words {
             Words::Inline(text) => add(text),
-            Words::Command(_) | Words::Spell(_) => {}
+            Words::Command(command) => found.clone_from(&command.refs),
+            Words::Spell(_) => {}
         },
         Action::Shell { script: ShellText::Node(script) } => add(script),
         Action::Script(script) => match &script.code {
@@ -320,7 +336,7 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
             take_up(plan, run, index, at);
         }
     }
-    let behind = behind(edges, &again);
+    let behind = reached(&edges.after, &again);
     for index in &again {
         // What is to be given something new begins anew.
         let reset = from == Some(*index) || behind.contains(index);
@@ -333,7 +349,8 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
         }
     }
     // Nothing after the step that a person named stands, whatever it will be given.
-    for index in from.map(|from| self::behind(edges, &BTreeSet::from([from]))).unwrap_or_default() {
+    for index in from.map(|from| reached(&edges.after, &BTreeSet::from([from]))).unwrap_or_default()
+    {
         run.body.slots[index].keep = false;
     }
     run.failed_steps.retain(|path| {
@@ -424,12 +441,12 @@ fn look_again(slot: &mut Slot) {
     slot.state = StepState::Pending;
 }
 
-/// All that comes after these steps.
-fn behind(edges: &Edges, steps: &BTreeSet<usize>) -> BTreeSet<usize> {
+/// All that can be reached from these steps, one way: what comes after them, or what leads to them.
+fn reached(way: &[Vec<usize>], steps: &BTreeSet<usize>) -> BTreeSet<usize> {
     let mut left: Vec<usize> = steps.iter().copied().collect();
     let mut seen = BTreeSet::new();
     while let Some(index) = left.pop() {
-        left.extend(edges.after[index].iter().filter(|next| seen.insert(**next)));
+        left.extend(way[index].iter().filter(|next| seen.insert(**next)));
     }
     seen
 }

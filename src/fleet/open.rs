@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use super::config::{Config, ConfigError, Layer};
+use super::parts;
 use crate::disk;
 use crate::engine::{Event, Origin, Run};
 use crate::store::{self, LoadError, Store, StoreError, journal};
@@ -85,13 +86,14 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
 pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Result<Plan, OpenError> {
     let path = root.join(store::DEFINITION);
     let text = read_text(&path).map_err(|error| unreadable(&path, error))?;
-    let plan = match compile_in(workspace, config, &text) {
+    let mut plan = match compile_in(workspace, config, &text) {
         Ok((plan, _)) => plan,
         Err(problems) => {
             let file = path.display().to_string();
             return Err(OpenError::Workflow { file, text, problems });
         }
     };
+    parts::learn(&mut plan, root);
     // What `run-step` began is one step, not the whole workflow.
     match origin(root).and_then(|origin| origin.only_step) {
         None => Ok(plan),

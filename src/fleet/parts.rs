@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::workflow::plan::{Part, PartKind, Runtime};
-use crate::workflow::{Problem, front, yaml};
+use crate::workflow::{Plan, Problem, front, yaml};
 
 /// Where a run keeps them, in its directory.
 pub const PARTS: &str = "parts";
@@ -201,6 +201,11 @@ pub fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
         true => Err(format!("the command file `{name}.md` is empty")),
         false => Ok(prompt.to_owned()),
     }
+}
+
+/// Lets a plan know what the command files refer to that its run has copies of.
+pub fn learn(plan: &mut Plan, root: &Path) {
+    plan.learn_commands(|name| frozen_command(root, name).ok());
 }
 
 /// The text after a front matter, where there is one.

@@ -30,7 +30,7 @@ pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
     let parsed = NodeText::parse(command.prompt);
     for (index, step) in steps.iter().enumerate() {
         let Action::Prompt(prompt) = &step.action else { continue };
-        if !matches!(&prompt.words, Words::Command(name) if name == command.name) {
+        if !matches!(&prompt.words, Words::Command(used) if used.name == command.name) {
             continue;
         }
         let what = format!("the command file of node `{}`", step.name);

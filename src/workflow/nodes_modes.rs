@@ -10,8 +10,8 @@ use super::nodes::Reading;
 use super::nodes_keys::{self as keys, Level, Mode};
 use super::nodes_texts::Use;
 use super::plan::{
-    Action, Block, CaptureMode, Code, Gate, Output, Param, Part, PartKind, Prompt, Retries, Rounds,
-    RoundsKind, Runtime, Script, ShellText, Step, Until, Which, Words,
+    Action, Block, CaptureMode, Code, CommandUse, Gate, Output, Param, Part, PartKind, Prompt,
+    Retries, Rounds, RoundsKind, Runtime, Script, ShellText, Step, Until, Which, Words,
 };
 use super::problem::Problem;
 use super::steps_parts as parts;
@@ -239,7 +239,8 @@ impl<'a> Around<'_, 'a> {
     fn command(&self) -> Option<Step> {
         let name = file_name(self.fields, "command", "`.archon/commands`", &[".md"])?;
         self.part(PartKind::Command, "command", name);
-        Some(self.asked("", Words::Command(name.to_owned()), None, self.fresh))
+        let command = CommandUse { name: name.to_owned(), refs: Vec::new() };
+        Some(self.asked("", Words::Command(command), None, self.fresh))
     }
 
     fn prompt(&self) -> Option<Step> {

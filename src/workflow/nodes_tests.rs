@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::plan::{
-    Action, CaptureMode, Code, Gate, JoinRule, Param, PartKind, Prompt, Provider, Retries, Rounds,
-    RoundsKind, Runtime, Script, ShellText, Step, Until, When, Which, Words,
+    Action, CaptureMode, Code, CommandUse, Gate, JoinRule, Param, PartKind, Prompt, Provider,
+    Retries, Rounds, RoundsKind, Runtime, Script, ShellText, Step, Until, When, Which, Words,
 };
 use super::{Compiled, Configured, Plan, Severity, compile, read_config};
 use crate::template::nodes::NodeText;
@@ -194,7 +194,10 @@ fn a_command_and_a_named_script_are_parts() {
     );
     let parts: Vec<_> = plan.parts.iter().map(|part| (part.kind, part.name.as_str())).collect();
     assert_eq!(parts, [(PartKind::Command, "do it"), (PartKind::Script, "go")]);
-    assert_eq!(prompt_of(&plan.root.steps[0]).words, Words::Command("do it".into()));
+    assert_eq!(
+        prompt_of(&plan.root.steps[0]).words,
+        Words::Command(CommandUse { name: "do it".into(), refs: Vec::new() })
+    );
 }
 
 #[test]

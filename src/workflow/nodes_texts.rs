@@ -165,13 +165,20 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, written: &Writt
     for (at, value, why) in shell::refused(text) {
         if seen.insert(value.clone()) {
             let message = format!("`{value}` stands {} in {what}", why.place());
-            let problem = Problem::error(message).at(written.at(at, &value));
-            findings.add(problem.hint(why.cure()));
+            findings.add(Problem::error(message).at(written.at(at, &value)).hint(why.cure()));
         }
     }
-    for (at, reference, spot) in shell::misplaced(text) {
+    for (at, value) in shell::escaped(text) {
+        let message = format!("`{value}` is put in all the same behind a backslash in {what}");
+        let hint = "there is no escape; to write it as it is, part it: `'$'id.output`";
+        let problem = Problem::warning(message).at(written.at(at, &value)).hint(hint);
+        findings.add(problem.lint(lint::QUOTED_REFERENCE));
+    }
+    let references = shell::misplaced(text).into_iter();
+    let references = references.map(|(at, reference, spot)| (at, reference.to_string(), spot));
+    for (at, reference, spot) in references.chain(shell::reckoned(text)) {
         let refused = matches!(spot, shell::Spot::Refused(_));
-        if refused || !seen.insert(reference.to_string()) {
+        if refused || !seen.insert(reference.clone()) {
             continue;
         }
         let message = format!("`{reference}` stands {} in {what}", spot.name());
@@ -185,12 +192,15 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, written: &Writt
                 "there bash executes what stands in a value: the node fails if it is no name"
                     .to_owned()
             }
+            shell::Spot::List(_) => "there bash executes what stands in a list: the node fails if \
+                                     the value has a parenthesis in it; set it without `declare`"
+                .to_owned(),
             _ => format!(
                 "it is one quoted word by itself, and other programs that read this language may \
                  run what is in it: write `value={reference}` and then \"$value\""
             ),
         };
-        let at = written.at(at, &reference.to_string());
+        let at = written.at(at, &reference);
         let problem = Problem::warning(message).at(at).hint(hint);
         findings.add(problem.lint(lint::QUOTED_REFERENCE));
     }

@@ -13,7 +13,7 @@ use super::condition::Condition;
 use super::problem::Place;
 use super::sandbox::Sandbox;
 use crate::provider::Kind;
-use crate::template::nodes::NodeText;
+use crate::template::nodes::{NodeRef, NodeText};
 use crate::template::spell::{Fault, Includes, Spell};
 use crate::template::{Missing, Scope, Template};
 
@@ -71,6 +71,18 @@ pub enum Mentioned {
 }
 
 impl Plan {
+    /// Notes what command files refer to, whose texts are found by their names.
+    pub fn learn_commands(&mut self, text: impl Fn(&str) -> Option<String>) {
+        for step in &mut self.root.steps {
+            if let Action::Prompt(prompt) = &mut step.action
+                && let Words::Command(command) = &mut prompt.words
+                && let Some(text) = text(&command.name)
+            {
+                command.refs = NodeText::parse(&text).refs().cloned().collect();
+            }
+        }
+    }
+
     /// What its author calls a step.
     pub fn unit(&self) -> &'static str {
         if self.root.edges.is_some() { "node" } else { "step" }
@@ -466,9 +478,16 @@ pub struct Prompt {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Words {
     Inline(NodeText),
-    /// The name of a command file.
-    Command(String),
+    Command(CommandUse),
     Spell(Box<SpellUse>),
+}
+
+/// A command file that is a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommandUse {
+    pub name: String,
+    /// What its text refers to, which is known when the run has a copy of it.
+    pub refs: Vec<NodeRef>,
 }
 
 /// A spell, and how it is used.

@@ -109,6 +109,10 @@ impl Preparing<'_> {
         let filled = if into == Into::Shell {
             let mut layout = Layout::of_node(text);
             values.expansions.spots = std::mem::take(&mut layout.spots).into();
+            for (var, reading) in &layout.ours {
+                let value = values.variable(*var)?;
+                values.expansions.demand(&format!("`{var}`"), &value, *reading);
+            }
             layout.mend_node(text.clone()).render(&mut values)
         } else {
             text.render(&mut values)
@@ -264,8 +268,9 @@ impl Preparing<'_> {
     fn prompt(&mut self, prompt: &Prompt) -> Result<Prepared, Refusal> {
         let text = match &prompt.words {
             Words::Inline(text) => text.clone(),
-            Words::Command(name) => {
-                let text = parts::frozen_command(&self.site.root(), name).map_err(Refusal::new)?;
+            Words::Command(command) => {
+                let text = parts::frozen_command(&self.site.root(), &command.name)
+                    .map_err(Refusal::new)?;
                 NodeText::parse(&text)
             }
             Words::Spell(spell) => return self.cast(prompt, spell),

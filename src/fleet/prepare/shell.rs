@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::Refusal;
 use crate::template::nodes::Var;
-use crate::workflow::shell::{self, Spot};
+use crate::workflow::shell::{self, Quotes, Reading, Spot};
 
 /// Text of more characters goes into a script by way of a file.
 const SPILL_CHARS: usize = 32_768;
@@ -36,10 +36,15 @@ impl Expansions {
     /// `bare` can be a word by itself.
     pub fn put(&mut self, what: &str, text: &str, bare: bool) -> String {
         let spot = self.spots.pop_front().flatten();
-        let safe = text.replace('\0', "");
-        if let Some(text) = self.put_text(spot, what, &safe) {
+        if text.contains('\0') && spot != Some(Spot::Comment) {
+            let why = format!("{what} has a NUL in it, as no variable of a shell can");
+            self.refused.get_or_insert(why);
+            return String::new();
+        }
+        if let Some(text) = self.put_text(spot, what, text) {
             return text;
         }
+        let safe = text.to_owned();
         if spot.is_none() && bare {
             return safe;
         }
@@ -54,6 +59,10 @@ impl Expansions {
         let spot = self.spots.pop_front().flatten();
         match spot {
             Some(Spot::HereText) if var.is_user_text() => return Some(shell::escaped_name(var)),
+            Some(Spot::List(_)) if var.is_user_text() => {
+                self.list(&format!("`{var}`"), text);
+                return None;
+            }
             Some(Spot::Arithmetic { .. } | Spot::Name | Spot::Refused(_)) => {}
             _ if var.is_user_text() => return None,
             _ => {}
@@ -68,6 +77,10 @@ impl Expansions {
             Spot::Comment => Some(String::new()),
             Spot::Arithmetic { quoted } => Some(self.reckon(what, text, quoted)),
             Spot::Name => Some(self.name(what, text)),
+            Spot::List(_) => {
+                self.list(what, text);
+                None
+            }
             Spot::Refused(why) => {
                 let why = format!("{what} stands {}; {}", why.place(), why.cure());
                 self.refused.get_or_insert(why);
@@ -100,6 +113,28 @@ impl Expansions {
             return text.to_owned();
         }
         self.refuse(&format!("{what} stands where a variable is named and is no name"), text)
+    }
+
+    /// In anything but a list in parentheses, bash executes nothing.
+    fn list(&mut self, what: &str, text: &str) {
+        if text.contains('(') {
+            let why = format!(
+                "{what} stands where bash looks for a list, and has a parenthesis in it (set it \
+                 without `declare`: `name=VALUE`)"
+            );
+            self.refuse(&why, text);
+        }
+    }
+
+    /// What a variable must be that the script has by its name, and takes for this.
+    pub fn demand(&mut self, what: &str, text: &str, reading: Reading) {
+        match reading {
+            Reading::Number => _ = self.reckon(what, text, true),
+            Reading::Name => _ = self.name(what, text),
+            Reading::List | Reading::Declared => self.list(what, text),
+            // Refused when the workflow is loaded, where a person wrote it.
+            Reading::Script => {}
+        }
     }
 
     fn refuse(&mut self, why: &str, text: &str) -> String {
@@ -154,8 +189,9 @@ pub fn names(source: &str, name: &str) -> bool {
 fn quoted(spot: Option<Spot>, value: &str) -> String {
     match spot {
         Some(Spot::Double | Spot::HereDocument | Spot::HereText) => value.to_owned(),
-        Some(Spot::Escaped) => format!("'\"{value}\"$'"),
-        Some(Spot::Single) => format!("'\"{value}\"'"),
+        Some(Spot::List(Quotes::Double)) => value.to_owned(),
+        Some(Spot::Escaped | Spot::List(Quotes::Escaped)) => format!("'\"{value}\"$'"),
+        Some(Spot::Single | Spot::List(Quotes::Single)) => format!("'\"{value}\"'"),
         _ => format!("\"{value}\""),
     }
 }

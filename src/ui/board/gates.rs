@@ -43,6 +43,21 @@ pub struct Gate {
     pub expired: bool,
 }
 
+impl Gate {
+    /// So much of `shown` as people type.
+    const SHORT: usize = 12;
+
+    /// What is shown, short enough to be typed.
+    pub fn short(&self) -> &str {
+        self.shown.get(..Gate::SHORT).unwrap_or(&self.shown)
+    }
+
+    /// Whether this is what somebody looked at, by the whole of `shown` or the short form.
+    pub fn is_shown_by(&self, shown: &str) -> bool {
+        shown.len() >= self.short().len() && self.shown.starts_with(shown)
+    }
+}
+
 /// Everything that a run asks people.
 pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
     let mut found = Vec::new();

@@ -639,17 +639,19 @@ fn fill(
         fleet: new.fleet,
         request: new.request,
     };
-    let mut run = Run::new(&new.plan, id.clone(), origin, now);
+    let mut plan = new.plan;
+    parts::learn(&mut plan, root);
+    let mut run = Run::new(&plan, id.clone(), origin, now);
     let settings = serde_json::to_vec_pretty(&around.config.layers).unwrap_or_default();
     let mut frozen = vec![(DEFINITION, new.loaded.text.as_bytes())];
     if !around.config.layers.is_empty() {
         frozen.push((SETTINGS, &settings));
     }
-    let store = Store::create(disk::machine(), root, &frozen, &new.plan, &mut run, now)
+    let store = Store::create(disk::machine(), root, &frozen, &plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, RUN_AGAIN))?;
     let taken = if new.fleet { lock::take_if_any(root) } else { lock::take(root) };
     let lock = taken.map_err(|error| cannot_lock(error, root, id))?;
-    Ok(Owned { plan: new.plan, run, store, lock, checkout: None })
+    Ok(Owned { plan, run, store, lock, checkout: None })
 }
 
 /// Copies the files that a workflow is made of, and makes the place for what it will make.

@@ -33,7 +33,7 @@ pub struct ApproveArgs {
     /// What is to be said with it: the next round of a loop reads it
     #[arg(long, short, value_name = "TEXT")]
     pub comment: Option<String>,
-    /// Answer only if this is still what is asked: the `shown` of `pending --json`
+    /// Answer only if this is still what is asked, as `pending` tells it
     #[arg(long, value_name = "DIGEST")]
     pub shown: Option<String>,
     /// Only record the answer
@@ -54,7 +54,7 @@ pub struct RejectArgs {
     /// Why: `$REJECTION_REASON` for whoever is to do better
     #[arg(long, short, value_name = "TEXT", value_parser = filled)]
     pub reason: String,
-    /// Answer only if this is still what is asked: the `shown` of `pending --json`
+    /// Answer only if this is still what is asked, as `pending` tells it
     #[arg(long, value_name = "DIGEST")]
     pub shown: Option<String>,
     /// Only record the answer
@@ -123,7 +123,7 @@ pub fn give(
     if gate.expired {
         return Err(too_late(&asked));
     }
-    if shown.is_some_and(|shown| shown != gate.shown) {
+    if shown.is_some_and(|shown| !gate.is_shown_by(shown)) {
         let message = format!("what `{}` of run {id} asks is not what was looked at", gate.node);
         return Err(Failure::new(5, message).hint("`orchestrate pending` shows what is asked now"));
     }
@@ -272,6 +272,15 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
         RunStatus::Running => gates_of(workspace, plan, run),
         _ => Vec::new(),
     };
+    let asks = |gate: &Gate| match step {
+        Some(step) => gate.node == step || gate.step.to_string() == step,
+        None => true,
+    };
+    if !open.iter().any(asks)
+        && let Some(failure) = answered_before(plan, run, step)
+    {
+        return Err(failure);
+    }
     if open.is_empty() {
         let state = match run.status {
             RunStatus::Running => "goes on",
@@ -300,6 +309,32 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
             }
         }
     }
+}
+
+/// Tells of an answer that was given before and has been taken in. Without a name, the only one.
+fn answered_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure> {
+    let mut found = Vec::new();
+    for (asking, slot) in plan.root.steps.iter().zip(&run.body.slots) {
+        let rounds = slot.each.iter().flat_map(|each| &each.iterations);
+        let records = rounds.flat_map(|round| &round.body.slots).filter_map(|s| s.record.as_ref());
+        let mut answered = records.filter_map(|record| {
+            let answer = record.gate.as_ref()?.answer.as_ref()?;
+            Some((answer, record.completed_at))
+        });
+        if step.is_none_or(|step| step == asking.name) {
+            found.extend(answered.next_back().map(|(answer, at)| (&asking.name, answer, at)));
+        }
+    }
+    let [(node, answer, at)] = found[..] else { return None };
+    let word = if answer.approve { "approved" } else { "rejected" };
+    let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    let at = at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
+    let id = &run.id;
+    let message = format!("`{node}` of run {id} was {word}{by}{at}, and only one answer counts");
+    Some(Failure::new(5, message).hint(format!(
+        "`orchestrate status {id}` shows what came of it; `orchestrate retry {id} --from {node}` \
+         asks again"
+    )))
 }
 
 /// Who answers, as far as the environment knows.

@@ -67,11 +67,12 @@ fn show(gate: &Gate) -> String {
              ask again: {ORCHESTRATE} retry {run_id} --from {node}\n"
         );
     }
+    let shown = gate.short();
     let said = gate.said.as_deref().map(|said| excerpt(said, run_id, node)).unwrap_or_default();
     format!(
         "run {run_id} waits at `{node}`{since}{until}:\n{said}{asked}  \
-         {ORCHESTRATE} approve {run_id} --step {node} [--comment TEXT]\n  \
-         {ORCHESTRATE} reject {run_id} --step {node} --reason TEXT\n"
+         {ORCHESTRATE} approve {run_id} --step {node} --shown {shown} [--comment TEXT]\n  \
+         {ORCHESTRATE} reject {run_id} --step {node} --shown {shown} --reason TEXT\n"
     )
 }
 

@@ -265,7 +265,9 @@ fn kind(action: &Action) -> String {
         Action::Each(_) => "for each item".into(),
         Action::Prompt(prompt) => match &prompt.words {
             Words::Inline(_) => format!("prompt for {}", prompt.provider),
-            Words::Command(name) => format!("command file {name} for {}", prompt.provider),
+            Words::Command(command) => {
+                format!("command file {} for {}", command.name, prompt.provider)
+            }
             Words::Spell(spell) => match &spell.source {
                 SpellSource::Named(name) => format!("spell {name} for {}", prompt.provider),
                 SpellSource::Inline(_) => format!("inline spell for {}", prompt.provider),

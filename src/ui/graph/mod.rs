@@ -442,7 +442,7 @@ impl Drawing<'_> {
         let detail = match &step.action {
             Action::Ask { provider, .. } => Some(provider.clone()),
             Action::Prompt(prompt) => match &prompt.words {
-                Words::Command(name) => Some(name.clone()),
+                Words::Command(command) => Some(command.name.clone()),
                 Words::Spell(spell) => match &spell.source {
                     SpellSource::Named(name) => Some(name.clone()),
                     SpellSource::Inline(_) => None,

@@ -33,7 +33,7 @@ pub fn as_written(step: &Step) -> Option<Asked> {
         }
         Action::Prompt(prompt) => match &prompt.words {
             Words::Inline(words) => ("prompt", words.source()),
-            Words::Command(name) => ("prompt", format!("the command file {name}")),
+            Words::Command(command) => ("prompt", format!("the command file {}", command.name)),
             Words::Spell(spell) => match &spell.source {
                 SpellSource::Named(name) => ("prompt", format!("the spell {name}")),
                 SpellSource::Inline(spell) => ("prompt", spell.text().to_owned()),

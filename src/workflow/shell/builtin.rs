@@ -1,13 +1,18 @@
-//! What commands take a word for: some reckon with it, some take it for the name of a variable, and
-//! in both bash executes commands that stand in the word. Some read it as script.
+//! What commands take a word for: some reckon with it, some take it for the name of a variable or
+//! for a list in parentheses, and in all of these bash executes commands that stand in the word.
+//! Some read it as script.
 
 use std::collections::BTreeSet;
 
-/// What a word must be to be only what it looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a word must be to be only what it looks like; what is asked most of comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reading {
-    Number,
+    /// What a variable is declared with: a list, if the variable is one.
+    Declared,
+    /// A text that is a list if it is in parentheses.
+    List,
     Name,
+    Number,
     /// No word is.
     Script,
 }
@@ -16,11 +21,16 @@ pub enum Reading {
 const NEAR: usize = 512;
 
 /// After these a command begins.
-const BEFORE: [&str; 12] =
-    ["if", "then", "elif", "else", "while", "until", "do", "{", "!", "time", "command", "builtin"];
+const BEFORE: [&str; 13] = [
+    "if", "then", "elif", "else", "while", "until", "do", "{", "!", "time", "command", "builtin",
+    "coproc",
+];
 
 /// Variables that bash reckons with whenever they are set.
-const INTEGERS: [&str; 3] = ["RANDOM=", "OPTIND=", "HISTCMD="];
+pub const INTEGERS: [&str; 4] = ["RANDOM", "SRANDOM", "OPTIND", "HISTCMD"];
+
+/// Variables that are lists from the beginning.
+pub const LISTS: [&str; 2] = ["DIRSTACK", "COMP_WORDS"];
 
 /// Variables in which bash executes commands.
 const SCRIPTS: [&str; 5] = ["PS0=", "PS1=", "PS2=", "PS4=", "PROMPT_COMMAND="];
@@ -76,7 +86,7 @@ pub fn pipes_into_shell(rest: &[u8]) -> bool {
 }
 
 /// The variables that a script reckons with outside of arithmetic expressions: those declared as
-/// integers, set by `let`, and compared as numbers in `[[ … ]]`.
+/// integers, and those in `let`.
 pub fn numbers(script: &[u8]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let ends = |byte: &u8| b"\n;&|()`".contains(byte);
@@ -94,17 +104,108 @@ pub fn numbers(script: &[u8]) -> BTreeSet<String> {
         let integer = rest.iter().any(|word| word.starts_with('-') && word.contains('i'));
         if integer || matches!(name, "let" | "integer") {
             let names = rest.iter().filter(|word| !word.starts_with('-'));
-            names.for_each(|word| variables(word, &mut found));
-        }
-    }
-    let text = String::from_utf8_lossy(script);
-    for test in text.split("[[").skip(1) {
-        let test = test.split("]]").next().unwrap_or_default();
-        if test.split_ascii_whitespace().any(|word| compares(word.as_bytes())) {
-            variables(test, &mut found);
+            names.for_each(|word| match name {
+                "let" => variables(word, &mut found),
+                _ => variables(word.split('=').next().unwrap_or_default(), &mut found),
+            });
         }
     }
     found
+}
+
+/// The variables that a script has for lists, as far as commands say so.
+pub fn lists(script: &[u8]) -> BTreeSet<String> {
+    let mut found: BTreeSet<String> = LISTS.map(str::to_owned).into();
+    for command in script.split(|byte| b"\n;&|()`".contains(byte)) {
+        let text = String::from_utf8_lossy(command);
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let list = |word: &&str| {
+            word.starts_with(['-', '+']) && !word.starts_with("--") && word.contains(['a', 'A'])
+        };
+        let at = words.iter().position(|word| {
+            DECLARE.contains(word) || matches!(*word, "read" | "mapfile" | "readarray")
+        });
+        let Some(at) = at else { continue };
+        let (name, rest) = (words[at], &words[at + 1..]);
+        if matches!(name, "mapfile" | "readarray") || rest.iter().any(list) {
+            let names = rest.iter().filter(|word| !word.starts_with('-'));
+            names.for_each(|word| variables(word.split('=').next().unwrap_or(word), &mut found));
+        }
+    }
+    found
+}
+
+/// The functions that a script defines.
+pub fn functions(script: &[u8]) -> BTreeSet<String> {
+    let text = String::from_utf8_lossy(script);
+    let last = |text: &str| -> Option<String> {
+        let text = text.trim_end_matches([' ', '\t']);
+        let begin = text.rfind(|c: char| !is_of_function(c)).map_or(0, |at| at + 1);
+        let name = text.get(begin..).unwrap_or_default();
+        (!name.is_empty()).then(|| name.to_owned())
+    };
+    let mut found: BTreeSet<String> = text
+        .match_indices('(')
+        .filter(|(at, _)| text[at + 1..].trim_start().starts_with(')'))
+        .filter_map(|(at, _)| last(&text[..at]))
+        .collect();
+    for (at, word) in text.match_indices("function ") {
+        let name = text[at + word.len()..].trim_start();
+        let end = name.find(|c: char| !is_of_function(c)).unwrap_or(name.len());
+        found.insert(name[..end].to_owned());
+    }
+    found
+}
+
+fn is_of_function(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':')
+}
+
+/// Stands for what a function or script was called with.
+pub const ARGUMENTS: &str = "@";
+
+/// The variables that a command, cut off before a value, sets to that value.
+pub fn targets(command: &[u8], functions: &BTreeSet<String>) -> Vec<String> {
+    let words = words_near(command);
+    let Some((current, before)) = words.split_last() else { return Vec::new() };
+    let redirected = |word: &String| word.ends_with("<<<");
+    let begin = before.iter().rposition(|word| BEFORE.contains(&word.as_str()));
+    let before = &before[begin.map_or(0, |at| at + 1)..];
+    let settings = before.iter().position(|word| !word.contains('=')).unwrap_or(before.len());
+    let (name, rest) = match before[settings..].split_first() {
+        Some((name, rest)) => (name.as_str(), rest),
+        None => ("", &[][..]),
+    };
+    let plain = |word: &&String| !word.is_empty() && word.bytes().all(is_word);
+    let plain = |words: &[String]| words.iter().filter(plain).cloned().collect::<Vec<_>>();
+    match name {
+        "read" | "mapfile" | "readarray"
+            if current.contains("<<<") || before.last().is_some_and(redirected) =>
+        {
+            let mut names = plain(rest);
+            names.extend(["REPLY".to_owned(), "MAPFILE".to_owned()]);
+            names
+        }
+        "for" | "select" if rest.get(1).is_some_and(|word| word == "in") => plain(&rest[..1]),
+        "printf" if rest.first().is_some_and(|word| word == "-v") && rest.len() > 2 => {
+            plain(&rest[1..2])
+        }
+        "set" => vec![ARGUMENTS.to_owned()],
+        name if functions.contains(name) => vec![ARGUMENTS.to_owned()],
+        _ => assigned(current).into_iter().collect(),
+    }
+}
+
+/// The variable that a word sets which begins like this.
+fn assigned(begun: &str) -> Option<String> {
+    let (name, _) = begun.split_once('=')?;
+    let name = name.strip_suffix('+').unwrap_or(name);
+    let name = name.split('[').next().unwrap_or(name);
+    (!name.is_empty() && name.bytes().all(is_word)).then(|| name.to_owned())
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
 /// Whether a command may be one that declares numbers.
@@ -115,9 +216,9 @@ fn may_declare(command: &[u8]) -> bool {
         .any(|word| command.windows(word.len()).any(|text| text == word.as_bytes()))
 }
 
-/// All names in a text.
+/// All names in a text, but those of which only the length is meant.
 fn variables(text: &str, found: &mut BTreeSet<String>) {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '#');
     let names =
         words.filter(|word| word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_'));
     found.extend(names.map(str::to_owned));
@@ -133,7 +234,7 @@ pub fn read_as(command: &[u8]) -> Option<Reading> {
             current.contains("<<<") || before.last().is_some_and(|word| word.ends_with("<<<"));
         return (text && reads_script(command)).then_some(Reading::Script);
     }
-    if INTEGERS.iter().any(|name| current.starts_with(name)) {
+    if assigned(current).is_some_and(|name| INTEGERS.contains(&name.as_str())) {
         return Some(Reading::Number);
     }
     if SCRIPTS.iter().any(|name| current.starts_with(name)) || is_script_of_shell(before) {
@@ -199,7 +300,10 @@ fn declared(command: &str, options: &[String], begun: &str) -> Option<Reading> {
     match begun.contains('=') {
         true if command == "integer" || has('i') => Some(Reading::Number),
         true if has('n') => Some(Reading::Name),
-        true => None,
+        // The elements of a list that is written out are words.
+        true if begun.contains("=(") => None,
+        true if has('a') || has('A') => Some(Reading::List),
+        true => Some(Reading::Declared),
         false if begun.starts_with('-') || matches!(command, "readonly" | "export") => None,
         false => Some(named(begun)),
     }
@@ -249,6 +353,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_command_sets_is_known() {
+        let functions = functions(b"f() { :; }\nfunction g-h { :; }\nk () (:)\nx=$(y)");
+        assert_eq!(functions.iter().map(String::as_str).collect::<Vec<_>>(), ["f", "g-h", "k"]);
+        for (command, wanted) in [
+            ("n=", "n"),
+            ("local n=\"x", "n"),
+            ("a=(1 ", "a"),
+            ("a[1]+=", "a"),
+            ("for n in 1 ", "n"),
+            ("read -r a b <<< ", "a b REPLY MAPFILE"),
+            ("printf -v n %s ", "n"),
+            ("set -- ", "@"),
+            ("f x ", "@"),
+            ("if g-h ", "@"),
+            ("echo n=", "n"),
+            ("printf %s ", ""),
+            ("echo ", ""),
+        ] {
+            assert_eq!(targets(command.as_bytes(), &functions).join(" "), wanted, "{command}");
+        }
+        let found = lists(b"read -ra x <<< 1; local -A y=; mapfile z");
+        assert!(["x", "y", "z"].iter().all(|name| found.contains(*name)), "{found:?}");
+    }
+
+    #[test]
     fn a_value_is_read_as_its_command_reads_it() {
         for (scripts, numbers, names, others) in [(
             &[
@@ -287,6 +416,8 @@ mod tests {
                 "declare a[",
                 "test -v 'a[",
                 "RANDOM=",
+                "SRANDOM=",
+                "coproc let x=",
                 "builtin let \\\n n=",
             ][..],
             &[
@@ -303,6 +434,7 @@ mod tests {
                 "declare ",
                 "local -n r=",
                 "wait -p ",
+                "wait -n -p ",
                 "getopts ab ",
                 "mapfile ",
             ][..],
@@ -311,9 +443,6 @@ mod tests {
                 "echo ",
                 "echo let ",
                 "n=",
-                "declare n=",
-                "local n=\"it is ",
-                "export PATH=a:",
                 "export ",
                 "declare -a n=(1 ",
                 "read -r x <<< ",
@@ -346,6 +475,15 @@ mod tests {
                     assert_eq!(read_as(command.as_bytes()), wanted, "{command}");
                 }
             }
+        }
+        for (command, wanted) in [
+            ("declare n=", Reading::Declared),
+            ("local n=\"it is ", Reading::Declared),
+            ("export PATH=a:", Reading::Declared),
+            ("declare -a n=", Reading::List),
+            ("readonly -A 'n=", Reading::List),
+        ] {
+            assert_eq!(read_as(command.as_bytes()), Some(wanted), "{command}");
         }
         let long = format!("let {} n=", "a=1 ".repeat(NEAR));
         assert_eq!(read_as(long.as_bytes()), Some(Reading::Number));

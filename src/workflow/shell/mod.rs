@@ -22,6 +22,7 @@ use std::collections::BTreeSet;
 
 use crate::template::nodes::{NodeRef, NodeText, Piece, Var, name_length};
 use crate::template::spell::{self, Sketched};
+pub use builtin::Reading;
 use scan::Scanner;
 
 /// Which shell runs a script.
@@ -49,10 +50,36 @@ pub enum Spot {
     },
     /// Where bash takes a word for the name of a variable.
     Name,
+    /// Where bash takes a word for a list, if it is in parentheses.
+    List(Quotes),
     Refused(Unsafe),
 }
 
+/// What a word stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quotes {
+    None,
+    Double,
+    Single,
+    Escaped,
+}
+
 impl Spot {
+    /// Where a command takes a word for this, which would be in nothing special or in that.
+    fn of(reading: Reading, plain: Option<Spot>) -> Spot {
+        match reading {
+            Reading::Number => Spot::Arithmetic { quoted: plain.is_some() },
+            Reading::Name => Spot::Name,
+            Reading::Script => Spot::Refused(Unsafe::Script),
+            Reading::List | Reading::Declared => Spot::List(match plain {
+                None => Quotes::None,
+                Some(Spot::Single) => Quotes::Single,
+                Some(Spot::Escaped) => Quotes::Escaped,
+                Some(_) => Quotes::Double,
+            }),
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Spot::Double => "in double quotes",
@@ -61,6 +88,7 @@ impl Spot {
             Spot::Comment => "in a comment",
             Spot::Arithmetic { .. } => "in arithmetic",
             Spot::Name => "where a variable is named",
+            Spot::List(_) => "where bash looks for a list",
             Spot::Refused(why) => why.place(),
         }
     }
@@ -124,6 +152,10 @@ impl Unsafe {
 pub struct Layout {
     /// Where each value stands; nothing, where it is a word of its own.
     pub spots: Vec<Option<Spot>>,
+    /// Variables of the workflow that bash takes for more than text, by their names.
+    pub ours: Vec<(Var, Reading)>,
+    /// The numbers of values that stand behind a backslash.
+    escaped: Vec<usize>,
     /// What the author wrote and has to be written in another way, in order.
     edits: Vec<Edit>,
 }
@@ -226,9 +258,54 @@ pub fn refused(script: &NodeText) -> Vec<(usize, String, Unsafe)> {
         (piece, Some(Spot::Refused(why))) => Some((at, piece.to_string(), why)),
         _ => None,
     });
-    refused.collect()
+    let by_name = read_by_name(script).into_iter().filter_map(|(at, var, reading)| {
+        let script = reading == Reading::Script && var.is_user_text();
+        script.then(|| (at, var.name().to_owned(), Unsafe::Script))
+    });
+    refused.chain(by_name).collect()
 }
 
+/// The variables of a script that bash takes for more than text, each with where it begins and
+/// where it stands.
+pub fn reckoned(script: &NodeText) -> Vec<(usize, String, Spot)> {
+    let placed = values(script).filter_map(|(at, piece, spot)| match (piece, spot?) {
+        (Piece::Var(var), spot @ (Spot::Arithmetic { .. } | Spot::Name | Spot::List(_))) => {
+            Some((at, var.to_string(), spot))
+        }
+        _ => None,
+    });
+    let by_name = read_by_name(script).into_iter().filter_map(|(at, var, reading)| {
+        let spot = Spot::of(reading, None);
+        (reading != Reading::Script).then(|| (at, var.name().to_owned(), spot))
+    });
+    placed.chain(by_name).collect()
+}
+
+/// The variables that a script has by their names alone, where bash takes them for this.
+fn read_by_name(script: &NodeText) -> Vec<(usize, Var, Reading)> {
+    let source = script.source();
+    let named = Layout::of_node(script).ours.into_iter().map(|(var, reading)| {
+        let word =
+            |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
+        let at = source.match_indices(var.name()).map(|(at, _)| at).find(|at| {
+            let before = at.checked_sub(1).and_then(|at| source.as_bytes().get(at));
+            let after = source.as_bytes().get(at + var.name().len());
+            !word(before) && !word(after) && before != Some(&b'$')
+        });
+        (at.unwrap_or_default(), var, reading)
+    });
+    named.collect()
+}
+
+/// The references of a script that stand behind a backslash, which does not keep them out; each
+/// with where it begins.
+pub fn escaped(script: &NodeText) -> Vec<(usize, String)> {
+    let escaped = Layout::of_node(script).escaped;
+    let values = values(script).enumerate().filter(|(number, _)| escaped.contains(number));
+    values.map(|(_, (at, piece, _))| (at, piece.to_string())).collect()
+}
+
+/// The values of a script, each with where it begins in the text, and where it stands.
 fn values(script: &NodeText) -> impl Iterator<Item = (usize, &Piece, Option<Spot>)> {
     let values = script.placed().filter(|(_, piece)| !matches!(piece, Piece::Text(_)));
     values.zip(Layout::of_node(script).spots).map(|((at, piece), spot)| (at, piece, spot))

@@ -1,9 +1,10 @@
 //! The reading of a shell script, byte by byte, with a mark in place of each value.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::builtin::{self, Reading};
 use super::{Edit, Layout, MARK, NAME, Shell, Spot, Unsafe};
+use crate::template::nodes::Var;
 
 /// What the scanner is inside of.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ enum Inside {
     Brace,
     /// Which part of a text: `${a:…}`.
     Slice,
+    /// `[[ … ]]`.
+    Test,
 }
 
 /// One thing that the scanner is inside of, and what that means for what stands there.
@@ -36,6 +39,8 @@ struct Frame {
     quoted: bool,
     /// Whether an arithmetic expression.
     reckoned: bool,
+    /// Whether a word of `[[ … ]]`.
+    tested: bool,
     /// Whether it may be arithmetic, for all that can be told.
     doubtful: bool,
     /// Whether it is an expansion that takes a pattern, in which single quotes are quotes.
@@ -70,6 +75,26 @@ struct Ticks {
     marks: Vec<usize>,
 }
 
+/// What stands between two `&&` or `||` of `[[ … ]]`.
+#[derive(Default)]
+struct Clause {
+    begin: usize,
+    /// Whether numbers are compared in it.
+    compared: bool,
+    /// The values in it, and whether they are quoted; the variables in it.
+    marks: Vec<(usize, bool)>,
+    names: Vec<String>,
+}
+
+/// A value that variables are set to.
+struct Set {
+    mark: usize,
+    targets: Vec<String>,
+    plain: Option<Spot>,
+    /// Whether by a command that declares them.
+    declared: bool,
+}
+
 pub struct Scanner<'a> {
     text: &'a [u8],
     shell: Shell,
@@ -88,10 +113,16 @@ pub struct Scanner<'a> {
     ticks: Ticks,
     /// Whether a shell may read the rest in another way.
     lost: bool,
-    /// Variables that are reckoned with, in which bash executes commands.
-    numbers: BTreeSet<String>,
-    /// Values that a variable is set to: their numbers, and whether they are quoted.
-    set: Vec<(usize, String, bool)>,
+    /// The `[[ … ]]` around the cursor.
+    tests: Vec<Clause>,
+    /// Variables whose values are more than values somewhere: bash executes commands in them.
+    read: BTreeMap<String, Reading>,
+    /// Variables that are lists.
+    lists: BTreeSet<String>,
+    functions: BTreeSet<String>,
+    /// Variables that are set to what others have: those, and whether by a declaration.
+    flows: Vec<(String, Vec<String>, bool)>,
+    set: Vec<Set>,
 }
 
 impl<'a> Scanner<'a> {
@@ -109,21 +140,66 @@ impl<'a> Scanner<'a> {
             pending: Vec::new(),
             ticks: Ticks::default(),
             lost: false,
-            numbers: builtin::numbers(text),
+            tests: Vec::new(),
+            read: builtin::numbers(text)
+                .into_iter()
+                .chain(builtin::INTEGERS.map(str::to_owned))
+                .map(|name| (name, Reading::Number))
+                .collect(),
+            lists: builtin::lists(text),
+            functions: builtin::functions(text),
+            flows: Vec::new(),
             set: Vec::new(),
         }
     }
 
     pub fn scan(mut self) -> Layout {
         self.walk();
-        // What is set to a value and reckoned with anywhere is reckoned with here.
-        for (mark, name, quoted) in std::mem::take(&mut self.set) {
-            if self.numbers.contains(&name) {
-                self.layout.spots[mark] = Some(Spot::Arithmetic { quoted });
-            }
-        }
+        self.settle();
         self.layout.edits.sort_by_key(|edit| edit.at);
         self.layout
+    }
+
+    /// What is read as more than a value anywhere is so where it is set, however many variables
+    /// are in between.
+    fn settle(&mut self) {
+        let mut left: Vec<String> = self.read.keys().cloned().collect();
+        let mut from: HashMap<&str, Vec<(&str, bool)>> = HashMap::new();
+        for (name, targets, declared) in &self.flows {
+            for target in targets {
+                from.entry(target).or_default().push((name, *declared));
+                if *declared && self.lists.contains(target) {
+                    self.read.entry(name.clone()).or_insert(Reading::List);
+                    left.push(name.clone());
+                }
+            }
+        }
+        while let Some(target) = left.pop() {
+            let Some(reading) = self.read.get(&target).copied() else { continue };
+            // What a script does with a variable of its own by `eval` is its author's business.
+            if reading == Reading::Script {
+                continue;
+            }
+            for (name, _) in from.get(target.as_str()).into_iter().flatten() {
+                if self.read.get(*name).is_none_or(|known| *known < reading) {
+                    self.read.insert((*name).to_owned(), reading);
+                    left.push((*name).to_owned());
+                }
+            }
+        }
+        for Set { mark, targets, plain, declared } in &self.set {
+            let read = |name: &String| {
+                let read = self.read.get(name).copied().filter(|read| *read != Reading::Script);
+                let list = (*declared && self.lists.contains(name)).then_some(Reading::List);
+                read.max(list)
+            };
+            if let Some(reading) = targets.iter().filter_map(read).max() {
+                self.layout.spots[*mark] = Some(Spot::of(reading, *plain));
+            }
+        }
+        let ours =
+            self.read.iter().filter_map(|(name, reading)| Some((Var::named(name)?, *reading)));
+        self.layout.ours = ours.collect();
     }
 
     fn walk(&mut self) {
@@ -152,6 +228,9 @@ impl<'a> Scanner<'a> {
                     // The dollar is one, and no part of the value.
                     self.special();
                     self.edit(self.at - 1, 0, "\\");
+                }
+                b'$' if next.is_some_and(|next| is_word(next) || b"@*".contains(&next)) => {
+                    self.variable();
                 }
                 b'$' if next == Some(b'\'') && !quoted => {
                     self.at += 1;
@@ -189,8 +268,29 @@ impl<'a> Scanner<'a> {
                 }
                 b'\'' if quoted && last == Some(Inside::Brace) => self.doubtful_quote(),
                 _ if self.is_reckoned() && is_first(byte) => self.reckoned_name(),
+                _ if self.is_tested() && is_first(byte) => self.tested_name(),
                 _ if quoted => {}
                 b'\'' => self.skip_to(b'\'', Spot::Single),
+                b'[' if next == Some(b'[') && self.begins_test() => {
+                    self.at += 1;
+                    self.open(Inside::Test);
+                    self.tests.push(Clause { begin: self.at, ..Clause::default() });
+                }
+                b']' if last == Some(Inside::Test)
+                    && next == Some(b']')
+                    && self.begins_word(self.at - 1) =>
+                {
+                    self.at += 1;
+                    self.ends_clause();
+                    self.tests.pop();
+                    self.close();
+                }
+                b'&' | b'|' if last == Some(Inside::Test) && next == Some(byte) => {
+                    self.at += 1;
+                    self.ends_clause();
+                }
+                b'-' if last == Some(Inside::Test) => self.comparison(),
+                b'(' | b')' | b'<' | b'>' | b'&' | b'|' if last == Some(Inside::Test) => {}
                 b'(' if self.is_arithmetic(self.at - 1) => {
                     self.at += 1;
                     self.open(Inside::Arithmetic);
@@ -198,7 +298,10 @@ impl<'a> Scanner<'a> {
                 b'(' if self.is_reckoned() => self.open(Inside::Nested),
                 b'(' if last == Some(Inside::Brace) => {}
                 // A list is part of its command.
-                b'(' if self.text[..self.at - 1].ends_with(b"=") => self.open(Inside::List),
+                b'(' if self.text[..self.at - 1].ends_with(b"=") => {
+                    self.note_list(self.at - 2);
+                    self.open(Inside::List);
+                }
                 b'(' => {
                     let doubtful = self.is_doubtful(self.at - 1);
                     self.open_command(Inside::Parentheses, None);
@@ -218,7 +321,10 @@ impl<'a> Scanner<'a> {
                 {
                     self.close();
                 }
-                b'[' if self.is_element() => self.open(Inside::Subscript),
+                b'[' if self.is_element() => {
+                    self.note_list(self.at - 1);
+                    self.open(Inside::Subscript);
+                }
                 b'#' if self.reads_commands() && self.begins_word(self.at - 1) => {
                     self.skip_to(b'\n', Spot::Comment);
                     self.here_documents();
@@ -258,12 +364,127 @@ impl<'a> Scanner<'a> {
                 spot = Some(Spot::Refused(Unsafe::Backticks));
             }
         }
-        if matches!(spot, None | Some(Spot::Double | Spot::Single | Spot::Escaped))
-            && let Some(name) = self.assigned()
-        {
-            self.set.push((number, name, spot.is_some()));
+        if matches!(spot, None | Some(Spot::Double | Spot::Single | Spot::Escaped)) {
+            let tested = self.is_tested();
+            if let Some(clause) = self.tests.last_mut().filter(|_| tested) {
+                clause.marks.push((number, spot.is_some()));
+            }
+            let targets = self.targets(self.at - 1);
+            if !targets.is_empty() {
+                let declared = self.reading(self.at - 1) == Some(Reading::Declared);
+                self.set.push(Set { mark: number, targets, plain: spot, declared });
+            }
         }
         self.layout.spots.push(spot);
+    }
+
+    /// Whether the bracket before the cursor begins a test.
+    fn begins_test(&self) -> bool {
+        let blank = self.text.get(self.at + 1).is_some_and(u8::is_ascii_whitespace);
+        blank && self.reads_commands() && self.begins_word(self.at - 1)
+    }
+
+    fn is_tested(&self) -> bool {
+        self.inside.last().is_some_and(|frame| frame.tested)
+    }
+
+    /// Behind a dash in a test: what may compare numbers.
+    fn comparison(&mut self) {
+        let word = self.text.get(self.at - 1..self.at + 2).unwrap_or_default();
+        let whole = self.text.get(self.at + 2).is_none_or(u8::is_ascii_whitespace);
+        let compares = whole && builtin::compares(word) && self.begins_word(self.at - 1);
+        if let Some(clause) = self.tests.last_mut().filter(|_| compares) {
+            clause.compared = true;
+        }
+    }
+
+    /// Behind the first letter of a word in a test, which is a variable if numbers are compared.
+    fn tested_name(&mut self) {
+        let begin = self.at - 1;
+        while self.text.get(self.at).copied().is_some_and(is_word) {
+            self.at += 1;
+        }
+        let name = String::from_utf8_lossy(&self.text[begin..self.at]).into_owned();
+        if let Some(clause) = self.tests.last_mut() {
+            clause.names.push(name);
+        }
+    }
+
+    /// Behind what ends a part of a test: now it is known whether numbers were compared in it.
+    fn ends_clause(&mut self) {
+        let begin = self.at;
+        let Some(clause) = self.tests.last_mut() else { return };
+        let clause = std::mem::replace(clause, Clause { begin, ..Clause::default() });
+        if clause.compared {
+            for (mark, quoted) in clause.marks {
+                self.layout.spots[mark] = Some(Spot::Arithmetic { quoted });
+            }
+            clause.names.into_iter().for_each(|name| self.note(name, Reading::Number));
+        }
+    }
+
+    /// A variable is read as this somewhere.
+    fn note(&mut self, name: String, reading: Reading) {
+        let known = self.read.entry(name).or_insert(reading);
+        *known = (*known).max(reading);
+    }
+
+    /// A list is named before a place.
+    fn note_list(&mut self, end: usize) {
+        const NEAR: usize = 256;
+        let before = self.text[..end].strip_suffix(b"+").unwrap_or(&self.text[..end]);
+        let name = before.iter().rev().take(NEAR).take_while(|byte| is_word(**byte)).count();
+        let name = String::from_utf8_lossy(&before[before.len() - name..]).into_owned();
+        self.lists.insert(name);
+    }
+
+    /// Behind a dollar, before the name of a variable.
+    fn variable(&mut self) {
+        let dollar = self.at - 1;
+        let begin = self.at;
+        self.at += 1;
+        if is_first(self.text[begin]) {
+            while self.text.get(self.at).copied().is_some_and(is_word) {
+                self.at += 1;
+            }
+        }
+        self.used(begin, self.at, dollar);
+    }
+
+    /// A variable between two places is expanded, by what begins with a dollar.
+    fn used(&mut self, begin: usize, end: usize, dollar: usize) {
+        let name = &self.text[begin..end];
+        let name = match name.first() {
+            Some(first) if is_first(*first) => String::from_utf8_lossy(name).into_owned(),
+            // All that a function was called with is one.
+            Some(_) => builtin::ARGUMENTS.to_owned(),
+            None => return,
+        };
+        let reading = match self.is_reckoned() {
+            true => Some(Reading::Number),
+            false => self.reading(dollar),
+        };
+        match reading {
+            Some(Reading::Declared) | None => {}
+            Some(Reading::Script) if Var::named(&name).is_none() => {}
+            Some(reading) => self.note(name.clone(), reading),
+        }
+        let tested = self.is_tested();
+        if let Some(clause) = self.tests.last_mut().filter(|_| tested) {
+            clause.names.push(name.clone());
+        }
+        let targets = self.targets(dollar);
+        if !targets.is_empty() {
+            self.flows.push((name, targets, reading == Some(Reading::Declared)));
+        }
+    }
+
+    /// The variables that are set to what stands at a place.
+    fn targets(&self, at: usize) -> Vec<String> {
+        match self.text.get(self.command..at) {
+            Some(command) => builtin::targets(command, &self.functions),
+            None => Vec::new(),
+        }
     }
 
     /// Behind a backslash.
@@ -273,8 +494,13 @@ impl<'a> Scanner<'a> {
         }
         match next {
             // In quotes it is a backslash; elsewhere it quotes a value, which is quoted anyway.
-            Some(MARK) if quoted => self.edit(self.at - 1, 0, "\\"),
-            Some(MARK) => self.edit(self.at - 1, 1, ""),
+            Some(MARK) => {
+                self.layout.escaped.push(self.layout.spots.len());
+                match quoted {
+                    true => self.edit(self.at - 1, 0, "\\"),
+                    false => self.edit(self.at - 1, 1, ""),
+                }
+            }
             Some(NAME) => {
                 self.layout.spots.push(None);
                 self.at += 1;
@@ -314,15 +540,21 @@ impl<'a> Scanner<'a> {
         let was_quoted = around.is_some_and(|frame| frame.quoted);
         let was_reckoned = around.is_some_and(|frame| frame.reckoned);
         let doubtful = around.is_some_and(|frame| frame.doubtful);
+        let tested = match inside {
+            Inside::Test => true,
+            Inside::Double | Inside::Brace => around.is_some_and(|frame| frame.tested),
+            _ => false,
+        };
         let (quoted, reckoned) = match inside {
-            Inside::Parentheses | Inside::Backticks | Inside::List => (false, false),
+            Inside::Parentheses | Inside::Backticks | Inside::List | Inside::Test => (false, false),
             Inside::Double | Inside::Here => (true, was_reckoned),
             Inside::Brace => (was_quoted, was_reckoned),
             Inside::Slice | Inside::Subscript => (was_quoted, true),
             Inside::Arithmetic | Inside::Nested | Inside::Bracket => (false, true),
         };
         let (pattern, cases) = (false, 0);
-        self.inside.push(Frame { inside, quoted, reckoned, doubtful, pattern, cases, back });
+        let frame = Frame { inside, quoted, reckoned, tested, doubtful, pattern, cases, back };
+        self.inside.push(frame);
     }
 
     fn doubt(&mut self, doubtful: bool) {
@@ -388,8 +620,11 @@ impl<'a> Scanner<'a> {
         self.at += 1;
         self.open(Inside::Brace);
         let of = |at: usize| self.text.get(at).copied();
-        let mut at = self.at + usize::from(matches!(of(self.at), Some(b'!' | b'#')));
-        if matches!(of(at), Some(b'@' | b'*')) {
+        let dollar = self.at - 2;
+        let sign = of(self.at).filter(|sign| matches!(sign, b'!' | b'#'));
+        let begin = self.at + usize::from(sign.is_some());
+        let mut at = begin;
+        if matches!(of(at), Some(b'@' | b'*' | b'?' | b'$' | b'-' | b'!' | b'#')) {
             at += 1;
         }
         while let Some(byte) = of(at).filter(|byte| is_word(*byte) || *byte == MARK) {
@@ -399,9 +634,21 @@ impl<'a> Scanner<'a> {
             }
             at += 1;
         }
-        if self.is_reckoned() {
-            let name = &self.text[self.at..at];
-            self.numbers.insert(String::from_utf8_lossy(name).into_owned());
+        let name = &self.text[begin..at];
+        let rest = &self.text[at..self.text.len().min(at + 2)];
+        let known = !name.is_empty() && !name.contains(&MARK);
+        // Of some the value is not what is given: their length, or something in their place.
+        let given = sign != Some(b'#') && !matches!(rest, [b'+', ..] | [b':', b'+']);
+        if known && given && name.iter().all(|byte| is_word(*byte) || b"@*".contains(byte)) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            match (sign, rest) {
+                (Some(b'!'), [b'}' | b':', ..]) => self.note(name, Reading::Name),
+                (Some(_), _) => {}
+                (None, [b'@', b'P']) if Var::named(&name).is_some() => {
+                    self.note(name, Reading::Script);
+                }
+                (None, _) => self.used(begin, at, dollar),
+            }
         }
         self.at = at;
         self.part();
@@ -433,18 +680,7 @@ impl<'a> Scanner<'a> {
             self.at += 1;
         }
         let name = String::from_utf8_lossy(&self.text[begin..self.at]).into_owned();
-        self.numbers.insert(name);
-    }
-
-    /// The variable that the word before the cursor sets.
-    fn assigned(&self) -> Option<String> {
-        const NEAR: usize = 512;
-        let from = self.command.max((self.at - 1).saturating_sub(NEAR));
-        let words = builtin::words(self.text.get(from..self.at - 1)?);
-        let name = words.last()?.split('=').next()?;
-        let name = name.strip_suffix('+').unwrap_or(name);
-        let sets = words.last()?.contains('=') && name.bytes().all(is_word);
-        sets.then(|| name.to_owned())
+        self.note(name, Reading::Number);
     }
 
     /// Whether the bracket before the cursor says which element of a list is set.
@@ -491,38 +727,26 @@ impl<'a> Scanner<'a> {
 
     /// What a mark before the cursor is in, where it is nothing special or this.
     fn spot(&self, plain: Option<Spot>) -> Option<Spot> {
-        let quoted = plain.is_some();
-        let reading = match self.text.get(self.command..self.at - 1) {
-            _ if self.is_reckoned() => Some(Reading::Number),
-            None => None,
-            Some(command) => self.tested().or_else(|| builtin::read_as(command)),
+        let reading = match self.is_reckoned() {
+            true => Some(Reading::Number),
+            false => self.reading(self.at - 1),
         };
         match reading {
-            Some(Reading::Number) => Some(Spot::Arithmetic { quoted }),
-            Some(Reading::Name) => Some(Spot::Name),
-            Some(Reading::Script) => Some(Spot::Refused(Unsafe::Script)),
-            None => plain,
+            Some(Reading::Declared) | None => plain,
+            Some(reading) => Some(Spot::of(reading, plain)),
         }
     }
 
-    /// How the mark before the cursor is read by `[[ … ]]` around it.
-    fn tested(&self) -> Option<Reading> {
-        const NEAR: usize = 512;
-        let before = &self.text[self.at.saturating_sub(NEAR)..self.at - 1];
-        let after = &self.text[self.at..self.text.len().min(self.at + NEAR)];
-        let last = |sign: &[u8]| before.windows(2).rposition(|two| two == sign);
-        let open = last(b"[[").filter(|open| last(b"]]").is_none_or(|close| close < *open))?;
-        let begin = open.max(last(b"&&").unwrap_or(0)).max(last(b"||").unwrap_or(0)) + 2;
-        let ends = |two: &[u8]| matches!(two, b"]]" | b"&&" | b"||");
-        let after = &after[..after.windows(2).position(ends).unwrap_or(after.len())];
-        let words = builtin::words(&before[begin..]);
-        let (current, words) = words.split_last()?;
-        if words.last().is_some_and(|test| builtin::is_of_variables(test)) {
-            return Some(builtin::named(current));
+    /// What the command takes the word for that goes on at a place.
+    fn reading(&self, at: usize) -> Option<Reading> {
+        if self.is_tested() {
+            let begin = self.tests.last()?.begin;
+            let words = builtin::words(self.text.get(begin..at)?);
+            let (current, words) = words.split_last()?;
+            let named = words.last().is_some_and(|test| builtin::is_of_variables(test));
+            return named.then(|| builtin::named(current));
         }
-        let compared = words.iter().any(|word| builtin::compares(word.as_bytes()))
-            || after.split(u8::is_ascii_whitespace).any(builtin::compares);
-        compared.then_some(Reading::Number)
+        builtin::read_as(self.text.get(self.command..at)?)
     }
 
     /// Goes behind the next `end`; what is referred to until there is in that spot.
@@ -712,10 +936,16 @@ impl<'a> Scanner<'a> {
             within.base = self.base + body.0;
             within.command = usize::MAX;
             within.open(Inside::Here);
+            within.functions.clone_from(&self.functions);
             within.walk();
+            let before = self.layout.spots.len();
             self.layout.spots.append(&mut within.layout.spots);
             self.layout.edits.append(&mut within.layout.edits);
-            self.numbers.append(&mut within.numbers);
+            self.layout.escaped.extend(within.layout.escaped.iter().map(|mark| before + mark));
+            self.set.extend(within.set.drain(..).map(|set| Set { mark: before + set.mark, ..set }));
+            self.flows.append(&mut within.flows);
+            self.lists.append(&mut within.lists);
+            within.read.into_iter().for_each(|(name, reading)| self.note(name, reading));
         }
     }
 

@@ -18,6 +18,7 @@ fn misplaced_in(script: &str) -> String {
             Spot::Comment => 'C',
             Spot::Arithmetic { .. } => 'A',
             Spot::Name => 'N',
+            Spot::List(_) => 'L',
         };
         format!("{}{spot}", reference.node)
     });
