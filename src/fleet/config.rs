@@ -401,6 +401,13 @@ impl Configured for Config {
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
     let problem = Problem::error(format!("the settings cannot be read: {error}"));
+    let problem = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => problem.hint(
+            "they must be readable for who runs this; those of a user are found by HOME or \
+             XDG_CONFIG_HOME, which may still be another user's",
+        ),
+        _ => problem,
+    };
     ConfigError { file: path.to_owned(), text: String::new(), problems: vec![problem] }
 }
 

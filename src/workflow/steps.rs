@@ -528,6 +528,11 @@ fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Ea
                         .hint("write `steps.<Name>.lines` or `steps.<Name>.json[.<path>]`"),
                 );
             }
+            let nobody =
+                hole.as_ref().and_then(|hole| check::items_of_nobody(&each.what, hole, visible));
+            if let Some(problem) = nobody {
+                findings.add(problem.at(node.place));
+            }
             hole.map(Items::From)
         }),
         (None, Some(_)) => each

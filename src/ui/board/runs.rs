@@ -84,6 +84,11 @@ impl Standing {
         use Standing::{Blocked, Cancelled, Completed, Failed};
         matches!(self, Completed | Failed | Cancelled | Blocked)
     }
+
+    /// Its time does not run: it is over, or nobody drives it and it waits for nobody.
+    pub fn rests(self) -> bool {
+        self.is_over() || matches!(self, Standing::Stopped | Standing::Damaged)
+    }
 }
 
 /// Who drives a run.
@@ -650,7 +655,7 @@ impl Walk<'_> {
         let state = match asks {
             Some(_) => StepShown::Asking,
             None if parked.is_some() => StepShown::Ready,
-            None => self.shown(slot, sent.is_some(), task.as_ref()),
+            None => self.shown(at, slot, sent.is_some(), task.as_ref()),
         };
         StepView {
             depth: at.loops.len(),
@@ -751,7 +756,7 @@ impl Walk<'_> {
         open.map(|node| self.plan.root.steps[*node].name.clone()).collect()
     }
 
-    fn shown(&self, slot: &Slot, sent: bool, task: Option<&TaskView>) -> StepShown {
+    fn shown(&self, at: &Address, slot: &Slot, sent: bool, task: Option<&TaskView>) -> StepShown {
         match slot.state {
             StepState::Pending | StepState::Ready if self.run.status == RunStatus::Completed => {
                 StepShown::Unreached
@@ -762,7 +767,12 @@ impl Walk<'_> {
             StepState::Resting { .. } => StepShown::Resting,
             StepState::Asking | StepState::Waiting => StepShown::Asking,
             StepState::Settled => StepShown::settled(slot.status()),
-            StepState::Running if self.run.status != RunStatus::Running => StepShown::Interrupted,
+            StepState::Running if self.run.status != RunStatus::Running => {
+                match slot.each.is_some() && self.failed_within(at) {
+                    true => StepShown::Failed,
+                    false => StepShown::Interrupted,
+                }
+            }
             StepState::Running if sent => match task.map(|task| &task.place) {
                 Some(PlaceView::Waiting { .. }) => StepShown::Waiting,
                 Some(PlaceView::Claimed { life: Life::Dead, .. }) => StepShown::Interrupted,
@@ -773,6 +783,17 @@ impl Walk<'_> {
             StepState::Running if self.driven => StepShown::Running,
             StepState::Running => StepShown::Interrupted,
         }
+    }
+
+    /// Whether the run ended by a failure within a loop.
+    fn failed_within(&self, at: &Address) -> bool {
+        let depth = at.loops.len();
+        let within = |failed: &Address| {
+            let inside = failed.loops.get(depth).is_some_and(|(step, _)| *step == at.step);
+            inside && failed.loops.starts_with(&at.loops)
+        };
+        let mut failed = self.run.failed_steps.iter();
+        failed.any(|path| Address::of(self.plan, path).is_some_and(|at| within(&at)))
     }
 
     fn waits_for_tree(&self, at: &Address, slot: &Slot) -> Option<String> {

@@ -10,7 +10,7 @@ use super::show::{put_json, put_line};
 use super::{Common, Failure, request};
 use crate::fleet::open::compile_in;
 use crate::fleet::spellbook;
-use crate::ui::talk::talk;
+use crate::ui::talk::{folded, talk};
 use crate::workflow::{Problem, lint};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -77,7 +77,7 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         if !valid {
             code = 2;
         } else if !common.json && !common.quiet && args.format == Format::Text {
-            put_line(format_args!("{file}: valid"))?;
+            put_line(format_args!("{}: valid", folded(&file)))?;
         }
     }
     if common.json {
