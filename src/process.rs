@@ -64,6 +64,11 @@ impl Process {
     }
 }
 
+/// Whether there is a process of this number here that does more than wait to be buried.
+pub fn lives(pid: u32) -> bool {
+    start_time(pid).is_some()
+}
+
 /// When a process began; nothing, if there is none or it is only waiting to be buried.
 fn start_time(pid: u32) -> Option<u64> {
     #[cfg(test)]

@@ -76,7 +76,9 @@ fn wait_for(
             ids::shown(wants.step)
         );
     };
-    trees.wait_for(id, wants, &Patience { wait, stop, tell: &tell })
+    let hold = trees.wait_for(id, wants, &Patience { wait, stop, tell: &tell })?;
+    hold.clear_lock()?;
+    Ok(hold)
 }
 
 impl Entered {
@@ -98,7 +100,9 @@ impl Entered {
         let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt.max(times) };
         let mut checkpoint = None;
         if work.asks {
-            let kept = hold.still_holds().and_then(|()| trees.checkpoint(&tree.id, &why));
+            // All that the agent started has ended.
+            let kept = hold.still_holds().and_then(|()| hold.clear_lock());
+            let kept = kept.and_then(|()| trees.checkpoint(&tree.id, &why));
             match kept {
                 Ok(made) => {
                     checkpoint = made.commit;
@@ -123,7 +127,7 @@ impl Entered {
         }
         warn(site, record, warnings);
         let git = tree.git();
-        let dirty = git.names(&["status", "--porcelain", "-z"]);
+        let dirty = trees.dirty(&git);
         let path = shown(site.cwd(), &tree.path);
         let cwd = shown(site.cwd(), &tree.workspace);
         record.worktree = Some(Box::new(TreeRecord {

@@ -94,8 +94,8 @@ fn nothing_wrong_happens_and_everything_ends() {
     let done = play_all(first..first + count, Fault::Nothing, until_wrong);
     let sum = |count: &dyn Fn(&Outcome) -> u64| done.iter().map(|(_, o)| count(o)).sum::<u64>();
     eprintln!(
-        "seeds {first} to {}: {} simulated fleets, {} runs, {} executions, {} disk operations, {} failed calls, \
-         {} kills, {} pauses, {} power cuts",
+        "seeds {first} to {}: {} simulated fleets, {} runs, {} executions, {} disk operations, \
+         {} failed calls, {} kills, {} pauses, {} power cuts",
         first + count - 1,
         done.len(),
         sum(&|o| o.runs as u64),

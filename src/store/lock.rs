@@ -5,13 +5,18 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::DEFINITION;
 use crate::disk::faulty::has_locks;
+use crate::process;
 
 /// Somebody who only looks whether a run is held keeps the lock for moments.
-const LOOKED_AT: [Duration; 5] = [Duration::from_millis(5); 5];
+const LOOKED_AT: Duration = Duration::from_millis(25);
+/// A child that was being started when its parent was killed keeps the parent's locks until it has
+/// become its own program.
+const LEFT_BEHIND: Duration = Duration::from_secs(2);
+const BETWEEN: Duration = Duration::from_millis(5);
 
 /// Locked by whoever changes what is in the workspace.
 const CHECKOUT: &str = ".orchestrate/checkout.lock";
@@ -76,7 +81,7 @@ fn take_made(path: &Path) -> Result<RunLock, LockError> {
 }
 
 fn take_file(file: File) -> Result<RunLock, LockError> {
-    let mut waits = LOOKED_AT.iter();
+    let began = Instant::now();
     loop {
         if !has_locks() {
             return Err(io::Error::from(nix::errno::Errno::ENOLCK).into());
@@ -87,10 +92,15 @@ fn take_file(file: File) -> Result<RunLock, LockError> {
             Err(fs4::TryLockError::Error(error)) => return Err(error.into()),
         }
         let pid = pid_of_holder(&file);
-        match waits.next().filter(|_| pid.is_none()) {
-            Some(wait) => std::thread::sleep(*wait),
-            None => return Err(LockError::Held { owner: Holder { pid }.to_string() }),
+        let patience = match pid {
+            None => LOOKED_AT,
+            Some(pid) if !process::lives(pid) => LEFT_BEHIND,
+            Some(_) => Duration::ZERO,
+        };
+        if began.elapsed() >= patience {
+            return Err(LockError::Held { owner: Holder { pid }.to_string() });
         }
+        std::thread::sleep(BETWEEN);
     }
 }
 
@@ -185,6 +195,27 @@ mod tests {
         assert!(matches!(take(dir.path()), Err(LockError::Held { .. })));
         drop(held);
         assert!(!is_held(dir.path()) && take(dir.path()).is_ok());
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a child that is no step")]
+    fn a_lock_whose_taker_is_dead_is_waited_for() {
+        use std::io::Read as _;
+        use std::process::{Command, Stdio};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DEFINITION);
+        std::fs::write(&path, "").unwrap();
+        // `flock` takes it and is gone; the shell has the file open still.
+        let script = "exec 9<>\"$1\"; flock 9; echo; read -r _";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "sh"]).arg(&path);
+        let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        shell.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let holder = held_by(dir.path()).and_then(|holder| holder.pid).unwrap();
+        assert!(holder != shell.id() && !process::lives(holder));
+        drop(shell.stdin.take());
+        assert!(take(dir.path()).is_ok());
+        shell.wait().unwrap();
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Preparing<'_> {
                 let text =
                     text.ok_or_else(|| Refusal::new(format!("there is no file `{path}`")))?;
                 let found = Found { file: path.clone(), text };
-                Some(SystemPrompt::parse(&found).map_err(spell::Refusal::from))
+                Some(SystemPrompt::parse(&found, &read).map_err(spell::Refusal::from))
             }
         };
         let mut whole = match system {
