@@ -12,7 +12,7 @@ use super::work::{MergeWork, TreeWork, Work};
 use crate::engine::record::TreeRecord;
 use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
-use crate::ids::{self, BeadId, RunId, StepPath};
+use crate::ids::{self, Attempt, BeadId, RunId, StepPath};
 use crate::worktree::{
     Block, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why, Worktree, lives,
 };
@@ -92,11 +92,12 @@ impl Entered {
         self.trees.common()
     }
 
-    /// Keeps what an agent did in a commit, and tells what the worktree is then.
-    pub fn leave(self, site: &Site, work: &Work, record: &mut Record) {
+    /// Keeps what an agent did in a commit, and tells what the worktree is then. Its task may have
+    /// been begun more than once.
+    pub fn leave(self, site: &Site, work: &Work, times: Attempt, record: &mut Record) {
         let Entered { trees, tree, run, hold, push, mut warnings } = self;
         let step = work.step.to_string();
-        let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt };
+        let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt.max(times) };
         let mut checkpoint = None;
         if work.asks {
             // All that the agent started has ended.

@@ -88,7 +88,11 @@ pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
     for directory in SPELLS {
         let file = format!("{directory}/{name}.md");
         match read(&file) {
-            Ok(Some(text)) => return Ok(Found { file, text }),
+            Ok(Some(text)) => {
+                // A mark of some editors, and nothing that anybody wrote.
+                let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+                return Ok(Found { file, text });
+            }
             Ok(None) => {}
             Err(reason) => return Err(Lost::Unreadable { file, reason }),
         }

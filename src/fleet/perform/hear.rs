@@ -147,7 +147,7 @@ impl Heard {
                 format!("provider `{provider}` reached a limit that was set for it: {reason}")
             }
             Verdict::Stopped { .. } => {
-                format!("provider `{provider}` ended without an answer: {reason}")
+                format!("provider `{provider}` did not end well: {reason}")
             }
         }
     }

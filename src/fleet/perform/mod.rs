@@ -38,7 +38,8 @@ use super::parking::Pass;
 use super::prepare::{Unusable, mask_json, mask_map, mask_written, missing_secrets};
 use super::site::Site;
 use super::tree;
-use super::work::{Input, Work};
+use super::work::{Input, PROMPT, Work};
+use crate::digest::sha256;
 use crate::disk;
 use crate::engine::record::{Metrics, Whole};
 use crate::engine::{Fault, Record, StepStatus};
@@ -144,6 +145,10 @@ pub fn run_on(
             return Some(refused(site, work, 1, message));
         }
     };
+    let times = terms.task_attempt.unwrap_or(1);
+    if times > 1 {
+        tell_of_earlier(&mut work, times);
+    }
     let mut env = environment(site, &work);
     let mut hidden: Vec<&str> =
         OF_OUTER_RUN.into_iter().chain(site.hidden.iter().map(String::as_str)).collect();
@@ -220,7 +225,7 @@ pub fn run_on(
     let mut record = result.record;
     classify(work, Some(ended.how), &mut record);
     if let Some(entered) = entered {
-        entered.leave(site, work, &mut record);
+        entered.leave(site, work, times, &mut record);
     }
     record.duration_ms = Some(began.elapsed().as_millis() as u64);
     if work.asks && !work.adapter.is_stream() && record.status == StepStatus::Completed {
@@ -456,6 +461,23 @@ fn hear(
             alone
         });
     Heard { outcome, usage, returns, asked_again: false }
+}
+
+/// Tells an agent whose task somebody began before: its prompt was written for whoever was first.
+/// What authors wrote without a spell is theirs.
+fn tell_of_earlier(work: &mut Cow<Work>, times: u32) {
+    let Some(prompt) = work.stdin.as_ref().filter(|_| work.inputs.contains_key(PROMPT)) else {
+        return;
+    };
+    let told = format!(
+        "Somebody began this task before you, and may have left work behind: this is attempt \
+         {times} at it. Look before you begin.\n\n"
+    );
+    let prompt = below(&told, prompt);
+    let digest = sha256(&prompt.bytes());
+    let work = work.to_mut();
+    work.inputs.insert(PROMPT.into(), digest);
+    work.stdin = Some(prompt);
 }
 
 /// Stands above a prompt that would be taken for a command of the provider's own.

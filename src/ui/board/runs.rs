@@ -273,6 +273,9 @@ pub struct StepView {
     pub waits_for_worktree: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The error is that of a spell, which the run keeps as it was.
+    #[serde(skip)]
+    pub of_spell: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<Items>,
     /// What asking a provider has cost, over all attempts.
@@ -681,6 +684,7 @@ impl Walk<'_> {
             waits_for: self.waits_for(at).filter(|_| out),
             waits_for_worktree: if out { self.waits_for_tree(at, slot) } else { None },
             usage: spent::of_step(&record),
+            of_spell: record.error.as_ref().is_some_and(Fault::is_of_spell),
             error: record.error.map(|error| one_line(&error.message)),
             items: slot.each.as_deref().filter(|_| !rounds).map(items),
             rounds: slot.each.as_deref().filter(|_| rounds).map(|each| each.iterations.len()),

@@ -21,6 +21,10 @@ pub fn why_run(detail: &RunDetail) -> String {
         Standing::Failed | Standing::Blocked => {
             let why = why_failed(run, steps);
             match run.error.is_none() && !run.failed_steps.is_empty() {
+                true if failed_by_spell(run, steps) => format!(
+                    "{why}; the run keeps the spells that it began with: mend it, and \
+                     `{ORCHESTRATE} resume {id} --force-restart` begins anew"
+                ),
                 true => {
                     format!("{why}; `{ORCHESTRATE} resume {id}` goes on with that {}", run.unit)
                 }
@@ -87,6 +91,12 @@ fn why_failed(run: &RunView, steps: &[StepView]) -> String {
     let because = step.and_then(fault).map(|fault| format!(", because: {fault}"));
     let failed = shown(failed);
     format!("run {id} {word} at {} `{failed}`{}", run.unit, because.unwrap_or_default())
+}
+
+/// Whether the step that a run failed at has a spell that is at fault, which no resume mends.
+fn failed_by_spell(run: &RunView, steps: &[StepView]) -> bool {
+    let failed = run.failed_steps.last();
+    steps.iter().any(|step| step.of_spell && Some(&step.step) == failed)
 }
 
 /// What is known of why a step failed: its error, and what it printed last.
@@ -478,6 +488,7 @@ mod tests {
             waits_for_worktree: None,
             usage: None,
             error: None,
+            of_spell: false,
             items: None,
             rounds: None,
             asks: None,

@@ -19,7 +19,8 @@ use super::request::{self, Kept};
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel, show};
 use crate::disk::faulty::{self, Faults};
-use crate::engine::{Event, OnError, Origin, Policy, Request, Run, RunStatus};
+use crate::engine::run::Address;
+use crate::engine::{Event, Fault, OnError, Origin, Policy, Request, Run, RunStatus};
 use crate::fleet::called::{self, ORCHESTRATE};
 
 use crate::digest::sha256;
@@ -938,6 +939,14 @@ pub fn tell_end(
         None => talk(format_args!("run {} {word} in {took}", run.id)),
     }
     talk(format_args!("  state: {}/state.json", run.origin.run_root));
+    let failed = run.failed_steps.last().and_then(|path| Address::of(plan, path));
+    let record = failed.and_then(|at| run.slot(&at)?.record.as_deref());
+    let fault = record.and_then(|record| record.error.as_ref());
+    if code == 1 && fault.is_some_and(Fault::is_of_spell) {
+        talk("  the run keeps the spells that it began with; mend it, then begin anew:");
+        talk(format_args!("  {ORCHESTRATE} resume {} --force-restart", run.id));
+        return code;
+    }
     // After the last step there is nothing to go on with.
     if plan.root.edges.is_some() || run.slot(&run.position()).is_some() {
         // Whoever cancelled it did not mean to go on; that it can be is said all the same.

@@ -303,7 +303,7 @@ impl Submissions {
         let policy = Policy { max_visits: around.config.max_visits, ..Policy::default() };
         let message = said.get("message").and_then(Value::as_str).map(str::to_owned);
         let args = RequestArgs { message, ..RequestArgs::default() };
-        let request = args.of(around, &loaded.plan, &loaded.parts)?;
+        let request = args.of(around, &loaded.plan, &loaded)?;
         let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
         let agents = agents_of(around, &loaded.plan);
         fleet::open_agents(&self.queue, &agents)?;

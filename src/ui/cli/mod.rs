@@ -30,6 +30,7 @@ mod late;
 mod logs;
 mod metrics;
 mod offline;
+mod overhear;
 mod pending;
 mod processed;
 mod provider;

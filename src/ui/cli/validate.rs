@@ -63,9 +63,11 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
                 let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
                 let lost = spellbook::gather(&plan, &read).err().unwrap_or_default();
                 let (parts, missing) = request::look_for(&around, &file, &plan);
+                let (_, no_beads) = request::look_for_beads(&workspace, &around, &plan);
                 let doubtful = request::doubtful(&around, &plan, &parts);
                 let lints = lint::look(&text, &plan);
-                let told = lost.into_iter().chain(missing).chain(warnings).chain(doubtful);
+                let told =
+                    lost.into_iter().chain(missing).chain(no_beads).chain(warnings).chain(doubtful);
                 told.chain(lints).collect()
             }
             Err(problems) => problems,
