@@ -504,7 +504,7 @@ mod tests {
             ("agents:\n  coordinator: {}\n", 2, "workflows are submitted"),
             ("agents:\n  QA: {}\n", 2, "differ in case only"),
             ("agents:\n  qa: { timeout: soon }\n", 2, "such as `15m`"),
-            ("agents:\n  qa: { timeout: 15 }\n", 2, "must be text"),
+            ("agents:\n  qa: { timeout: 15 }\n", 2, "must be a length of time"),
             ("agents:\n  qa: { env: [\"A=B\"] }\n", 2, "environment variable"),
             ("agents:\n  qa: { next: [\"a b\"] }\n", 2, "cannot name an agent"),
             ("agents:\n  qa: { modle: x }\n", 2, "no field `modle`"),

@@ -1,7 +1,7 @@
 //! Talk: what people are told beside data, on standard error.
 //!
-//! **Invariant:** nothing that strangers wrote moves a cursor or turns a text round, and nobody who listens is no reason
-//! to fail.
+//! **Invariant:** nothing that strangers wrote moves a cursor or turns a text round, and nobody who
+//! listens is no reason to fail.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};

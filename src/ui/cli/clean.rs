@@ -54,7 +54,8 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     let old = Old::find(&around, queue.as_ref(), age, args.stopped, None)?;
     for id in &old.asking {
         around.say(format!(
-            "{id} stays: it waits for a person; answer it, or end it with `{ORCHESTRATE} cancel {id}`"
+            "{id} stays: it waits for a person; answer it, or end it with \
+             `{ORCHESTRATE} cancel {id}`"
         ));
     }
     let workspace = common::open_workspace(&around)?;
