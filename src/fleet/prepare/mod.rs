@@ -55,15 +55,25 @@ pub enum Prepared {
 pub struct Refusal {
     message: String,
     context: Map<String, Value>,
+    /// The line and column of the workflow where the text begins that it is about.
+    within: Option<(usize, usize)>,
 }
 
 impl Refusal {
     fn new(message: impl Into<String>) -> Self {
-        Refusal { message: message.into(), context: Map::new() }
+        Refusal { message: message.into(), context: Map::new(), within: None }
     }
 
     fn with(mut self, key: &str, value: Value) -> Self {
         self.context.insert(key.to_owned(), value);
+        self
+    }
+
+    /// Says where in the workflow it is, where that is known.
+    fn placed(mut self, file: &str) -> Self {
+        if let Some((line, column)) = self.within.take() {
+            self.message = format!("{file}:{line}:{column}: {}", self.message);
+        }
         self
     }
 }
@@ -102,7 +112,7 @@ pub fn prepare(
         notes: Vec::new(),
         root: refs::root_mark(),
     };
-    let prepared = preparing.prepare();
+    let prepared = preparing.prepare().map_err(|refusal| refusal.placed(&run.origin.workflow_file));
     if let Err(refusal) = &prepared {
         preparing.note(|| format!("refused: {}", refusal.message));
     }
@@ -512,7 +522,7 @@ pub struct Unusable {
 
 impl From<Unusable> for Refusal {
     fn from(Unusable { message, context }: Unusable) -> Self {
-        Refusal { message, context }
+        Refusal { context, ..Refusal::new(message) }
     }
 }
 

@@ -24,7 +24,8 @@ impl From<Fault> for Refusal {
         let place = serde_json::json!({
             "file": &*fault.file, "line": fault.line, "column": fault.column,
         });
-        Refusal::new(fault.to_string()).with(engine::Fault::SPELL, place)
+        let refusal = Refusal::new(fault.to_string()).with(engine::Fault::SPELL, place);
+        Refusal { within: fault.within, ..refusal }
     }
 }
 
