@@ -180,8 +180,8 @@ const RENAME: &str = "give one of them another id: both would have the same work
 
 const START: Place = Place { line: 1, column: 1, len: 1 };
 
-/// A path that is meant as a file: it has a directory in it, or an ending that files have.
-/// Whether a bead is named by its file.
+/// Whether a bead is named by its file: a path with a directory in it, or an ending that files
+/// have.
 pub fn is_file(name: &str) -> bool {
     looks_like_file(name).is_some()
 }

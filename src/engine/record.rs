@@ -217,6 +217,16 @@ pub struct Fault {
     pub ask_again: bool,
 }
 
+impl Fault {
+    /// What a spell that is at fault leaves its place under, in the context.
+    pub const SPELL: &str = "spell";
+
+    /// Whether a text of the run's own is at fault, which stays as it was when the run began.
+    pub fn is_of_spell(&self) -> bool {
+        self.context.contains_key(Fault::SPELL)
+    }
+}
+
 impl Record {
     /// A failure found before anything was started.
     pub fn refused(

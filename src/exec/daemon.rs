@@ -11,14 +11,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::process::{Pid, Process};
-use super::{How, children};
+use super::{How, children, start};
 
 /// A child that serves.
 pub struct Daemon {
@@ -39,13 +39,12 @@ impl Daemon {
     }
 
     /// The same, with variables of the environment left out.
-    #[expect(clippy::disallowed_methods, reason = "this is where children are started")]
     pub fn start_without(
         program: &Path,
         arguments: &[OsString],
         variables: &[&str],
     ) -> io::Result<(Daemon, Option<ChildStderr>)> {
-        let mut command = Command::new(program);
+        let mut command = start::command(program);
         command.args(arguments).process_group(0);
         for name in variables {
             command.env_remove(name);

@@ -9,13 +9,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::children;
 use super::process::{Pid, Process};
+use super::{children, start};
 
 /// What a child reads and writes.
 pub struct Streams {
@@ -31,14 +31,13 @@ pub struct Errand {
 
 impl Errand {
     /// Starts it in a directory and in a group of its own, so that Ctrl-C does not reach it.
-    #[expect(clippy::disallowed_methods, reason = "this is where children are started")]
     pub fn start(
         program: &Path,
         arguments: &[OsString],
         directory: &Path,
         streams: Streams,
     ) -> io::Result<Errand> {
-        let mut command = Command::new(program);
+        let mut command = start::command(program);
         command.args(arguments).current_dir(directory).process_group(0);
         command.stdin(streams.input).stdout(streams.output).stderr(streams.errors);
         let mut child = children::spawn(&mut command)?;

@@ -12,6 +12,7 @@
 //! **Invariant:** a process is signalled only through a handle that was opened before it was
 //! recognised, so a pid that was used again is never hit. Children are reaped by pid only.
 
+mod at_work;
 pub mod capture;
 mod children;
 mod confine;
@@ -35,6 +36,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+pub use at_work::at_work;
 pub use capture::{Capture, Captured, Mode};
 pub use children::become_subreaper;
 pub use confine::{Confinement, Powers, Reach, SIGNALS_LANDLOCK, powers};
@@ -43,7 +45,7 @@ pub use errand::{Errand, Streams};
 pub use hunt::{ask_to_end, sweep, sweep_if};
 pub use mask::{Mask, Masker};
 pub use run::run;
-pub use start::{STRING_BYTES, StartError, lacks_interpreter, locate};
+pub use start::{LOCAL_TO_GIT, STRING_BYTES, StartError, lacks_interpreter, locate};
 pub use stop::Stop;
 pub use tool::{Said, call};
 pub use whole::{WHOLE_BYTES, WholeText};

@@ -26,6 +26,30 @@ pub const STRING_BYTES: usize = 131_071;
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 const ABSENT: &str = "it is not there";
 
+/// What git says of one repository to those that it calls, a hook for one. No child inherits it:
+/// its `git` would work in that repository, and not in the one that the child was put into. They
+/// are those of `git rev-parse --local-env-vars`, one of earlier versions, and the one by which
+/// git refuses to move refs. Without the count, keys and values of settings mean nothing.
+pub const LOCAL_TO_GIT: [&str; 17] = [
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_CONFIG",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_CONFIG_COUNT",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_GRAFT_FILE",
+    "GIT_INDEX_FILE",
+    "GIT_NO_REPLACE_OBJECTS",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_PREFIX",
+    "GIT_SHALLOW_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_QUARANTINE_PATH",
+];
+
 /// Why a child was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -80,19 +104,27 @@ pub(super) fn start(order: &Order) -> Result<Child, StartError> {
     start_on(order, if order.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
 }
 
-/// The same, with something of the caller's as its input.
+/// A program to start. Every child's environment begins here; what is set for it comes after, and
+/// wins.
 #[expect(clippy::disallowed_methods, reason = "this is where children are started")]
+pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    LOCAL_TO_GIT.iter().for_each(|name| _ = command.env_remove(name));
+    command
+}
+
+/// The same, with something of the caller's as its input.
 pub(super) fn start_on(order: &Order, stdin: Stdio) -> Result<Child, StartError> {
     check(order)?;
     let program = &order.argv[0];
     let bad = |error| bad_cwd(order).unwrap_or(error);
     let mut command = match order.confine {
-        [] if program.contains('/') => Command::new(program),
-        [] => Command::new(look_up(program, path(order), order.cwd).map_err(bad)?),
+        [] if program.contains('/') => command(program),
+        [] => command(look_up(program, path(order), order.cwd).map_err(bad)?),
         // What it becomes is found now: later nobody could say well why it was not.
         [confiner, rest @ ..] => {
             let found = locate(program, path(order), order.cwd).map_err(bad)?;
-            let mut command = Command::new(confiner);
+            let mut command = command(confiner);
             command.args(rest).arg("--").arg(found).arg(program);
             command
         }

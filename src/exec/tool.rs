@@ -2,10 +2,11 @@
 //!
 //! [`super::run`] is for commands of other people, which may leave anything behind. A tool does
 //! its work and ends. It may be given a file to hold in place of its input: a lock on that file
-//! then lasts as long as the tool does, even if this process is killed while it works.
+//! then lasts as long as the tool does, even if this process is killed while it works. One that
+//! reads its input holds nothing.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
@@ -14,6 +15,7 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 
 use super::process::{Pid, Process};
@@ -38,9 +40,10 @@ pub fn call(
     limit: usize,
     stop: Option<&Stop>,
 ) -> Result<Said, StartError> {
-    let stdin = match hold {
-        Some(file) => Stdio::from(file.try_clone()?),
-        None => Stdio::null(),
+    let stdin = match (order.stdin, hold) {
+        (Some(input), _) => Stdio::from(in_memory(input)?),
+        (None, Some(file)) => Stdio::from(file.try_clone()?),
+        (None, None) => Stdio::null(),
     };
     let mut child = start::start_on(order, stdin)?;
     let attended = attend(&mut child, order, limit, stop);
@@ -55,6 +58,14 @@ pub fn call(
     });
     let whole = out.whole && err.whole;
     Ok(Said { how, out: out.bytes, err: err.bytes, whole })
+}
+
+/// A file of no disk, to be read from its beginning: nobody has to attend to a pipe.
+fn in_memory(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"input", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// Reads until the child has exited. Gives why it was ended from here, if it was.
@@ -160,6 +171,13 @@ mod tests {
         assert_eq!(said.how, How::Exited(3));
         assert_eq!((said.out.as_slice(), said.err.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
         assert!(said.whole);
+    }
+
+    #[test]
+    fn one_reads_what_it_is_given() {
+        let (argv, input) = (sh("wc -c"), vec![b'x'; 300_000]);
+        let order = Order { stdin: Some(&input), ..Order::new(&argv, Path::new("/"), "tool") };
+        assert_eq!(call(&order, None, 100, None).unwrap().out, b"300000\n");
     }
 
     #[test]

@@ -401,6 +401,13 @@ impl Configured for Config {
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
     let problem = Problem::error(format!("the settings cannot be read: {error}"));
+    let problem = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => problem.hint(
+            "they must be readable for who runs this; those of a user are found by HOME or \
+             XDG_CONFIG_HOME, which may still be another user's",
+        ),
+        _ => problem,
+    };
     ConfigError { file: path.to_owned(), text: String::new(), problems: vec![problem] }
 }
 
@@ -497,7 +504,7 @@ mod tests {
             ("agents:\n  coordinator: {}\n", 2, "workflows are submitted"),
             ("agents:\n  QA: {}\n", 2, "differ in case only"),
             ("agents:\n  qa: { timeout: soon }\n", 2, "such as `15m`"),
-            ("agents:\n  qa: { timeout: 15 }\n", 2, "must be text"),
+            ("agents:\n  qa: { timeout: 15 }\n", 2, "must be a length of time"),
             ("agents:\n  qa: { env: [\"A=B\"] }\n", 2, "environment variable"),
             ("agents:\n  qa: { next: [\"a b\"] }\n", 2, "cannot name an agent"),
             ("agents:\n  qa: { modle: x }\n", 2, "no field `modle`"),

@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod artifacts;
 mod ask;
+pub mod called;
 pub mod check;
 pub mod checkout;
 pub mod conclude;

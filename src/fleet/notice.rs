@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 
 use serde::Serialize;
 
+use super::called::ORCHESTRATE;
 use super::config::NotifySettings;
 use super::drive::Report;
 use super::traces::{Ended, Traces};
@@ -98,11 +99,11 @@ fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: 
     };
     let cure = match (occasion, &step) {
         (Occasion::Paused, Some(step)) => {
-            format!("orchestrate approve {id} --step {}", shown(step))
+            format!("{ORCHESTRATE} approve {id} --step {}", shown(step))
         }
-        (Occasion::Failed | Occasion::Blocked, _) => format!("orchestrate resume {id}"),
-        (Occasion::Cancelled, _) => format!("orchestrate retry {id}"),
-        _ => format!("orchestrate status {id}"),
+        (Occasion::Failed | Occasion::Blocked, _) => format!("{ORCHESTRATE} resume {id}"),
+        (Occasion::Cancelled, _) => format!("{ORCHESTRATE} retry {id}"),
+        _ => format!("{ORCHESTRATE} status {id}"),
     };
     Notice {
         schema: "notice/v1",

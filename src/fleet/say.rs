@@ -105,7 +105,7 @@ impl FreeTask {
             return Ok(SystemPrompt::find(told.read)?.wrap(said, &data, told.read)?);
         };
         let found = told.system_prompt(own)?;
-        if let Ok(system) = SystemPrompt::parse(&found) {
+        if let Ok(system) = SystemPrompt::parse(&found, told.read) {
             return Ok(system.wrap(said, &data, told.read)?);
         }
         // Without a slot it goes before the task.

@@ -140,7 +140,7 @@ impl Gathering<'_> {
         }
         let found = Found { file: path.clone(), text: text.clone() };
         self.pages.push(Page { path, text });
-        match SystemPrompt::parse(&found) {
+        match SystemPrompt::parse(&found, self.read) {
             Ok(system) => self.includes(system.spell(), &mut Vec::new()),
             Err(fault) => self.fault(&fault),
         }

@@ -12,7 +12,7 @@ use super::work::{MergeWork, TreeWork, Work};
 use crate::engine::record::TreeRecord;
 use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
-use crate::ids::{self, BeadId, RunId, StepPath};
+use crate::ids::{self, Attempt, BeadId, RunId, StepPath};
 use crate::worktree::{
     Block, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why, Worktree, lives,
 };
@@ -76,7 +76,9 @@ fn wait_for(
             ids::shown(wants.step)
         );
     };
-    trees.wait_for(id, wants, &Patience { wait, stop, tell: &tell })
+    let hold = trees.wait_for(id, wants, &Patience { wait, stop, tell: &tell })?;
+    hold.clear_lock()?;
+    Ok(hold)
 }
 
 impl Entered {
@@ -90,14 +92,17 @@ impl Entered {
         self.trees.common()
     }
 
-    /// Keeps what an agent did in a commit, and tells what the worktree is then.
-    pub fn leave(self, site: &Site, work: &Work, record: &mut Record) {
+    /// Keeps what an agent did in a commit, and tells what the worktree is then. Its task may have
+    /// been begun more than once.
+    pub fn leave(self, site: &Site, work: &Work, times: Attempt, record: &mut Record) {
         let Entered { trees, tree, run, hold, push, mut warnings } = self;
         let step = work.step.to_string();
-        let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt };
+        let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt.max(times) };
         let mut checkpoint = None;
         if work.asks {
-            let kept = hold.still_holds().and_then(|()| trees.checkpoint(&tree.id, &why));
+            // All that the agent started has ended.
+            let kept = hold.still_holds().and_then(|()| hold.clear_lock());
+            let kept = kept.and_then(|()| trees.checkpoint(&tree.id, &why));
             match kept {
                 Ok(made) => {
                     checkpoint = made.commit;
@@ -122,7 +127,7 @@ impl Entered {
         }
         warn(site, record, warnings);
         let git = tree.git();
-        let dirty = git.names(&["status", "--porcelain", "-z"]);
+        let dirty = trees.dirty(&git);
         let path = shown(site.cwd(), &tree.path);
         let cwd = shown(site.cwd(), &tree.workspace);
         record.worktree = Some(Box::new(TreeRecord {

@@ -16,6 +16,9 @@ use crate::workflow::plan::{CaptureMode, Checks, Require, Runtime, Until};
 use crate::workflow::sandbox::Sandbox;
 use crate::worktree::{After, Expects};
 
+/// What the prompt is called among the [`Work::inputs`] of one that a spell wrote.
+pub const PROMPT: &str = "prompt";
+
 /// One execution of a child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Work {

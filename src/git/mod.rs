@@ -30,11 +30,12 @@ const OUTPUT_BYTES: usize = 256 << 20;
 const LINES: usize = 5;
 
 /// Settings for every call.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.quotePath=false",
     "core.safecrlf=false",
+    "core.ignoreStat=false",
     "gc.auto=0",
     "maintenance.auto=false",
     "commit.gpgSign=false",
@@ -44,25 +45,9 @@ const SETTINGS: [&str; 11] = [
     "advice.addEmbeddedRepo=false",
 ];
 
-/// What would make `git` look at another repository, or in another way. The first part is what
-/// `git rev-parse --local-env-vars` lists.
-pub const NOT_INHERITED: [&str; 25] = [
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_CONFIG",
-    "GIT_CONFIG_PARAMETERS",
-    "GIT_CONFIG_COUNT",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_IMPLICIT_WORK_TREE",
-    "GIT_GRAFT_FILE",
-    "GIT_INDEX_FILE",
-    "GIT_NO_REPLACE_OBJECTS",
-    "GIT_REPLACE_REF_BASE",
-    "GIT_PREFIX",
-    "GIT_SHALLOW_FILE",
-    "GIT_COMMON_DIR",
-    "GIT_NAMESPACE",
+/// What would make `git` look at things in another way, beside what no child inherits
+/// ([`exec::LOCAL_TO_GIT`]).
+pub const NOT_INHERITED: [&str; 9] = [
     "GIT_CEILING_DIRECTORIES",
     "GIT_EXTERNAL_DIFF",
     "GIT_DIFF_OPTS",
@@ -133,6 +118,11 @@ impl Git {
         Git { dir, limit: LIMIT, env, settings: Vec::new(), hold: None, stop: None }
     }
 
+    /// Where it works.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     pub fn within(self, limit: Duration) -> Git {
         Git { limit, ..self }
     }
@@ -160,6 +150,10 @@ impl Git {
 
     /// Runs a command, whatever its exit code.
     pub fn said(&self, args: &[&str]) -> Result<Said, GitError> {
+        self.said_to(args, None)
+    }
+
+    fn said_to(&self, args: &[&str], input: Option<&[u8]>) -> Result<Said, GitError> {
         let mut argv = vec!["git".to_owned()];
         let settings = SETTINGS.into_iter().chain(self.settings.iter().map(String::as_str));
         argv.extend(settings.flat_map(|setting| ["-c".to_owned(), setting.to_owned()]));
@@ -167,6 +161,7 @@ impl Git {
         let order = Order {
             env: &self.env,
             env_remove: &NOT_INHERITED,
+            stdin: input,
             timeout: Some(self.limit),
             ..Order::new(&argv, &self.dir, "git")
         };
@@ -194,7 +189,17 @@ impl Git {
         }
     }
 
-    /// The same, for what is nothing but text; without the last line break.
+    /// The same with something to read, as long lists of names are. It holds no lock meanwhile.
+    pub fn fed(&self, args: &[&str], input: &[u8]) -> Result<Vec<u8>, GitError> {
+        let said = self.said_to(args, Some(input))?;
+        match said.how.exit_code() {
+            0 => Ok(said.out),
+            _ => Err(failed(args, &said)),
+        }
+    }
+
+    /// What a command prints that must succeed, where it is nothing but text; without the last
+    /// line break.
     pub fn text(&self, args: &[&str]) -> Result<String, GitError> {
         let text = String::from_utf8(self.bytes(args)?);
         let text =

@@ -8,6 +8,8 @@
 //! it is better to ask again than to go on with a piece. The time needed grows with the length of
 //! the answer, whatever is in it.
 
+use std::borrow::Cow;
+
 use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Error, Value};
 
@@ -26,7 +28,13 @@ pub struct Object<'a> {
     /// What it is, with its keys in the order they were written.
     pub value: Value,
     /// How it was written, which says more where a number has more digits than fit, or is larger.
-    pub text: &'a str,
+    pub text: Cow<'a, str>,
+}
+
+impl Object<'_> {
+    fn into_owned(self) -> Object<'static> {
+        Object { value: self.value, text: Cow::Owned(self.text.into_owned()) }
+    }
 }
 
 /// The object that an answer gives, or why there is none.
@@ -38,6 +46,13 @@ pub fn extract_object(answer: &str) -> Result<Object<'_>, String> {
     if let Ok(value) = read(text) {
         return only_object(value, text, "the answer");
     }
+    match contract::unquoted(text) {
+        Cow::Borrowed(text) => among_words(text),
+        Cow::Owned(text) => among_words(&text).map(Object::into_owned),
+    }
+}
+
+fn among_words(text: &str) -> Result<Object<'_>, String> {
     let (block, after) = contract::last_block(text);
     let Some(block) = block else {
         return first_object(text)?.ok_or_else(|| "the answer has no JSON object in it".into());
@@ -93,7 +108,7 @@ fn fenced(text: &str) -> Option<&str> {
 
 fn only_object<'a>(value: Value, text: &'a str, what: &str) -> Result<Object<'a>, String> {
     match value {
-        Value::Object(_) => Ok(Object { value, text }),
+        Value::Object(_) => Ok(Object { value, text: text.into() }),
         other => Err(format!("{what} is {}, but a JSON object is wanted", kind(&other))),
     }
 }
@@ -117,7 +132,7 @@ fn first_object(text: &str) -> Result<Option<Object<'_>>, String> {
         }
         match value(&text[open..]) {
             (Some(Ok(Value::Object(map))), length) if map.is_empty() => {
-                let text = &text[open..open + length];
+                let text = text[open..open + length].into();
                 empty = empty.or(Some(Object { value: Value::Object(map), text }));
                 at = open + length;
             }

@@ -1,9 +1,12 @@
 //! The contract of agents: an answer ends with a JSON object that says how it went.
 //!
 //! The last JSON code block of the answer decides, whatever came before it: answers quote samples.
-//! An object outside of any block counts only as the last thing in the text.
+//! An object outside of any block counts only as the last thing in the text. A block may stand in a
+//! list or in a quote, and say in several ways that it is JSON, as readers of Markdown take it.
 //!
 //! **Invariant:** a block that cannot be read never lets an earlier one decide.
+
+use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
@@ -73,6 +76,16 @@ pub fn ask_again(why: &str) -> String {
     )
 }
 
+/// What an agent is asked in the same conversation, where everything but the block is done.
+pub fn ask_for_block(why: &str) -> String {
+    format!(
+        "Your last answer could not be used: {why}. Do no more work now. Answer with nothing but \
+         the JSON code block that says how the work went:\n\n\
+         ```json\n{{\"success\": true or false, \"summary\": \"what was done\", \"outputs\": {{}}, \
+         \"error\": \"what went wrong, if something did\"}}\n```\n"
+    )
+}
+
 /// Reads the contract off the final text of an agent.
 pub fn parse(text: &str) -> Contract {
     match ending(text) {
@@ -85,6 +98,7 @@ pub fn parse(text: &str) -> Contract {
 /// The object that an answer ends with, whether or not it keeps the contract; or why what stands
 /// there is none, if anything does.
 pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
+    let text = &*unquoted(text);
     let (block, after) = last_block(text);
     let invalid = |why: String| Err(Some(why));
     match (bare(&text[after..]), block) {
@@ -139,35 +153,94 @@ fn text(map: &mut Map<String, Value>, key: &str, warnings: &mut Vec<String>) -> 
     }
 }
 
+/// A text without the marks of quotes: a block of code in a quote has one before each of its
+/// lines. No line of a block of JSON begins with such a mark by itself.
+pub(super) fn unquoted(text: &str) -> Cow<'_, str> {
+    let blank = |c: char| c == ' ' || c == '\t' || c == '\u{feff}';
+    let quoted = |line: &str| line.trim_start_matches(blank).starts_with('>');
+    if !text.lines().any(quoted) {
+        return Cow::Borrowed(text);
+    }
+    let bare = |line| {
+        let mut line: &str = line;
+        while let Some(rest) = line.trim_start_matches(blank).strip_prefix('>') {
+            line = rest.strip_prefix(' ').unwrap_or(rest);
+        }
+        line
+    };
+    Cow::Owned(text.split_inclusive('\n').map(bare).collect())
+}
+
+/// What follows the mark of an item of a list: `-`, `*`, `+`, `1.` or `1)`, and a blank.
+fn item(line: &str) -> Option<&str> {
+    let digits = line.len() - line.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let rest = match digits {
+        0 => line.strip_prefix(['-', '*', '+']),
+        1..=9 => line[digits..].strip_prefix(['.', ')']),
+        _ => None,
+    }?;
+    rest.starts_with([' ', '\t']).then(|| rest.trim_start())
+}
+
 /// A line that opens or closes a code block.
 struct Fence<'t> {
     mark: char,
     length: usize,
     /// What follows the marks.
     rest: &'t str,
+    /// It begins an item of a list, so it closes nothing.
+    begins_item: bool,
 }
 
 impl<'t> Fence<'t> {
     fn read(line: &'t str) -> Option<Fence<'t>> {
-        let line = line.trim();
+        let whole = line.trim_start_matches('\u{feff}').trim();
+        let mut line = whole;
+        while let Some(rest) = item(line) {
+            line = rest;
+        }
+        let begins_item = line.len() < whole.len();
         let mark = line.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
         let rest = line.trim_start_matches(mark);
         let length = line.len() - rest.len();
-        (length >= 3).then_some(Fence { mark, length, rest })
+        (length >= 3).then_some(Fence { mark, length, rest, begins_item })
     }
 
     fn closes(&self, open: &Fence) -> bool {
-        self.rest.is_empty() && self.mark == open.mark && self.length >= open.length
+        let same = self.mark == open.mark && self.length >= open.length;
+        same && self.rest.is_empty() && !self.begins_item
     }
 
-    /// What follows the word `json`, if this opens a block of it.
+    /// What follows the word `json`, if this opens a block of it: nothing, unless it is the object
+    /// itself.
     fn json(&self) -> Option<&'t str> {
-        let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(self.rest.len());
-        let (word, more) = self.rest.split_at(end);
-        let known = ["json", "jsonc", "json5"].iter().any(|json| word.eq_ignore_ascii_case(json));
-        // More words may follow, or the object itself.
-        known.then(|| if more.trim_start().starts_with('{') { more.trim_start() } else { "" })
+        let info = self.rest.trim_start();
+        if let Some((classes, _)) = info.strip_prefix('{').and_then(|info| info.split_once('}')) {
+            // Pandoc's way to say it: `{.json .numberLines}`.
+            let class = |class: &str| is_json(class.strip_prefix('.').unwrap_or(class));
+            return classes.split_whitespace().any(class).then_some("");
+        }
+        let end = info.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(info.len());
+        let (mut word, mut more) = info.split_at(end);
+        if let Some(kind) = more.strip_prefix('/') {
+            // A type of the web: `application/json`, `application/ld+json`.
+            let in_type = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
+            let end = kind.find(|c| !in_type(c)).unwrap_or(kind.len());
+            let (kind, rest) = kind.split_at(end);
+            (word, more) = (kind.rsplit('+').next().unwrap_or(kind), rest);
+        }
+        is_json(word).then(|| {
+            let more = more.trim_start();
+            let inside = more.strip_prefix('{').map(str::trim_start);
+            let object = |inside: &str| inside.is_empty() || inside.starts_with(['"', '}']);
+            if inside.is_some_and(object) { more } else { "" }
+        })
     }
+}
+
+/// Whether a word is one for JSON.
+fn is_json(word: &str) -> bool {
+    ["json", "jsonc", "json5"].iter().any(|json| word.eq_ignore_ascii_case(json))
 }
 
 /// The content of the last JSON code block, and where what follows the last block of any kind
@@ -175,7 +248,8 @@ impl<'t> Fence<'t> {
 ///
 /// A block is JSON if it says so, or if it says nothing and begins with a brace. A block that
 /// opens inside one of another kind counts, since samples in answers are often nested wrongly;
-/// not if the outer one has the longer marks, which is how to nest them rightly.
+/// not if the outer one has the longer marks, which is how to nest them rightly. The text has no
+/// marks of quotes ([`unquoted`]).
 pub(super) fn last_block(text: &str) -> (Option<&str>, usize) {
     let mut found = None;
     let mut end = 0;
@@ -189,7 +263,9 @@ pub(super) fn last_block(text: &str) -> (Option<&str>, usize) {
             continue;
         };
         let inside = outer.as_ref().filter(|(open, _)| {
-            open.mark != fence.mark || open.length > fence.length || fence.json().is_none()
+            let nested = open.mark != fence.mark || open.length > fence.length;
+            // In a block there are no lists: what looks like one may be a line of a patch.
+            nested || fence.begins_item || fence.json().is_none()
         });
         if let Some((open, start)) = inside {
             if fence.closes(open) {
@@ -339,6 +415,25 @@ mod tests {
             (&format!("```json\n{A}\n```\nAnd some more words."), "ok a"),
             (&format!("```json\n{A}"), "ok a"),
             (&format!("```\n{A}"), "ok a"),
+            (&format!("``` json\n{A}\n```"), "ok a"),
+            (&format!("```  JSON title=x\n{A}\n```"), "ok a"),
+            (&format!("```json {{.numberLines}}\n{A}\n```"), "ok a"),
+            (&format!("```{{.json}}\n{A}\n```"), "ok a"),
+            (&format!("``` {{ #id .json .numberLines }}\n{A}\n```"), "ok a"),
+            (&format!("```{{json}}\n{A}\n```"), "ok a"),
+            (&format!("```application/json\n{A}\n```"), "ok a"),
+            (&format!("```application/ld+json; charset=utf-8\n{A}\n```"), "ok a"),
+            (&format!("- ```json\n  {A}\n  ```"), "ok a"),
+            (&format!("1. first\n2) ```json\n   {A}\n   ```\n3. third"), "ok a"),
+            (&format!("* - ~~~json\n    {A}\n    ~~~"), "ok a"),
+            (&format!("> ```json\n> {A}\n> ```\nbye"), "ok a"),
+            (
+                "> > ```json\n> > {\n>> \"success\": true,\n> > \"summary\": \"> q\"}\n> > ```",
+                "ok > q",
+            ),
+            (&format!("> - ```json\n>   {A}\n>   ```"), "ok a"),
+            (&format!("\u{feff}```json\n{A}\n```"), "ok a"),
+            (&format!("\u{feff}> ```json\n> {A}\n> ```"), "ok a"),
             ("```json\n{\n  \"success\": true,\n\n  \"summary\": \"x\\ny\"\n}\n```", "ok x\ny"),
         ]);
     }
@@ -356,6 +451,16 @@ mod tests {
             (&format!("```json\n{A}\n```\n```json\n{A}\n{A}\n```"), "invalid: it is no JSON…"),
             (&format!("```json\n{A}\n```\n```sh\necho {{\n```"), "ok a"),
             (&format!("```json\n{A}\n```\n```\nls\n```"), "ok a"),
+            (&format!("```json\n{A}\n```\n- ```json\n  {B}\n  ```\n"), "failed b"),
+            (&format!("```json\n{A}\n```\n> ```json\n> {B}\n> ```\n"), "failed b"),
+            (&format!("```json\n{A}\n```\n``` json\n{B}\n```\n"), "failed b"),
+            (&format!("```json\n{A}\n```\n```{{.json}}\n{B}\n```\n"), "failed b"),
+            (&format!("```json\n{A}\n```\n```application/json\n{B}\n```\n"), "failed b"),
+            (&format!("```json\n{A}\n```\n- ```json\n  {{\"success\"\n  ```\n"), "invalid: it is…"),
+            (&format!("```json\n{A}\n```\n> ```json\n> {{\"success\"\n\nbye"), "invalid: it is…"),
+            (&format!("```json\n{A}\n```\n```diff\n- ```json\n+ ```js\n```"), "ok a"),
+            (&format!("```json\n{A}\n```\n```sh\ncat x.json > /dev/null\n> {{\n```"), "ok a"),
+            (&format!("```json\n{A}\n```\n-```json"), "ok a"),
             (&format!("```python\n{B}\n```\n```json\n{A}\n```"), "ok a"),
             (&format!("```python\n{A}\n```"), "missing"),
             (&format!("```json\n{{\"success\":\n\nagain:\n```json\n{A}\n```"), "ok a"),

@@ -88,7 +88,11 @@ pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
     for directory in SPELLS {
         let file = format!("{directory}/{name}.md");
         match read(&file) {
-            Ok(Some(text)) => return Ok(Found { file, text }),
+            Ok(Some(text)) => {
+                // A mark of some editors, and nothing that anybody wrote.
+                let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+                return Ok(Found { file, text });
+            }
             Ok(None) => {}
             Err(reason) => return Err(Lost::Unreadable { file, reason }),
         }
@@ -132,16 +136,21 @@ pub fn with_includes<T>(
 #[derive(Clone, Debug)]
 pub struct SystemPrompt(Spell);
 
+/// Stands for a spell, to see whether a system prompt writes it. It is one word, so that it is
+/// there also where the spell is indented or quoted.
+const PROBE: &str = "spellcontentgoeshere";
+/// How deep what a system prompt includes is looked into.
+const DEPTH: usize = 5;
+
 impl SystemPrompt {
-    /// Reads a system prompt, which must have a place for the spell.
-    pub fn parse(found: &Found) -> Result<SystemPrompt, Fault> {
+    /// Reads a system prompt, which must have a place for the spell, in itself or in what it
+    /// includes.
+    pub fn parse(found: &Found, read: Read) -> Result<SystemPrompt, Fault> {
         let spell = Spell::parse(&found.file, &found.text)?;
-        if spell.writes(SLOT) {
-            return Ok(SystemPrompt(spell));
+        match writes_slot(&spell, read, DEPTH) {
+            true => Ok(SystemPrompt(spell)),
+            false => Err(without_slot(&spell, &found.file)),
         }
-        let message = format!("the system prompt does not write `{{{{.{SLOT}}}}}`");
-        let hint = "the rendered spell takes its place; without it no agent would see its task";
-        Err(Fault::of_whole(&found.file, &found.text, message, hint))
     }
 
     /// The system prompt of a workspace: its own, else the built-in one.
@@ -156,20 +165,46 @@ impl SystemPrompt {
                 return Err(Lost::Unreadable { file: SYSTEM_PROMPT.into(), reason }.into());
             }
         };
-        Ok(SystemPrompt::parse(&found)?)
+        Ok(SystemPrompt::parse(&found, read)?)
     }
 
     pub fn spell(&self) -> &Spell {
         &self.0
     }
 
-    /// The whole prompt: the system prompt with the rendered spell in its place.
+    /// The whole prompt: the system prompt with the rendered spell in its place. One that has a
+    /// place for it and does not come to it is refused.
     pub fn wrap(&self, spell: &str, data: &Value, read: Read) -> Result<String, Fault> {
         let mut data = data.as_object().cloned().unwrap_or_else(Map::new);
-        data.insert(SLOT.to_owned(), spell.into());
-        let data = Value::Object(data);
-        with_includes(read, |includes| self.0.render(&data, includes))
+        let mut around = |said: &str| {
+            data.insert(SLOT.to_owned(), said.into());
+            let data = Value::Object(data.clone());
+            with_includes(read, |includes| self.0.render(&data, includes))
+        };
+        let whole = around(spell)?;
+        match around(PROBE)?.to_ascii_lowercase().contains(PROBE) {
+            true => Ok(whole),
+            false => Err(without_slot(&self.0, self.0.file())),
+        }
     }
+}
+
+/// Whether a spell may write the slot, or what it includes may.
+fn writes_slot(spell: &Spell, read: Read, depth: usize) -> bool {
+    let included = |(name, _): (String, Fault)| {
+        let found = lookup(&name, read).ok()?;
+        Spell::parse(&found.file, &found.text).ok()
+    };
+    spell.writes(SLOT)
+        || depth > 0
+            && (spell.included().into_iter().filter_map(included))
+                .any(|spell| writes_slot(&spell, read, depth - 1))
+}
+
+fn without_slot(spell: &Spell, file: &str) -> Fault {
+    let message = format!("the system prompt does not write `{{{{.{SLOT}}}}}`");
+    let hint = "the rendered spell takes its place; without it no agent would see its task";
+    Fault::of_whole(file, spell.text(), message, hint)
 }
 
 #[cfg(test)]
@@ -309,6 +344,27 @@ mod tests {
             let refusal = SystemPrompt::find(&own(without)).unwrap_err().to_string();
             let wanted = ".coven/system-prompt.md:1:1: the system prompt does not write";
             assert!(refusal.contains(wanted), "{refusal}");
+        }
+        for unreached in [
+            "{{if false}}{{.spell_content}}{{end}}",
+            "{{.spell_content | len}}",
+            "{{range .none | default (list)}}{{.spell_content}}{{end}}",
+        ] {
+            let Ok(prompt) = SystemPrompt::find(&own(unreached)) else { continue };
+            let fault = prompt.wrap("Do.", &json!({}), &nothing).unwrap_err().to_string();
+            assert!(fault.contains("does not write `{{.spell_content}}`"), "{unreached}: {fault}");
+        }
+        for (reached, wanted) in [
+            ("{{include \"slot\"}}", "Task: Do."),
+            ("{{.spell_content | indent 2 | upper}}", "  DO."),
+            ("{{with .spell_content}}{{.}}{{end}}{{if .no}}{{.spell_content}}{{end}}", "Do."),
+        ] {
+            let read = move |path: &str| match path {
+                ".coven/spells/slot.md" => Ok(Some("Task: {{.spell_content}}".into())),
+                path => own(reached)(path),
+            };
+            let prompt = SystemPrompt::find(&read).unwrap();
+            assert_eq!(prompt.wrap("Do.", &json!({}), &read).unwrap(), wanted, "{reached}");
         }
         let refusal = SystemPrompt::find(&own("{{if}}")).unwrap_err();
         assert!(matches!(refusal, Refusal::Fault(_)), "{refusal}");

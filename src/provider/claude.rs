@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::verdict::plain;
 use super::{
-    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Verdict, brief, events, number, text,
+    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Verdict, brief, events, money, number,
+    text, total,
 };
 use crate::time::Time;
 
@@ -226,17 +227,14 @@ fn denial(denial: &Value) -> String {
 
 /// Tokens are those of this run; money is counted since the conversation began.
 fn usage(event: &Value) -> Usage {
-    let of = |key: &str| event.get("usage").and_then(|usage| number(usage, key));
-    let cached = of("cache_read_input_tokens");
-    let read = [of("input_tokens"), of("cache_creation_input_tokens"), cached];
-    let read = read.into_iter().flatten().reduce(u64::saturating_add);
-    let cost_usd = event.get("total_cost_usd").and_then(Value::as_f64);
+    let told = event.get("usage").unwrap_or(&Value::Null);
+    let read = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
     let mut usage = Usage {
-        input_tokens: read,
-        output_tokens: of("output_tokens"),
-        cached_tokens: cached,
+        input_tokens: total(&read.map(|key| told.get(key))),
+        output_tokens: number(told, "output_tokens"),
+        cached_tokens: number(told, "cache_read_input_tokens"),
         reasoning_tokens: None,
-        cost_usd,
+        cost_usd: money(event, "total_cost_usd"),
         turns: number(event, "num_turns"),
         counting: Counting::CostOfSession,
     };

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::verdict::{plain, retry_after};
-use super::{Adapter, Answer, End, Outcome, Turn, Usage, Verdict, events, number, text};
+use super::{Adapter, Answer, End, Outcome, Turn, Usage, Verdict, events, number, text, total};
 use crate::time::Time;
 
 /// How much is kept of a document that goes over several lines.
@@ -144,7 +144,7 @@ impl Gemini {
         for (_, model) in models {
             let tokens = model.get("tokens").unwrap_or(&Value::Null);
             self.usage.add(&Usage {
-                input_tokens: number(tokens, "prompt").or_else(|| number(tokens, "input")),
+                input_tokens: total(&[tokens.get("prompt").or_else(|| tokens.get("input"))]),
                 output_tokens: number(tokens, "candidates"),
                 cached_tokens: number(tokens, "cached"),
                 reasoning_tokens: number(tokens, "thoughts"),

@@ -394,3 +394,17 @@ fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
 fn number(value: &Value, key: &str) -> Option<u64> {
     value.get(key)?.as_u64()
 }
+
+/// A sum of counts that are told apart. What is not told does not count; of what is told and no
+/// count, nobody knows the sum.
+fn total(parts: &[Option<&Value>]) -> Option<u64> {
+    let told = parts.iter().flatten().filter(|part| !part.is_null());
+    let counts: Option<Vec<u64>> = told.map(|part| part.as_u64()).collect();
+    let counts = counts.filter(|counts| !counts.is_empty())?;
+    counts.into_iter().try_fold(0_u64, u64::checked_add)
+}
+
+/// Money that was spent. Nobody spends less than nothing.
+fn money(value: &Value, key: &str) -> Option<f64> {
+    value.get(key)?.as_f64().filter(|money| *money >= 0.0 && money.is_finite())
+}

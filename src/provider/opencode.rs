@@ -5,7 +5,9 @@
 
 use serde_json::Value;
 
-use super::{Adapter, Answer, End, Outcome, Turn, Usage, Verdict, events, number, text};
+use super::{
+    Adapter, Answer, End, Outcome, Turn, Usage, Verdict, events, money, number, text, total,
+};
 
 #[derive(Default)]
 pub(super) struct OpenCode {
@@ -90,14 +92,12 @@ impl OpenCode {
 fn usage(part: &Value) -> Usage {
     let tokens = part.get("tokens").unwrap_or(&Value::Null);
     let cache = tokens.get("cache").unwrap_or(&Value::Null);
-    let (cached, written) = (number(cache, "read"), number(cache, "write"));
-    let read = [number(tokens, "input"), cached, written];
     Usage {
-        input_tokens: read.into_iter().flatten().reduce(u64::saturating_add),
+        input_tokens: total(&[tokens.get("input"), cache.get("read"), cache.get("write")]),
         output_tokens: number(tokens, "output"),
-        cached_tokens: cached,
+        cached_tokens: number(cache, "read"),
         reasoning_tokens: number(tokens, "reasoning"),
-        cost_usd: part.get("cost").and_then(Value::as_f64),
+        cost_usd: money(part, "cost"),
         turns: Some(1),
         ..Usage::default()
     }

@@ -59,6 +59,19 @@ impl Usage {
         usage
     }
 
+    /// What is known now, and what was known before of all else.
+    pub fn or(&self, before: &Usage) -> Usage {
+        Usage {
+            input_tokens: self.input_tokens.or(before.input_tokens),
+            output_tokens: self.output_tokens.or(before.output_tokens),
+            cached_tokens: self.cached_tokens.or(before.cached_tokens),
+            reasoning_tokens: self.reasoning_tokens.or(before.reasoning_tokens),
+            cost_usd: self.cost_usd.or(before.cost_usd),
+            turns: self.turns.or(before.turns),
+            counting: self.counting,
+        }
+    }
+
     /// Adds another, where something is known of it.
     pub fn add(&mut self, other: &Usage) {
         let tokens = |to: &mut Option<u64>, more: Option<u64>| {

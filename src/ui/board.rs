@@ -27,6 +27,7 @@ use serde::Serialize;
 
 use crate::fleet::Config;
 use crate::fleet::free::made_at;
+use crate::fleet::intake::moved_aside;
 use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
@@ -75,7 +76,7 @@ pub struct InboxView {
     pub agent: String,
     pub waiting: usize,
     pub claimed: usize,
-    /// Files that people dropped and no worker has taken in yet.
+    /// Files that people dropped and that are no tasks yet.
     pub dropped: usize,
     /// Living workers that take new tasks.
     pub workers: usize,
@@ -185,27 +186,35 @@ impl Board {
             oldest_at: waiting.names.iter().map(|name| made_at(&name.id)).min(),
             waiting: waiting.names.len(),
             claimed: queue.claims(&agent)?.len(),
-            dropped: waiting.dropped,
+            dropped: waiting.dropped + moved_aside(&queue.layout, &agent)?.len(),
             workers: self.members.serving(&agent).count(),
             paused: queue.paused(&agent)?.map(|reason| one_line(&reason)),
             agent,
         })
     }
 
-    /// How many tasks lie in `failed/`.
+    /// How many tasks lie in `failed/` that belong to no run: of the others their runs tell.
     pub fn failed(&self) -> io::Result<usize> {
         let Some(queue) = &self.queue else { return Ok(0) };
         let count = |batch: &String| {
             let dir = queue.layout.end(End::Failed, batch);
             self.memory.count(&dir, || Ok(queue.ended(End::Failed, batch)?.len()))
         };
-        queue.batches(End::Failed)?.iter().map(count).sum()
+        failed_batches(queue)?.iter().map(count).sum()
     }
 
     /// Living coordinators that take new runs.
     pub fn coordinators(&self) -> usize {
         self.members.serving(COORDINATOR).count()
     }
+}
+
+/// The batches of failed tasks that belong to no run, the newest first.
+fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
+    let mut batches = queue.batches(End::Failed)?;
+    batches.retain(|batch| RunId::parse(batch).is_none());
+    batches.sort_by(|a, b| b.cmp(a));
+    Ok(batches)
 }
 
 /// The ids of the runs that are kept in a directory, newest first. An id tells the second; those

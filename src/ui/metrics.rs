@@ -113,7 +113,11 @@ impl Seen {
             .iter()
             .map(|inbox| (labels(&[("agent", &inbox.agent)]), u8::from(inbox.paused.is_some())));
         page.family("orchestrate_agent_paused", "1 if an agent's inbox is paused.", paused);
-        page.one("orchestrate_failed_tasks", "Tasks in failed/.", self.failed_tasks);
+        page.one(
+            "orchestrate_failed_tasks",
+            "Tasks in failed/ that belong to no run.",
+            self.failed_tasks,
+        );
         let mut lives: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for worker in &self.workers {
             *lives.entry((&worker.agent, worker.life.word())).or_default() += 1;

@@ -1,7 +1,7 @@
 //! How runs, members, inboxes and steps are told of in a row, wherever they are shown.
 
 use super::board::{
-    self, InboxView, Life, Owner, PlaceView, RunView, Standing, StepShown, StepView, WorkerView,
+    self, InboxView, Life, Owner, PlaceView, RunView, StepShown, StepView, WorkerView,
 };
 use super::text::seconds;
 use crate::fleet::post::COORDINATOR;
@@ -16,8 +16,7 @@ pub fn run_row(run: &RunView, now: Time) -> Vec<String> {
 
 /// How long a run has taken, or takes by now.
 pub fn run_time(run: &RunView, now: Time) -> String {
-    let rests = run.state.is_over() || matches!(run.state, Standing::Stopped | Standing::Damaged);
-    let until = if rests { run.updated_at } else { Some(now) };
+    let until = if run.state.rests() { run.updated_at } else { Some(now) };
     until.zip(run.started_at).map(|(end, start)| seconds(end.ms_since(start))).unwrap_or_default()
 }
 
@@ -118,6 +117,8 @@ pub fn branches(steps: &[StepView]) -> Vec<String> {
 pub fn step_time(step: &StepView, now: Time) -> String {
     match (step.duration_ms, step.started_at) {
         (Some(ms), _) => seconds(ms),
+        // Nobody knows when it ended, and it does not go on.
+        _ if matches!(step.state, StepShown::Interrupted | StepShown::Lost) => String::new(),
         (None, Some(at)) if !step.state.is_over() => seconds(now.ms_since(at)),
         _ => String::new(),
     }

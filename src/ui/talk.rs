@@ -1,14 +1,24 @@
 //! Talk: what people are told beside data, on standard error.
 //!
-//! **Invariant:** nothing that strangers wrote moves a cursor, and nobody who listens is no reason
-//! to fail.
+//! **Invariant:** nothing that strangers wrote moves a cursor or turns a text round, and nobody who
+//! listens is no reason to fail.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
-/// A letter of somebody else's text, as a terminal may have it.
+/// A letter of somebody else's text, as a terminal may have it: it neither moves the cursor nor
+/// turns the direction in which a text is read.
 pub fn tame(letter: char) -> char {
-    if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter }
+    match letter.is_control() || turns(letter) {
+        true => char::REPLACEMENT_CHARACTER,
+        false => letter,
+    }
+}
+
+/// Whether a letter turns the direction of those around it.
+fn turns(letter: char) -> bool {
+    matches!(letter,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Text that somebody else wrote, fit for a terminal: of what moves a cursor only tabs and ends of
@@ -96,6 +106,7 @@ mod tests {
     fn what_moves_a_cursor_is_replaced() {
         let text = "a\tb\r\nc\x1b[2Jd\u{9b}e\u{7f}";
         assert_eq!(harmless(text), "a\tb\u{fffd}\nc\u{fffd}[2Jd\u{fffd}e\u{fffd}");
+        assert_eq!(harmless("a\u{202e}b\u{2066}c\u{200f}é"), "a\u{fffd}b\u{fffd}c\u{fffd}é");
         assert_eq!(folded("\na\tb \r\n\n  c\x1bd\n"), "a\u{fffd}b c\u{fffd}d");
     }
 

@@ -212,6 +212,16 @@ fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
     }
 }
 
+/// What is wrong with a loop over what a step left that is nowhere.
+pub fn items_of_nobody(what: &str, hole: &Hole, visible: &Visible) -> Option<Problem> {
+    unknown(hole, visible)?;
+    let name = hole.path.get(1).map(String::as_str).unwrap_or_default();
+    let known = visible.blocks.iter().flat_map(|names| names.by_name.keys());
+    let message =
+        format!("`items_from` of {what} names step `{name}`, and none of that name is in reach");
+    Some(suggest(Problem::warning(message), name, known.map(String::as_str)))
+}
+
 /// Warns of a loop over lines or JSON that the step it names does not capture.
 pub fn sources_of_items(findings: &Findings, block: &Block, nodes: &[Node]) {
     for (step, node) in block.steps.iter().zip(nodes) {

@@ -226,6 +226,15 @@ impl<'a> Fields<'a> {
 
     /// A length of time such as `15m`; `or` says what else may stand there.
     pub fn duration(&self, key: &str, or: &str) -> Option<std::time::Duration> {
+        let node = self.get(key)?;
+        // A number lacks its unit; quotes would not give it one.
+        if let Value::Number(number) = &node.value {
+            let message =
+                format!("`{key}` of {} must be a length of time{or}, not a number", self.what);
+            let problem = Problem::error(message).at(node.place);
+            self.findings.add(problem.hint(format!("say of what: `{number}s` or `{number}m`")));
+            return None;
+        }
         let text = self.text(key)?;
         let read = parse_duration(text).filter(|ms| *ms > 0);
         if read.is_none() {

@@ -230,7 +230,7 @@ fn agent(reading: &Reading, fields: &Fields) -> Option<Step> {
     let params = model.map(|model| ("model".to_owned(), model)).into_iter().collect();
     let (format, until) = (None, None);
     let words = Words::Spell(Box::new(spell?));
-    let prompt = Prompt { words, provider, params, format, until, fresh: true };
+    let prompt = Prompt { words, provider, params, format, until, fresh: false };
     let agent = fields.text("agent").map(str::to_owned);
     Some(Step { agent, ..whole(Action::Prompt(prompt), Some(timeout)) })
 }

@@ -315,6 +315,8 @@ pub struct StepBead {
     /// Its id, or its file.
     pub name: String,
     pub isolation: Isolation,
+    /// Where it is named.
+    pub place: Place,
 }
 
 /// Where a work item is worked on.

@@ -170,7 +170,8 @@ pub fn bead(fields: &Fields) -> Option<StepBead> {
         fields.findings.error(node.place, format!("`bead` of {} is empty", fields.what));
         return None;
     }
-    Some(StepBead { name: name.to_owned(), isolation: isolation.unwrap_or_default() })
+    let (name, isolation) = (name.to_owned(), isolation.unwrap_or_default());
+    Some(StepBead { name, isolation, place: node.place })
 }
 
 /// The second name of a step's result.

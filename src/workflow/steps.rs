@@ -73,11 +73,16 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
         return NEWEST;
     }
     let Some(node) = document.get("version") else {
-        findings.add(
-            Problem::error("the workflow has no `version`")
-                .at(document.place)
-                .hint("begin with `version: \"1.1\"`"),
-        );
+        // Without a step nobody can tell the two languages apart.
+        let steps = document.get("steps").map(|steps| &steps.value);
+        let hint = match steps {
+            Some(Value::List(steps)) if steps.is_empty() => {
+                "begin with `version: \"1.1\"`; a grimoire needs none, but steps with a `type`"
+            }
+            _ => "begin with `version: \"1.1\"`",
+        };
+        let problem = Problem::error("the workflow has no `version`");
+        findings.add(problem.at(document.place).hint(hint));
         return NEWEST;
     };
     let known = Version::ALL.iter().map(|(name, _)| format!("\"{name}\"")).collect::<Vec<_>>();
@@ -527,6 +532,11 @@ fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Ea
                         .at(node.place)
                         .hint("write `steps.<Name>.lines` or `steps.<Name>.json[.<path>]`"),
                 );
+            }
+            let nobody =
+                hole.as_ref().and_then(|hole| check::items_of_nobody(&each.what, hole, visible));
+            if let Some(problem) = nobody {
+                findings.add(problem.at(node.place));
             }
             hole.map(Items::From)
         }),

@@ -40,6 +40,7 @@ impl Trees {
         if self.dirty(&git)?.is_empty() {
             return Ok(Checkpoint::default());
         }
+        self.reveal(&git)?;
         let left_out = self.add_all(&git, false)?;
         if git.is(&["diff-index", "--cached", "--quiet", "HEAD", "--"])? {
             return Ok(Checkpoint { left_out, ..Checkpoint::default() });

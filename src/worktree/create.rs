@@ -7,8 +7,7 @@ use std::path::Path;
 use super::follow::{Expects, Has};
 use super::look::Found;
 use super::record::SCHEMA;
-use super::save::stamp;
-use super::{BRANCHES, Record, SAVED, TreeError, Trees, Worktree, arg, short_branch};
+use super::{BRANCHES, Record, TreeError, Trees, Worktree, arg, short_branch};
 use crate::git::repo::{self, REMOTE};
 use crate::git::{GitError, Lock};
 use crate::ids::BeadId;
@@ -145,6 +144,7 @@ impl Trees {
             base_commit: start.commit.clone(),
             created_at: SystemClock.now(),
             ready: false,
+            from: None,
         })?;
         let git = lock.git(&self.repo.workspace)?;
         let tip = start.tip.as_str();
@@ -153,7 +153,7 @@ impl Trees {
     }
 
     /// Takes up what an earlier call left, whole or not.
-    fn take_up(
+    pub(super) fn take_up(
         &self,
         lock: &Lock,
         id: &BeadId,
@@ -165,7 +165,16 @@ impl Trees {
             && base != record.base_branch
         {
             let began = &record.base_branch;
-            warnings.push(format!("worktree `{id}` began at `{began}`, not at `{base}`"));
+            warnings.push(match self.is_branch(began)? {
+                true => format!("worktree `{id}` began at `{began}`, not at `{base}`"),
+                false => {
+                    self.move_to_base(id, record, base, found)?;
+                    format!(
+                        "`{began}`, which worktree `{id}` began at, is gone; from now on it is \
+                         merged into `{base}`"
+                    )
+                }
+            });
         }
         if found.is_there {
             self.finish_making(lock, id, found)?;
@@ -189,6 +198,24 @@ impl Trees {
         Ok((Way::Remade, warnings))
     }
 
+    /// Gives a worktree another base, because the one that it began at is gone.
+    fn move_to_base(
+        &self,
+        id: &BeadId,
+        record: &Record,
+        base: &str,
+        found: &Found,
+    ) -> Result<(), TreeError> {
+        if !self.is_branch(base)? {
+            return Err(no_branch(base));
+        }
+        let tip = found.tip.as_deref().unwrap_or("HEAD");
+        let common = self.merge_base(base, tip)?;
+        let base_commit = common.map_or_else(|| Err(self.apart(id, base)), Ok)?;
+        let base_branch = base.to_owned();
+        self.write_record(&Record { base_branch, base_commit, ..record.clone() })
+    }
+
     /// Makes the directory again. What was committed is on the branch.
     fn remake(
         &self,
@@ -206,12 +233,9 @@ impl Trees {
                 // It tells that it is locked, and by whom.
                 return self.verified(id, found).map(drop);
             }
-            // Commits that were made on no branch would be known to nobody.
-            if let Some(head) = &entry.head
-                && !git.contains(tip, head)?
-            {
-                let saved = format!("{SAVED}{id}/{}", stamp());
-                git.run(&["update-ref", &saved, head, ""])?;
+            // Commits that its log alone leads to would be known to nobody.
+            for stray in self.strays_of_entry(entry)? {
+                self.keep(id, &stray)?;
             }
             let locked = entry.locked.is_some();
             let force: &[&str] = if locked { &["--force", "--force"] } else { &[] };
@@ -222,13 +246,8 @@ impl Trees {
                 Some(base) => base.to_owned(),
                 None => self.base_of(id, found)?.0,
             };
-            let base_commit = self.merge_base(&base_branch, tip)?.ok_or_else(|| {
-                let name = short_branch(id);
-                TreeError::found(
-                    format!("`{name}` and `{base_branch}` have no commit in common"),
-                    "name the branch that it began at, with `--base`",
-                )
-            })?;
+            let common = self.merge_base(&base_branch, tip)?;
+            let base_commit = common.map_or_else(|| Err(self.apart(id, &base_branch)), Ok)?;
             self.write_record(&Record {
                 schema: SCHEMA.to_owned(),
                 id: id.clone(),
@@ -237,6 +256,7 @@ impl Trees {
                 base_commit,
                 created_at: SystemClock.now(),
                 ready: false,
+                from: None,
             })?;
         }
         git.run(&["worktree", "add", "--quiet", arg(&path)?, &short_branch(id)])?;
@@ -383,10 +403,7 @@ impl Trees {
                 "the repository has no commits yet",
                 "make a first commit; work has to begin somewhere",
             )),
-            None => Err(TreeError::found(
-                format!("there is no branch `{name}` to begin at"),
-                "`git branch --all` lists those there are",
-            )),
+            None => Err(no_branch(&name)),
         }
     }
 
@@ -396,4 +413,11 @@ impl Trees {
         let args = [&["fetch"], &flags[..], &[REMOTE, &what]].concat();
         self.remote_git().run(&args)
     }
+}
+
+fn no_branch(name: &str) -> TreeError {
+    TreeError::found(
+        format!("there is no branch `{name}` to begin at"),
+        "`git branch --all` lists those there are",
+    )
 }

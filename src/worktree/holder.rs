@@ -13,11 +13,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::look::stays;
 use super::{TreeError, Trees};
 use crate::disk::{self, RealDisk};
-use crate::git::Lock;
+use crate::exec;
 use crate::git::lock::owners;
 use crate::git::presence::Presence;
+use crate::git::repo::git_dir;
+use crate::git::{Git, Lock};
 use crate::ids::{Attempt, BeadId, shown};
 use crate::process::Process;
 use crate::time::{Clock, SystemClock, Time};
@@ -94,6 +97,8 @@ pub struct Hold {
     trees: Trees,
     pub id: BeadId,
     pub holder: Holder,
+    /// Who had it before died on another machine, where something of it may still be at work.
+    from_afar: bool,
     _presence: Presence,
 }
 
@@ -120,9 +125,17 @@ impl Trees {
         wants: &Wants,
         is_alive: &dyn Fn(&Holder) -> bool,
     ) -> Result<Hold, TreeError> {
-        if let Some(holder) = self.holder(id)?.filter(is_alive) {
+        let before = self.holder(id)?;
+        let from_afar =
+            before.as_ref().is_some_and(|dead| !dead.process.is_beside(&Process::this()));
+        let was_held = before.is_some();
+        if let Some(holder) = before.filter(is_alive) {
             let (id, holder) = (id.to_string(), holder.to_string());
             return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
+        }
+        if was_held {
+            // What tells that the dead one lived is of no use any more.
+            self.sweep_owners()?;
         }
         let owners = owners(&self.repo.home());
         let presence = Presence::enter(&owners, &format!("working in worktree `{id}` for {wants}"))
@@ -142,7 +155,7 @@ impl Trees {
         fs::create_dir_all(self.home(id))
             .and_then(|()| disk::replace(&RealDisk::default(), &path, &bytes))
             .map_err(|error| TreeError::io("write", &path, error))?;
-        Ok(Hold { trees: self.clone(), id: id.clone(), holder, _presence: presence })
+        Ok(Hold { trees: self.clone(), id: id.clone(), holder, from_afar, _presence: presence })
     }
 
     /// Who has a worktree, dead or alive.
@@ -170,6 +183,22 @@ impl Hold {
                 "somebody else may be at work there; nothing was committed",
             )),
         }
+    }
+
+    /// Takes away the lock that a `git` left on the index which was killed: with an agent, for one.
+    /// Whoever holds the worktree and has nothing running in it knows that nobody needs it, if no
+    /// `git` of anybody else is at work there.
+    pub fn clear_lock(&self) -> Result<(), TreeError> {
+        let path = self.trees.path(&self.id);
+        if self.from_afar || !path.is_dir() || self.trees.linked(&self.id).is_err() {
+            return Ok(());
+        }
+        let lock = git_dir(&Git::at(&path))?.join("index.lock");
+        if stays(&lock) && !exec::at_work(&lock, "git", &path) {
+            tracing::warn!("a `git` that was killed in worktree `{}` left a lock", self.id);
+            fs::remove_file(&lock).map_err(|error| TreeError::io("remove", &lock, error))?;
+        }
+        Ok(())
     }
 
     fn let_go(&self) -> Result<(), TreeError> {

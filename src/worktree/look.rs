@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::remove::some;
 use super::{DIR, Record, TreeError, Trees, branch, short_branch};
 use crate::git::repo::{self, Entry, git_dir, top_level};
 use crate::git::{Git, Lock};
@@ -83,7 +84,7 @@ pub(super) fn under_way(git_dir: &Path) -> Option<&'static str> {
 
 /// Whether a file is there and stays there: somebody who looks around with `git status` locks the
 /// index for moments.
-fn stays(path: &Path) -> bool {
+pub(super) fn stays(path: &Path) -> bool {
     let began = Instant::now();
     while path.exists() {
         if began.elapsed() >= MOMENTS {
@@ -212,6 +213,16 @@ impl Trees {
                 format!("finish or abort it in `{shown}`; `git -C {shown} status` tells how"),
             );
         }
+        let conflicts = self.conflicts(&git)?;
+        if !conflicts.is_empty() {
+            return stop(
+                format!("files are in conflict in worktree `{id}`: {}", some(&conflicts)),
+                format!(
+                    "resolve them in `{shown}`, and `git add` them; `git -C {shown} status` tells \
+                     how"
+                ),
+            );
+        }
         let wanted = short_branch(id);
         if entry.branch.as_deref() != Some(branch(id).as_str()) {
             let at = match (&entry.branch, &entry.head) {
@@ -270,6 +281,36 @@ impl Trees {
         Ok((base, commit))
     }
 
+    /// Whether there is a branch of a name, here or as the remote was last seen to have it.
+    pub(super) fn is_branch(&self, name: &str) -> Result<bool, TreeError> {
+        let git = self.git();
+        let here = git.commit(&repo::branch(name))?.is_some();
+        Ok(here || git.commit(&repo::of_remote(name))?.is_some())
+    }
+
+    /// Why a branch and its base cannot be brought together.
+    pub(super) fn apart(&self, id: &BeadId, base: &str) -> TreeError {
+        match self.is_branch(base) {
+            Ok(false) => self.baseless(id, base),
+            Err(error) => error,
+            Ok(true) => TreeError::found(
+                format!("`{}` and `{base}` have no commit in common", short_branch(id)),
+                "name the branch that it began at, with `--base`",
+            ),
+        }
+    }
+
+    /// What there is to say of a worktree whose base is gone.
+    pub(super) fn baseless(&self, id: &BeadId, base: &str) -> TreeError {
+        TreeError::found(
+            format!("the base of worktree `{id}` is gone: there is no branch `{base}`"),
+            format!(
+                "`orchestrate worktree add {id} --base BRANCH` gives it another one; or bring \
+                 `{base}` back"
+            ),
+        )
+    }
+
     /// The last commit that a branch and its base have in common: with the base here or with that
     /// of the remote, whichever is later.
     pub(super) fn merge_base(&self, base: &str, tip: &str) -> Result<Option<String>, TreeError> {
@@ -288,8 +329,19 @@ impl Trees {
         Ok(best)
     }
 
+    /// Files that a merge of any kind could not put together, and nobody has seen to since.
+    fn conflicts(&self, git: &Git) -> Result<Vec<String>, TreeError> {
+        let lines = git.names(&["ls-files", "-z", "--unmerged"])?;
+        let names = lines.iter().filter_map(|line| line.split_once('\t'));
+        let mut names: Vec<String> = names.map(|(_, name)| name.to_owned()).collect();
+        // Each side has a line of its own.
+        names.dedup();
+        Ok(names)
+    }
+
     /// Files in a worktree that its last commit does not have as they are, ignored ones aside.
-    pub(super) fn dirty(&self, git: &Git) -> Result<Vec<String>, TreeError> {
+    pub fn dirty(&self, git: &Git) -> Result<Vec<String>, TreeError> {
+        let (git, _index) = self.seeing(git)?;
         let args = ["status", "--porcelain", "-z", "--untracked-files=all", "--no-renames"];
         let lines = git.names(&args)?;
         Ok(lines.into_iter().filter_map(|line| line.get(3..).map(str::to_owned)).collect())

@@ -271,12 +271,7 @@ impl Round<'_> {
             Some(old) => Some(old.clone()),
             None => git.commit(&repo::of_remote(base))?,
         };
-        let Some(from) = from else {
-            return Err(TreeError::found(
-                format!("there is no branch `{base}` to merge into"),
-                "`git branch --all` lists those there are",
-            ));
-        };
+        let Some(from) = from else { return Err(trees.baseless(self.order.id, base)) };
         if git.contains(&from, tip)? {
             return Ok(Some(Merged::Already { base: (*base).to_owned() }));
         }

@@ -16,6 +16,7 @@ mod checks;
 mod create;
 mod error;
 mod follow;
+mod hidden;
 mod holder;
 mod lane;
 mod look;
@@ -24,6 +25,7 @@ mod record;
 mod remove;
 mod review;
 mod save;
+mod strays;
 #[cfg(test)]
 mod tests;
 mod view;

@@ -23,6 +23,9 @@ pub struct Record {
     pub created_at: Time,
     /// False until it was whole once: before that, nobody was told of it.
     pub ready: bool,
+    /// The ref that it was made of, where it was saved before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 pub const SCHEMA: &str = "worktree/v1";

@@ -27,6 +27,8 @@ pub struct Loss {
     pub nested: Vec<String>,
     /// Ignored files and directories.
     pub ignored: Vec<String>,
+    /// Commits that nothing else would lead to. They are kept in any case.
+    pub strays: Vec<String>,
 }
 
 impl Loss {
@@ -64,8 +66,10 @@ pub(super) fn some(names: &[String]) -> String {
 /// A worktree that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Where everything is that was in it.
+    /// Where everything is that was in it, or that nothing else leads to.
     pub saved: Option<String>,
+    /// Everything is there, not just commits that its branch did not have any more.
+    pub whole: bool,
     /// What was ignored in it, and is gone.
     pub ignored: Vec<String>,
 }
@@ -86,7 +90,7 @@ impl Trees {
             let was = found.record.is_some();
             self.forget(id)?;
             return match was {
-                true => Ok(Removed { saved: None, ignored: Vec::new() }),
+                true => Ok(Removed { saved: None, whole: false, ignored: Vec::new() }),
                 false => Err(TreeError::found(
                     format!("there is no worktree `{id}`"),
                     "`orchestrate worktree ls` shows those there are",
@@ -119,31 +123,45 @@ impl Trees {
                 "what is in them cannot be saved here: move them away first",
             ));
         }
-        let mut removed = Removed { saved: None, ignored: loss.ignored.clone() };
+        let mut removed = Removed { saved: None, whole: false, ignored: loss.ignored.clone() };
         let saves_ignored = force == Some(Scope::All) && !loss.ignored.is_empty();
         match force {
             None if !loss.is_none() => {
+                let merge = match self.is_branch(&loss.base)? {
+                    true => {
+                        format!("`orchestrate worktree merge {id}` brings it into `{}`", loss.base)
+                    }
+                    false => format!(
+                        "its base `{}` is gone, and `orchestrate worktree add {id} --base BRANCH` \
+                         gives it another one",
+                        loss.base
+                    ),
+                };
                 return Err(TreeError::found(
                     format!("worktree `{id}` has work that is nowhere else: {}", loss.tell()),
                     format!(
-                        "`orchestrate worktree merge {id}` brings it into `{}`; \
-                         `orchestrate worktree rm {id} --force` saves it under a ref first",
-                        loss.base
+                        "{merge}; `orchestrate worktree rm {id} --force` saves it under a ref first"
                     ),
                 ));
             }
             Some(scope) if !loss.is_none() || saves_ignored => {
-                removed.saved = Some(self.save_all(id, found, git_dir.as_deref(), scope)?);
+                let strays = &loss.strays;
+                removed.saved =
+                    Some(self.save_all(id, found, git_dir.as_deref(), scope, strays)?);
+                removed.whole = true;
                 if scope == Scope::All {
                     removed.ignored.clear();
                 }
+            }
+            _ if !loss.strays.is_empty() => {
+                removed.saved = Some(self.keep_strays(id, found, &loss.strays)?);
             }
             _ => {}
         }
         let git = lock.git(&self.repo.workspace)?;
         if found.entry.is_some() {
             let path = self.path(id);
-            let force: &[&str] = if removed.saved.is_some() { &["--force"] } else { &[] };
+            let force: &[&str] = if removed.whole { &["--force"] } else { &[] };
             git.run(&[&["worktree", "remove"], force, &[arg(&path)?]].concat())?;
         }
         if let Some(tip) = &found.tip {
@@ -193,11 +211,12 @@ impl Trees {
         found: &Found,
         git_dir: Option<&Path>,
         scope: Scope,
+        strays: &[String],
     ) -> Result<String, TreeError> {
         let base = self.base_of(id, found).unwrap_or_default();
         if let Some(git_dir) = git_dir {
             let inside = self.alone_in(id)?;
-            let (name, tree) = self.save(id, &inside, git_dir, scope, &base)?;
+            let (name, tree) = self.save(id, &inside, git_dir, scope, &base, strays)?;
             // Once more: somebody may have written while it was saved.
             if self.whole_tree(&inside, git_dir, scope)?.0 != tree {
                 return Err(TreeError::found(
@@ -218,6 +237,10 @@ impl Trees {
             if !known {
                 saved = Some((self.keep(id, &commit)?, commit));
             }
+        }
+        let kept = saved.as_ref().map(|(_, commit)| commit);
+        for stray in strays.iter().filter(|stray| Some(*stray) != kept) {
+            self.keep(id, stray)?;
         }
         saved.map(|(name, _)| name).ok_or_else(|| {
             let what = format!("worktree `{id}` has nothing that could be saved");
@@ -246,6 +269,7 @@ impl Trees {
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
             loss.commits = git.text(&args)?.parse().unwrap_or(usize::MAX);
         }
+        loss.strays = self.strays(id, found)?;
         if let Some(git_dir) = git_dir {
             let inside = Git::at(&self.path(id));
             loss.dirty = self.dirty(&inside)?;

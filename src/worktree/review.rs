@@ -69,12 +69,8 @@ impl Trees {
             )
         })?;
         let (base, _) = self.base_of(id, found)?;
-        let merge_base = self.merge_base(&base, tip)?.ok_or_else(|| {
-            TreeError::found(
-                format!("`{name}` and `{base}` have no commit in common"),
-                format!("is `{base}` still the branch that it began at?"),
-            )
-        })?;
+        let common = self.merge_base(&base, tip)?;
+        let merge_base = common.map_or_else(|| Err(self.apart(id, &base)), Ok)?;
         let mut review = Review {
             text: Vec::new(),
             hash: String::new(),

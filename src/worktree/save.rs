@@ -3,7 +3,8 @@
 //!
 //! The worktree's own index is not touched: files are added to a copy of it. A saved commit has
 //! the commit that was checked out as its first parent, and after it what would be lost otherwise:
-//! what was staged, and the branch's tip if something else was checked out.
+//! what was staged, the branch's tip if something else was checked out, and commits that were taken
+//! off the branch.
 
 use std::fs;
 use std::path::Path;
@@ -51,6 +52,7 @@ impl Trees {
         if !copy.0.exists() {
             git.run(&["read-tree", "HEAD"])?;
         }
+        self.reveal(&git)?;
         let left_out = self.add_all(&git, scope == Scope::All)?;
         Ok((git.text(&["write-tree"])?, left_out))
     }
@@ -75,6 +77,7 @@ impl Trees {
         git_dir: &Path,
         scope: Scope,
         base: &(String, String),
+        strays: &[String],
     ) -> Result<(String, String), TreeError> {
         let (tree, _) = self.whole_tree(git, git_dir, scope)?;
         let head = git.commit("HEAD")?;
@@ -91,12 +94,10 @@ impl Trees {
         {
             parents.push(tip);
         }
-        let (base_branch, base_commit) = base;
-        let message = format!(
-            "saved: worktree {id}\n\nEverything that was in it before it was removed.\n\n\
-             Coven-Id: {id}\nCoven-Base: {base_branch}\nCoven-Base-Commit: {base_commit}\n"
-        );
-        let commit = commit_tree(git, &tree, &parents, &message)?;
+        let others = strays.iter().filter(|stray| !parents.contains(stray));
+        parents.extend(others.cloned().collect::<Vec<_>>());
+        let what = "Everything that was in it before it was removed.";
+        let commit = commit_tree(git, &tree, &parents, &message(id, what, base))?;
         Ok((self.keep(id, &commit)?, tree))
     }
 
@@ -131,14 +132,22 @@ impl Trees {
     pub fn restore(&self, saved: &Saved, id: &BeadId) -> Result<Worktree, TreeError> {
         let lock = self.repo.lock(&format!("recovering worktree `{id}`"))?;
         let found = self.look(&lock, id)?;
-        if !found.is_nothing() {
-            let there = if found.is_there { "its directory" } else { "its branch" };
-            return Err(TreeError::found(
-                format!("worktree `{id}` exists: {there} is there"),
-                format!("recover it under another id: `--as {id}-2`"),
-            ));
+        if found.is_nothing() {
+            return self.restore_under(&lock, saved, id);
         }
-        self.restore_under(&lock, saved, id)
+        let made_of_it = |record: &&Record| record.from.as_ref() == Some(&saved.name);
+        let record = found.record.as_ref().filter(made_of_it);
+        if record.is_some_and(|record| !record.ready) {
+            // A call that was killed left it; nobody was told of it.
+            self.take_up(&lock, id, None, &found)?;
+            return self.restored(&lock, id);
+        }
+        let there = if found.is_there { "its directory" } else { "its branch" };
+        let made = record.map(|_| format!("it was made of `{}`; ", saved.name));
+        Err(TreeError::found(
+            format!("worktree `{id}` exists: {there} is there"),
+            format!("{}recover it under another id: `--as {id}-2`", made.unwrap_or_default()),
+        ))
     }
 
     fn restore_under(
@@ -175,12 +184,32 @@ impl Trees {
             base_branch,
             base_commit,
             created_at: SystemClock.now(),
-            ready: true,
+            ready: false,
+            from: Some(saved.name.clone()),
         })?;
         let name = short_branch(id);
         git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, &start])?;
-        self.verified(id, &self.look(lock, id)?)
+        self.restored(lock, id)
     }
+
+    /// A worktree that was made of what was saved, which is whole from now on.
+    fn restored(&self, lock: &Lock, id: &BeadId) -> Result<Worktree, TreeError> {
+        let found = self.look(lock, id)?;
+        let tree = self.verified(id, &found)?;
+        if let Some(record) = found.record {
+            self.write_record(&Record { ready: true, ..record })?;
+        }
+        Ok(tree)
+    }
+}
+
+/// What a saved commit says of itself, for people and for whoever makes a worktree of it.
+pub(super) fn message(id: &BeadId, what: &str, base: &(String, String)) -> String {
+    let (base_branch, base_commit) = base;
+    format!(
+        "saved: worktree {id}\n\n{what}\n\n\
+         Coven-Id: {id}\nCoven-Base: {base_branch}\nCoven-Base-Commit: {base_commit}\n"
+    )
 }
 
 /// The commit to go on from: the one that was checked out, and after it one with what was in no
@@ -201,7 +230,7 @@ pub(super) fn tree_of(git: &Git, commit: &str) -> Result<String, TreeError> {
     Ok(git.text(&["rev-parse", "--verify", &format!("{commit}^{{tree}}")])?)
 }
 
-fn commit_tree(
+pub(super) fn commit_tree(
     git: &Git,
     tree: &str,
     parents: &[String],
@@ -215,15 +244,19 @@ fn commit_tree(
 }
 
 /// A copy of an index, gone when dropped.
-struct Copy(std::path::PathBuf);
+pub(super) struct Copy(std::path::PathBuf);
 
 impl Copy {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Nothing is copied where there is no index.
     ///
     /// A file that was written in the same moment as the index is looked into by git, because its
     /// time does not tell whether it changed. By the time of the copy no file would be such a one,
     /// so the copy has the time of the index.
-    fn of_index(git_dir: &Path) -> Result<Copy, TreeError> {
+    pub(super) fn of_index(git_dir: &Path) -> Result<Copy, TreeError> {
         let copy = Copy(git_dir.join(format!("coven.{}.index", new_word())));
         let index = git_dir.join("index");
         if index.exists() {

@@ -123,7 +123,7 @@ fn what_was_staged_and_then_changed_again_is_saved_too() {
     let index = fs::read(tree.git_dir.join("index")).unwrap();
     let base = (tree.base_branch.clone(), tree.base_commit.clone());
     let inside = trees.alone_in(&a).unwrap();
-    let (name, _) = trees.save(&a, &inside, &tree.git_dir, Scope::Work, &base).unwrap();
+    let (name, _) = trees.save(&a, &inside, &tree.git_dir, Scope::Work, &base, &[]).unwrap();
     assert_eq!(fs::read(tree.git_dir.join("index")).unwrap(), index, "it is not touched");
     let show = |what: String| trees.git().text(&["show", &what]).unwrap();
     assert_eq!(show(format!("{name}:file")), "changed again");

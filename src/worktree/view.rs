@@ -73,10 +73,13 @@ impl View {
         if !loss.is_none() {
             return Fate::Stays(format!("it has {}", loss.tell()));
         }
-        let base = &loss.base;
-        Fate::Goes(match self.is_empty() {
-            true => "nothing was done in it".into(),
-            false => format!("everything in it is in `{base}`"),
+        let why = match self.is_empty() {
+            true => "nothing was done in it".to_owned(),
+            false => format!("everything in it is in `{}`", loss.base),
+        };
+        Fate::Goes(match loss.strays.as_slice() {
+            [] => why,
+            _ => format!("{why}; commits that were taken off its branch are kept under a ref"),
         })
     }
 
@@ -126,6 +129,10 @@ impl Trees {
         };
         let base = self.base_of(id, &found).ok();
         let problem = match self.verified(id, &found) {
+            Ok(tree) if !self.is_branch(&tree.base_branch)? => {
+                let error = self.baseless(id, &tree.base_branch);
+                Some((error.to_string(), error.cure().unwrap_or_default()))
+            }
             Ok(_) => None,
             // A branch alone is no problem: the directory is made again when it is needed.
             Err(_) if found.entry.is_none() && !found.is_there => None,

@@ -350,6 +350,8 @@ fn programs() {
     assert_eq!(get("/api/status")["runs"][0]["state"], "paused");
     assert_eq!(get(&format!("/api/runs/{id}"))["schema"], "run-status/v1");
     assert_eq!(get(&format!("/api/runs/{id}/report"))["schema"], "report/v1");
+    assert_eq!(get("/api/runs/latest")["run_id"], id);
+    assert_eq!(get(&format!("/api/runs/{}", &id[..12]))["run_id"], id);
     assert_eq!(get("/api/queue")["schema"], "queue/v1");
     assert_eq!(get("/api/workers")["schema"], "workers/v1");
     let gate = get("/api/pending")["gates"][0].clone();

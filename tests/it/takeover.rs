@@ -81,9 +81,57 @@ fn another_takes_worktree_and_conversation_over() {
     assert!(world.processes().is_empty(), "nobody is left");
 }
 
+/// The same, with an answer as spells ask for it, keeping what it was told.
+const TOLD: &str = r#"cat >> ../../../told
+echo half >> work
+printf '{"type":"system","subtype":"init","session_id":"%s"}\n' "$2"
+until [ -e ../../../go ]; do sleep 0.02; done
+printf '{"type":"result","is_error":false,"num_turns":1,"result":"{\\"success\\": true, \\"summary\\": \\"s\\"}"}\n'
+"#;
+
+fn the_agent_of_a_step_is_told_that_somebody_began() {
+    let world = World::new();
+    world.write(".orchestrate/config.yaml", CONFIG);
+    world.write("robot.sh", TOLD);
+    world.write("b.yaml", "id: x\ntitle: t\n");
+    world.write(
+        "g.yaml",
+        "name: g\nsteps:\n  - { name: work, type: agent, spell: \"Do it.\\n\" }\n",
+    );
+    git(&world, &["init", "--quiet", "--initial-branch=main"]);
+    for (key, value) in [("user.name", "Tester"), ("user.email", "tester@example.org")] {
+        git(&world, &["config", key, value]);
+    }
+    world.write(".gitignore", "/.orchestrate/\n/.coven/\n/inbox/\n/processed/\n/failed/\n");
+    git(&world, &["add", "robot.sh", ".gitignore"]);
+    git(&world, &["commit", "--quiet", "--message", "first"]);
+    let told = || if world.exists("told") { world.read("told") } else { String::new() };
+    let run = world.start(&["run", "--fleet", "g.yaml", "--bead", "b.yaml"]);
+    let first = world.start(&["worker", "engineer"]);
+    until("the agent is at work", || world.exists(".coven/worktrees/x/work"));
+    assert!(told().contains("Do it.") && !told().contains("attempt"), "{}", told());
+    let second = world.start(&["worker", "engineer"]);
+    first.kill();
+    until("the other's agent is told", || told().matches("Do it.").count() == 2);
+    assert_eq!(told().matches("this is attempt 2 at it").count(), 1, "{}", told());
+    world.write("go", "");
+    run.wait();
+    second.signal(nix::sys::signal::Signal::SIGTERM);
+    second.wait();
+    assert_eq!(git(&world, &["show", "coven/x:work"]), "half\nhalf");
+    let subject = git(&world, &["log", "-1", "--format=%s", "coven/x"]);
+    assert!(subject.ends_with("attempt 2"), "{subject}");
+}
+
 pub fn trials() -> Vec<Trial> {
-    vec![trial(
-        "takeover/another takes worktree and conversation over",
-        another_takes_worktree_and_conversation_over,
-    )]
+    vec![
+        trial(
+            "takeover/another takes worktree and conversation over",
+            another_takes_worktree_and_conversation_over,
+        ),
+        trial(
+            "takeover/the agent of a step is told that somebody began",
+            the_agent_of_a_step_is_told_that_somebody_began,
+        ),
+    ]
 }

@@ -193,7 +193,7 @@ fn git_must_be_there() {
 /// What may be wrong with a worktree, how it is brought about, and what is said of it.
 type Fault = (&'static str, fn(&World, &str), &'static str);
 
-const FAULTS: [Fault; 9] = [
+const FAULTS: [Fault; 10] = [
     ("branch", |w, d| _ = git(w, d, &["checkout", "-q", "-b", "other"]), "is on `other`"),
     ("detached", |w, d| _ = git(w, d, &["checkout", "-q", "--detach"]), "on no branch"),
     ("locked", |w, d| _ = git(w, "", &["worktree", "lock", "--reason", "why", d]), "locked: why"),
@@ -202,6 +202,7 @@ const FAULTS: [Fault; 9] = [
     ("foreign", forget_and_leave, "does not know it"),
     ("merging", merge_halfway, "a merge is under way"),
     ("rebasing", rebase_halfway, "a rebase is under way"),
+    ("conflict", stash_halfway, "files are in conflict in worktree `a`: file"),
     ("index", leave_index_lock, "a git command is at work"),
 ];
 
@@ -227,6 +228,16 @@ fn rebase_halfway(world: &World, dir: &str) {
     conflict(world, dir);
     let rebased = git_command(world, dir, &["rebase", "main"]).output().unwrap();
     assert!(!rebased.status.success());
+}
+
+/// Unlike a merge, it leaves nothing that tells of it but the index.
+fn stash_halfway(world: &World, dir: &str) {
+    world.write(&format!("{dir}/file"), "mine\n");
+    git(world, dir, &["stash", "--quiet"]);
+    world.write(&format!("{dir}/file"), "other\n");
+    commit(world, dir, "other");
+    let popped = git_command(world, dir, &["stash", "pop"]).output().unwrap();
+    assert!(!popped.status.success());
 }
 
 fn leave_index_lock(world: &World, dir: &str) {
@@ -793,6 +804,23 @@ fn a_removal_goes_on_after_a_kill(kill: Kill) {
     });
 }
 
+fn a_recovery_goes_on_after_a_kill(kill: Kill) {
+    at_every_call(kill, |run, id, world| {
+        with_work(world, id);
+        worktree(world, &["rm", id, "--force"]).exits(0);
+        if run(&["recover", id]) {
+            worktree(world, &["recover", id]).exits(0);
+        }
+        let dir = place(id);
+        assert_eq!(world.read(&format!("{dir}/deep/new {id}")), id);
+        assert_eq!(git(world, &dir, &["status", "--porcelain"]), "");
+        // What it was made of is not made again over what was done since.
+        world.write(&format!("{dir}/file"), "later\n");
+        worktree(world, &["recover", id]).exits(1).says("exists: its directory is there");
+        assert_eq!(world.read(&format!("{dir}/file")), "later\n");
+    });
+}
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("worktree/ids name directories and branches", ids_name_directories_and_branches),
@@ -822,11 +850,12 @@ pub fn trials() -> Vec<Trial> {
     }
     for (kill, how) in [(Kill::Instead, "instead of"), (Kill::During, "during")] {
         type Story = (&'static str, fn(Kill));
-        let stories: [Story; 4] = [
+        let stories: [Story; 5] = [
             ("making", making_goes_on_after_a_kill),
             ("checkpoint", a_checkpoint_goes_on_after_a_kill),
             ("merge", a_merge_goes_on_after_a_kill),
             ("removal", a_removal_goes_on_after_a_kill),
+            ("recovery", a_recovery_goes_on_after_a_kill),
         ];
         for (what, story) in stories {
             let name = format!("worktree/kill -9 {how} every git of a {what}");

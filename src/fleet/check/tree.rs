@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{Calm, Finding, Kind};
 use crate::disk::{Disk, RealDisk};
+use crate::fleet::intake::moved_aside;
 use crate::fleet::member::{Process, Registration};
 use crate::fleet::parking;
 use crate::queue::{ClaimName, End, Layout, TaskId, TaskName, Turn, UNREADABLE, fault_of, seal};
@@ -94,6 +95,7 @@ impl Tree {
         looker.look_at_members()?;
         looker.look_at_waiting()?;
         looker.look_at_held()?;
+        looker.look_at_intake()?;
         for end in ENDS {
             looker.look_at_ended(end)?;
         }
@@ -182,6 +184,20 @@ impl Looker<'_> {
                     }
                     None => self.bad_name(&path),
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// What was dropped and taken in, but is no task yet.
+    fn look_at_intake(&mut self) -> io::Result<()> {
+        if self.calm != Calm::Quiet {
+            return Ok(());
+        }
+        for dir in dirs(&self.layout.inboxes())? {
+            for path in moved_aside(&self.layout, &name(&dir))? {
+                let shown = self.shown(&path);
+                self.find(Kind::Restless, shown, "it was dropped and taken in, and is no task yet");
             }
         }
         Ok(())

@@ -115,6 +115,7 @@ pub fn examine(patient: &Patient, stop: &Stop, invite: Invite) -> Report {
     let mut findings = look(patient, volume.as_ref(), scratch.as_ref().err());
     let written = scratch.as_ref().ok().map(|scratch| scratch.dir.join("written"));
     findings.push(clock::look(begun, workspace, written.as_deref()));
+    findings.extend(programs::defaults(&patient.config));
     findings.extend(programs::look(&patient.config, &patient.environment, workspace, stop));
     let network = volume.as_ref().is_none_or(|mount| mount.shared);
     let mut probe = None;
@@ -150,7 +151,7 @@ fn look(
         )),
     }
     findings.extend(place::room(workspace));
-    findings.extend(place::open_to_all(workspace));
+    findings.extend(place::open_to_all(workspace, patient.config.queue.world_writable));
     findings.extend(place::permissions(workspace));
     findings.push(place::notices());
     findings.push(place::sandbox(exec::powers()));

@@ -141,8 +141,9 @@ pub fn room(workspace: &Path) -> Option<Finding> {
     })
 }
 
-/// Inboxes into which anybody may put work for an agent.
-pub fn open_to_all(workspace: &Path) -> Vec<Finding> {
+/// Inboxes into which anybody may put work for an agent: no worker serves one, unless the settings
+/// allow it.
+pub fn open_to_all(workspace: &Path, allowed: bool) -> Vec<Finding> {
     let inboxes = directories(workspace).into_iter().filter(|name| name.starts_with("inbox"));
     let open = inboxes.filter(|name| {
         let mode = fs::metadata(workspace.join(name)).map(|data| data.permissions().mode());
@@ -150,7 +151,11 @@ pub fn open_to_all(workspace: &Path) -> Vec<Finding> {
     });
     open.map(|name| {
         let text = format!("every user of this machine may put work into `{name}`");
-        Finding::warning("inbox", text, format!("chmod o-w {name}"))
+        let cure = format!("chmod o-w {name}");
+        match allowed {
+            true => Finding::warning("inbox", text, cure),
+            false => Finding::wrong("inbox", format!("{text}: no worker serves it"), cure),
+        }
     })
     .collect()
 }

@@ -14,6 +14,7 @@ use crate::fleet::site::Environment;
 use crate::provider::Kind;
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
+use crate::workflow::problem::nearest;
 
 /// The first git whose `worktree list` can be read whatever names there are.
 const GIT: [u64; 2] = [2, 36];
@@ -52,6 +53,34 @@ pub fn look(
         }
     }
     findings
+}
+
+/// What the settings name that is nowhere: work that says nothing of its own cannot be done.
+pub fn defaults(config: &Config) -> Vec<Finding> {
+    const NAME: &str = "settings";
+    let mut findings = Vec::new();
+    let provider = config.default_provider.as_str();
+    if !config.providers().contains_key(provider) {
+        let text = format!("`default_provider` is `{provider}`, which is no provider");
+        findings.push(Finding::wrong(NAME, text, meant(provider, config.providers().keys())));
+    }
+    let agent = config.default_agent.as_str();
+    if !config.agents().contains_key(agent) {
+        let text = format!("`default_agent` is `{agent}`, of which the settings say nothing else");
+        findings.push(Finding::warning(NAME, text, meant(agent, config.agents().keys())));
+    }
+    findings
+}
+
+/// Which name was meant, or which there are.
+fn meant<'a>(name: &str, known: impl Iterator<Item = &'a String> + Clone) -> String {
+    match nearest(name, known.clone().map(String::as_str)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => {
+            let names: Vec<_> = known.map(|name| format!("`{name}`")).collect();
+            format!("name one of {}", names.join(", "))
+        }
+    }
 }
 
 type Versions = BTreeMap<PathBuf, Result<String, String>>;

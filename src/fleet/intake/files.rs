@@ -3,11 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::DONE;
 use crate::disk;
 use crate::queue::name::ENDING;
-use crate::queue::{TaskId, TaskName};
+use crate::queue::{Layout, TaskId, TaskName};
 
 /// How many bytes of a file's name are kept.
 pub const NAME_MAX: usize = 160;
@@ -33,6 +34,18 @@ pub fn list(dir: &Path) -> io::Result<Vec<OsString>> {
 pub fn is_listed(path: &Path) -> io::Result<bool> {
     let names = list(path.parent().unwrap_or(Path::new("")))?;
     Ok(names.iter().any(|name| Some(name.as_os_str()) == path.file_name()))
+}
+
+/// The dropped files of an agent that somebody has moved aside and that are no tasks yet.
+pub fn moved_aside(layout: &Layout, agent: &str) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for owner in list(&layout.intake())?.into_iter().filter(|owner| owner != DONE) {
+        let dir = layout.intake().join(owner).join(agent);
+        let files = list(&dir)?.into_iter();
+        let files = files.filter(|file| file.to_str().and_then(read_name).is_some());
+        found.extend(files.map(|file| dir.join(file)));
+    }
+    Ok(found)
 }
 
 /// Renames to a name that only this process can have chosen. False if there was nothing to

@@ -28,11 +28,13 @@ const NOTICE: usize = 300;
 /// A stream that is listened to.
 pub type Ear = Rc<RefCell<Stream>>;
 
-/// Lets an agent's output be heard while it is logged whole.
-pub fn listen(site: &Site, work: &Work, pass: Arc<Pass>) -> (Ear, Capture) {
+/// Lets an agent's output be heard while it is logged whole; after what is in the log, if it is
+/// spoken to again.
+pub fn listen(site: &Site, work: &Work, pass: Arc<Pass>, again: bool) -> (Ear, Capture) {
     let ear = Rc::new(RefCell::new(Stream::new(work.adapter)));
     let hearing = ear.clone();
-    let log = Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stdout"));
+    let (log, path) = (Capture::new(Mode::Tail, site.mask.clone()), site.log(&work.step, "stdout"));
+    let log = if again { log.log_on(path) } else { log.log(path) };
     let hear = move |bytes: &[u8]| {
         let turns = hearing.borrow_mut().push(bytes);
         // A model that calls a tool is there; what is said may be the notice that it is not.
@@ -50,6 +52,8 @@ pub struct Heard {
     pub usage: Usage,
     /// It is not over: its task goes back.
     pub returns: bool,
+    /// It was asked once more, for what it did not say.
+    pub asked_again: bool,
 }
 
 /// Ends the hearing.
@@ -143,7 +147,7 @@ impl Heard {
                 format!("provider `{provider}` reached a limit that was set for it: {reason}")
             }
             Verdict::Stopped { .. } => {
-                format!("provider `{provider}` ended without an answer: {reason}")
+                format!("provider `{provider}` did not end well: {reason}")
             }
         }
     }
@@ -180,8 +184,10 @@ impl Heard {
             return Some("the answer is longer than 8 MiB; the rest is only in the log".into());
         }
         let denials = &self.outcome.denials;
-        (!denials.is_empty())
-            .then(|| format!("the agent was not allowed to use: {}", denials.join("; ")))
+        if !denials.is_empty() {
+            return Some(format!("the agent was not allowed to use: {}", denials.join("; ")));
+        }
+        self.asked_again.then(|| "the agent was asked once more how its work went".into())
     }
 }
 

@@ -9,6 +9,7 @@ mod inherit;
 mod install;
 mod json;
 mod place;
+mod repair;
 mod reply;
 mod script;
 mod session;
@@ -37,7 +38,8 @@ use super::parking::Pass;
 use super::prepare::{Unusable, mask_json, mask_map, mask_written, missing_secrets};
 use super::site::Site;
 use super::tree;
-use super::work::{Input, Work};
+use super::work::{Input, PROMPT, Work};
+use crate::digest::sha256;
 use crate::disk;
 use crate::engine::record::{Metrics, Whole};
 use crate::engine::{Fault, Record, StepStatus};
@@ -143,6 +145,10 @@ pub fn run_on(
             return Some(refused(site, work, 1, message));
         }
     };
+    let times = terms.task_attempt.unwrap_or(1);
+    if times > 1 {
+        tell_of_earlier(&mut work, times);
+    }
     let mut env = environment(site, &work);
     let mut hidden: Vec<&str> =
         OF_OUTER_RUN.into_iter().chain(site.hidden.iter().map(String::as_str)).collect();
@@ -195,7 +201,7 @@ pub fn run_on(
     }
     let said = match work.adapter.is_stream() {
         true => converse(&child, &mut work),
-        false => execute(&child, &work).map(|ran| ran.map(|ran| (ran, None))),
+        false => execute(&child, &work, false).map(|ran| ran.map(|ran| (ran, None))),
     };
     let (ran, heard) = match said {
         Ok(Some(said)) => said,
@@ -210,7 +216,8 @@ pub fn run_on(
             work.step.shown()
         );
     }
-    let mut result = Outcome { site, work, ended, heard, record: Record::default() };
+    let asked_again = heard.as_ref().is_some_and(|heard| heard.asked_again);
+    let mut result = Outcome { site, work, ended, heard, asked_again, record: Record::default() };
     match (ran.out, ran.err) {
         (Ok(out), Ok(err)) => result.read(&out, &err),
         (Err(error), _) | (_, Err(error)) => result.fail(1, error.to_string(), Map::new()),
@@ -218,7 +225,7 @@ pub fn run_on(
     let mut record = result.record;
     classify(work, Some(ended.how), &mut record);
     if let Some(entered) = entered {
-        entered.leave(site, work, &mut record);
+        entered.leave(site, work, times, &mut record);
     }
     record.duration_ms = Some(began.elapsed().as_millis() as u64);
     if work.asks && !work.adapter.is_stream() && record.status == StepStatus::Completed {
@@ -240,13 +247,28 @@ struct Ran {
 /// What comes of starting a child: nothing if it was stopped.
 type Executed<T> = Result<Option<T>, Box<Performed>>;
 
-/// Runs one child to its end.
-fn execute(child: &Child, work: &Work) -> Executed<Ran> {
+impl Ran {
+    /// This one, and another for the same work after it.
+    fn and_then(self, later: Ran) -> Ran {
+        let mut ran = later;
+        ran.ended.took += self.ended.took;
+        for (now, before) in [(&mut ran.out, &self.out), (&mut ran.err, &self.err)] {
+            if let (Ok(now), Ok(before)) = (now, before) {
+                now.total_bytes += before.total_bytes;
+            }
+        }
+        ran
+    }
+}
+
+/// Runs one child to its end. One that is `again` at the same work goes on in its logs.
+fn execute(child: &Child, work: &Work, again: bool) -> Executed<Ran> {
     let Child { site, cwd, env, hidden, mark, stop, .. } = *child;
     let stop_here = |code, message| Err(Box::new(refused(site, work, code, message)));
-    let heard = work.adapter.is_stream().then(|| hear::listen(site, work, child.pass.clone()));
+    let heard =
+        work.adapter.is_stream().then(|| hear::listen(site, work, child.pass.clone(), again));
     let (ear, captures) = match heard {
-        Some((ear, out)) => (Some(ear), Ok((out, log_of_errors(site, work)))),
+        Some((ear, out)) => (Some(ear), Ok((out, log_of_errors(site, work, again)))),
         None => (None, open_captures(site, work)),
     };
     let (mut out, mut err) = match captures {
@@ -340,38 +362,122 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
         Err(Busy::Stopped) => return Ok(None),
         Err(busy) => return stop_here(work, 1, busy.to_string()),
     };
-    loop {
-        let goes_on = session.as_ref().is_some_and(Session::goes_on);
-        if let Some(session) = &mut session {
-            match session.argv(&first) {
-                Ok(argv) => work.to_mut().argv = argv,
-                Err(error) => return stop_here(work, 1, Busy::Error(error).to_string()),
+    let began = Instant::now();
+    let Some((mut ran, outcome)) = speak(child, work, &first, session.as_mut())? else {
+        return Ok(None);
+    };
+    let Some(outcome) = outcome else { return Ok(Some((ran, None))) };
+    let why = repair::wanting(work, session.as_ref(), &outcome);
+    let mut heard = hear(child, session.as_mut(), outcome, why.is_some());
+    if let (Some(why), Some(session)) = (why, &mut session) {
+        heard.asked_again = true;
+        if let Some(turn) = repair::turn(work, &why, began) {
+            tracing::info!("step `{}` is asked how its work went", work.step.shown());
+            match ask_again(child, turn, session, &first)? {
+                None => return Ok(None),
+                Some(Some((again, mended))) => {
+                    (heard, ran) = (mended, ran.and_then(again));
+                }
+                // There is nobody left to ask: it is all to be done again.
+                Some(None) => heard.asked_again = false,
             }
         }
-        let Some(mut ran) = execute(child, work)? else { return Ok(None) };
-        let Some(outcome) = ran.outcome.take() else { return Ok(Some((ran, None))) };
-        if goes_on && outcome.session_lost {
+        session.recorded(heard.returns);
+    }
+    ran.out = ran.out.and_then(|stream| heard.answer(site, work, file, &stream));
+    Ok(Some((ran, Some(heard))))
+}
+
+/// Says it in a conversation; in a new one, if the provider does not know the old one any more.
+fn speak(
+    child: &Child,
+    work: &mut Cow<Work>,
+    first: &[String],
+    mut session: Option<&mut Session>,
+) -> Executed<(Ran, Option<provider::Outcome>)> {
+    loop {
+        let goes_on = session.as_ref().is_some_and(|session| session.goes_on());
+        if let Some(session) = &mut session {
+            match session.argv(first) {
+                Ok(argv) => work.to_mut().argv = argv,
+                Err(error) => {
+                    let message = Busy::Error(error).to_string();
+                    return Err(Box::new(refused(child.site, work, 1, message)));
+                }
+            }
+        }
+        let Some(mut ran) = execute(child, work, false)? else { return Ok(None) };
+        let outcome = ran.outcome.take();
+        if goes_on && outcome.as_ref().is_some_and(|outcome| outcome.session_lost) {
             tracing::info!(
                 "step `{}` begins a new conversation: the old one is lost",
                 work.step.shown()
             );
-            session.iter_mut().for_each(Session::forget);
+            session.iter_mut().for_each(|session| session.forget());
             continue;
         }
-        child.pass.heard(&outcome);
-        let returns =
-            child.task_attempt.is_some_and(|attempt| child.pass.returns(&outcome, attempt));
-        let alone = outcome.usage.since(&provider::Usage::default());
-        let usage =
-            session.as_mut().map_or(Ok(alone.clone()), |session| session.heard(&outcome, returns));
-        let usage = usage.unwrap_or_else(|error| {
+        return Ok(Some((ran, outcome)));
+    }
+}
+
+/// Asks once more, in the conversation that was had. Nothing is heard if that is lost.
+fn ask_again(
+    child: &Child,
+    mut turn: Work,
+    session: &mut Session,
+    first: &[String],
+) -> Executed<Option<(Ran, Heard)>> {
+    match session.argv(first) {
+        Ok(argv) => turn.argv = argv,
+        Err(error) => {
+            let message = Busy::Error(error).to_string();
+            return Err(Box::new(refused(child.site, &turn, 1, message)));
+        }
+    }
+    let Some(mut ran) = execute(child, &turn, true)? else { return Ok(None) };
+    let outcome = ran.outcome.take().filter(|outcome| !outcome.session_lost);
+    Ok(Some(outcome.map(|outcome| {
+        let mut heard = hear(child, Some(session), outcome, false);
+        heard.asked_again = true;
+        (ran, heard)
+    })))
+}
+
+/// Tells everybody concerned what came of asking. What it cost is kept with the conversation if
+/// the agent is asked more before there is a record.
+fn hear(
+    child: &Child,
+    session: Option<&mut Session>,
+    outcome: provider::Outcome,
+    more: bool,
+) -> Heard {
+    child.pass.heard(&outcome);
+    let returns = child.task_attempt.is_some_and(|attempt| child.pass.returns(&outcome, attempt));
+    let alone = outcome.usage.since(&provider::Usage::default());
+    let usage = session
+        .map_or(Ok(alone.clone()), |session| session.heard(&outcome, returns || more))
+        .unwrap_or_else(|error| {
             tracing::warn!("{}", Busy::Error(error));
             alone
         });
-        let heard = Heard { outcome, usage, returns };
-        ran.out = ran.out.and_then(|stream| heard.answer(site, work, file, &stream));
-        return Ok(Some((ran, Some(heard))));
-    }
+    Heard { outcome, usage, returns, asked_again: false }
+}
+
+/// Tells an agent whose task somebody began before: its prompt was written for whoever was first.
+/// What authors wrote without a spell is theirs.
+fn tell_of_earlier(work: &mut Cow<Work>, times: u32) {
+    let Some(prompt) = work.stdin.as_ref().filter(|_| work.inputs.contains_key(PROMPT)) else {
+        return;
+    };
+    let told = format!(
+        "Somebody began this task before you, and may have left work behind: this is attempt \
+         {times} at it. Look before you begin.\n\n"
+    );
+    let prompt = below(&told, prompt);
+    let digest = sha256(&prompt.bytes());
+    let work = work.to_mut();
+    work.inputs.insert(PROMPT.into(), digest);
+    work.stdin = Some(prompt);
 }
 
 /// Stands above a prompt that would be taken for a command of the provider's own.
@@ -431,11 +537,13 @@ fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathErr
     if let Some(path) = &work.output_file {
         out = out.tee(site.workspace.create(path)?, path);
     }
-    Ok((out, log_of_errors(site, work)))
+    Ok((out, log_of_errors(site, work, false)))
 }
 
-fn log_of_errors(site: &Site, work: &Work) -> Capture {
-    Capture::new(Mode::Tail, site.mask.clone()).log(site.log(&work.step, "stderr"))
+fn log_of_errors(site: &Site, work: &Work, again: bool) -> Capture {
+    let (capture, log) =
+        (Capture::new(Mode::Tail, site.mask.clone()), site.log(&work.step, "stderr"));
+    if again { capture.log_on(log) } else { capture.log(log) }
 }
 
 /// Where a long output lies, in the run's directory.
@@ -486,7 +594,8 @@ fn keep_logs(site: &Site, step: &StepPath, number: &str) {
 
 /// What a child finds in its environment: names only, but for the step's own.
 fn note_environment(site: &Site, work: &Work, env: &[(String, OsString)], hidden: &[&str]) {
-    let inherited = site.environment.keys().filter(|name| !hidden.contains(&name.as_str()));
+    let lacks = |name: &str| hidden.contains(&name) || exec::LOCAL_TO_GIT.contains(&name);
+    let inherited = site.environment.keys().filter(|name| !lacks(name));
     let inherited = inherited.map(|name| format!("environment: {name}"));
     let own =
         env.iter().map(|(name, value)| format!("environment: {name}={}", value.to_string_lossy()));
@@ -531,6 +640,8 @@ struct Outcome<'a> {
     work: &'a Work,
     ended: &'a Ended,
     heard: Option<Heard>,
+    /// The agent was asked once more for what it did not say.
+    asked_again: bool,
     record: Record,
 }
 
@@ -665,8 +776,9 @@ impl Outcome<'_> {
                 Err(wrong) => {
                     self.fail(wrong.code, wrong.message, wrong.context);
                     self.record.json = wrong.said.map(|said| mask_json(self.site, said));
+                    let ask_again = wrong.ask_again && !self.asked_again;
                     if let Some(error) = &mut self.record.error {
-                        (error.class, error.ask_again) = (wrong.class, wrong.ask_again);
+                        (error.class, error.ask_again) = (wrong.class, ask_again);
                     }
                 }
             }

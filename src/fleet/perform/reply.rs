@@ -106,7 +106,7 @@ pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, 
                 read.warning = Some(format!("`output_format` is no JSON Schema: {error}"));
             }
         }
-        (read.json, read.text) = (Some(value), Some(text.to_owned()));
+        (read.json, read.text) = (Some(value), Some(text.into_owned()));
     } else if let Some(until) = rules.until.as_ref().filter(|_| is_all) {
         let cleaned = signal::cleaned(&text, &until.signal);
         read.text = (cleaned != text).then_some(cleaned);

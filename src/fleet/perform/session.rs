@@ -161,12 +161,20 @@ impl Session {
         let mut own = outcome.usage.since(&self.kept.usage);
         own.add(&self.kept.unrecorded);
         self.kept.unrecorded = if returns { own.clone() } else { Usage::default() };
-        if !outcome.usage.is_unknown() {
-            self.kept.usage = outcome.usage.clone();
-        }
+        self.kept.usage = outcome.usage.or(&self.kept.usage);
         self.kept.id = outcome.session.clone().or(self.kept.id.take());
         self.write()?;
         Ok(own)
+    }
+
+    /// What it cost is on record from now on.
+    pub fn recorded(&mut self, returns: bool) {
+        if !returns && !self.kept.unrecorded.is_unknown() {
+            self.kept.unrecorded = Usage::default();
+            if let Err(error) = self.write() {
+                tracing::warn!("{}", Busy::Error(error));
+            }
+        }
     }
 
     fn write(&self) -> io::Result<()> {

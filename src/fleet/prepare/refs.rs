@@ -191,7 +191,7 @@ impl<'a> Values<'a> {
             (Some(Value::Null) | None, Some(_)) => Ok(Found::text(String::new())),
             (Some(Value::String(said)), _) => Ok(Found::text(said.clone())),
             (Some(value), _) => {
-                let json = written::field(text, field).unwrap_or_default();
+                let json = written::field(&text, field).unwrap_or_default();
                 let bare = matches!(value, Value::Number(_) | Value::Bool(_));
                 Ok(Found { text: written::compact(json, |text| text, str::to_owned), bare })
             }

@@ -9,8 +9,9 @@ use super::results::{PROMPT_BYTES, Results};
 use super::shell::Expansions;
 use super::{Prepared, Preparing, Refusal};
 use crate::digest::sha256;
+use crate::engine;
 use crate::fleet::spellbook;
-use crate::fleet::work::{AnswerRules, ContractRule, Work};
+use crate::fleet::work::{AnswerRules, ContractRule, PROMPT, Work};
 use crate::prompt::contract;
 use crate::prompt::spell::{self, Found, Lost, SystemPrompt};
 use crate::template::spell::{Fault, Piece, Spell};
@@ -23,7 +24,7 @@ impl From<Fault> for Refusal {
         let place = serde_json::json!({
             "file": &*fault.file, "line": fault.line, "column": fault.column,
         });
-        let refusal = Refusal::new(fault.to_string()).with("spell", place);
+        let refusal = Refusal::new(fault.to_string()).with(engine::Fault::SPELL, place);
         Refusal { within: fault.within, ..refusal }
     }
 }
@@ -126,7 +127,7 @@ impl Preparing<'_> {
                 let text =
                     text.ok_or_else(|| Refusal::new(format!("there is no file `{path}`")))?;
                 let found = Found { file: path.clone(), text };
-                Some(SystemPrompt::parse(&found).map_err(spell::Refusal::from))
+                Some(SystemPrompt::parse(&found, &read).map_err(spell::Refusal::from))
             }
         };
         let mut whole = match system {
@@ -136,7 +137,7 @@ impl Preparing<'_> {
             Some(Err(spell::Refusal::Lost(lost))) => return Err(lost.into()),
         };
         whole.push_str(&self.reproach());
-        note("prompt".into(), &whole);
+        note(PROMPT.into(), &whole);
         let contract = used.contract.then_some(ContractRule { repair: used.repair });
         let (until, format) = (prompt.until.clone(), prompt.format.clone());
         let rules = AnswerRules { until, format, contract };

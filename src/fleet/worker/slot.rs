@@ -89,12 +89,12 @@ impl Shop {
         let why = Arc::new(AtomicU8::new(0));
         let running = Running { doing: doing.clone(), stop: stop.clone(), why: why.clone() };
         self.running().insert(claim.name.stem(), running);
-        self.audience.started(&doing);
         if claim.name.task.attempt > 1 {
             // Whoever had it before may have died here and left its child.
             member::end_earlier(&claim.name);
         }
         perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
+        self.audience.started(&doing);
         let mark = member::mark(&claim.name);
         let terms = Terms { pass, task_attempt: Some(claim.name.task.attempt) };
         let performed = perform::run_on(&terms, &site, &work, &mark, &stop);

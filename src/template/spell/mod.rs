@@ -187,6 +187,11 @@ impl Spell {
         }
     }
 
+    /// What it is called.
+    pub fn file(&self) -> &str {
+        &self.source.file
+    }
+
     /// What it was read from.
     pub fn text(&self) -> &str {
         &self.source.text

@@ -84,6 +84,11 @@ impl Standing {
         use Standing::{Blocked, Cancelled, Completed, Failed};
         matches!(self, Completed | Failed | Cancelled | Blocked)
     }
+
+    /// Its time does not run: it is over, or nobody drives it and it waits for nobody.
+    pub fn rests(self) -> bool {
+        self.is_over() || matches!(self, Standing::Stopped | Standing::Damaged)
+    }
 }
 
 /// Who drives a run.
@@ -268,6 +273,9 @@ pub struct StepView {
     pub waits_for_worktree: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The error is that of a spell, which the run keeps as it was.
+    #[serde(skip)]
+    pub of_spell: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<Items>,
     /// What asking a provider has cost, over all attempts.
@@ -650,7 +658,7 @@ impl Walk<'_> {
         let state = match asks {
             Some(_) => StepShown::Asking,
             None if parked.is_some() => StepShown::Ready,
-            None => self.shown(slot, sent.is_some(), task.as_ref()),
+            None => self.shown(at, slot, sent.is_some(), task.as_ref()),
         };
         StepView {
             depth: at.loops.len(),
@@ -676,6 +684,7 @@ impl Walk<'_> {
             waits_for: self.waits_for(at).filter(|_| out),
             waits_for_worktree: if out { self.waits_for_tree(at, slot) } else { None },
             usage: spent::of_step(&record),
+            of_spell: record.error.as_ref().is_some_and(Fault::is_of_spell),
             error: record.error.map(|error| one_line(&error.message)),
             items: slot.each.as_deref().filter(|_| !rounds).map(items),
             rounds: slot.each.as_deref().filter(|_| rounds).map(|each| each.iterations.len()),
@@ -751,7 +760,7 @@ impl Walk<'_> {
         open.map(|node| self.plan.root.steps[*node].name.clone()).collect()
     }
 
-    fn shown(&self, slot: &Slot, sent: bool, task: Option<&TaskView>) -> StepShown {
+    fn shown(&self, at: &Address, slot: &Slot, sent: bool, task: Option<&TaskView>) -> StepShown {
         match slot.state {
             StepState::Pending | StepState::Ready if self.run.status == RunStatus::Completed => {
                 StepShown::Unreached
@@ -762,7 +771,12 @@ impl Walk<'_> {
             StepState::Resting { .. } => StepShown::Resting,
             StepState::Asking | StepState::Waiting => StepShown::Asking,
             StepState::Settled => StepShown::settled(slot.status()),
-            StepState::Running if self.run.status != RunStatus::Running => StepShown::Interrupted,
+            StepState::Running if self.run.status != RunStatus::Running => {
+                match slot.each.is_some() && self.failed_within(at) {
+                    true => StepShown::Failed,
+                    false => StepShown::Interrupted,
+                }
+            }
             StepState::Running if sent => match task.map(|task| &task.place) {
                 Some(PlaceView::Waiting { .. }) => StepShown::Waiting,
                 Some(PlaceView::Claimed { life: Life::Dead, .. }) => StepShown::Interrupted,
@@ -773,6 +787,17 @@ impl Walk<'_> {
             StepState::Running if self.driven => StepShown::Running,
             StepState::Running => StepShown::Interrupted,
         }
+    }
+
+    /// Whether the run ended by a failure within a loop.
+    fn failed_within(&self, at: &Address) -> bool {
+        let depth = at.loops.len();
+        let within = |failed: &Address| {
+            let inside = failed.loops.get(depth).is_some_and(|(step, _)| *step == at.step);
+            inside && failed.loops.starts_with(&at.loops)
+        };
+        let mut failed = self.run.failed_steps.iter();
+        failed.any(|path| Address::of(self.plan, path).is_some_and(|at| within(&at)))
     }
 
     fn waits_for_tree(&self, at: &Address, slot: &Slot) -> Option<String> {

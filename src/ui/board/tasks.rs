@@ -84,6 +84,9 @@ pub struct Ended {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     pub message: String,
+    /// What was printed last before it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
 }
 
 impl PlaceView {
@@ -171,15 +174,19 @@ impl Board {
             Place::Claimed { agent, name } => (&name.task, agent.as_str()),
             Place::Ended { name, .. } => (&name.task, ""),
         };
+        let mut agent = agent.to_owned();
         let place = match &found.place {
             Place::Waiting { agent, name } => self.waiting(queue, agent, name, &document)?,
             Place::Claimed { agent, name } => self.claimed(queue, agent, name),
             Place::Ended { end, name, .. } => {
                 let status = queue.status(*end, &found.batch, name)?.unwrap_or_default();
+                // What never became a task says nothing of whom it was for.
+                let of = status.get("agent").and_then(Value::as_str);
+                agent = of.unwrap_or_default().to_owned();
                 ended(*end, name, &status)
             }
         };
-        let mut view = view(name, agent, &document, place);
+        let mut view = view(name, &agent, &document, place);
         if let PlaceView::Claimed { .. } = view.place {
             view.waits_for_worktree = self.task_waits(&document, &view.task, name.attempt);
         }
@@ -288,6 +295,35 @@ impl Board {
         Ok((views, total))
     }
 
+    /// The tasks in `failed/` that belong to no run, the newest first: of one agent or of all, at
+    /// most `most`, and how many there are.
+    pub fn failed_tasks(
+        &self,
+        agent: Option<&str>,
+        most: usize,
+    ) -> io::Result<(Vec<TaskView>, usize)> {
+        let Some(queue) = self.queue.as_deref() else { return Ok((Vec::new(), 0)) };
+        let (mut views, mut total) = (Vec::new(), 0);
+        for batch in super::failed_batches(queue)? {
+            let mut names = queue.ended(End::Failed, &batch)?;
+            names.sort_by(|(a, _), (b, _)| b.task.id.cmp(&a.task.id));
+            for (name, by) in names {
+                // Only what a task says tells whose it was.
+                if agent.is_none() && views.len() >= most {
+                    total += 1;
+                    continue;
+                }
+                let place = Place::Ended { end: End::Failed, name, by };
+                let view = self.task_in(queue, &Found { place, batch: batch.clone() })?;
+                if agent.is_none_or(|agent| view.agent == agent) {
+                    total += 1;
+                    views.extend(Some(view).filter(|_| total <= most));
+                }
+            }
+        }
+        Ok((views, total))
+    }
+
     /// Every task that a worker holds. Runs are not among them: a coordinator drives those.
     pub fn executing(&self) -> io::Result<Vec<TaskView>> {
         let Some(queue) = self.queue.as_deref() else { return Ok(Vec::new()) };
@@ -360,12 +396,21 @@ fn ended(end: End, name: &ClaimName, status: &Map<String, Value>) -> PlaceView {
         worker: name.worker.clone(),
         at: text("timestamp"),
         message: text("message").unwrap_or_default(),
+        said: status.get("record").and_then(|record| record.get("error")).and_then(said_last),
     };
     match end {
         End::Processed => PlaceView::Processed(ended),
         End::Failed => PlaceView::Failed(ended),
         End::Cancelled => PlaceView::Cancelled(ended),
     }
+}
+
+/// What was printed last before an error.
+fn said_last(error: &Value) -> Option<String> {
+    let tail = |key: &str| error.get(key)?.as_array().filter(|lines| !lines.is_empty());
+    let tail = tail("stderr_tail").or_else(|| tail("stdout_tail"))?;
+    let mut lines = tail.iter().rev().filter_map(Value::as_str).map(one_line);
+    lines.find(|line| !line.is_empty())
 }
 
 /// When a task was claimed, by the clock of the volume. Nothing is decided by it.

@@ -3,6 +3,7 @@
 use super::tasks::{PlaceView, TaskView};
 use super::{Life, Owner, RunDetail, RunView, Standing, StepShown, StepView};
 use crate::engine::SkipCause;
+use crate::fleet::called::ORCHESTRATE;
 use crate::ids::shown;
 use crate::time::Time;
 
@@ -20,7 +21,13 @@ pub fn why_run(detail: &RunDetail) -> String {
         Standing::Failed | Standing::Blocked => {
             let why = why_failed(run, steps);
             match run.error.is_none() && !run.failed_steps.is_empty() {
-                true => format!("{why}; `orchestrate resume {id}` goes on with that {}", run.unit),
+                true if failed_by_spell(run, steps) => format!(
+                    "{why}; the run keeps the spells that it began with: mend it, and \
+                     `{ORCHESTRATE} resume {id} --force-restart` begins anew"
+                ),
+                true => {
+                    format!("{why}; `{ORCHESTRATE} resume {id}` goes on with that {}", run.unit)
+                }
                 false => why,
             }
         }
@@ -70,7 +77,7 @@ pub fn skipped(cause: SkipCause) -> &'static str {
 pub(super) fn why_damaged(run: &RunView) -> String {
     let reason = run.error.as_deref().unwrap_or("its files are not whole");
     let id = &run.run_id;
-    format!("run {id} cannot be read: {reason}; `orchestrate resume {id} --repair` rebuilds it")
+    format!("run {id} cannot be read: {reason}; `{ORCHESTRATE} resume {id} --repair` rebuilds it")
 }
 
 fn why_failed(run: &RunView, steps: &[StepView]) -> String {
@@ -84,6 +91,12 @@ fn why_failed(run: &RunView, steps: &[StepView]) -> String {
     let because = step.and_then(fault).map(|fault| format!(", because: {fault}"));
     let failed = shown(failed);
     format!("run {id} {word} at {} `{failed}`{}", run.unit, because.unwrap_or_default())
+}
+
+/// Whether the step that a run failed at has a spell that is at fault, which no resume mends.
+fn failed_by_spell(run: &RunView, steps: &[StepView]) -> bool {
+    let failed = run.failed_steps.last();
+    steps.iter().any(|step| step.of_spell && Some(&step.step) == failed)
 }
 
 /// What is known of why a step failed: its error, and what it printed last.
@@ -166,7 +179,7 @@ fn why_stopped(run: &RunView) -> String {
         _ => String::new(),
     };
     let step = step.unwrap_or_default();
-    format!("nobody drives run {id}{step}{dead}; `orchestrate resume {id}` goes on with it")
+    format!("nobody drives run {id}{step}{dead}; `{ORCHESTRATE} resume {id}` goes on with it")
 }
 
 /// What is worth knowing about a run beside the word for its state.
@@ -191,20 +204,20 @@ pub fn remark(run: &RunView) -> String {
         (Standing::Doubtful, _) => "no beat of its coordinator was seen".to_owned(),
         (Standing::Stopped, Owner::Coordinator { worker, host, .. }) => {
             let on = on(worker, host.as_deref());
-            format!("coordinator {on} is dead; orchestrate resume {id}")
+            format!("coordinator {on} is dead; {ORCHESTRATE} resume {id}")
         }
         (Standing::Paused, Owner::Nobody { .. }) if run.answered => {
             format!("has its answer; orchestrate resume {id}")
         }
         (Standing::Paused, _) if run.answered => "has its answer".to_owned(),
         (Standing::Paused, _) => "waits for a person; orchestrate pending".to_owned(),
-        (Standing::Stopped, _) => format!("nobody drives it; orchestrate resume {id}"),
+        (Standing::Stopped, _) => format!("nobody drives it; {ORCHESTRATE} resume {id}"),
         (Standing::Failed | Standing::Blocked, _) => match (&run.error, run.failed_steps.last()) {
             (Some(error), _) => error.clone(),
             (None, Some(step)) => format!("at `{}`", shown(step)),
             (None, None) => String::new(),
         },
-        (Standing::Damaged, _) => format!("orchestrate resume {id} --repair"),
+        (Standing::Damaged, _) => format!("{ORCHESTRATE} resume {id} --repair"),
         (Standing::Completed | Standing::Cancelled, _) => String::new(),
     }
 }
@@ -368,7 +381,15 @@ fn placed(task: &TaskView) -> String {
             }
         }
         PlaceView::Processed(ended) => format!("was processed by worker {}", ended.worker),
-        PlaceView::Failed(ended) => format!("failed{}", because(&ended.message)),
+        PlaceView::Failed(ended) => {
+            let said = ended.said.as_ref().filter(|said| !ended.message.contains(said.as_str()));
+            let said = said.map(|said| format!("; it said: {said}")).unwrap_or_default();
+            let cure = match task.kind.as_str() {
+                "free" => format!("; `orchestrate retry {}` does it again", task.task),
+                _ => String::new(),
+            };
+            format!("failed{}{said}{cure}", because(&ended.message))
+        }
         PlaceView::Cancelled(ended) => match ended.message.as_str() {
             "" | "cancelled" => "was cancelled".to_owned(),
             message => format!("was {message}"),
@@ -467,6 +488,7 @@ mod tests {
             waits_for_worktree: None,
             usage: None,
             error: None,
+            of_spell: false,
             items: None,
             rounds: None,
             asks: None,

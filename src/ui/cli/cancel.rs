@@ -196,7 +196,7 @@ fn cancel_run(
         }
         (Standing::Damaged, _) => {
             let reason = view.error.unwrap_or_default();
-            let hint = format!("`orchestrate resume {id} --repair` rebuilds it");
+            let hint = common::mends(id);
             return Err(Failure::new(7, format!("run {id} cannot be read: {reason}")).hint(hint));
         }
         (state, Some(status)) if state.is_over() => {
@@ -284,7 +284,7 @@ fn record_end(
 ) -> Result<RunStatus, Failure> {
     let workspace = common::open_workspace(around)?;
     let (_, plan, mut store, mut run) = open::open(&workspace, root).map_err(|error| {
-        let hint = format!("`orchestrate resume {id} --repair` rebuilds it");
+        let hint = common::mends(id);
         Failure::new(7, format!("run {id} cannot be read: {error}")).hint(hint)
     })?;
     exec::sweep(&format!("{id}/"));

@@ -12,6 +12,7 @@ use super::common::{self, Surroundings};
 use super::show::{put, queue_if_any, unreadable};
 use super::{Common, Failure};
 use crate::engine::RunStatus;
+use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::retain::{self, Heap, Kind, Runs};
 use crate::fleet::{open, run_task};
 use crate::ids::RunId;
@@ -53,7 +54,8 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     let old = Old::find(&around, queue.as_ref(), age, args.stopped, None)?;
     for id in &old.asking {
         around.say(format!(
-            "{id} stays: it waits for a person; answer it, or end it with `orchestrate cancel {id}`"
+            "{id} stays: it waits for a person; answer it, or end it with \
+             `{ORCHESTRATE} cancel {id}`"
         ));
     }
     let workspace = common::open_workspace(&around)?;

@@ -19,7 +19,9 @@ use super::request::{self, Kept};
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel, show};
 use crate::disk::faulty::{self, Faults};
-use crate::engine::{Event, OnError, Origin, Policy, Request, Run, RunStatus};
+use crate::engine::run::Address;
+use crate::engine::{Event, Fault, OnError, Origin, Policy, Request, Run, RunStatus};
+use crate::fleet::called::{self, ORCHESTRATE};
 
 use crate::digest::sha256;
 use crate::disk;
@@ -53,8 +55,8 @@ use crate::workspace::Workspace;
 pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
 pub const FAULTS: &str = "ORCHESTRATE_FAULTS";
 
-/// What follows a run that failed or was stopped.
-const GO_ON: &str = "go on: orchestrate resume";
+/// What to do again where no run was made.
+const RUN_AGAIN: &str = "run it again";
 /// How long a run may take to let go of the checkout after it was seen to be over.
 const LETTING_GO: Duration = Duration::from_secs(1);
 
@@ -192,6 +194,9 @@ impl Surroundings {
             .or_else(|| get("ORCHESTRATE_STATE_DIR").map(PathBuf::from))
             .unwrap_or_else(|| PathBuf::from(".orchestrate/runs"));
         let state_dir = workspace.join(state_dir);
+        if let Some(given) = &common.state_dir {
+            called::keep_state_dir(given);
+        }
         let config = load(common, &workspace, &environment)?;
         Ok(Surroundings {
             workspace,
@@ -555,7 +560,7 @@ pub fn create(around: &Surroundings, new: NewRun) -> Result<Owned, Failure> {
     let warnings = &new.loaded.warnings;
     let cannot = |path: &Path, error: &std::io::Error| {
         let message = format!("cannot make `{}`: {error}", path.display());
-        hinted(Failure::new(1, message), error, "run it again")
+        hinted(Failure::new(1, message), error, RUN_AGAIN)
     };
     let now = SystemClock.now();
     disk::machine().make_dirs(dir).map_err(|error| cannot(dir, &error))?;
@@ -622,7 +627,7 @@ fn fill(
     let root_then = around.state_dir.join(id.as_str());
     let relative = root_then.strip_prefix(&around.workspace).unwrap_or(&root_then);
     keep_parts(root, &new)
-        .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
+        .map_err(|error| hinted(Failure::new(1, &error), &error.source, RUN_AGAIN))?;
     let origin = Origin {
         run_id: id.as_str().to_owned(),
         workflow_file: new.loaded.file.clone(),
@@ -644,7 +649,7 @@ fn fill(
         frozen.push((SETTINGS, &settings));
     }
     let store = Store::create(disk::machine(), root, &frozen, &plan, &mut run, now)
-        .map_err(|error| hinted(Failure::new(1, &error), &error.source, "run it again"))?;
+        .map_err(|error| hinted(Failure::new(1, &error), &error.source, RUN_AGAIN))?;
     let taken = if new.fleet { lock::take_if_any(root) } else { lock::take(root) };
     let lock = taken.map_err(|error| cannot_lock(error, root, id))?;
     Ok(Owned { plan, run, store, lock, checkout: None })
@@ -689,7 +694,7 @@ pub fn keep_log(
 
 /// A run that its disk has failed.
 pub fn disk_failure(error: &StoreError, id: &RunId) -> Failure {
-    hinted(Failure::new(1, error), &error.source, &format!("`orchestrate resume {id}`"))
+    hinted(Failure::new(1, error), &error.source, &format!("`{ORCHESTRATE} resume {id}`"))
 }
 
 /// Adds the cure where one is known; `again` is what to do after it.
@@ -699,11 +704,21 @@ fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
         StorageFull | QuotaExceeded => {
             failure.hint(format!("the disk is full: make room, then {again}"))
         }
-        ReadOnlyFilesystem | PermissionDenied => {
+        ReadOnlyFilesystem | PermissionDenied if again == RUN_AGAIN => {
             failure.hint("the workspace must be writable, or give `--state-dir`")
         }
+        // A run that is there already cannot be kept elsewhere.
+        ReadOnlyFilesystem | PermissionDenied => failure.hint("its directory must be writable"),
         _ => failure,
     }
+}
+
+/// What mends a run whose state cannot be read: without more, and going on with it.
+pub fn mends(id: &RunId) -> String {
+    format!(
+        "`{ORCHESTRATE} fsck --repair` mends it; `{ORCHESTRATE} resume {id} --repair` mends it and \
+         goes on with it"
+    )
 }
 
 pub fn take_lock(root: &Path, id: &RunId) -> Result<RunLock, Failure> {
@@ -924,11 +939,20 @@ pub fn tell_end(
         None => talk(format_args!("run {} {word} in {took}", run.id)),
     }
     talk(format_args!("  state: {}/state.json", run.origin.run_root));
+    let failed = run.failed_steps.last().and_then(|path| Address::of(plan, path));
+    let record = failed.and_then(|at| run.slot(&at)?.record.as_deref());
+    let fault = record.and_then(|record| record.error.as_ref());
+    if code == 1 && fault.is_some_and(Fault::is_of_spell) {
+        talk("  the run keeps the spells that it began with; mend it, then begin anew:");
+        talk(format_args!("  {ORCHESTRATE} resume {} --force-restart", run.id));
+        return code;
+    }
     // After the last step there is nothing to go on with.
     if plan.root.edges.is_some() || run.slot(&run.position()).is_some() {
         // Whoever cancelled it did not mean to go on; that it can be is said all the same.
-        let again = if code == 4 { "take it up again: orchestrate retry" } else { GO_ON };
-        talk(format_args!("  {again} {}", run.id));
+        let (why, verb) =
+            if code == 4 { ("take it up again", "retry") } else { ("go on", "resume") };
+        talk(format_args!("  {why}: {ORCHESTRATE} {verb} {}", run.id));
     }
     code
 }
@@ -952,7 +976,7 @@ pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), F
         let linked = target.and_then(|path| RunId::parse(path.file_name()?.to_str()?));
         let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.first().cloned());
         let id = id.ok_or_else(|| {
-            let hint = format!("`orchestrate run WORKFLOW` begins one in `{}`", dir.display());
+            let hint = format!("`{ORCHESTRATE} run WORKFLOW` begins one in `{}`", dir.display());
             Failure::new(2, "there is no run yet").hint(hint)
         })?;
         return Ok((id.clone(), dir.join(id.as_str())));
@@ -962,7 +986,7 @@ pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), F
     match found.as_slice() {
         [id] => Ok(((*id).clone(), dir.join(id.as_str()))),
         [] => {
-            let hint = format!("`orchestrate status` shows those in `{}`", dir.display());
+            let hint = format!("`{ORCHESTRATE} status` shows those in `{}`", dir.display());
             Err(Failure::new(2, format!("there is no run `{name}`")).hint(hint))
         }
         several => {

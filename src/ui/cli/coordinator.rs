@@ -16,6 +16,7 @@ use super::{Common, Failure, fleet, metrics, show, signals};
 use crate::digest::sha256;
 use crate::engine::{Choice, Event, Policy, Run, RunStatus};
 use crate::exec::{Mask, Stop};
+use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::checkout::Before;
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
 use crate::fleet::free::made_at;
@@ -155,7 +156,7 @@ pub enum Back {
 
 pub fn cannot_put_out(run: &RunId, error: &std::io::Error) -> Failure {
     Failure::new(1, format!("cannot put run {run} out: {error}"))
-        .hint(format!("`orchestrate resume {run}` tries again"))
+        .hint(format!("`{ORCHESTRATE} resume {run}` tries again"))
 }
 
 /// Drives one run that this process has claimed, and tells how it went.
@@ -187,7 +188,7 @@ pub fn drive(
         Left::Paused => Finish::Paused,
         Left::Lost => {
             let message = format!("another coordinator has taken run {} over", run.id);
-            return Err(Failure::new(5, message).hint(format!("orchestrate status {}", run.id)));
+            return Err(Failure::new(5, message).hint(format!("{ORCHESTRATE} status {}", run.id)));
         }
     };
     if run.status == RunStatus::Completed
@@ -234,7 +235,7 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
                 talk(format_args!(
                     "  still at work: {agent} worker {worker}{host} finishes `{step}`"
                 ));
-                talk(format_args!("  follow it: orchestrate logs {id} {step} --follow"));
+                talk(format_args!("  follow it: {ORCHESTRATE} logs {id} {step} --follow"));
             }
             PlaceView::Waiting { .. } => {
                 talk(format_args!("  still waits: `{step}`, as task {task} in inbox/{agent}"));
@@ -244,7 +245,7 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
         left = true;
     }
     if left {
-        talk(format_args!("  end that too: orchestrate cancel {id}"));
+        talk(format_args!("  end that too: {ORCHESTRATE} cancel {id}"));
     }
 }
 
@@ -302,7 +303,7 @@ impl Submissions {
         let policy = Policy { max_visits: around.config.max_visits, ..Policy::default() };
         let message = said.get("message").and_then(Value::as_str).map(str::to_owned);
         let args = RequestArgs { message, ..RequestArgs::default() };
-        let request = args.of(around, &loaded.plan, &loaded.parts)?;
+        let request = args.of(around, &loaded.plan, &loaded)?;
         let new = NewRun { fleet: true, request, ..NewRun::of(&loaded, context, policy) };
         let agents = agents_of(around, &loaded.plan);
         fleet::open_agents(&self.queue, &agents)?;

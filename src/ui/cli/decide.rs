@@ -11,6 +11,7 @@ use super::resume;
 use super::show::put_json;
 use super::{Common, Failure, show};
 use crate::engine::{Run, RunStatus};
+use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::gates::{self, AnswerFile};
 use crate::fleet::open;
 use crate::ids::{RunId, shown};
@@ -142,8 +143,8 @@ pub fn give(
         let message =
             format!("`{}` of run {id} was answered before, and only one counts", gate.node);
         return Err(Failure::new(5, message).hint(format!(
-            "`orchestrate status {id}` shows what came of it; if nobody drives the run, \
-             `orchestrate resume {id}` goes on with it"
+            "`{ORCHESTRATE} status {id}` shows what came of it; if nobody drives the run, \
+             `{ORCHESTRATE} resume {id}` goes on with it"
         )));
     }
     Ok(asked)
@@ -164,7 +165,7 @@ fn too_late(asked: &Given) -> Failure {
     let node = &gate.node;
     let until = gate.expires_at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
     Failure::new(2, format!("`{node}` of run {id} expired{until}: nobody answered in time"))
-        .hint(format!("`orchestrate retry {id} --from {node}` asks again"))
+        .hint(format!("`{ORCHESTRATE} retry {id} --from {node}` asks again"))
 }
 
 fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
@@ -190,7 +191,7 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
         put_json("answer/v1", json!({ "run_id": id, "node": node, "approve": approve }))?;
     }
     if *no_resume {
-        around.say(format!("go on: orchestrate resume {id}"));
+        around.say(format!("go on: {ORCHESTRATE} resume {id}"));
     }
     Ok(0)
 }
@@ -211,7 +212,7 @@ fn go_on(
             Err(failure) if failure.code == 5 => {
                 if began.elapsed() > TAKEN_IN {
                     around.say(format!("the answer is on record, but {}", failure.sentence()));
-                    around.say(format!("go on: orchestrate resume {}", given.id));
+                    around.say(format!("go on: {ORCHESTRATE} resume {}", given.id));
                     return Ok(None);
                 }
             }

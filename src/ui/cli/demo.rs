@@ -15,6 +15,7 @@ use super::signals::Signals;
 use super::top::{self, Left};
 use super::{Common, Failure, fleet, report, show, signals, submit};
 use crate::engine::{Policy, RunStatus};
+use crate::fleet::called;
 use crate::fleet::hint::Bell;
 use crate::ids::RunId;
 use crate::ui::board::Board;
@@ -188,12 +189,12 @@ fn name_of_this(around: &Surroundings) -> String {
     let first = found.find(|file| file.is_file()).and_then(|file| file.canonicalize().ok());
     match first == this.canonicalize().ok() {
         true => NAME.to_owned(),
-        false => this.display().to_string(),
+        false => called::word(&this),
     }
 }
 
 fn tell_what_next(around: &Surroundings, report: &Path) {
-    let dir = around.workspace.display();
+    let (dir, enter) = (around.workspace.display(), called::word(&around.workspace));
     let program = name_of_this(around);
     around.say(format!(
         "\nThe report, for a browser:  {}\n\n\
@@ -204,7 +205,7 @@ fn tell_what_next(around: &Surroundings, report: &Path) {
          \x20 done/                                 the engineer's tasks, moved when done\n\
          \x20 team.log                              what the members of the fleet said\n\
          \x20 .orchestrate/runs/latest/state.json   every step with its result\n\n\
-         The same fleet again:  cd {dir} && {program} up\n\
+         The same fleet again:  cd {enter} && {program} up\n\
          and beside it:         {program} submit workflow.yaml; {program} top\n\
          Your own:              {program} init DIR",
         report.display()

@@ -83,7 +83,7 @@ impl Reader<'_> {
             return Ok(Vec::new());
         }
         let damaged = |error: &dyn std::fmt::Display| {
-            let hint = format!("`orchestrate resume {} --repair` rebuilds it", self.id);
+            let hint = common::mends(&self.id);
             Failure::new(7, error.to_string()).hint(hint)
         };
         let history = History::read(&*disk::machine(), &self.root).map_err(|e| damaged(&e))?;

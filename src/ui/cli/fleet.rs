@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::common::{Surroundings, keep_from_git};
+use super::overhear::Overheard;
 use crate::disk;
 use crate::fleet::Config;
 use crate::fleet::credentials;
@@ -171,13 +172,16 @@ pub fn warn_of_nobody(around: &Surroundings, living: &[Registration], agent: &st
     );
 }
 
-/// Tells in lines, each with its time; on a terminal also what is being done now.
+/// Tells in lines, each with its time; on a terminal also what is being done now, and what agents
+/// say.
 pub struct Teller {
     name: String,
     quiet: bool,
     colour: bool,
     live: bool,
     drawn: Mutex<usize>,
+    /// What agents say, where that is told.
+    overheard: Option<Mutex<Overheard>>,
     systemd: Notifier,
     ready: AtomicBool,
 }
@@ -186,7 +190,9 @@ impl Teller {
     pub fn new(around: &Surroundings, name: &str) -> Teller {
         let get = |key: &str| around.environment.get(key)?.to_str().map(str::to_owned);
         let live = std::io::stderr().is_terminal() && !around.common.quiet;
+        let told = live || around.common.verbose;
         Teller {
+            overheard: told.then(Mutex::default),
             name: name.to_owned(),
             quiet: around.common.quiet,
             colour: around.colour(),
@@ -231,6 +237,18 @@ impl Teller {
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
+    /// Listens to an agent, where that is told.
+    fn overhear<T>(&self, listen: impl FnOnce(&mut Overheard) -> T) -> Option<T> {
+        let overheard = self.overheard.as_ref()?;
+        Some(listen(&mut overheard.lock().unwrap_or_else(|poison| poison.into_inner())))
+    }
+
+    fn tell_turns(&self, doing: &Doing, lines: Option<Vec<String>>) {
+        for line in lines.into_iter().flatten() {
+            self.say(&format!("  {} | {}", one_line(&doing.label), harmless(&line)));
+        }
+    }
+
     fn paint(&self, code: &str, text: &str) -> String {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
@@ -253,10 +271,12 @@ fn called(doing: &Doing) -> String {
 
 impl Audience for Teller {
     fn started(&self, doing: &Doing) {
+        self.overhear(|heard| heard.begin(doing));
         self.say(&format!("{}: started", called(doing)));
     }
 
     fn ended(&self, doing: &Doing, how: &str, took: Duration) {
+        self.tell_turns(doing, self.overhear(|heard| heard.end(doing)));
         let code = if how == "done" { "32" } else { "31" };
         let took = seconds(took.as_millis() as u64);
         self.say(&format!("{}: {} ({took})", called(doing), self.paint(code, how)));
@@ -275,15 +295,23 @@ impl Audience for Teller {
     }
 
     fn tick(&self, doing: &[Doing]) -> Option<Duration> {
+        for doing in doing {
+            self.tell_turns(doing, self.overhear(|heard| heard.since(doing)));
+        }
+        let soon = (!doing.is_empty()).then_some(Duration::from_millis(250));
         if !self.live {
-            return None;
+            return soon.filter(|_| self.overheard.is_some());
         }
         let mut drawn = self.drawn.lock().unwrap_or_else(|poison| poison.into_inner());
         let mut text = erase(&drawn);
         let width = crate::ui::text::terminal_width();
         for doing in doing {
             let since = seconds(doing.since.elapsed().as_millis() as u64);
-            let last = last_said(&doing.logs, doing.adapter).unwrap_or_default();
+            // What agents say stands above.
+            let last = match doing.adapter.is_stream() {
+                true => String::new(),
+                false => last_said(&doing.logs, doing.adapter).unwrap_or_default(),
+            };
             let line = format!("  {} {since}  {last}", doing.label);
             let line: String = line.chars().filter(|c| !c.is_control()).take(width).collect();
             text.push_str(&line);
@@ -291,6 +319,6 @@ impl Audience for Teller {
         }
         *drawn = doing.len();
         let _ = std::io::stderr().write_all(text.as_bytes());
-        (!doing.is_empty()).then_some(Duration::from_millis(250))
+        soon
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::common::{self, Surroundings};
 use super::{Common, Failure, fleet, show};
 use crate::disk;
+use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::check::repair::{Mender, Outcome, Repair};
 use crate::fleet::check::{self, Calm, Finding, Report};
 use crate::fleet::member;
@@ -139,7 +140,7 @@ fn say_end(around: &Surroundings, report: &Report, damage: usize, repairs: Optio
         count => format!("{tasks} and {runs}: {count} damaged{mended}"),
     });
     if damage > 0 && repairs.is_none() {
-        around.say("to put right what can be: orchestrate fsck --repair");
+        around.say(format!("to put right what can be: {ORCHESTRATE} fsck --repair"));
     }
 }
 

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::show::{put_json, put_line};
 use super::{Common, Failure};
+use crate::fleet::called;
 use crate::ui::talk::talk;
 use crate::workflow::shape::schema::{Topic, schema};
 
@@ -38,7 +39,7 @@ pub struct InitArgs {
 /// What became of it all.
 #[derive(Debug, Default, Serialize)]
 struct Outcome {
-    workspace: PathBuf,
+    workspace: String,
     made: Vec<String>,
     left_alone: Vec<LeftAlone>,
 }
@@ -70,7 +71,16 @@ pub fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
         }
     };
     make_dir(dir).map_err(|error| cannot(dir, &error))?;
+    // Before anything is made: half a workspace helps nobody.
+    let in_the_way = |path: &PathBuf| path.symlink_metadata().is_ok() && !path.is_dir();
+    let wanted = ["inbox", ".orchestrate"].iter().chain(&INBOXES).map(|name| dir.join(name));
+    if let Some(path) = wanted.into_iter().find(in_the_way) {
+        let message =
+            format!("`{}` is no directory, and a workspace has one there", path.display());
+        return Err(Failure::new(2, message).hint("move it away, or name another DIR"));
+    }
     let workspace = dir.canonicalize().map_err(|error| cannot(dir, &error))?;
+    let workspace = workspace.display().to_string();
     let mut outcome = Outcome { workspace, ..Outcome::default() };
     let schemas = SCHEMAS.map(|topic| {
         let text = serde_json::to_string_pretty(&schema(topic)).unwrap_or_default();
@@ -162,7 +172,7 @@ fn tell(outcome: &Outcome, args: &InitArgs, common: &Common) -> Result<(), Failu
     }
     let enter = match args.dir.as_path() {
         here if here == Path::new(".") => String::new(),
-        dir => format!("  cd {}\n", dir.display()),
+        dir => format!("  cd {}\n", called::word(dir)),
     };
     talk(format_args!(
         "\nThe workspace is ready. Next:\n{enter}\

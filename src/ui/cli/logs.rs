@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::common::Surroundings;
+use super::common::{self, Surroundings};
 use super::show::{self, Target, put_json};
 use super::vigil::Vigil;
 use super::{Common, Failure};
@@ -226,9 +226,8 @@ impl Reader {
         let state = board.run(id).state;
         let driven = matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful);
         let goes_on = driven || (state == Standing::Stopped && is_at_work(board, id));
-        let open = board.open(id).map_err(|error| {
-            Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
-        })?;
+        let open =
+            board.open(id).map_err(|error| Failure::new(7, error).hint(common::mends(id)))?;
         let (plan, run) = (&open.0, &open.1);
         let walk = Walk { run_root: board.run_root(id), plan, run };
         let mut all = Vec::new();

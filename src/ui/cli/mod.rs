@@ -30,6 +30,7 @@ mod late;
 mod logs;
 mod metrics;
 mod offline;
+mod overhear;
 mod pending;
 mod processed;
 mod provider;
@@ -61,6 +62,7 @@ mod workers;
 mod worktree;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -250,8 +252,7 @@ fn start(args: Vec<OsString>) -> ExitCode {
         Ok(cli) => run_cli(cli),
         // The list of verbs is too long to be read without groups.
         Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_all(&args) => {
-            let _ = show::put(&help::root());
-            ExitCode::SUCCESS
+            ended(show::put(&help::root()).map(|()| 0), false)
         }
         Err(_) if args.len() == 1 => {
             talk(help::root());
@@ -262,7 +263,12 @@ fn start(args: Vec<OsString>) -> ExitCode {
                 misused(&error).tell(true);
                 return ExitCode::from(2);
             }
-            error.exit()
+            if error.use_stderr() {
+                error.exit()
+            }
+            // What was asked for: help, or the version.
+            let written = error.print().and_then(|()| std::io::stdout().flush());
+            ended(show::written(written).map(|_| 0), false)
         }
     }
 }
@@ -349,10 +355,15 @@ fn run_cli(cli: Cli) -> ExitCode {
         Verb::Doctor(args) => doctor::main(args, &cli.common),
         Verb::DoctorPeer(args) => doctor::peer(args),
     };
+    ended(outcome, cli.common.json)
+}
+
+/// Tells what is wrong, and ends with the code that goes with it.
+fn ended(outcome: Result<u8, Failure>, json: bool) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            failure.tell(cli.common.json);
+            failure.tell(json);
             ExitCode::from(failure.code)
         }
     }

@@ -6,6 +6,7 @@ use super::common::{self, Surroundings};
 use super::show::{put, put_json};
 use super::{Common, Failure};
 use crate::engine::Run;
+use crate::fleet::called::ORCHESTRATE;
 use crate::ids::RunId;
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{self, Gate, gates_of};
@@ -57,21 +58,21 @@ fn show(gate: &Gate) -> String {
         return format!(
             "run {run_id} waits at `{node}`{since}{until}:\n{asked}  \
              it was answered, which counts once somebody drives the run:\n  \
-             orchestrate resume {run_id}\n"
+             {ORCHESTRATE} resume {run_id}\n"
         );
     }
     if gate.expired {
         return format!(
             "run {run_id} waited at `{node}`{since}{until}, and nobody answered in time:\n{asked}  \
-             ask again: orchestrate retry {run_id} --from {node}\n"
+             ask again: {ORCHESTRATE} retry {run_id} --from {node}\n"
         );
     }
     let shown = gate.short();
     let said = gate.said.as_deref().map(|said| excerpt(said, run_id, node)).unwrap_or_default();
     format!(
         "run {run_id} waits at `{node}`{since}{until}:\n{said}{asked}  \
-         orchestrate approve {run_id} --step {node} --shown {shown} [--comment TEXT]\n  \
-         orchestrate reject {run_id} --step {node} --shown {shown} --reason TEXT\n"
+         {ORCHESTRATE} approve {run_id} --step {node} --shown {shown} [--comment TEXT]\n  \
+         {ORCHESTRATE} reject {run_id} --step {node} --shown {shown} --reason TEXT\n"
     )
 }
 
@@ -82,7 +83,7 @@ fn excerpt(said: &str, run_id: &RunId, node: &str) -> String {
     let line = |line: &str| format!("    | {}\n", line.chars().take(WIDTH).collect::<String>());
     let mut text: String = said.lines().take(LINES).map(line).collect();
     if said.lines().count() > LINES || said.lines().any(|line| line.chars().count() > WIDTH) {
-        text.push_str(&format!("    | … the whole: orchestrate logs {run_id} {node}\n"));
+        text.push_str(&format!("    | … the whole: {ORCHESTRATE} logs {run_id} {node}\n"));
     }
     text
 }

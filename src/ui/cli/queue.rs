@@ -5,10 +5,12 @@ use serde_json::{Map, Value, json};
 use super::common::Surroundings;
 use super::show::{self, put, put_json, table};
 use super::{Common, Failure, cancel};
+use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::post::COORDINATOR;
 use crate::ids::name_fault;
 use crate::queue::{End, Ending, FsQueue, Place, Queue, seal};
 use crate::ui::board::{self, Board, Found, PlaceView, TaskView};
+use crate::ui::talk::harmless;
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum QueueVerb {
@@ -34,6 +36,9 @@ pub struct LsArgs {
     /// How many tasks of each agent are shown
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub limit: usize,
+    /// Show those in `failed/` that belong to no run instead, the newest first
+    #[arg(long)]
+    pub failed: bool,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -77,6 +82,9 @@ pub fn main(verb: &QueueVerb, common: &Common) -> Result<u8, Failure> {
 fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
     let queue = show::queue_if_any(around)?;
     let board = show::board(around, queue)?;
+    if args.failed {
+        return list_failed(args, around, &board);
+    }
     let mut inboxes = board.inboxes().map_err(|error| show::unreadable(&error))?;
     if let Some(agent) = &args.agent {
         check_agent(agent)?;
@@ -98,7 +106,8 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
     }
     let dropped: u64 = shown.iter().filter_map(|inbox| inbox["dropped"].as_u64()).sum();
     if dropped > 0 {
-        around.say(format!("{dropped} dropped files that no worker has taken in yet"));
+        let files = if dropped == 1 { "file that is no task" } else { "files that are no tasks" };
+        around.say(format!("{dropped} dropped {files} yet"));
     }
     show::say_parked(around, &board);
     if rows.is_empty() {
@@ -111,6 +120,38 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
     if more > 0 {
         around.say(format!("and {more} more; `--limit` shows them"));
     }
+    Ok(0)
+}
+
+/// Lists what failed and belongs to no run.
+fn list_failed(args: &LsArgs, around: &Surroundings, board: &Board) -> Result<u8, Failure> {
+    if let Some(agent) = &args.agent {
+        check_agent(agent)?;
+    }
+    let (tasks, total) = board
+        .failed_tasks(args.agent.as_deref(), args.limit)
+        .map_err(|error| show::unreadable(&error))?;
+    if around.common.json {
+        put_json("queue/v1", json!({ "inboxes": [], "failed": tasks }))?;
+        return Ok(0);
+    }
+    if tasks.is_empty() {
+        around.say("no task is in failed/, but for those of runs");
+        return Ok(0);
+    }
+    let mut rows =
+        vec![["TASK", "AGENT", "ATTEMPT", "WHAT", "WHEN", "WHY"].map(str::to_owned).to_vec()];
+    rows.extend(tasks.iter().map(|task| {
+        let PlaceView::Failed(ended) = &task.place else { return Vec::new() };
+        let (attempt, at) = (task.attempt.to_string(), ended.at.clone().unwrap_or_default());
+        let (label, why) = (task.label.clone(), ended.message.clone());
+        vec![task.task.clone(), task.agent.clone(), attempt, label, at, why]
+    }));
+    put(&harmless(&table(&rows)))?;
+    if total > tasks.len() {
+        around.say(format!("and {} more; `--limit` shows them", total - tasks.len()));
+    }
+    around.say("`orchestrate why TASK` says more, `orchestrate retry TASK` does it again");
     Ok(0)
 }
 
@@ -206,16 +247,25 @@ pub fn requeue(
     let view = board.task(found).map_err(|error| show::unreadable(&error))?;
     let (id, agent) = (&view.task, &view.agent);
     let Place::Ended { end, name, by } = &found.place else {
-        return Err(Failure::new(1, board::why_task(&view))
-            .hint(format!("only what has ended is put back; `orchestrate cancel {id}` ends it")));
+        return Err(Failure::new(1, board::why_task(&view)).hint(format!(
+            "only what has ended is put back; `{ORCHESTRATE} cancel {id}` ends it"
+        )));
     };
     if let (Some(run), "step" | "run") = (&view.run_id, view.kind.as_str()) {
         let message = match view.kind.as_str() {
             "run" => format!("task {id} is run {run} itself"),
             _ => format!("task {id} is of run {run}, which has taken its result in"),
         };
-        let hint = format!("`orchestrate retry {run}` goes on with the run");
+        let hint = format!("`{ORCHESTRATE} retry {run}` goes on with the run");
         return Err(Failure::new(2, message).hint(hint));
+    }
+    // A dropped file that was refused never became a task.
+    if view.kind.is_empty() {
+        let file = file_of(queue, found);
+        return Err(Failure::new(2, board::why_task(&view)).hint(format!(
+            "it never became a task: mend its text, which is in `{file}`, and put it into \
+             inbox/{agent} anew"
+        )));
     }
     let requeued = queue.requeue(*end, &found.batch, name, by);
     match requeued.map_err(|error| show::unreadable(&error))? {

@@ -71,7 +71,6 @@ pub fn write(board: &Board, id: &RunId, to: Option<&Path>) -> Result<PathBuf, Fa
 
 fn tell(board: &Board, id: &RunId) -> Result<Report, Failure> {
     report::gather(board, id, Amount::WHOLE).map_err(|error| {
-        Failure::new(7, format!("run {id} cannot be read: {error}"))
-            .hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
+        Failure::new(7, format!("run {id} cannot be read: {error}")).hint(common::mends(id))
     })
 }

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::Failure;
-use super::common::{Surroundings, read_bounded, workflow_path};
+use super::common::{Loaded, Surroundings, read_bounded, workflow_path};
 use crate::bead::{Bead, BeadError};
 use crate::engine::Request;
 use crate::fleet::grimoires;
@@ -17,9 +18,10 @@ use crate::ids::name_fault;
 use crate::template::nodes::{NodeText, Var};
 use crate::workflow::nodes_commands::{self, CommandFile};
 use crate::workflow::plan::{
-    Action, Code, Isolation, PartKind, Plan, Script, ShellText, Step, Words,
+    Action, Code, Isolation, PartKind, Plan, Script, ShellText, Step, StepBead, Words,
 };
 use crate::workflow::{Problem, shell, yaml};
+use crate::workspace::Workspace;
 use crate::worktree::Trees;
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -131,14 +133,16 @@ impl RequestArgs {
     }
 
     /// What the request is about, in any dialect: the work items of the run and of its steps.
-    fn about(&self, around: &Surroundings, plan: &Plan) -> Result<Request, Failure> {
-        let mut beads = Map::new();
-        let mut named: Vec<&str> = Vec::new();
-        plan.root.walk(&mut |step| named.extend(step.bead.as_ref().map(|bead| bead.name.as_str())));
-        for name in named {
-            if !beads.contains_key(name) {
-                beads.insert(name.to_owned(), read_bead(around, name)?.to_json());
-            }
+    fn about(
+        &self,
+        around: &Surroundings,
+        plan: &Plan,
+        loaded: &Loaded,
+    ) -> Result<Request, Failure> {
+        let (beads, missing) =
+            look_for_beads(&super::common::open_workspace(around)?, around, plan);
+        if !missing.is_empty() {
+            return Err(Failure::in_text(missing, &loaded.file, &loaded.text));
         }
         let bead = self.bead.as_ref().map(|name| read_bead(around, name)).transpose()?;
         tell_apart(bead.iter().map(Bead::to_json).chain(beads.values().cloned()))?;
@@ -167,9 +171,9 @@ impl RequestArgs {
         &self,
         around: &Surroundings,
         plan: &Plan,
-        kept: &[Kept],
+        loaded: &Loaded,
     ) -> Result<Option<Box<Request>>, Failure> {
-        let about = self.about(around, plan)?;
+        let about = self.about(around, plan, loaded)?;
         if plan.root.edges.is_none() {
             if !self.is_empty() {
                 let message = "`--message`, `--issue-context-file` and `--base-branch` are for \
@@ -204,7 +208,7 @@ impl RequestArgs {
         let said = self.base_branch.clone().or(settings.base_branch);
         let base_branch = match said.or(about.base_branch.clone()) {
             Some(branch) => Some(branch),
-            None if named(plan, kept).contains(&Var::BaseBranch) => {
+            None if named(plan, &loaded.parts).contains(&Var::BaseBranch) => {
                 Some(default_branch(&around.workspace).ok_or_else(|| no_base_branch(around))?)
             }
             None => None,
@@ -230,6 +234,34 @@ fn tell_apart(beads: impl Iterator<Item = Value>) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Reads the work items that steps name, and says which cannot be had, and where they are named.
+pub fn look_for_beads(
+    workspace: &Workspace,
+    around: &Surroundings,
+    plan: &Plan,
+) -> (Map<String, Value>, Vec<Problem>) {
+    let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
+    let (mut beads, mut missing) = (Map::new(), Vec::new());
+    plan.root.walk(&mut |step| {
+        let Some(StepBead { name, place, .. }) = &step.bead else { return };
+        if beads.contains_key(name) {
+            return;
+        }
+        match Bead::find(name, &read) {
+            Ok(bead) => {
+                beads.insert(name.clone(), bead.to_json());
+            }
+            Err(BeadError::Wrong { file, text, problems }) => {
+                let elsewhere = Some((Arc::from(file), Arc::from(text)));
+                let problem = |problem| Problem { elsewhere: elsewhere.clone(), ..problem };
+                missing.extend(problems.into_iter().map(problem));
+            }
+            Err(error) => missing.push(Problem::error(error.to_string()).at(*place)),
+        }
+    });
+    (beads, missing)
 }
 
 /// Reads a bead as it is now.
@@ -269,8 +301,13 @@ pub fn grimoire_for(around: &Surroundings, bead: &Bead) -> Result<String, Failur
 
 /// The name of a bead's grimoire, and who says so.
 fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Failure> {
-    let label = bead.labels.iter().find_map(|label| label.strip_prefix("grimoire:"));
-    if let Some(name) = label {
+    let mut labels = bead.labels.iter().filter_map(|label| label.strip_prefix("grimoire:"));
+    if let Some(name) = labels.next() {
+        if let Some(other) = labels.find(|other| *other != name) {
+            let id = &bead.id;
+            let message = format!("labels of bead `{id}` ask for both `{name}` and `{other}`");
+            return Err(Failure::new(2, message).hint("leave one `grimoire:` label"));
+        }
         return Ok((name.to_owned(), format!("a label of bead `{}`", bead.id)));
     }
     let path = around.workspace.join(MAPPING);

@@ -12,6 +12,7 @@ use super::{Common, Failure, cancel, fleet, retry, show};
 use crate::disk;
 use crate::engine::{Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
+use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::grimoires;
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::post::COORDINATOR;
@@ -103,7 +104,7 @@ fn refuse_cancelled(owned: &Owned, why: Why) -> Result<(), Failure> {
     let reason = run.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
     let message = format!("run {id} was cancelled, and is not resumed{reason}");
     Err(Failure::new(4, message).hint(format!(
-        "`orchestrate retry {id}` takes it up where it stands, `orchestrate retry {id} --from \
+        "`{ORCHESTRATE} retry {id}` takes it up where it stands, `{ORCHESTRATE} retry {id} --from \
          {name}` from a {unit} on; `orchestrate run {file}` begins anew",
         name = unit.to_uppercase(),
         file = run.origin.workflow_file,
@@ -281,7 +282,7 @@ fn left_to_coordinator(
         _ => "a coordinator".to_owned(),
     };
     around.say(format!("run {id} goes on: {who} has taken it up"));
-    around.say(format!("follow it: orchestrate logs {id} --follow"));
+    around.say(format!("follow it: {ORCHESTRATE} logs {id} --follow"));
     if around.common.json {
         show::put_json("retry/v1", json!({ "run_id": id, "from": null }))?;
     }

@@ -11,6 +11,7 @@ use super::resume::Why;
 use super::show::{self, Target, put, put_json};
 use super::{Common, Failure, cancel, fleet, queue, resume, signals};
 use crate::engine::{Event, Run, RunStatus};
+use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::member::Undertaker;
 use crate::fleet::run_task;
 use crate::ids::{RunId, shown};
@@ -88,7 +89,7 @@ fn of_fleet(
     }
     if board.coordinators() == 0 {
         tracing::warn!(
-            "no coordinator is alive: `orchestrate coordinator` starts one; `orchestrate resume \
+            "no coordinator is alive: `orchestrate coordinator` starts one; `{ORCHESTRATE} resume \
              {id}` drives the run here"
         );
     }
@@ -162,7 +163,7 @@ pub fn free_from_the_dead(
         Life::Alive => {
             let message = format!("run {id} is being driven already: coordinator {worker}{host}");
             Err(Failure::new(5, message)
-                .hint(format!("`orchestrate status {id}` shows how far it is")))
+                .hint(format!("`{ORCHESTRATE} status {id}` shows how far it is")))
         }
         Life::Dead => {
             let lease = around.config.queue.lease;

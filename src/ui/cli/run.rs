@@ -155,7 +155,7 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
     args.options.check(&loaded.plan)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
-    let request = args.request.of(around, &loaded.plan, &loaded.parts)?;
+    let request = args.request.of(around, &loaded.plan, &loaded)?;
     let policy = args.options.new_policy(around);
     let new = NewRun { request, ..NewRun::of(&loaded, context, policy) };
     new.check()?;

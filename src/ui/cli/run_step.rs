@@ -40,7 +40,7 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     })?;
     let policy = args.options.new_policy(&around);
     let only_step = Some(step.clone().into_owned());
-    let request = RequestArgs::default().of(&around, &plan, &loaded.parts)?;
+    let request = RequestArgs::default().of(&around, &plan, &loaded)?;
     let new = NewRun { plan, only_step, request, ..NewRun::of(&loaded, context, policy) };
     let signals = signals::listen()?;
     let owned = common::create(&around, new)?;

@@ -1,7 +1,5 @@
 //! `orchestrate schema`: what editors need to help with the files that people write.
 
-use std::io::Write as _;
-
 use serde_json::json;
 
 use super::show::{put_json, put_line};
@@ -31,8 +29,7 @@ pub fn main(args: &SchemaArgs, common: &Common) -> Result<u8, Failure> {
                 true => schema.to_string(),
                 false => serde_json::to_string_pretty(&schema).unwrap_or_default(),
             };
-            // Whoever reads only the beginning of it has closed the pipe, which is no failure.
-            let _ = writeln!(std::io::stdout(), "{text}");
+            put_line(text)?;
         }
         None if common.json => {
             let topics: Vec<_> = Topic::ALL

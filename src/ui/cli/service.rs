@@ -159,7 +159,12 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
     }
     match verb {
         ServiceVerb::Install(_) => install(&mut units, &dir, args.dry_run)?,
-        ServiceVerb::Uninstall(_) => uninstall(&mut units, args.dry_run)?,
+        ServiceVerb::Uninstall(_) => {
+            uninstall(&mut units, args.dry_run)?;
+            if !args.dry_run {
+                disable(&dir, &units);
+            }
+        }
         ServiceVerb::Status(_) => {}
     }
     let next = next(verb, &around, system);
@@ -229,6 +234,28 @@ fn uninstall(units: &mut [Unit], dry_run: bool) -> Result<(), Failure> {
         unit.state = State::Removed;
     }
     Ok(())
+}
+
+/// Removes the links by which units that were removed were enabled. Without them a link leads
+/// nowhere, which stops nobody.
+fn disable(dir: &Path, units: &[Unit]) {
+    let names: Vec<_> = units
+        .iter()
+        .filter(|unit| unit.state == State::Removed)
+        .filter_map(|unit| unit.path.file_name())
+        .collect();
+    // A link has a name of its own where it is of one agent: it is known by what it leads to.
+    let removed = |link: &Path| {
+        let target = std::fs::read_link(link).ok();
+        target.is_some_and(|target| target.file_name().is_some_and(|name| names.contains(&name)))
+    };
+    let entries = |dir: &Path| dir.read_dir().into_iter().flatten().flatten();
+    let wants = entries(dir).map(|entry| entry.path());
+    for dir in wants.filter(|path| path.extension().is_some_and(|ending| ending == "wants")) {
+        for link in entries(&dir).map(|entry| entry.path()).filter(|link| removed(link)) {
+            let _ = std::fs::remove_file(link);
+        }
+    }
 }
 
 /// A path as one word of a unit, in which `%` begins a specifier.
@@ -328,7 +355,8 @@ fn next(verb: &ServiceVerb, around: &Surroundings, system: bool) -> Vec<String> 
             }
             next
         }
-        ServiceVerb::Uninstall(_) => vec![format!("{systemctl} disable --now {all}"), reload],
+        // They cannot be disabled any more; what runs is still known by its name.
+        ServiceVerb::Uninstall(_) => vec![format!("{systemctl} stop {all}"), reload],
         ServiceVerb::Status(_) => vec![format!("{systemctl} status 'orchestrate*'")],
     }
 }

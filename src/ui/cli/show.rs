@@ -133,7 +133,12 @@ pub fn put(text: &str) -> Result<(), Failure> {
 /// Writes data that more will follow. False if nobody reads it any more.
 pub fn put_or_stop(text: &str) -> Result<bool, Failure> {
     let mut out = Tamed::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// What came of writing data. False if nobody reads it any more.
+pub fn written(outcome: std::io::Result<()>) -> Result<bool, Failure> {
+    match outcome {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::new(1, format!("cannot write to standard output: {error}"))),

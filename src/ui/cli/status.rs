@@ -11,6 +11,7 @@ use crate::ids::RunId;
 use crate::time::Time;
 use crate::ui::board::{self, Board, InboxView, RunDetail, RunView, Standing, WorkerView};
 use crate::ui::rows::{inbox_row, owner_line, run_row, step_rows, worker_row};
+use crate::ui::talk::harmless;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct StatusArgs {
@@ -76,7 +77,7 @@ fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure
         false if overview.is_empty() => {
             around.say("nothing was run here yet; `orchestrate run WORKFLOW` begins");
         }
-        false => put(&text(&overview, board.now))?,
+        false => put(&harmless(&text(&overview, board.now)))?,
     }
     Ok(0)
 }
@@ -110,7 +111,9 @@ fn text(overview: &Overview, now: Time) -> String {
     }
     if *failed_tasks > 0 {
         let tasks = if *failed_tasks == 1 { "task" } else { "tasks" };
-        text.push_str(&format!("{failed_tasks} failed {tasks} in failed/\n"));
+        text.push_str(&format!(
+            "{failed_tasks} failed {tasks} in failed/: orchestrate queue ls --failed\n"
+        ));
     }
     text
 }
@@ -122,7 +125,7 @@ fn one(around: &Surroundings, board: &Board, id: &RunId) -> Result<u8, Failure> 
     };
     match around.common.json {
         true => put_json("run-status/v1", &detail)?,
-        false => put(&run_text(&detail, board.now))?,
+        false => put(&harmless(&run_text(&detail, board.now)))?,
     }
     Ok(0)
 }
@@ -139,7 +142,7 @@ fn damaged(
         true => put_json("run-status/v1", &run)?,
         false => put(&format!("run {id}: {}\n", run.state.word()))?,
     }
-    let hint = format!("`orchestrate resume {id} --repair` rebuilds it");
+    let hint = common::mends(id);
     Err(Failure::new(7, error).hint(hint).written())
 }
 

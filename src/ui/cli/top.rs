@@ -44,8 +44,11 @@ pub fn main(args: &TopArgs, common: &Common) -> Result<u8, Failure> {
             .hint("`orchestrate status --json` says the same to programs"));
     }
     if !is_fit(&around) {
-        return Err(Failure::new(2, "`top` needs a terminal, and this is none")
-            .hint("`orchestrate status` says the same in lines"));
+        let message = match terminal::is_there() {
+            true => "`top` draws a screen, and TERM names no terminal that has one",
+            false => "`top` needs a terminal, and this is none",
+        };
+        return Err(Failure::new(2, message).hint("`orchestrate status` says the same in lines"));
     }
     let mut state = State::default();
     if let Some(name) = &args.run {

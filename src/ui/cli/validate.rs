@@ -10,7 +10,7 @@ use super::show::{put_json, put_line};
 use super::{Common, Failure, request};
 use crate::fleet::open::compile_in;
 use crate::fleet::spellbook;
-use crate::ui::talk::talk;
+use crate::ui::talk::{folded, talk};
 use crate::workflow::{Problem, lint};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -63,9 +63,11 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
                 let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
                 let lost = spellbook::gather(&plan, &read).err().unwrap_or_default();
                 let (parts, missing) = request::look_for(&around, &file, &plan);
+                let (_, no_beads) = request::look_for_beads(&workspace, &around, &plan);
                 let doubtful = request::doubtful(&around, &plan, &parts);
                 let lints = lint::look(&text, &plan);
-                let told = lost.into_iter().chain(missing).chain(warnings).chain(doubtful);
+                let told =
+                    lost.into_iter().chain(missing).chain(no_beads).chain(warnings).chain(doubtful);
                 told.chain(lints).collect()
             }
             Err(problems) => problems,
@@ -77,7 +79,7 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         if !valid {
             code = 2;
         } else if !common.json && !common.quiet && args.format == Format::Text {
-            put_line(format_args!("{file}: valid"))?;
+            put_line(format_args!("{}: valid", folded(&file)))?;
         }
     }
     if common.json {

@@ -39,6 +39,7 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
     })
     .map_err(|error| tracing::warn!("changes are found by looking only: {error}"))
     .ok();
+    let mut seen = false;
     loop {
         let workflow = common::workflow_path(&around, &args.workflow);
         let definition = contents(std::slice::from_ref(&workflow));
@@ -46,6 +47,8 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
         let files = match ran {
             Ok(Ran::Stopped(code)) => return Ok(code),
             Ok(Ran::Ended(files)) => files,
+            // What was never there is a slip of the pen; what goes away may come back.
+            Err(failure) if !seen && !workflow.exists() => return Err(failure),
             Err(failure) => {
                 failure.tell(around.common.json);
                 vec![workflow]
@@ -57,7 +60,12 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
                 let _ = watcher.watch(dir.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive);
             }
         }
-        around.say(format!("watching {} files for changes; Ctrl-C ends", files.len()));
+        seen = true;
+        let number = match files.len() {
+            1 => "1 file".to_owned(),
+            number => format!("{number} files"),
+        };
+        around.say(format!("watching {number} for changes; Ctrl-C ends"));
         if !wait_for_change(&files, &definition, &notices, &signals.stop) {
             return Ok(signals.code());
         }

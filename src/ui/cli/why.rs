@@ -2,9 +2,10 @@
 
 use serde_json::json;
 
-use super::common::Surroundings;
+use super::common::{self, Surroundings};
 use super::show::{self, Target, put, put_json};
 use super::{Common, Failure};
+use crate::fleet::called::ORCHESTRATE;
 use crate::ids::{RunId, shown};
 use crate::ui::board::{self, Board, Found};
 
@@ -36,9 +37,8 @@ pub fn main(args: &WhyArgs, common: &Common) -> Result<u8, Failure> {
 type Why = (String, &'static str, String);
 
 fn why_run(board: &Board, id: &RunId, step: Option<&str>) -> Result<Why, Failure> {
-    let detail = board.detail(id).map_err(|error| {
-        Failure::new(7, error).hint(format!("`orchestrate resume {id} --repair` rebuilds it"))
-    })?;
+    let detail =
+        board.detail(id).map_err(|error| Failure::new(7, error).hint(common::mends(id)))?;
     let Some(name) = step else {
         return Ok((id.to_string(), detail.run.state.word(), board::why_run(&detail)));
     };
@@ -47,7 +47,7 @@ fn why_run(board: &Board, id: &RunId, step: Option<&str>) -> Result<Why, Failure
     let step = exact.or_else(named).ok_or_else(|| {
         let unit = detail.run.unit;
         let message = format!("run {id} has no {unit} `{name}`, or it is of an item that is over");
-        Failure::new(2, message).hint(format!("`orchestrate status {id}` shows its {unit}s"))
+        Failure::new(2, message).hint(format!("`{ORCHESTRATE} status {id}` shows its {unit}s"))
     })?;
     Ok((id.to_string(), step.state.word(), board::why_step(&detail, step)))
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::common::{self, Surroundings};
 use super::show::{put, put_json, table};
 use super::{Common, Failure, signals};
-use crate::bead::{Bead, BeadError};
+use crate::bead::{self, Bead, BeadError};
 use crate::ids::{BeadId, shown};
 use crate::time::parse_duration;
 use crate::ui::talk::{Tamed, talk};
@@ -218,7 +218,7 @@ fn view_json(view: &View) -> Value {
 
 /// The id that is meant: one, or that of a bead in a file.
 fn bead_id(name: &str, around: &Surroundings) -> Result<BeadId, Failure> {
-    if BeadId::fault(name).is_none() && !around.workspace.join(name).is_file() {
+    if BeadId::fault(name).is_none() && !bead::is_file(name) {
         return id(name);
     }
     let workspace = common::open_workspace(around)?;
@@ -268,7 +268,9 @@ fn short(commit: &str) -> &str {
 fn checkpoint(args: &CheckpointArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
     let why = Why { run: None, step: &args.step, attempt: 1 };
-    let done = trees.checkpoint(&id, &why).map_err(|error| refused(&error))?;
+    let hold = trees.hold(&id, &Wants::by_hand("checkpoint"), &lives);
+    let done = hold.and_then(|_hold| trees.checkpoint(&id, &why));
+    let done = done.map_err(|error| refused(&error))?;
     warn_left_out(&done.left_out);
     if around.common.json {
         let (commit, files) = (&done.commit, &done.files);
@@ -414,7 +416,10 @@ fn remove(args: &RmArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Fai
         ));
     }
     if let Some(saved) = &removed.saved {
-        around.say(format!("everything is saved; back again: orchestrate worktree recover {id}"));
+        around.say(match removed.whole {
+            true => format!("everything is saved; back again: orchestrate worktree recover {id}"),
+            false => "commits that its branch did not have any more are kept under a ref".into(),
+        });
         put(&format!("{saved}\n"))?;
     }
     Ok(0)

@@ -50,7 +50,8 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
     // Documents tell times to the second; the journal knows better.
     let began = history.entries.first().map_or(run.started_at, |entry| entry.at);
     let last = history.entries.last().map_or(run.updated_at, |entry| entry.at);
-    let until = if driven { board.now } else { last };
+    let rests = detail.run.state.rests();
+    let until = if rests { last } else { board.now };
     Ok(Report {
         generated_at: board.now,
         version: env!("CARGO_PKG_VERSION"),

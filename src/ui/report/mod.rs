@@ -61,7 +61,7 @@ pub struct Report {
     pub why: String,
     /// The moment of its first event.
     pub began: Time,
-    /// From its beginning to its last event, or to now if somebody drives it.
+    /// From its beginning to its last event, or to now if it waits or goes on.
     pub duration_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<RunSpent>,

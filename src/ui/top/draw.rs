@@ -89,7 +89,7 @@ fn counts(seen: &Seen) -> String {
         (with(&[Standing::Queued]), "queued"),
         (seen.gates.iter().filter(|gate| !gate.answered).count(), "asked"),
         (with(&[Standing::Failed, Standing::Blocked, Standing::Damaged]), "failed"),
-        (seen.failed_tasks, "failed tasks"),
+        (seen.failed_tasks, if seen.failed_tasks == 1 { "failed task" } else { "failed tasks" }),
     ];
     let told = parts.iter().filter(|(count, _)| *count > 0);
     told.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>().join("  ")

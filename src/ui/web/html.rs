@@ -5,6 +5,7 @@
 //! does not escape it. Letters that move a cursor or turn the direction of a text are shown as
 //! `\u{fffd}`: what a person is asked to approve must read as it is.
 
+use crate::ui::talk::tame;
 use std::fmt::{Display, Write as _};
 
 /// A piece of a page.
@@ -108,9 +109,7 @@ impl std::fmt::Write for Escaping<'_> {
 
 /// Letters that are no text: they steer a terminal, or turn the order of what stands around them.
 fn is_treacherous(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-        || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}')
+    tame(letter) != letter || matches!(letter, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}')
 }
 
 /// What a program printed for a terminal, as text: without colours and titles, and of a line that

@@ -38,9 +38,12 @@
     if (busy) { wanted = true; return; }
     busy = true; wanted = false;
     fetch(location.href, { credentials: "same-origin", redirect: "error" }).then(function (answer) {
+      // What came of a form has no page of its own to be looked at again.
+      if (answer.status === 405) { return null; }
       if (!answer.ok && answer.status !== 404) { throw new Error(answer.status); }
       return answer.text();
     }).then(function (text) {
+      if (text === null) { show("live", "on"); return; }
       var page = new DOMParser().parseFromString(text, "text/html");
       parts(page).forEach(function (part) { change(document.adoptNode(part)); });
       document.title = page.title;

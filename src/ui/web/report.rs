@@ -6,6 +6,7 @@
 use super::html::Html;
 use super::parts;
 use crate::digest;
+use crate::fleet::called::ORCHESTRATE;
 use crate::ids::shown;
 use crate::time::Time;
 use crate::ui::board::Gate;
@@ -127,8 +128,8 @@ fn waiting(out: &mut Html, gate: &Gate) {
         out.raw("<p>It was answered, which counts once somebody drives the run.</p>");
     }
     let words = format!(
-        "orchestrate approve {run_id} --step {node} [--comment TEXT]\n\
-         orchestrate reject {run_id} --step {node} --reason TEXT"
+        "{ORCHESTRATE} approve {run_id} --step {node} [--comment TEXT]\n\
+         {ORCHESTRATE} reject {run_id} --step {node} --reason TEXT"
     );
     out.plain("pre", words).raw("</div>");
 }

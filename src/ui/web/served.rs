@@ -143,8 +143,10 @@ impl Frame<'_> {
         }
         if board.failed_tasks > 0 {
             let tasks = if board.failed_tasks == 1 { "task" } else { "tasks" };
-            let failed = format!("{} failed {tasks} in failed/", board.failed_tasks);
-            out.element("p", &[("class", &"small")], failed);
+            let failed = format!("{} failed {tasks} in failed/: ", board.failed_tasks);
+            out.raw("<p class=\"small\">");
+            out.text(failed);
+            out.raw("<code>orchestrate queue ls --failed</code></p>");
         }
         out.raw("</section>");
         self.page(&out)

@@ -82,8 +82,12 @@ const PATH: super::Shape = Like("^[^/]");
 const VARIABLE: super::Shape = Like("^[^=\\u0000]+$");
 pub(super) const ENV: super::Shape = Maybe(&Each(&Text));
 pub(super) const SECRETS: super::Shape = List(&VARIABLE);
-/// A name that spells can refer to.
-pub(super) const ALIAS: super::Shape = Like("^[\\p{L}_][\\p{L}\\p{N}_-]*$");
+/// A name that spells can refer to. Classes of letters are not known to every reader of schemas, so
+/// all beyond ASCII is let through here.
+pub(super) const ALIAS: super::Shape = Like(concat!(
+    "^[^\\x00-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]",
+    "[^\\x00-\\x2c\\x2e\\x2f\\x3a-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]*$"
+));
 
 pub static STEP: Table = Table::new(
     "step",

@@ -63,8 +63,8 @@ pub fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
             "whoever reads the network between you and {} reads the token and everything shown",
             args.listen
         );
-        names.push(host_name(args.listen.ip()));
     }
+    names.push(host_name(args.listen.ip()));
     let cannot = |error: std::io::Error| {
         Failure::new(1, format!("cannot listen on {}: {error}", args.listen))
             .hint("`--listen 127.0.0.1:0` takes any port that is free")
@@ -77,7 +77,7 @@ pub fn main(args: &ServeArgs, common: &Common) -> Result<u8, Failure> {
     let hands = Hands::new(PATIENCE)
         .map_err(|error| Failure::new(1, format!("cannot find this program: {error}")))?;
     let signals = signals::listen()?;
-    tell(&around, at, &access, &kept)?;
+    tell(&around, at, &access, kept.as_ref())?;
     let live = Live::start(&around.workspace, &around.state_dir);
     let house = Arc::new(House { around, access, live: live.clone(), hands });
     let busy = Arc::new(AtomicUsize::new(0));
@@ -100,24 +100,33 @@ fn host_name(ip: IpAddr) -> String {
     }
 }
 
+/// Under which name this machine reaches itself where it listens.
+fn reached_by(ip: IpAddr) -> String {
+    match ip {
+        ip if !ip.is_unspecified() => host_name(ip),
+        IpAddr::V4(_) => "127.0.0.1".to_owned(),
+        IpAddr::V6(_) => "[::1]".to_owned(),
+    }
+}
+
 fn tell(
     around: &Surroundings,
     at: SocketAddr,
     access: &Access,
-    kept: &TokenFile,
+    kept: Option<&TokenFile>,
 ) -> Result<(), Failure> {
     let url = format!("http://{at}/?token={}", access.token);
     if around.common.json {
-        let file = kept.0.display().to_string();
+        let file = kept.map(|kept| kept.0.display().to_string());
         return put_json(
             "serve/v1",
             json!({ "url": url, "listen": at.to_string(), "token_file": file }),
         );
     }
     put(&format!("{url}\n"))?;
-    let port = at.port();
+    let (host, port) = (reached_by(at.ip()), at.port());
     around.say(format!(
-        "open it in a browser; from another machine, first: ssh -L {port}:127.0.0.1:{port} HERE"
+        "open it in a browser; from another machine, first: ssh -L {port}:{host}:{port} HERE"
     ));
     Ok(())
 }
@@ -126,7 +135,8 @@ fn tell(
 struct TokenFile(PathBuf);
 
 impl TokenFile {
-    fn write(around: &Surroundings, port: u16, token: &str) -> Result<TokenFile, Failure> {
+    /// Keeps it, unless nothing may be written here: then it is only told.
+    fn write(around: &Surroundings, port: u16, token: &str) -> Result<Option<TokenFile>, Failure> {
         let dir = around.workspace.join(".orchestrate");
         let file = dir.join(format!("serve-{port}.token"));
         let way = dir.join(format!(".serve-{port}.{}.tmp", std::process::id()));
@@ -140,12 +150,21 @@ impl TokenFile {
             disk::rename(&way, &file)
         };
         match write() {
-            Ok(()) => Ok(TokenFile(file)),
+            Ok(()) => Ok(Some(TokenFile(file))),
+            Err(error) if is_forbidden(&error) => {
+                tracing::warn!("the token is kept nowhere but here: {error}");
+                Ok(None)
+            }
             Err(error) => {
                 Err(Failure::new(1, format!("cannot write `{}`: {error}", file.display())))
             }
         }
     }
+}
+
+fn is_forbidden(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
 impl Drop for TokenFile {

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::super::common;
 use super::follow::{self, Log};
 use crate::engine::run::Address;
+use crate::fleet::called::ORCHESTRATE;
 use crate::ids::{RunId, shown};
 use crate::provider::Stream;
 use crate::queue::Queue;
@@ -130,7 +132,7 @@ impl House {
 
     fn refuse(&self, no: &No, word: &str, api: bool) -> Answer {
         if api {
-            let error = json!({ "code": no.status, "message": no.message });
+            let error = json!({ "code": no.status, "message": no.message, "hint": null });
             let document = json!({ "schema": "error/v1", "error": error });
             return with_allowed(no, Answer::json(no.status, &document));
         }
@@ -151,8 +153,10 @@ impl House {
         page(&Frame { title, here, waiting, word, workspace: &workspace })
     }
 
+    /// A run, by its id, the beginning of it, or `latest`.
     fn run_id(&self, board: &Board, name: &str) -> Result<RunId, No> {
-        let id = RunId::parse(name).filter(|id| board.run_root(id).is_dir());
+        let id = common::find_run(&self.around, name).ok().map(|(id, _)| id);
+        let id = id.filter(|id| board.run_root(id).is_dir());
         id.ok_or_else(|| No::found(&format!("run `{name}`")))
     }
 
@@ -228,7 +232,7 @@ impl House {
         report::gather(board, id, amount).map_err(|error| No {
             status: 500,
             message: format!(
-                "run {id} cannot be read: {error}\n`orchestrate resume {id} --repair` rebuilds it"
+                "run {id} cannot be read: {error}\n`{ORCHESTRATE} resume {id} --repair` rebuilds it"
             ),
         })
     }
@@ -459,7 +463,7 @@ fn answer_json(status: u16, value: &Value) -> Reply {
 fn stranger(refusal: Refusal, api: bool) -> Answer {
     let (status, words) = (refusal.status(), refusal.words());
     if api {
-        let error = json!({ "code": status, "message": words });
+        let error = json!({ "code": status, "message": words, "hint": null });
         return Answer::json(status, &json!({ "schema": "error/v1", "error": error }));
     }
     Answer::html(status, served::stranger(words))

@@ -1,0 +1,87 @@
+//! Changes that git was told not to look for: `git update-index --skip-worktree` and
+//! `--assume-unchanged` hide what is done to a file. Work is work, so here they are seen.
+//!
+//! The files that a sparse checkout leaves out are marked in the same way. They stay so.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use super::save::Copy;
+use super::{TreeError, Trees};
+use crate::git::Git;
+use crate::git::repo::git_dir;
+
+/// Names in an index by the mark that hides their changes, each with a NUL at its end.
+#[derive(Default)]
+struct Hidden {
+    skipped: Vec<u8>,
+    assumed: Vec<u8>,
+}
+
+impl Trees {
+    /// `git` as it would be had nobody hidden anything: with an index of its own if somebody has,
+    /// which lasts as long as what comes with it.
+    pub(super) fn seeing(&self, git: &Git) -> Result<(Git, Option<Copy>), TreeError> {
+        let hidden = Hidden::in_index(git)?;
+        if hidden.is_nothing() {
+            return Ok((git.clone(), None));
+        }
+        let copy = Copy::of_index(&git_dir(git)?)?;
+        let seeing = git.clone().env("GIT_INDEX_FILE", copy.path());
+        hidden.reveal(&seeing)?;
+        Ok((seeing, Some(copy)))
+    }
+
+    /// Takes the marks out of the index that `git` is set to.
+    pub(super) fn reveal(&self, git: &Git) -> Result<(), TreeError> {
+        Hidden::in_index(git)?.reveal(git)
+    }
+}
+
+impl Hidden {
+    fn in_index(git: &Git) -> Result<Hidden, TreeError> {
+        let list = git.bytes(&["ls-files", "-v", "-z"])?;
+        let mut hidden = Hidden::default();
+        let mut is_sparse = None;
+        for line in list.split(|byte| *byte == 0) {
+            let (Some(&tag), Some(name)) = (line.first(), line.get(2..)) else { continue };
+            if tag.is_ascii_lowercase() {
+                add(&mut hidden.assumed, name);
+            }
+            if tag.eq_ignore_ascii_case(&b'S') {
+                let there = git.dir().join(OsStr::from_bytes(name)).symlink_metadata().is_ok();
+                if there || !*is_sparse.get_or_insert(sparse(git)?) {
+                    add(&mut hidden.skipped, name);
+                }
+            }
+        }
+        Ok(hidden)
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.skipped.is_empty() && self.assumed.is_empty()
+    }
+
+    /// One mark at a time: of two, `git` takes the first and forgets the other.
+    fn reveal(&self, git: &Git) -> Result<(), TreeError> {
+        for (mark, names) in
+            [("--no-skip-worktree", &self.skipped), ("--no-assume-unchanged", &self.assumed)]
+        {
+            if !names.is_empty() {
+                git.fed(&["update-index", mark, "-z", "--stdin"], names)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add(names: &mut Vec<u8>, name: &[u8]) {
+    names.extend_from_slice(name);
+    names.push(0);
+}
+
+/// Whether files may be left out of a working copy.
+fn sparse(git: &Git) -> Result<bool, TreeError> {
+    let said = git.said(&["config", "--type=bool", "--get", "core.sparseCheckout"])?;
+    Ok(said.out.trim_ascii() == b"true")
+}

@@ -1,0 +1,101 @@
+//! Commits that only a worktree's own log leads to: those that somebody took off the branch, by
+//! `git reset` or `git commit --amend`. With the worktree its log goes, so they are put under a
+//! ref first.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::look::Found;
+use super::save::{commit_tree, tree_of};
+use super::{TreeError, Trees, branch};
+use crate::git::repo::Entry;
+use crate::ids::BeadId;
+
+impl Trees {
+    /// Commits that nothing would lead to if a worktree went with its branch. What one of them has
+    /// in its history is not named.
+    pub(super) fn strays(&self, id: &BeadId, found: &Found) -> Result<Vec<String>, TreeError> {
+        let own = branch(id);
+        let mut logs = Vec::from_iter(found.entry.as_ref().and_then(|entry| self.log_of(entry)));
+        logs.extend(found.tip.is_some().then(|| own.clone()));
+        let head = found.entry.as_ref().and_then(|entry| entry.head.clone());
+        self.lost_without(&logs, [head, found.tip.clone()], Some(&own))
+    }
+
+    /// The same for one that is forgotten and whose branch stays.
+    pub(super) fn strays_of_entry(&self, entry: &Entry) -> Result<Vec<String>, TreeError> {
+        let logs = Vec::from_iter(self.log_of(entry));
+        self.lost_without(&logs, [entry.head.clone(), None], None)
+    }
+
+    /// Keeps commits under a ref: a commit of nothing new, with all of them for parents.
+    pub(super) fn keep_strays(
+        &self,
+        id: &BeadId,
+        found: &Found,
+        strays: &[String],
+    ) -> Result<String, TreeError> {
+        let git = self.git();
+        let head = found.entry.as_ref().and_then(|entry| entry.head.clone());
+        let first = head.or(found.tip.clone());
+        let others = strays.iter().filter(|stray| Some(*stray) != first.as_ref());
+        let parents: Vec<String> = first.iter().chain(others).cloned().collect();
+        let base = self.base_of(id, found).unwrap_or_default();
+        let what = "Commits that its branch did not have any more.";
+        let tree = tree_of(&git, &parents[0])?;
+        let commit = commit_tree(&git, &tree, &parents, &super::save::message(id, what, &base))?;
+        self.keep(id, &commit)
+    }
+
+    /// What git calls the log of where a worktree has been, seen from anywhere.
+    fn log_of(&self, entry: &Entry) -> Option<String> {
+        let link = entry.path.join(".git");
+        let known = fs::read_dir(self.repo.common.join("worktrees")).ok()?.flatten();
+        let is_it = |dir: &Path| {
+            let said = fs::read_to_string(dir.join("gitdir")).unwrap_or_default();
+            Path::new(said.trim_end_matches('\n')) == link
+        };
+        let dir = known.map(|dir| dir.path()).find(|dir| is_it(dir))?;
+        let name = dir.file_name()?.to_str()?;
+        // One that was never moved to has no log.
+        dir.join("logs/HEAD").exists().then(|| format!("worktrees/{name}/HEAD"))
+    }
+
+    /// Of the commits in some logs, and a few more, those that no ref leads to but one.
+    fn lost_without(
+        &self,
+        logs: &[String],
+        more: [Option<String>; 2],
+        without: Option<&str>,
+    ) -> Result<Vec<String>, TreeError> {
+        let git = self.git();
+        let mut known: BTreeSet<String> = more.into_iter().flatten().collect();
+        if !logs.is_empty() {
+            let mut args = vec!["rev-list", "--walk-reflogs", "--ignore-missing"];
+            args.extend(logs.iter().map(String::as_str));
+            args.push("--");
+            known.extend(git.text(&args)?.lines().map(str::to_owned));
+        }
+        if known.is_empty() {
+            return Ok(Vec::new());
+        }
+        let list: String = known.iter().map(|commit| format!("{commit}\n")).collect();
+        let without = without.map(|name| format!("--exclude={name}"));
+        let mut args = vec!["rev-list", "--parents", "--ignore-missing", "--single-worktree"];
+        args.extend(["--stdin", "--not"]);
+        args.extend(without.as_deref());
+        args.push("--all");
+        let listed = git.fed(&args, list.as_bytes())?;
+        let listed = String::from_utf8_lossy(&listed).into_owned();
+        let mut lost: Vec<&str> = Vec::new();
+        let mut below: BTreeSet<&str> = BTreeSet::new();
+        for line in listed.lines() {
+            let mut commits = line.split(' ');
+            lost.extend(commits.next());
+            below.extend(commits);
+        }
+        lost.retain(|commit| !below.contains(commit));
+        Ok(lost.into_iter().map(str::to_owned).collect())
+    }
+}
