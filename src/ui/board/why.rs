@@ -443,6 +443,7 @@ mod tests {
             waits_for_worktree: None,
             usage: None,
             error: None,
+            of_spell: false,
             items: None,
             rounds: None,
             asks: None,

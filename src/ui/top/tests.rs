@@ -80,6 +80,7 @@ fn step(path: &str, depth: usize, state: StepShown) -> StepView {
         until: None,
         waits_for: None,
         error: None,
+        of_spell: false,
         items: None,
         usage: None,
         rounds: None,
