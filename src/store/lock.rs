@@ -51,7 +51,8 @@ pub fn take(root: &Path) -> Result<RunLock, LockError> {
         return take_simulated(&root.join(DEFINITION));
     }
     // Writable, because a network file system gives an exclusive lock on nothing less.
-    take_file(OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?)
+    let file = OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?;
+    take_file(file, LEFT_BEHIND)
 }
 
 #[cfg(test)]
@@ -77,10 +78,12 @@ pub fn take_repair(workspace: &Path) -> Result<RunLock, LockError> {
 fn take_made(path: &Path) -> Result<RunLock, LockError> {
     std::fs::create_dir_all(path.parent().unwrap_or(path))?;
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    or_none(take_file(open?))
+    // Those who want it ask again by themselves.
+    or_none(take_file(open?, Duration::ZERO))
 }
 
-fn take_file(file: File) -> Result<RunLock, LockError> {
+/// Takes the lock of a file. One whose taker is dead is waited for as long as that.
+fn take_file(file: File, left_behind: Duration) -> Result<RunLock, LockError> {
     let began = Instant::now();
     loop {
         if !has_locks() {
@@ -94,7 +97,7 @@ fn take_file(file: File) -> Result<RunLock, LockError> {
         let pid = pid_of_holder(&file);
         let patience = match pid {
             None => LOOKED_AT,
-            Some(pid) if !process::lives(pid) => LEFT_BEHIND,
+            Some(pid) if !process::lives(pid) => left_behind,
             Some(_) => Duration::ZERO,
         };
         if began.elapsed() >= patience {
