@@ -160,11 +160,13 @@ pub(super) fn noted(wanted: &dyn Fn(&str) -> bool) -> Vec<Group> {
         let living = living.get_or_insert_with(|| -> BTreeSet<Pid> {
             pids().filter_map(|pid| stat(pid).map(|stat| stat.group)).collect()
         });
-        let left = groups.iter().any(|group| living.contains(&group.pid));
-        if !left && is_of_the_dead(&entry.file_name().to_string_lossy()) {
+        // Of a group that nobody is in any more, nobody is asked.
+        let left: Vec<Group> =
+            groups.into_iter().filter(|group| living.contains(&group.pid)).collect();
+        if left.is_empty() && is_of_the_dead(&entry.file_name().to_string_lossy()) {
             let _ = fs::remove_file(entry.path());
         }
-        found.extend(groups.into_iter().filter(|group| wanted(&group.mark) && is_same(group)));
+        found.extend(left.into_iter().filter(|group| is_same(group) && wanted(&group.mark)));
     }
     found
 }

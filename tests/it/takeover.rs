@@ -86,7 +86,8 @@ const TOLD: &str = r#"cat >> ../../../told
 echo half >> work
 printf '{"type":"system","subtype":"init","session_id":"%s"}\n' "$2"
 until [ -e ../../../go ]; do sleep 0.02; done
-printf '{"type":"result","is_error":false,"num_turns":1,"result":"{\\"success\\": true, \\"summary\\": \\"s\\"}"}\n'
+printf '{"type":"result","is_error":false,"num_turns":1,'\
+'"result":"{\\"success\\": true, \\"summary\\": \\"s\\"}"}\n'
 "#;
 
 fn the_agent_of_a_step_is_told_that_somebody_began() {
