@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::unistd::{Uid, getsid};
 
-use super::process::{Pid, own_pid, pids, stat};
+use super::process::{Pid, Stat, own_pid, pids, stat};
 
 /// Memory that is a directory, on every Linux that has it mounted.
 const MEMORY: &str = "/dev/shm";
@@ -157,16 +157,19 @@ pub(super) fn noted(wanted: &dyn Fn(&str) -> bool) -> Vec<Group> {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(text) = fs::read_to_string(entry.path()) else { continue };
         let groups: Vec<Group> = text.lines().filter_map(Group::parse).collect();
-        let living = living.get_or_insert_with(|| -> BTreeSet<Pid> {
-            pids().filter_map(|pid| stat(pid).map(|stat| stat.group)).collect()
+        let living = living.get_or_insert_with(|| -> Vec<Stat> {
+            pids().filter_map(stat).filter(|stat| !stat.ended).collect()
         });
+        let has = |group: &Group, one: &Stat| group.has(one.group, one.session, one.started);
         // Of a group that nobody is in any more, nobody is asked.
-        let left: Vec<Group> =
-            groups.into_iter().filter(|group| living.contains(&group.pid)).collect();
+        let left: Vec<Group> = groups
+            .into_iter()
+            .filter(|group| is_same(group) && living.iter().any(|one| has(group, one)))
+            .collect();
         if left.is_empty() && is_of_the_dead(&entry.file_name().to_string_lossy()) {
             let _ = fs::remove_file(entry.path());
         }
-        found.extend(left.into_iter().filter(|group| is_same(group) && wanted(&group.mark)));
+        found.extend(left.into_iter().filter(|group| wanted(&group.mark)));
     }
     found
 }

@@ -170,11 +170,11 @@ def full_disk(fleet, chance, _):
     ballast = fleet.volume / "ballast"
     for _ in range(4):
         fleet.enqueue(40)
-        with open(ballast, "wb") as file:
+        # Without a buffer, which would be written once more when the file is closed.
+        with open(ballast, "wb", buffering=0) as file:
             try:
                 while True:
                     file.write(bytes(65536))
-                    file.flush()
             except OSError:
                 pass
         fleet.deeds["filling"] += 1
