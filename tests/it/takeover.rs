@@ -30,10 +30,11 @@ fn git(world: &World, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-fn another_takes_worktree_and_conversation_over() {
+/// A workspace that is a repository, with an agent that does this.
+fn repository(robot: &str) -> World {
     let world = World::new();
     world.write(".orchestrate/config.yaml", CONFIG);
-    world.write("robot.sh", ROBOT);
+    world.write("robot.sh", robot);
     git(&world, &["init", "--quiet", "--initial-branch=main"]);
     for (key, value) in [("user.name", "Tester"), ("user.email", "tester@example.org")] {
         git(&world, &["config", key, value]);
@@ -41,6 +42,11 @@ fn another_takes_worktree_and_conversation_over() {
     world.write(".gitignore", "/.orchestrate/\n/.coven/\n/inbox/\n/processed/\n/failed/\n");
     git(&world, &["add", "robot.sh", ".gitignore"]);
     git(&world, &["commit", "--quiet", "--message", "first"]);
+    world
+}
+
+fn another_takes_worktree_and_conversation_over() {
+    let world = repository(ROBOT);
     let log = || if world.exists("log") { world.lines("log") } else { Vec::new() };
     world.run(&["enqueue", "engineer", "--bead", "x", "Do it."]).exits(0);
     let first = world.start(&["worker", "engineer", "--drain"]);
@@ -91,21 +97,12 @@ printf '{"type":"result","is_error":false,"num_turns":1,'\
 "#;
 
 fn the_agent_of_a_step_is_told_that_somebody_began() {
-    let world = World::new();
-    world.write(".orchestrate/config.yaml", CONFIG);
-    world.write("robot.sh", TOLD);
+    let world = repository(TOLD);
     world.write("b.yaml", "id: x\ntitle: t\n");
     world.write(
         "g.yaml",
         "name: g\nsteps:\n  - { name: work, type: agent, spell: \"Do it.\\n\" }\n",
     );
-    git(&world, &["init", "--quiet", "--initial-branch=main"]);
-    for (key, value) in [("user.name", "Tester"), ("user.email", "tester@example.org")] {
-        git(&world, &["config", key, value]);
-    }
-    world.write(".gitignore", "/.orchestrate/\n/.coven/\n/inbox/\n/processed/\n/failed/\n");
-    git(&world, &["add", "robot.sh", ".gitignore"]);
-    git(&world, &["commit", "--quiet", "--message", "first"]);
     let told = || if world.exists("told") { world.read("told") } else { String::new() };
     let run = world.start(&["run", "--fleet", "g.yaml", "--bead", "b.yaml"]);
     let first = world.start(&["worker", "engineer"]);

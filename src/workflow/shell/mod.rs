@@ -357,13 +357,15 @@ pub fn in_braces(script: &NodeText) -> BTreeSet<Var> {
         let name = &inside[..name_length(inside, false)];
         plain.push_str(&rest[..at]);
         // Read without its braces, it is found in a comment as any other.
-        match Var::named(name) {
-            Some(var) => plain.push_str(&var.to_string()),
-            None => plain.push_str("${"),
-        }
         rest = match Var::named(name) {
-            Some(_) => &inside[name.len()..],
-            None => &rest[at + 2..],
+            Some(var) => {
+                plain.push_str(&var.to_string());
+                &inside[name.len()..]
+            }
+            None => {
+                plain.push_str("${");
+                &rest[at + 2..]
+            }
         };
     }
     plain.push_str(rest);
