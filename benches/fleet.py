@@ -83,6 +83,8 @@ class Bench:
         folder = tempfile.mkdtemp(dir=self.scratch)
         os.makedirs(os.path.join(folder, ".orchestrate/runs/bench/logs"))
         self.put(folder, ".orchestrate/config.yaml", settings)
+        # A queue has a name before it has tasks.
+        self.put(folder, ".orchestrate/fleet.json", '{"schema":"fleet/v1","volume":"bench0000000"}\n')
         return folder
 
     @staticmethod

@@ -72,6 +72,15 @@ struct Notes {
     used: BTreeSet<u64>,
 }
 
+/// Removes the file of this process at its end. Of one that was killed, whoever looks next removes
+/// it. While it lives the file stays: a chain of steps makes it once, not for every step.
+pub fn forget() {
+    let mut own = own();
+    if own.as_ref().is_some_and(|notes| notes.used.is_empty()) {
+        let _ = own.take().map(|notes| fs::remove_file(notes.path));
+    }
+}
+
 /// A note that is taken back when it is dropped.
 pub(super) struct Noted {
     place: Option<u64>,
@@ -90,12 +99,7 @@ impl Drop for Noted {
         let mut own = own();
         let Some(notes) = own.as_mut() else { return };
         notes.used.remove(&place);
-        if notes.used.is_empty() {
-            let _ = fs::remove_file(&notes.path);
-            *own = None;
-        } else {
-            let _ = notes.file.write_all_at(&[b' '; NOTE], place * NOTE as u64);
-        }
+        let _ = notes.file.write_all_at(&[b' '; NOTE], place * NOTE as u64);
     }
 }
 

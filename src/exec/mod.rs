@@ -42,6 +42,7 @@ pub use children::become_subreaper;
 pub use confine::{Confinement, Powers, Reach, SIGNALS_LANDLOCK, powers};
 pub use daemon::Daemon;
 pub use errand::{Errand, Streams};
+pub use groups::forget as forget_groups;
 pub use hunt::{ask_to_end, sweep, sweep_if};
 pub use mask::{Mask, Masker};
 pub use run::run;

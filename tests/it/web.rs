@@ -192,14 +192,30 @@ impl Browser {
         id.expect("an element").to_owned()
     }
 
-    pub fn click(&self, selector: &str) {
-        let element = self.element(selector);
-        self.of_session("POST", &format!("/element/{element}/click"), &json!({}));
+    /// Does something to an element. A page that lives may exchange it after it was found: then
+    /// nothing was done, and the one that took its place is meant.
+    #[track_caller]
+    fn act(&self, selector: &str, how: &str, body: &Value) {
+        let began = Instant::now();
+        loop {
+            let element = self.element(selector);
+            let path = format!("/session/{}/element/{element}/{how}", self.session);
+            match self.try_call("POST", &path, Some(body)) {
+                Ok(_) => return,
+                Err(error) if error.contains("stale element") && began.elapsed() < PATIENCE => {}
+                Err(error) => panic!("{how} {selector}: {error}"),
+            }
+        }
     }
 
+    #[track_caller]
+    pub fn click(&self, selector: &str) {
+        self.act(selector, "click", &json!({}));
+    }
+
+    #[track_caller]
     pub fn write(&self, selector: &str, text: &str) {
-        let element = self.element(selector);
-        self.of_session("POST", &format!("/element/{element}/value"), &json!({ "text": text }));
+        self.act(selector, "value", &json!({ "text": text }));
     }
 
     /// A picture of what is shown, in base64; kept where `ORCHESTRATE_TEST_PICTURES` says.

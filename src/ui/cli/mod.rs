@@ -248,10 +248,16 @@ pub fn main() -> ExitCode {
 }
 
 fn start(args: Vec<OsString>) -> ExitCode {
-    match parse(&args) {
+    let code = obey(&args);
+    crate::exec::forget_groups();
+    code
+}
+
+fn obey(args: &[OsString]) -> ExitCode {
+    match parse(args) {
         Ok(cli) => run_cli(cli),
         // The list of verbs is too long to be read without groups.
-        Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_all(&args) => {
+        Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_all(args) => {
             ended(show::put(&help::root()).map(|()| 0), false)
         }
         Err(_) if args.len() == 1 => {

@@ -32,10 +32,19 @@
     var again = focus && document.getElementById(focus);
     if (again) { again.focus(); }
   }
-  var busy = false, wanted = false;
+  var busy = false, wanted = false, pressed = false;
+  // What somebody presses stays under the finger until it is let go: a button that is exchanged
+  // between the two is never clicked.
+  addEventListener("pointerdown", function () { pressed = true; }, true);
+  ["pointerup", "pointercancel", "blur"].forEach(function (end) {
+    addEventListener(end, function () {
+      if (!pressed) { return; }
+      pressed = false;
+      if (wanted) { setTimeout(refresh, 200); }
+    });
+  });
   function refresh() {
-    if (document.hidden) { wanted = true; return; }
-    if (busy) { wanted = true; return; }
+    if (document.hidden || busy || pressed) { wanted = true; return; }
     busy = true; wanted = false;
     fetch(location.href, { credentials: "same-origin", redirect: "error" }).then(function (answer) {
       // What came of a form has no page of its own to be looked at again.
@@ -44,13 +53,14 @@
       return answer.text();
     }).then(function (text) {
       if (text === null) { show("live", "on"); return; }
+      if (pressed) { wanted = true; return; }
       var page = new DOMParser().parseFromString(text, "text/html");
       parts(page).forEach(function (part) { change(document.adoptNode(part)); });
       document.title = page.title;
       show("live", "on");
     }).catch(function () { show("not reachable", "off"); }).finally(function () {
       busy = false;
-      if (wanted) { setTimeout(refresh, 200); }
+      if (wanted && !pressed) { setTimeout(refresh, 200); }
     });
   }
   document.addEventListener("visibilitychange", function () { if (!document.hidden && wanted) { refresh(); } });
