@@ -134,7 +134,8 @@ impl<'f, 'd> Frame<'f, 'd> {
         let (Piece::Text(text) | Piece::Value(text)) = &piece;
         self.length += text.len();
         if self.length > MAX_OUTPUT {
-            return self.fault(at, format!("the spell renders to more than {MAX_OUTPUT} bytes"));
+            let what = self.source.called();
+            return self.fault(at, format!("{what} renders to more than {MAX_OUTPUT} bytes"));
         }
         if !text.is_empty() {
             self.pieces.push(piece);
