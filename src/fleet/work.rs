@@ -59,6 +59,9 @@ pub struct Work {
     /// What its output must be, where it is an agent's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerRules>,
+    /// The agent is asked once more if it does not say how it went, which is judged elsewhere.
+    #[serde(default, skip)]
+    pub repairs: bool,
     /// The script that it is, in place of an argv.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptWork>,
@@ -121,6 +124,7 @@ impl Work {
             require: Vec::new(),
             idle_timeout_ms: None,
             answer: None,
+            repairs: false,
             script: None,
             asks: false,
             adapter: Kind::Plain,

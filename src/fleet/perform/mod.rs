@@ -356,10 +356,10 @@ fn unfit(work: &Work, option: &str) -> String {
 fn have_said(child: &Child, work: &Work) -> Executed<Said> {
     let began = Instant::now();
     let Some(mut ran) = execute(child, work, false)? else { return Ok(None) };
-    let wanting = Wanting::in_printed(work, &ran);
+    let wanting = Wanting::in_printed(work, &ran, &child.site.log(&work.step, "stdout"));
     if let Some(turn) = wanting.as_ref().and_then(|wanting| wanting.turn(work, false, began)) {
-        // The record will have the other answer.
-        if let Ok(out) = &ran.out {
+        // The record will have the other answer. Those who work for others log as it comes.
+        if let Some(out) = ran.out.as_ref().ok().filter(|_| !child.site.live) {
             log_output(child.site, work, out);
         }
         let Some(again) = execute(child, &turn, true)? else { return Ok(None) };

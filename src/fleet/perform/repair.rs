@@ -5,14 +5,24 @@
 //! What was asked in an argument stands in every argv: there the engine lets the whole step be
 //! tried again.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::super::conclude::end_of;
 use super::super::work::{Input, Work};
 use super::{Ran, reply};
 use crate::exec::How;
 use crate::prompt::contract::{self, Contract};
 use crate::prompt::limits;
 use crate::provider::{Outcome, Verdict};
+use crate::workflow::plan::CaptureMode;
+
+/// Whether whoever does this work may be asked once more. What was asked in an argument cannot be
+/// asked otherwise.
+fn is_asked_again(work: &Work) -> bool {
+    let rule = work.answer.as_ref().and_then(|rules| rules.contract);
+    (work.repairs || rule.is_some_and(|rule| rule.repair)) && work.stdin.is_some()
+}
 
 /// An answer that cannot be used, about which the agent may be asked.
 pub(super) struct Wanting {
@@ -23,8 +33,7 @@ pub(super) struct Wanting {
 impl Wanting {
     /// What is wanting in an answer to this work.
     fn of(work: &Work, answered: &str) -> Option<Wanting> {
-        let rule = work.answer.as_ref()?.contract?;
-        if !rule.repair || work.stdin.is_none() || limits::notice(answered).is_some() {
+        if !is_asked_again(work) || limits::notice(answered).is_some() {
             return None;
         }
         let why = match contract::parse(answered) {
@@ -41,11 +50,15 @@ impl Wanting {
         answered.then(|| Wanting::of(work, &outcome.text))?
     }
 
-    /// The same of what a child printed.
-    pub(super) fn in_printed(work: &Work, ran: &Ran) -> Option<Wanting> {
-        work.answer.as_ref()?.contract?;
-        let out = ran.out.as_ref().ok().filter(|_| ran.ended.how == How::Exited(0))?;
-        let (text, _) = reply::text(&out.whole).ok()?;
+    /// The same of what a child printed, all of which is in its log where memory has it not.
+    pub(super) fn in_printed(work: &Work, ran: &Ran, log: &Path) -> Option<Wanting> {
+        let ended_well = ran.ended.how == How::Exited(0);
+        let out = ran.out.as_ref().ok().filter(|_| ended_well && is_asked_again(work))?;
+        let text = match work.capture {
+            CaptureMode::Whole => reply::text(&out.whole).ok()?.0,
+            _ if out.truncated => end_of(log).ok()?,
+            _ => out.text(),
+        };
         Wanting::of(work, &text)
     }
 

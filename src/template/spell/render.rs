@@ -242,8 +242,9 @@ impl<'f, 'd> Frame<'f, 'd> {
     fn count(&mut self, at: Span, rounds: usize) -> Result<(), Fault> {
         self.shared.rounds = self.shared.rounds.saturating_add(rounds);
         if self.shared.rounds > MAX_ROUNDS {
+            let what = self.source.called();
             let message =
-                format!("the spell has more than {MAX_ROUNDS} rounds of `range` and includes");
+                format!("{what} has more than {MAX_ROUNDS} rounds of `range` and includes");
             return self.fault(at, message);
         }
         Ok(())

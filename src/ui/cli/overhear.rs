@@ -2,8 +2,8 @@
 //!
 //! Nothing depends on it: what is missed here is in the log, which `orchestrate logs` shows.
 //!
-//! **Invariant:** on a terminal no line is wider than it is, so that none is broken in the middle of
-//! a word, and what is drawn below can be erased.
+//! **Invariant:** on a terminal no line is wider than it is, so that none is broken within a word,
+//! and what is drawn below can be erased.
 
 use std::collections::HashMap;
 use std::fs::File;
