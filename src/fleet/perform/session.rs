@@ -166,10 +166,11 @@ impl Session {
 
     /// What it cost is on record from now on.
     pub fn recorded(&mut self, returns: bool) {
-        if !returns && self.kept.unrecorded.take().is_some() {
-            if let Err(error) = self.write() {
-                tracing::warn!("{}", Busy::Error(error));
-            }
+        if !returns
+            && self.kept.unrecorded.take().is_some()
+            && let Err(error) = self.write()
+        {
+            tracing::warn!("{}", Busy::Error(error));
         }
     }
 
