@@ -31,6 +31,7 @@ pub use record::{Answer, Fault, GateRecord, Record, SkipCause, StepStatus, TaskR
 pub use rounds::unmade;
 pub use run::{OnError, Origin, Policy, Request, Run, RunStatus};
 pub use scope::RunScope;
+pub use sequence::died_over;
 
 use run::{Address, Slot, StepState};
 
@@ -93,6 +94,11 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
         }
         Event::Recalled { step, attempt } => {
             with(plan, run, step, |run, here| sequence::recall(run, here, *attempt));
+        }
+        Event::PutBack { step, attempt, execution, deaths } => {
+            with(plan, run, step, |run, here| {
+                sequence::put_back(run, here, *attempt, *execution, *deaths);
+            });
         }
         Event::Cancelled { .. } => sequence::cancel(plan, run, at),
         Event::Resumed { .. } | Event::Rewound { .. } => {}

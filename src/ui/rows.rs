@@ -130,6 +130,9 @@ fn notes(step: &StepView) -> Vec<String> {
     if step.attempt > 1 {
         notes.push(format!("attempt {}", step.attempt));
     }
+    if step.executions > 1 {
+        notes.push(format!("execution {}", step.executions));
+    }
     notes.extend(stands(step));
     let tree = step.waits_for_worktree.as_ref();
     notes.extend(tree.map(|tree| format!("waits for worktree {tree}")));

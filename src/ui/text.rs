@@ -11,7 +11,7 @@ use tracing::Level;
 use super::talk::{folded, harmless};
 use super::{log, progress};
 use crate::engine::run::{Address, ItemResult, StepState};
-use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus};
+use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus, died_over};
 use crate::exec::{Mask, Stop};
 use crate::fleet::Report;
 use crate::ids::{StepPath, shown};
@@ -438,6 +438,9 @@ pub fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
             let warning = record.warning.as_ref()?;
             Some(format!("{} `{}`: {warning}", plan.unit(), shown(step)))
         }
+        Event::PutBack { step, deaths, .. } => {
+            Some(format!("{} `{}`: {}", plan.unit(), shown(step), died_over(*deaths)?))
+        }
         Event::Moved { step, index, error: Some(error) } => {
             Some(format!("item {index} of `{}` was not moved: {error}", shown(step)))
         }
@@ -496,6 +499,11 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
         Event::Recalled { step, attempt } => {
             let step = shown(step);
             format!("the task of `{step}`, attempt {attempt}, is nowhere: it is made anew")
+        }
+        Event::PutBack { step, attempt, execution, deaths } => {
+            let why = if *deaths > 0 { "its worker died" } else { "its worker gave it back" };
+            let step = shown(step);
+            format!("{unit} `{step}` is put back: {why}; attempt {attempt}, execution {execution}")
         }
         Event::Rewound { step } => format!("run {} goes on from `{}`", run.id, shown(step)),
         Event::Decided { step, choice } => {

@@ -199,7 +199,9 @@ impl Coordinator {
         let out = if over { held.drive.tasks_cut_off() } else { held.drive.tasks_out() };
         for (step, attempt, task) in out {
             self.watch(&task.agent);
-            let out = Out { run: run.clone(), step, attempt, task, made_here: false };
+            let execution = held.drive.executions(&step);
+            let run = run.clone();
+            let out = Out { run, step, attempt, task, made_here: false, execution };
             self.out.insert(out.task.id.clone(), out);
         }
         self.next_look = host::instant();

@@ -256,6 +256,9 @@ pub struct StepView {
     pub agent: Option<String>,
     #[serde(skip_serializing_if = "is_zero")]
     pub attempt: u32,
+    /// How often the attempt was taken up by workers, where that was more than once.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub executions: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -674,6 +677,7 @@ impl Walk<'_> {
                 && self.run.status == RunStatus::Running,
             agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
             attempt: slot.attempts,
+            executions: record.executions,
             exit_code: record.exit_code.filter(|_| over),
             started_at: record.started_at,
             duration_ms: record.duration_ms.filter(|_| over),

@@ -77,6 +77,7 @@ pub fn cancel(
     match (target, queue) {
         (Target::Run(id), queue) => cancel_run(around, queue, board, id, wait),
         (Target::Task(found), Some(queue)) => cancel_task(around, queue, board, found, wait),
+        (Target::Aside(aside), _) => Err(show::no_task_yet(board, aside)),
         (Target::Task(_), None) => Err(Failure::new(2, "there is no queue")),
     }
 }
@@ -141,13 +142,10 @@ impl Cancelled {
     }
 
     fn tell(&self, around: &Surroundings) -> Result<u8, Failure> {
-        let Cancelled { what, id, already } = self;
-        if *already {
-            around.say(self.words());
-        }
+        let Cancelled { what, id, .. } = self;
         match around.common.json {
             true => put_json("cancel/v1", json!({ *what: id, "cancelled": true }))?,
-            false => put(&format!("{what} {id} is cancelled\n"))?,
+            false => put(&format!("{}\n", self.words()))?,
         }
         Ok(0)
     }
@@ -406,8 +404,10 @@ fn cancel_task(
     if let Some(run) = run {
         return cancel_run(around, Some(queue), board, &run, wait);
     }
+    let already = matches!(found.place, Place::Ended { end: End::Cancelled, .. });
     let outcome = out_of_queue(around, &queue, found, &mut wait)?;
-    judge("task", &view.task, &wait, outcome)
+    let cancelled = judge("task", &view.task, &wait, outcome)?;
+    Ok(Cancelled { already, ..cancelled })
 }
 
 fn out_of_queue(

@@ -42,6 +42,7 @@ pub fn main(args: &RetryArgs, common: &Common) -> Result<u8, Failure> {
         (Target::Task(found), Some(queue)) if args.from.is_none() => {
             return queue::requeue(&around, queue, &board, &found);
         }
+        (Target::Aside(aside), _) => return Err(show::no_task_yet(&board, &aside)),
         (Target::Task(_), _) => {
             return Err(Failure::new(2, "`--from` names a step of a run, and this is a task"));
         }

@@ -633,6 +633,23 @@ fn shorten(text: &str, most: usize) -> String {
     text
 }
 
+/// The same with what is left out in the middle: names of one family differ at their ends.
+fn shorten_middle(text: &str, most: usize) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if text.chars().map(columns).sum::<usize>() <= most {
+        return text;
+    }
+    let half = most.saturating_sub(1) / 2;
+    let mut used = 0;
+    let fits = |letter: &char| {
+        used += columns(*letter);
+        used <= half
+    };
+    let tail: Vec<char> = text.chars().rev().take_while(fits).collect();
+    let head = shorten(&text, most - half);
+    head + &tail.into_iter().rev().collect::<String>()
+}
+
 /// How wide a letter is, about: those of East Asia and most signs beyond them take two columns.
 fn columns(letter: char) -> usize {
     if letter >= '\u{1100}' { 2 } else { 1 }
