@@ -220,6 +220,14 @@ impl StepPath {
     }
 }
 
+/// So many of something, as people say it: `1 file`, `2 files`.
+pub fn counted(number: usize, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        number => format!("{number} {one}s"),
+    }
+}
+
 /// A step as people are told of it, from the text form of its path: every name as its author wrote
 /// it. What people typed in this form stays as it is, as no name has a `%`; so whoever looks for a
 /// step that a person named compares what is shown.

@@ -14,7 +14,7 @@ use crate::engine::run::{Address, ItemResult, StepState};
 use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus, died_over};
 use crate::exec::{Mask, Stop};
 use crate::fleet::Report;
-use crate::ids::{StepPath, shown};
+use crate::ids::{StepPath, counted, shown};
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Rounds, RoundsKind};
@@ -167,8 +167,11 @@ impl TextReport {
                 (false, false) => "ended",
             };
             let items = match left {
-                true => format!("{} of {} items", each.iterations.len(), each.items.len()),
-                false => format!("{} items", each.items.len()),
+                true => {
+                    let all = counted(each.items.len(), "item");
+                    format!("{} of {all}", each.iterations.len())
+                }
+                false => counted(each.items.len(), "item"),
             };
             let total = at.block(plan).steps.len();
             let line = format!(
@@ -526,7 +529,9 @@ fn opened_line(plan: &Plan, run: &Run, step: &str) -> Option<String> {
     let slot = run.slot(&at)?;
     let error = slot.record.as_ref().and_then(|record| record.error.as_ref());
     match (&slot.each, error) {
-        (Some(each), _) => Some(format!("loop `{step}` entered with {} items", each.items.len())),
+        (Some(each), _) => {
+            Some(format!("loop `{step}` entered with {}", counted(each.items.len(), "item")))
+        }
         (None, Some(error)) => Some(format!("loop `{step}` could not begin: {}", error.message)),
         (None, None) => None,
     }

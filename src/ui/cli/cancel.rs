@@ -21,7 +21,7 @@ use crate::fleet::member::Undertaker;
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task::{self, StillHeld};
 use crate::fleet::{hint::Patience, open};
-use crate::ids::RunId;
+use crate::ids::{RunId, counted};
 use crate::queue::{End, Ending, FsQueue, Place, Queue};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::time::{Clock, SystemClock};
@@ -161,9 +161,8 @@ fn judge(
         Outcome::Cancelled => Ok(Cancelled { what, id: id.to_owned(), already: false }),
         Outcome::TooLate(word) => Err(Failure::new(1, format!("{what} {id} has {word} already"))),
         Outcome::StillAlive(who) => {
-            let seconds = wait.limit.as_secs();
-            let message =
-                format!("{what} {id} is not cancelled yet, after {seconds} seconds: {who}");
+            let time = counted(wait.limit.as_secs() as usize, "second");
+            let message = format!("{what} {id} is not cancelled yet, after {time}: {who}");
             Err(Failure::new(1, message)
                 .hint("the request stays: it is cancelled as soon as that is over"))
         }

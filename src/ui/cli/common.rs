@@ -363,6 +363,14 @@ pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
 /// Says why there is no workflow, and which may have been meant.
 pub fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failure {
     let failure = Failure::new(2, message);
+    match near_workflow(around, file) {
+        Some(near) => failure.hint(format!("did you mean `{near}`?")),
+        None => failure,
+    }
+}
+
+/// The workflow that may have been meant by a name that is none.
+pub fn near_workflow(around: &Surroundings, file: &Path) -> Option<String> {
     let dir = file.parent().unwrap_or(Path::new(""));
     let beside = std::fs::read_dir(workflow_path(around, &dir.join("."))).into_iter().flatten();
     let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
@@ -372,10 +380,8 @@ pub fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failu
     names.sort();
     names.extend(grimoires::built_in().map(str::to_owned));
     let wanted = file.display().to_string();
-    match nearest(&wanted, names.iter().map(String::as_str)).filter(|near| *near != wanted) {
-        Some(near) => failure.hint(format!("did you mean `{near}`?")),
-        None => failure,
-    }
+    let near = nearest(&wanted, names.iter().map(String::as_str));
+    near.filter(|near| *near != wanted).map(str::to_owned)
 }
 
 /// A grimoire by its name: what it is called, and its text. Nothing where there is none.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::ids::counted;
 use super::Failure;
 use super::common::{Surroundings, keep_from_git};
 use super::overhear::Overheard;
@@ -287,7 +288,7 @@ impl Audience for Teller {
     }
 
     fn alive(&self, doing: usize) {
-        let _ = self.alive(&format!("{doing} tasks at hand"));
+        let _ = self.alive(&format!("{} at hand", counted(doing, "task")));
     }
 
     fn closing(&self) {

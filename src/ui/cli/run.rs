@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::ids::counted;
 use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
@@ -279,7 +280,7 @@ fn kind(action: &Action) -> String {
         Action::Rounds(Rounds {
             kind: RoundsKind::Loop | RoundsKind::Steps { .. }, most, ..
         }) => {
-            format!("loop of at most {most} rounds")
+            format!("loop of at most {}", counted(*most as usize, "round"))
         }
         Action::Merge { review, checks } => {
             let review = if *review { " after review" } else { "" };

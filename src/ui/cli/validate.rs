@@ -45,15 +45,12 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         let (file, text) = match common::find_workflow(&around, path) {
             Ok(found) => found,
             Err(message) => {
-                tell(
-                    &around,
-                    args.format,
-                    &file,
-                    "",
-                    &[Problem::error(message)],
-                    &mut found,
-                    &mut between,
-                )?;
+                let problem = Problem::error(message);
+                let problem = match common::near_workflow(&around, path) {
+                    Some(near) => problem.hint(format!("did you mean `{near}`?")),
+                    None => problem,
+                };
+                tell(&around, args.format, &file, "", &[problem], &mut found, &mut between)?;
                 code = 2;
                 continue;
             }

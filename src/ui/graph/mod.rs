@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::engine::run::{Body, Slot, StepState};
 use crate::engine::{Run, StepStatus};
-use crate::ids::StepPath;
+use crate::ids::{StepPath, counted};
 use crate::template::{Hole, Missing, Scope, Template};
 use crate::ui::board::{RunDetail, StepShown};
 use crate::workflow::Plan;
@@ -333,7 +333,7 @@ impl Node {
         }
         lines.extend(self.when.as_ref().map(|when| shorten(&format!("when {when}"), LONGEST)));
         match &self.progress {
-            None => lines.extend(self.most.map(|most| format!("up to {most} rounds"))),
+            None => lines.extend(self.most.map(|most| format!("up to {}", counted(most as usize, "round")))),
             Some(progress) => lines.push(progress.words(self.most)),
         }
         lines
@@ -367,7 +367,9 @@ impl Progress {
             words.push(format!("{} attempts", self.attempts));
         }
         match (self.done, self.items, most) {
-            (Some(done), Some(items), _) => words.push(format!("{done} of {items} items")),
+            (Some(done), Some(items), _) => {
+                words.push(format!("{done} of {}", counted(items, "item")));
+            }
             (Some(done), None, Some(most)) if done > 0 => {
                 words.push(format!("round {done} of {most}"));
             }
