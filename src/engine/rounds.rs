@@ -125,7 +125,8 @@ pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
     if done < rounds.most as usize {
         return begin(plan, run, around, done, at);
     }
-    let message = format!("not done after {} (`max_iterations`)", counted(rounds.most as usize, "round"));
+    let message =
+        format!("not done after {} (`max_iterations`)", counted(rounds.most as usize, "round"));
     match on_most {
         OnMost::Continue => {
             end_loop(run, around, StepStatus::Completed, at, |record| {

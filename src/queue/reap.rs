@@ -9,12 +9,12 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::ids::counted;
 use super::claim::Found;
 use super::moves::is_transient;
 use super::name::ClaimName;
 use super::status::{CANCELLED, CRASH_LIMIT};
 use super::{Claim, End, Ending, FsQueue, Reaped};
+use crate::ids::counted;
 
 /// What a holder did to be gone.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -20,9 +20,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::ids::counted;
 use crate::disk::{self, Disk};
 use crate::engine::{self, Event, Run};
+use crate::ids::counted;
 use crate::time::Time;
 use crate::workflow::Plan;
 use journal::Entry;

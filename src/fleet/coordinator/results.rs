@@ -161,9 +161,8 @@ impl Coordinator {
             let held = queue.claims(agent)?.into_iter().map(|name| name.task);
             seen.extend(waiting.into_iter().chain(held).map(|name| (name.id.to_string(), name)));
         }
-        let is_new = |out: &&Out| {
-            seen.get(&out.task.id).is_some_and(|name| name.attempt > out.execution)
-        };
+        let is_new =
+            |out: &&Out| seen.get(&out.task.id).is_some_and(|name| name.attempt > out.execution);
         let again: Vec<Out> = self.out.values().filter(is_new).cloned().collect();
         for mut out in again {
             if let Some(name) = seen.get(&out.task.id) {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::ids::counted;
 use super::Failure;
 use super::common::{Surroundings, keep_from_git};
 use super::overhear::Overheard;
@@ -21,6 +20,7 @@ use crate::fleet::post::COORDINATOR;
 use crate::fleet::site::Environment;
 use crate::fleet::systemd::Notifier;
 use crate::fleet::worker::{Audience, Doing};
+use crate::ids::counted;
 use crate::queue::{FsQueue, Layout, VolumeFault};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::last_said;

@@ -222,7 +222,7 @@ pub struct Common {
     /// A settings file that wins over all others
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// When to use colours
+    /// When to use colours in what a run tells, and in `top`
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
     color: Colour,
 }

@@ -333,7 +333,8 @@ impl Node {
         }
         lines.extend(self.when.as_ref().map(|when| shorten(&format!("when {when}"), LONGEST)));
         match &self.progress {
-            None => lines.extend(self.most.map(|most| format!("up to {}", counted(most as usize, "round")))),
+            None => lines
+                .extend(self.most.map(|most| format!("up to {}", counted(most as usize, "round")))),
             Some(progress) => lines.push(progress.words(self.most)),
         }
         lines

@@ -6,12 +6,12 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
-use crate::ids::counted;
 use super::draw::{Look, list};
 use super::panels;
 use super::state::{Panel, State};
 use super::text::{cut, printed, wrap};
 use super::{Gate, RunDetail, Seen};
+use crate::ids::counted;
 use crate::ui::board;
 use crate::ui::rows::owner_line;
 use crate::ui::text::seconds;
