@@ -283,7 +283,7 @@ fn tell(
     put(&format!("{}\n", file.display()))?;
     for part in &contents.files {
         let cut = if part.cut > 0 { format!(", {} left out", part.cut) } else { String::new() };
-        let bytes = counted(part.bytes as usize, "byte");
+        let bytes = counted(part.bytes, "byte");
         around.say(format!("  {} ({bytes}{cut})", part.path));
     }
     for left in &contents.left_out {
