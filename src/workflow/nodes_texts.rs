@@ -188,6 +188,11 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, written: &Writt
                  number"
                     .to_owned()
             }
+            shell::Spot::Numbers(_) => {
+                "bash executes what stands in a value that it reckons with: the node fails if a \
+                 word of it is no whole number"
+                    .to_owned()
+            }
             shell::Spot::Name => {
                 "there bash executes what stands in a value: the node fails if it is no name"
                     .to_owned()

@@ -12,6 +12,8 @@ pub enum Reading {
     /// A text that is a list if it is in parentheses.
     List,
     Name,
+    /// Whole numbers with white space between them.
+    Numbers,
     Number,
     /// No word is.
     Script,
@@ -53,7 +55,7 @@ fn is_shell(word: &str) -> bool {
 }
 
 /// The words of a command that is cut off, of a long one those at both of its ends.
-fn words_near(command: &[u8]) -> Vec<String> {
+pub fn words_near(command: &[u8]) -> Vec<String> {
     match command.len() > 2 * NEAR {
         true => words(&[&command[..NEAR], b" ", &command[command.len() - NEAR..]].concat()),
         false => words(command),
@@ -168,7 +170,6 @@ pub const ARGUMENTS: &str = "@";
 pub fn targets(command: &[u8], functions: &BTreeSet<String>) -> Vec<String> {
     let words = words_near(command);
     let Some((current, before)) = words.split_last() else { return Vec::new() };
-    let redirected = |word: &String| word.ends_with("<<<");
     let begin = before.iter().rposition(|word| BEFORE.contains(&word.as_str()));
     let before = &before[begin.map_or(0, |at| at + 1)..];
     let settings = before.iter().position(|word| !word.contains('=')).unwrap_or(before.len());
@@ -179,13 +180,6 @@ pub fn targets(command: &[u8], functions: &BTreeSet<String>) -> Vec<String> {
     let plain = |word: &&String| !word.is_empty() && word.bytes().all(is_word);
     let plain = |words: &[String]| words.iter().filter(plain).cloned().collect::<Vec<_>>();
     match name {
-        "read" | "mapfile" | "readarray"
-            if current.contains("<<<") || before.last().is_some_and(redirected) =>
-        {
-            let mut names = plain(rest);
-            names.extend(["REPLY".to_owned(), "MAPFILE".to_owned()]);
-            names
-        }
         "for" | "select" if rest.get(1).is_some_and(|word| word == "in") => plain(&rest[..1]),
         "printf" if rest.first().is_some_and(|word| word == "-v") && rest.len() > 2 => {
             plain(&rest[1..2])
@@ -362,7 +356,6 @@ mod tests {
             ("a=(1 ", "a"),
             ("a[1]+=", "a"),
             ("for n in 1 ", "n"),
-            ("read -r a b <<< ", "a b REPLY MAPFILE"),
             ("printf -v n %s ", "n"),
             ("set -- ", "@"),
             ("f x ", "@"),

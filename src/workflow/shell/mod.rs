@@ -14,6 +14,7 @@
 //! names of variables, numbers and plain names only.
 
 mod builtin;
+mod outlet;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -50,6 +51,8 @@ pub enum Spot {
     },
     /// Where bash takes a word for the name of a variable.
     Name,
+    /// What bash reckons with once it was printed and read, word for word.
+    Numbers(Quotes),
     /// Where bash takes a word for a list, if it is in parentheses.
     List(Quotes),
     Refused(Unsafe),
@@ -67,16 +70,18 @@ pub enum Quotes {
 impl Spot {
     /// Where a command takes a word for this, which would be in nothing special or in that.
     fn of(reading: Reading, plain: Option<Spot>) -> Spot {
+        let quotes = match plain {
+            None => Quotes::None,
+            Some(Spot::Single) => Quotes::Single,
+            Some(Spot::Escaped) => Quotes::Escaped,
+            Some(_) => Quotes::Double,
+        };
         match reading {
             Reading::Number => Spot::Arithmetic { quoted: plain.is_some() },
+            Reading::Numbers => Spot::Numbers(quotes),
             Reading::Name => Spot::Name,
             Reading::Script => Spot::Refused(Unsafe::Script),
-            Reading::List | Reading::Declared => Spot::List(match plain {
-                None => Quotes::None,
-                Some(Spot::Single) => Quotes::Single,
-                Some(Spot::Escaped) => Quotes::Escaped,
-                Some(_) => Quotes::Double,
-            }),
+            Reading::List | Reading::Declared => Spot::List(quotes),
         }
     }
 
@@ -87,6 +92,7 @@ impl Spot {
             Spot::HereDocument | Spot::HereText => "in a here-document",
             Spot::Comment => "in a comment",
             Spot::Arithmetic { .. } => "in arithmetic",
+            Spot::Numbers(_) => "where it is read for arithmetic",
             Spot::Name => "where a variable is named",
             Spot::List(_) => "where bash looks for a list",
             Spot::Refused(why) => why.place(),
@@ -269,9 +275,10 @@ pub fn refused(script: &NodeText) -> Vec<(usize, String, Unsafe)> {
 /// where it stands.
 pub fn reckoned(script: &NodeText) -> Vec<(usize, String, Spot)> {
     let placed = values(script).filter_map(|(at, piece, spot)| match (piece, spot?) {
-        (Piece::Var(var), spot @ (Spot::Arithmetic { .. } | Spot::Name | Spot::List(_))) => {
-            Some((at, var.to_string(), spot))
-        }
+        (
+            Piece::Var(var),
+            spot @ (Spot::Arithmetic { .. } | Spot::Numbers(_) | Spot::Name | Spot::List(_)),
+        ) => Some((at, var.to_string(), spot)),
         _ => None,
     });
     let by_name = read_by_name(script).into_iter().filter_map(|(at, var, reading)| {

@@ -18,6 +18,7 @@ fn misplaced_in(script: &str) -> String {
             Spot::Comment => 'C',
             Spot::Arithmetic { .. } => 'A',
             Spot::Name => 'N',
+            Spot::Numbers(_) => 'M',
             Spot::List(_) => 'L',
         };
         format!("{}{spot}", reference.node)
@@ -59,6 +60,8 @@ fn what_is_reckoned_with_is_found() {
             Some(Spot::Arithmetic { quoted: true }) => 'Q',
             Some(Spot::Arithmetic { quoted: false }) => 'A',
             Some(Spot::Name) => 'N',
+            Some(Spot::Numbers(_)) => 'M',
+            Some(Spot::Refused(Unsafe::Script)) => 'R',
             Some(_) => 'x',
         };
         Layout::of_node(&NodeText::parse(script)).spots.into_iter().map(letter).collect()
@@ -71,7 +74,7 @@ fn what_is_reckoned_with_is_found() {
         ("((n += $a.output))\n(echo $b.output)", "Aw"),
         ("echo $((echo $a.output) | cat) $b.output", "ww"),
         ("((cd x; ls $a.output) ; echo $b.output)", "ww"),
-        ("echo $(( $(echo $a.output) + $b.output ))", "wA"),
+        ("echo $(( $(echo $a.output) + $b.output ))", "MA"),
         ("[[ $a.output -gt 5 ]] && echo $b.output", "Aw"),
         ("[[ -n $a.output && 5 -le \"$b.output\" ]]; echo $c.output", "wQw"),
         ("[[ x ]]; [ $a.output -gt 5 ]", "w"),
@@ -92,6 +95,28 @@ fn what_is_reckoned_with_is_found() {
         ("cat <<E\n$(( $a.output )) $(echo $b.output) let $c.output\nE\n", "Awx"),
         ("echo \"${x%(*}\" ${x/ #/} ${y%(*} $a.output \"$b.output\"", "wx"),
         ("echo a; echo let $a.output", "w"),
+        // What is printed is followed to who reads it.
+        ("echo $a.output | { read n; echo $((n + 1)); }", "M"),
+        ("echo \"$a.output\" | while IFS= read -r n; do echo $((n)); done", "M"),
+        ("v=$a.output; printf '%s\\n' \"$v\" | while read n; do ((t += n)); done", "M"),
+        ("while read n; do ((n)); done <<< $a.output; read m < <(echo $b.output); ((m))", "MM"),
+        ("while read n; do ((n)); done < <(echo $a.output)", "M"),
+        ("n=$(echo $a.output); echo $((n)) `echo $b.output`", "Mw"),
+        ("n=\"$(printf %s $a.output)\"; (( n )); [[ $(echo $b.output) -gt 1 ]]", "MA"),
+        ("echo $a.output | sh; echo '$b.output' | bash -s; . <(echo $c.output)", "RRR"),
+        ("source /dev/stdin <<< $a.output; cat <<< $b.output", "Rw"),
+        ("read -r x y <<< \"$a.output\"; echo $(( x + y ))", "M"),
+        (
+            "eval \"$(echo $a.output)\"; sh -c \"$(echo \"$b.output\")\"; bash <(echo $c.output)",
+            "RRR",
+        ),
+        ("echo $(echo $a.output) | sh; diff <(echo $b.output) x", "Rw"),
+        ("n=$(echo $a.output | wc -l); echo $((n)); echo $b.output >&2 | sh", "ww"),
+        (
+            "echo $a.output | bash x.sh; echo $b.output | tr a b | while read c; do ((c)); done",
+            "ww",
+        ),
+        ("m=$(echo $a.output >&2; echo 1); ((m)); n=$(printf %d $b.output); ((n))", "ww"),
     ] {
         assert_eq!(found(script), wanted, "{script}");
     }
