@@ -42,6 +42,7 @@ pub use settings::{ConfigLayer, read_config};
 pub use spells::is_variable;
 
 use plan::{Checks, Provider};
+use problem::located;
 
 /// A plan, and what its author should know about it.
 #[derive(Debug)]
@@ -107,19 +108,8 @@ pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<
         (None, _) if grimoire::is(&document) => grimoire::compile(&document, configured),
         (None, _) => steps::compile(&document, configured),
     };
-    let locate = |problems: Vec<Problem>| -> Vec<Problem> {
-        if problems.iter().all(|problem| problem.inside.is_none()) {
-            return problems;
-        }
-        let lines: Vec<&str> = text.lines().collect();
-        let mut found: Vec<_> =
-            problems.into_iter().map(|problem| problem.located(&lines)).collect();
-        // What is found within a text may stand behind what was found of it as a whole.
-        found.sort_by_key(|problem| (!problem.is_error(), problem.place));
-        found
-    };
     match compiled {
-        Ok(compiled) => Ok(Compiled { warnings: locate(compiled.warnings), ..compiled }),
-        Err(problems) => Err(locate(problems)),
+        Ok(compiled) => Ok(Compiled { warnings: located(text, compiled.warnings), ..compiled }),
+        Err(problems) => Err(located(text, problems)),
     }
 }

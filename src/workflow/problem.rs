@@ -151,12 +151,24 @@ impl From<&Fault> for Problem {
 impl Problem {
     /// Finds the place in the whole text, which has these lines, of what is inside of a value.
     /// Where it cannot be told, it stays at the beginning of the value.
-    pub fn located(mut self, lines: &[&str]) -> Problem {
+    fn located(mut self, lines: &[&str]) -> Problem {
         if let (Some(Inside { value, at, len }), Some(begin)) = (self.inside.take(), self.place) {
             self.place = scalar::place(lines, begin, &value, at, len).or(self.place);
         }
         self
     }
+}
+
+/// Finds the places in the whole text of what is inside of values.
+pub fn located(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+    if problems.iter().all(|problem| problem.inside.is_none()) {
+        return problems;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found: Vec<_> = problems.into_iter().map(|problem| problem.located(&lines)).collect();
+    // What is found within a text may stand behind what was found of it as a whole.
+    found.sort_by_key(|problem| (!problem.is_error(), problem.place));
+    found
 }
 
 /// How many characters of a message are shown.

@@ -47,7 +47,7 @@ use crate::ui::log;
 use crate::ui::talk::{folded, talk};
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::plan::{Action, Isolation};
-use crate::workflow::problem::nearest;
+use crate::workflow::problem::{located, nearest};
 use crate::workflow::{Plan, Problem};
 use crate::workspace::Workspace;
 
@@ -522,9 +522,7 @@ impl<'a> NewRun<'a> {
             return Ok(());
         }
         let Loaded { file, text, .. } = self.loaded;
-        let lines: Vec<&str> = text.lines().collect();
-        let missing = missing.into_iter().map(|problem| problem.located(&lines)).collect();
-        Err(Failure::in_text(missing, file, text))
+        Err(Failure::in_text(located(text, missing), file, text))
     }
 
     /// A merge needs a branch, which only a bead with a worktree has.
