@@ -10,7 +10,7 @@ use super::fields::in_text;
 use super::nodes_graph;
 use super::plan::{Action, Block, Plan, RoundsKind, Target};
 use super::problem::{At, Place, Problem, located};
-use super::yaml::{self, Node, Value};
+use super::yaml::{Node, Value};
 use crate::template::Template;
 
 /// A step that handles a failure also runs after a success.
@@ -39,9 +39,8 @@ pub const ALL: [&str; 7] = [
     UNSHOWN,
 ];
 
-/// Looks at a workflow that was compiled from `text`.
-pub fn look(text: &str, plan: &Plan) -> Vec<Problem> {
-    let Ok(document) = yaml::parse(text) else { return Vec::new() };
+/// Looks at a workflow that was compiled from `text`, which is this document.
+pub fn look(text: &str, document: &Node, plan: &Plan) -> Vec<Problem> {
     let mut found = Vec::new();
     // The other languages have no steps with a `version` above them.
     if let (Some(steps), Some(_)) = (document.get("steps"), document.get("version")) {
@@ -301,13 +300,17 @@ fn gone_to(block: &Block, level: usize, into: &mut HashSet<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workflow::compile;
+    use crate::workflow::{compile, yaml};
+
+    fn looked(text: &str, plan: &Plan) -> Vec<Problem> {
+        look(text, &yaml::parse(text).expect("YAML"), plan)
+    }
 
     /// The ids and lines of what is told of these steps, the first of which is in line 3.
     fn told(steps: &str) -> Vec<(&'static str, usize)> {
         let text = format!("version: \"1.1\"\nsteps:\n{steps}");
         let compiled = compile(&text, &()).unwrap_or_else(|problems| panic!("{problems:#?}"));
-        let mut all = look(&text, &compiled.plan);
+        let mut all = looked(&text, &compiled.plan);
         all.extend(compiled.warnings);
         let left = without_allowed(&text, all).into_iter();
         left.filter_map(|problem| Some((problem.lint?, problem.place?.line))).collect()
@@ -365,7 +368,7 @@ mod tests {
             text += &format!("  - {{ id: {id}, depends_on: [{before}], {does} }}\n");
         }
         let plan = compile(&text, &()).unwrap_or_else(|problems| panic!("{problems:#?}")).plan;
-        look(&text, &plan).into_iter().map(|problem| problem.message).collect()
+        looked(&text, &plan).into_iter().map(|problem| problem.message).collect()
     }
 
     #[test]
@@ -399,6 +402,6 @@ mod tests {
         assert_eq!(told(&format!("  # allow: shell-value\n{line}\n")), [(LONG_TIMEOUT, 4)]);
         let whole = format!("# allow: long-timeout\nversion: \"1.1\"\nsteps:\n\n{line}\n");
         let plan = compile(&whole, &()).expect("valid").plan;
-        assert!(without_allowed(&whole, look(&whole, &plan)).is_empty());
+        assert!(without_allowed(&whole, looked(&whole, &plan)).is_empty());
     }
 }

@@ -42,7 +42,7 @@ pub use settings::{ConfigLayer, read_config};
 pub use spells::is_variable;
 
 use plan::{Checks, Provider};
-use problem::located;
+use problem::in_order;
 
 /// A plan, and what its author should know about it.
 #[derive(Debug)]
@@ -92,6 +92,15 @@ impl Configured for () {
 /// Compiles a workflow.
 pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
+    compile_parsed(text, &document, configured)
+}
+
+/// Compiles a workflow whose text was parsed already.
+pub fn compile_parsed(
+    text: &str,
+    document: &yaml::Node,
+    configured: &dyn Configured,
+) -> Result<Compiled, Vec<Problem>> {
     let pairs = match &document.value {
         yaml::Value::Map(pairs) => pairs.as_slice(),
         _ => &[],
@@ -104,12 +113,12 @@ pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<
                 .at(nodes.max(steps))
                 .hint("they are two languages: `steps` run one after another, `nodes` as a graph"),
         ]),
-        (Some(_), None) => nodes::compile(&document, configured),
-        (None, _) if grimoire::is(&document) => grimoire::compile(&document, configured),
-        (None, _) => steps::compile(&document, configured),
+        (Some(_), None) => nodes::compile(document, configured),
+        (None, _) if grimoire::is(document) => grimoire::compile(document, configured),
+        (None, _) => steps::compile(document, configured),
     };
     match compiled {
-        Ok(compiled) => Ok(Compiled { warnings: located(text, compiled.warnings), ..compiled }),
-        Err(problems) => Err(located(text, problems)),
+        Ok(compiled) => Ok(Compiled { warnings: in_order(text, compiled.warnings), ..compiled }),
+        Err(problems) => Err(in_order(text, problems)),
     }
 }

@@ -165,8 +165,13 @@ pub fn located(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
         return problems;
     }
     let lines: Vec<&str> = text.lines().collect();
-    let mut found: Vec<_> = problems.into_iter().map(|problem| problem.located(&lines)).collect();
-    // What is found within a text may stand behind what was found of it as a whole.
+    problems.into_iter().map(|problem| problem.located(&lines)).collect()
+}
+
+/// The same, in the order of the text: what is found within a value may stand behind what was found
+/// of it as a whole.
+pub fn in_order(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+    let mut found = located(text, problems);
     found.sort_by_key(|problem| (!problem.is_error(), problem.place));
     found
 }

@@ -161,7 +161,6 @@ impl RunOptions {
     /// Refuses flags that do nothing for this workflow, or with whoever drives it: whoever gives
     /// one means something by it.
     pub fn check(&self, plan: &Plan, driver: Driver) -> Result<(), Failure> {
-        self.check_driver(driver)?;
         let nodes = plan.root.edges.is_some();
         let of_steps = [
             ("--on-error", self.on_error.is_some(), "a node says `trigger_rule`"),
@@ -177,7 +176,7 @@ impl RunOptions {
             let message = "`--jobs` does nothing for steps, which go one after the other";
             return Err(Failure::new(2, message).hint("leave it out"));
         }
-        Ok(())
+        self.check_driver(driver)
     }
 
     fn check_driver(&self, driver: Driver) -> Result<(), Failure> {

@@ -40,6 +40,12 @@ const SCRIPTS: [&str; 5] = ["PS0=", "PS1=", "PS2=", "PS4=", "PROMPT_COMMAND="];
 /// Programs that read a script: from an argument behind `-c`, else from their input.
 const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "su"];
 
+/// Programs that run another one, which their arguments name, with their own input.
+const RUNNERS: [&str; 18] = [
+    "sudo", "doas", "env", "exec", "nohup", "nice", "ionice", "timeout", "stdbuf", "setsid",
+    "flock", "ssh", "docker", "podman", "kubectl", "chroot", "nsenter", "runuser",
+];
+
 /// How numbers are compared in `[[ … ]]`.
 const COMPARISONS: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
 
@@ -52,6 +58,12 @@ pub fn compares(word: &[u8]) -> bool {
 
 fn is_shell(word: &str) -> bool {
     SHELLS.contains(&word.rsplit('/').next().unwrap_or(word))
+}
+
+/// Whether a word sets a variable for its command.
+pub fn is_setting(word: &str) -> bool {
+    let name = word.split_once('=').map_or("", |(name, _)| name);
+    !name.is_empty() && name.bytes().all(is_word)
 }
 
 /// The words of a command that is cut off, of a long one those at both of its ends.
@@ -73,6 +85,14 @@ pub fn begins_command(before: &[u8]) -> bool {
 /// Whether a command that is cut off before a here-document reads its input as script.
 pub fn reads_script(command: &[u8]) -> bool {
     let words = words_near(command);
+    let begins =
+        |word: &&String| !word.is_empty() && !BEFORE.contains(&word.as_str()) && !is_setting(word);
+    // Others may have the name of a shell among their arguments: `grep bash`.
+    let program =
+        words.iter().find(begins).map_or("", |word| word.rsplit('/').next().unwrap_or(word));
+    if !is_shell(program) && !RUNNERS.contains(&program) {
+        return false;
+    }
     let Some(at) = words.iter().rposition(|word| is_shell(word)) else { return false };
     let redirects = |word: &String| word.contains(['<', '>']);
     let rest = words[at + 1..].iter().filter(|word| !word.is_empty() && !redirects(word));

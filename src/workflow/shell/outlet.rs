@@ -71,12 +71,7 @@ pub fn is_given_text(command: &[u8]) -> bool {
 }
 
 fn is_opener(word: &str) -> bool {
-    OPENERS.contains(&word) || is_setting(word)
-}
-
-fn is_setting(word: &str) -> bool {
-    let name = word.split_once('=').map_or("", |(name, _)| name);
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    OPENERS.contains(&word) || builtin::is_setting(word)
 }
 
 /// Where the output of a command goes that goes on at a place, in these quotes or none.
@@ -213,7 +208,9 @@ mod tests {
             ("mapfile -t lines && x", read("lines")),
             ("sh", Some(Reader::Script)),
             ("/bin/bash -s x | y", Some(Reader::Script)),
+            ("sudo -u me bash", Some(Reader::Script)),
             ("bash x.sh", None),
+            ("grep -v bash", None),
             ("wc -l | read n", None),
         ] {
             assert_eq!(reader(command.as_bytes()), wanted, "{command}");

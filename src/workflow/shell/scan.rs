@@ -598,15 +598,21 @@ impl<'a> Scanner<'a> {
         let (current, before) = words.split_last()?;
         let first = before.iter().find(|word| !word.is_empty()).unwrap_or(current);
         let redirects = |word: &String| word.ends_with('<');
+        let input = outlet::is_given_text(command)
+            || redirects(current)
+            || before.last().is_some_and(redirects);
         match first.as_str() {
             "done" => outlet::of_loop(&self.text[..begin]),
-            "." | "source" => Some(Reader::Script),
-            _ if outlet::is_given_text(command)
-                || redirects(current)
-                || before.last().is_some_and(redirects) =>
-            {
-                outlet::reader(command)
+            // The file that it reads, or its input by the name of a file.
+            "." | "source" => {
+                let file = before.iter().skip_while(|word| *word != first).nth(1);
+                let script = match input {
+                    true => file.is_some_and(|file| file == "/dev/stdin" || file == "/dev/fd/0"),
+                    false => file.is_none(),
+                };
+                script.then_some(Reader::Script)
             }
+            _ if input => outlet::reader(command),
             // What stands there is the name of a file, which a shell reads.
             _ => builtin::reads_script(command).then_some(Reader::Script),
         }

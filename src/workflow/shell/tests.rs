@@ -5,8 +5,9 @@ use crate::random::Random;
 
 /// The references that are misplaced, each with the first letter of its spot.
 fn misplaced_in(script: &str) -> String {
-    let text = NodeText::parse(script);
-    let found = misplaced(&text).into_iter();
+    let script =
+        Script { layout: Layout::of_node(&NodeText::parse(script)), text: NodeText::parse(script) };
+    let found = script.misplaced().into_iter();
     let found = found.map(|(_, reference, spot)| {
         let spot = match spot {
             Spot::Double => 'D',
@@ -104,7 +105,9 @@ fn what_is_reckoned_with_is_found() {
         ("n=$(echo $a.output); echo $((n)) `echo $b.output`", "Mw"),
         ("n=\"$(printf %s $a.output)\"; (( n )); [[ $(echo $b.output) -gt 1 ]]", "MA"),
         ("echo $a.output | sh; echo '$b.output' | bash -s; . <(echo $c.output)", "RRR"),
-        ("source /dev/stdin <<< $a.output; cat <<< $b.output", "Rw"),
+        ("source /dev/stdin <<< $a.output; cat <<< $b.output; . x.sh <<< $c.output", "Rww"),
+        ("echo $a.output | grep sh; grep bash <<< $b.output; grep sh <(echo $c.output)", "www"),
+        ("echo $a.output | docker exec -i box bash; X=1 exec sh <<< $b.output", "RR"),
         ("read -r x y <<< \"$a.output\"; echo $(( x + y ))", "M"),
         (
             "eval \"$(echo $a.output)\"; sh -c \"$(echo \"$b.output\")\"; bash <(echo $c.output)",
@@ -142,7 +145,7 @@ fn comments_and_here_documents_are_no_place_either() {
 #[test]
 fn a_comment_refers_to_nothing() {
     let script = "# uses $a.output.f\necho $b.output # and $c.output\necho \"$d.output\"";
-    let text = without_comments(NodeText::parse(script));
+    let text = Script::read(NodeText::parse(script)).text;
     let refs: Vec<_> = text.refs().map(|reference| reference.node.as_str()).collect();
     assert_eq!(refs, ["b", "d"]);
     assert_eq!(text.source(), script);
@@ -194,11 +197,11 @@ fn long_scripts_take_no_long_time() {
         ["${", "$[", "${x[", "x[1]=", "<<A\n", "<<EOF\nEOF\n", "\"$(", "`", "(", "'", "#\n", "<<"]
     {
         let script = scrap.repeat(40_000) + "$a.output";
-        misplaced(&NodeText::parse(&script));
+        Layout::of_node(&NodeText::parse(&script));
     }
-    misplaced(&NodeText::parse(&"let n=$a.output+".repeat(2_000)));
+    Layout::of_node(&NodeText::parse(&"let n=$a.output+".repeat(2_000)));
     let many: String = (0..20_000).map(|n| format!("cat <<E{n}\n")).collect();
-    misplaced(&NodeText::parse(&many));
+    Layout::of_node(&NodeText::parse(&many));
 }
 
 /// A script and what it is to print, with `@` for the value; shells are asked.
@@ -392,6 +395,6 @@ fn a_variable_of_the_shell_stays_one_where_it_is_quoted() {
         ("echo \\$ARGUMENTS \"$ARGUMENTS\"", false),
         ("bash -c \"ls $ARTIFACTS_DIR\"", false),
     ] {
-        assert_eq!(!refused(&NodeText::parse(script)).is_empty(), wanted, "{script}");
+        assert_eq!(!Script::read(NodeText::parse(script)).refused().is_empty(), wanted, "{script}");
     }
 }
