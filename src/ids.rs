@@ -11,6 +11,22 @@ use serde::{Deserialize, Serialize};
 /// The longest name a person may give to a step, an agent or a run.
 pub const NAME_MAX: usize = 128;
 
+/// A spelling of `name` that can be a name, where something of it can stay: one dash for all that
+/// cannot.
+pub fn plain_name(name: &str) -> Option<String> {
+    let mut plain = String::new();
+    for c in name.chars().take(NAME_MAX) {
+        match c {
+            c if c.is_ascii_alphanumeric() => plain.push(c),
+            '_' if !plain.is_empty() => plain.push('_'),
+            _ if !plain.is_empty() && !plain.ends_with('-') => plain.push('-'),
+            _ => {}
+        }
+    }
+    let plain = plain.trim_end_matches('-');
+    (!plain.is_empty()).then(|| plain.to_owned())
+}
+
 /// Says why `name` cannot be a name, or nothing when it can.
 pub fn name_fault(name: &str) -> Option<&'static str> {
     let mut bytes = name.bytes();

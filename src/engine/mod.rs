@@ -26,7 +26,7 @@ mod tests;
 
 pub use effect::Effect;
 pub use event::{Choice, Event};
-pub use graph::{inputs, references, survey};
+pub use graph::{done_again, inputs, references, survey};
 pub use record::{Answer, Fault, GateRecord, Record, SkipCause, StepStatus, TaskRef};
 pub use rounds::unmade;
 pub use run::{OnError, Origin, Policy, Request, Run, RunStatus};
@@ -111,7 +111,7 @@ fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Addr
         && run.slot(&address).is_some()
     {
         act(run, &address);
-        graph::refile(run, address.loops.first().map_or(address.step, |(step, _)| *step));
+        graph::refile(run, address.top());
     }
 }
 

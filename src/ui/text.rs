@@ -121,7 +121,7 @@ impl TextReport {
     /// Tells that something about a node came to pass without an execution.
     fn node(&mut self, plan: &Plan, step: &str, what: &str) {
         let Some(address) = Address::parse(plan, step) else { return };
-        let index = address.loops.first().map_or(address.step, |(node, _)| *node);
+        let index = address.top();
         let steps = &plan.root.steps;
         self.say(&format!("[{}/{}] {}: {what}", index + 1, steps.len(), steps[index].name));
     }

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::common::{self, Surroundings};
 use super::show::{self, Target, put, put_json};
 use super::{Common, Failure};
-use crate::engine::{Event, Run, RunStatus};
+use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec;
 use crate::fleet::local::CANCEL;
 use crate::fleet::member::Undertaker;
@@ -310,7 +310,8 @@ fn of_fleet(
     loop {
         let (_, run) = open::look(&workspace, root)
             .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
-        let held = run_task::take_out_steps(queue, &run).map_err(failed)?;
+        let out = run_task::steps_out(&run);
+        let held = run_task::take_out_steps(queue, &run, &out).map_err(failed)?;
         let place = run_task::find(queue, id).map_err(failed)?;
         let driven = matches!(place, Some(Place::Claimed { .. }));
         if run.status != RunStatus::Running && !driven {
@@ -465,13 +466,18 @@ pub fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Fa
     }
 }
 
-/// Stops what steps of a run are out as, so that the run can go on elsewhere in the workflow.
-pub fn stop_steps(around: &Surroundings, queue: &Arc<FsQueue>, run: &Run) -> Result<(), Failure> {
+/// Stops what some steps of a run are out as, so that the run can go on elsewhere in the workflow.
+pub fn stop_steps(
+    around: &Surroundings,
+    queue: &Arc<FsQueue>,
+    run: &Run,
+    tasks: &[TaskRef],
+) -> Result<(), Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     let mut wait = Wait::new(&TimeoutArg { timeout: 30 });
     let mut watch = Watch::new(around, queue);
     loop {
-        let held = run_task::take_out_steps(queue, run).map_err(failed)?;
+        let held = run_task::take_out_steps(queue, run, tasks).map_err(failed)?;
         if held.is_empty() {
             break;
         }
@@ -484,7 +490,7 @@ pub fn stop_steps(around: &Surroundings, queue: &Arc<FsQueue>, run: &Run) -> Res
             return Err(Failure::new(1, message).hint("it is asked to stop; try again later"));
         }
     }
-    for task in run_task::steps_out(run) {
+    for task in tasks {
         queue.forget_cancel(&task.id).map_err(failed)?;
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
+use super::common::{self, Driver, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
 use crate::engine::Request;
@@ -153,7 +153,8 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
     }
     let loaded = common::load(around, &workflow)?;
     tell_warnings(around, &loaded);
-    args.options.check(&loaded.plan)?;
+    let driver = if args.detach { Driver::Coordinator } else { Driver::here(args.fleet) };
+    args.options.check(&loaded.plan, driver)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
     let request = args.request.of(around, &loaded.plan, &loaded)?;
