@@ -46,6 +46,7 @@ pub use spells::is_variable;
 
 use fields::Findings;
 use plan::{Checks, Provider};
+use problem::in_order;
 
 /// A plan, and what its author should know about it.
 #[derive(Debug)]
@@ -107,13 +108,16 @@ impl Configured for () {
 
 /// Compiles a workflow.
 pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
-    compile_or_name(text, configured).map_err(|rejected| rejected.problems)
+    let parsed = yaml::parse(text).map_err(|problem| vec![problem])?;
+    compile_parsed(text, &parsed, configured).map_err(|rejected| rejected.problems)
 }
 
-/// Compiles a workflow, or tells beside its problems what it names.
-pub fn compile_or_name(text: &str, configured: &dyn Configured) -> Result<Compiled, Rejected> {
-    let rejected = |problem| Rejected { problems: vec![problem], named: Named::default() };
-    let document = yaml::parse(text).map_err(rejected)?;
+/// Compiles a workflow whose text was parsed already, or tells beside its problems what it names.
+pub fn compile_parsed(
+    text: &str,
+    document: &yaml::Node,
+    configured: &dyn Configured,
+) -> Result<Compiled, Rejected> {
     let pairs = match &document.value {
         yaml::Value::Map(pairs) => pairs.as_slice(),
         _ => &[],
@@ -128,30 +132,17 @@ pub fn compile_or_name(text: &str, configured: &dyn Configured) -> Result<Compil
             findings.add(Problem::error(what).at(nodes.max(steps)).hint(hint));
             None
         }
-        (Some(_), None) => nodes::read(&findings, &document, configured),
-        (None, _) if grimoire::is(&document) => grimoire::read(&findings, &document, configured),
-        (None, _) => steps::read(&findings, &document, configured),
+        (Some(_), None) => nodes::read(&findings, document, configured),
+        (None, _) if grimoire::is(document) => grimoire::read(&findings, document, configured),
+        (None, _) => steps::read(&findings, document, configured),
     };
     let (problems, named) = findings.into_parts();
     let (errors, warnings) = problems.into_iter().partition(Problem::is_error);
     match plan.filter(|_| Vec::is_empty(&errors)) {
-        Some(plan) => Ok(Compiled { plan, warnings: in_place(warnings, text), named }),
+        Some(plan) => Ok(Compiled { plan, warnings: in_order(text, warnings), named }),
         None => {
             let problems = errors.into_iter().chain::<Vec<_>>(warnings).collect();
-            Err(Rejected { problems: in_place(problems, text), named })
+            Err(Rejected { problems: in_order(text, problems), named })
         }
     }
-}
-
-/// Problems in the order of their places in a text, errors first, also of those that are known only
-/// to be inside of a value.
-pub fn in_place(problems: Vec<Problem>, text: &str) -> Vec<Problem> {
-    if problems.iter().all(|problem| problem.inside.is_none()) {
-        return problems;
-    }
-    let lines: Vec<&str> = text.lines().collect();
-    let mut found: Vec<_> = problems.into_iter().map(|problem| problem.located(&lines)).collect();
-    // What is found within a text may stand behind what was found of it as a whole.
-    found.sort_by_key(|problem| (!problem.is_error(), problem.place));
-    found
 }

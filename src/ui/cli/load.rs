@@ -11,11 +11,13 @@ use crate::fleet::open;
 use crate::fleet::spellbook::{self, Page};
 use crate::prompt::spell::{self, SYSTEM_PROMPT};
 use crate::workflow::named::Mentioned;
-use crate::workflow::{Compiled, Named, Plan, Problem, Rejected, compile_or_name};
+use crate::workflow::{Compiled, Named, Plan, Problem, Rejected, compile_parsed, yaml};
 use crate::workspace::Workspace;
 
 /// A workflow that was looked over, whether it may run or not.
 pub struct Looked {
+    /// The text as YAML, where it is that.
+    pub document: Option<yaml::Node>,
     /// Nothing where the text by itself is wrong.
     pub plan: Option<Plan>,
     /// What is wrong: in the text in its order, then elsewhere.
@@ -29,9 +31,15 @@ pub struct Looked {
 
 /// Looks over the text of a workflow that is called so.
 pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text: &str) -> Looked {
-    let (plan, problems, named) = match compile_or_name(text, &around.config) {
-        Ok(Compiled { plan, warnings, named }) => (Some(plan), warnings, named),
-        Err(Rejected { problems, named }) => (None, problems, named),
+    let (document, unparsed) = match yaml::parse(text) {
+        Ok(document) => (Some(document), Vec::new()),
+        Err(problem) => (None, vec![problem]),
+    };
+    let compiled = document.as_ref().map(|read| compile_parsed(text, read, &around.config));
+    let (plan, problems, named) = match compiled {
+        Some(Ok(Compiled { plan, warnings, named })) => (Some(plan), warnings, named),
+        Some(Err(Rejected { problems, named })) => (None, problems, named),
+        None => (None, unparsed, Named::default()),
     };
     let (mut errors, mut warnings): (Vec<_>, Vec<_>) =
         problems.into_iter().partition(Problem::is_error);
@@ -50,7 +58,7 @@ pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text:
         let file = |problem: &Problem| problem.elsewhere.as_ref().map(|(file, _)| file.clone());
         (file(one), one.place).cmp(&(file(other), other.place))
     });
-    Looked { plan, errors, warnings, parts, spells, named }
+    Looked { document, plan, errors, warnings, parts, spells, named }
 }
 
 /// The files that a workflow is made of or would be if they were there, for whoever waits for them

@@ -44,22 +44,22 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         let (file, text) = match common::find_workflow(&around, path) {
             Ok(found) => found,
             Err(message) => {
-                tell(
-                    &around,
-                    args.format,
-                    &file,
-                    "",
-                    &[Problem::error(message)],
-                    &mut found,
-                    &mut between,
-                )?;
+                let problem = Problem::error(message);
+                let problem = match common::near_workflow(&around, path) {
+                    Some(near) => problem.hint(format!("did you mean `{near}`?")),
+                    None => problem,
+                };
+                tell(&around, args.format, &file, "", &[problem], &mut found, &mut between)?;
                 code = 2;
                 continue;
             }
         };
-        let Looked { plan, errors, warnings, .. } = look_over(&around, &workspace, &file, &text);
-        let lints = plan.map(|plan| lint::look(&text, &plan)).unwrap_or_default();
-        let problems = errors.into_iter().chain(warnings).chain(lints).collect();
+        let looked = look_over(&around, &workspace, &file, &text);
+        let Looked { document, plan, errors, warnings, .. } = looked;
+        let read = document.as_ref().zip(plan.as_ref());
+        let lints = read.map(|(document, plan)| lint::look(&text, document, plan));
+        let told = errors.into_iter().chain(warnings);
+        let problems = told.chain(lints.unwrap_or_default()).collect();
         let problems = lint::without_allowed(&text, problems);
         let wrong = |problem: &Problem| args.strict || problem.is_error();
         let valid = !problems.iter().any(wrong);

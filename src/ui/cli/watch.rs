@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use notify::{RecursiveMode, Watcher};
 
-use super::common::{self, NewRun, RunOptions, Surroundings};
+use super::common::{self, Driver, NewRun, RunOptions, Surroundings};
 use super::request::RequestArgs;
 use super::run::{ContextArgs, tell_warnings};
 use super::signals::{self, Signals};
@@ -91,7 +91,7 @@ enum Ran {
 fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Result<Ran, Failure> {
     let loaded = common::load(around, &args.workflow)?;
     tell_warnings(around, &loaded);
-    args.options.check(&loaded.plan)?;
+    args.options.check(&loaded.plan, Driver::Alone)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
     let request = args.request.of(around, &loaded.plan, &loaded)?;

@@ -112,7 +112,11 @@ fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
         usage.cost_usd.map(|cost| format!("{sign}${cost:.4}"))
     });
     let attempts = if step.attempt > 1 { format!("#{}", step.attempt) } else { String::new() };
-    let mut notes = stands(step);
+    let mut notes = Vec::new();
+    if step.executions > 1 {
+        notes.push(format!("execution {}", step.executions));
+    }
+    notes.extend(stands(step));
     notes.extend(step.error.clone());
     notes.extend(step.last_line.clone());
     if let Some(PlaceView::Waiting { ahead, workers, .. }) = step.task.as_ref().map(|t| &t.place) {
