@@ -198,6 +198,12 @@ impl End<'_> {
         first.or_else(|| said.next_back())
     }
 
+    /// What is to be thought of one that said it was done, and then did not end well.
+    fn after_end(&self) -> Verdict {
+        let words = self.last_words().map(|words| format!(": {words}")).unwrap_or_default();
+        Verdict::Stopped { reason: format!("it said that it was done, but {}{words}", self.how()) }
+    }
+
     /// What is to be thought of a stream without a last event.
     fn without_end(&self, began: bool) -> Verdict {
         // A command line that did not even begin was called in the wrong way.
