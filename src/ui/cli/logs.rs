@@ -24,7 +24,7 @@ use crate::queue::{FsQueue, Queue};
 use crate::time::{Clock, SystemClock, Time, parse_duration};
 use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView};
 use crate::ui::talk::Tamed;
-use crate::workflow::plan::{Action, Block, Step};
+use crate::workflow::plan::{Action, Block, CaptureMode, Step};
 use crate::workflow::{Configured, Plan};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -542,7 +542,7 @@ impl Walk<'_> {
             name,
             ended,
             dir: self.run_root.join("logs"),
-            kept: self.whole(record).or_else(|| kept(record)),
+            kept: self.whole(record).or_else(|| kept(record)).map(|kept| with_end(step, kept)),
             attempt: slot.attempts,
             over: stands || slot.state == StepState::Settled,
             adapter: self.plan.adapter(step),
@@ -556,6 +556,14 @@ impl Walk<'_> {
         let bytes = std::fs::read(self.run_root.join(&record.whole.as_ref()?.path)).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// What was printed, with the end of its last line where that is not kept.
+fn with_end(step: &Step, mut kept: String) -> String {
+    if step.output.capture == CaptureMode::Whole && !kept.is_empty() && !kept.ends_with('\n') {
+        kept.push('\n');
+    }
+    kept
 }
 
 /// What a record holds of the standard output.
