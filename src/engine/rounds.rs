@@ -116,6 +116,11 @@ fn reviewed(plan: &Plan, run: &mut Run, here: &Address, answer: &Answer, at: Tim
     settle(plan, run, here, false, at);
 }
 
+fn not_done_after(rounds: u32) -> String {
+    let s = if rounds == 1 { "" } else { "s" };
+    format!("not done after {rounds} round{s}")
+}
+
 /// A round of repeated steps is over, and none of them has ended the loop.
 pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
     let Some(rounds) = around.step_of(plan).rounds() else { return };
@@ -125,7 +130,7 @@ pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
     if done < rounds.most as usize {
         return begin(plan, run, around, done, at);
     }
-    let message = format!("not done after {} rounds (`max_iterations`)", rounds.most);
+    let message = format!("{} (`max_iterations`)", not_done_after(rounds.most));
     match on_most {
         OnMost::Continue => {
             end_loop(run, around, StepStatus::Completed, at, |record| {
@@ -261,7 +266,7 @@ impl Round<'_> {
             let most = self.rounds.most;
             let why = unmade.map(|why| format!("; the last check could not be made: {why}"));
             let why = why.unwrap_or_default();
-            let message = format!("not done after {most} rounds (`max_iterations`){why}");
+            let message = format!("{} (`max_iterations`){why}", not_done_after(most));
             let said = self.said(run).unwrap_or_default();
             let error = Fault { message, exit_code: 1, ..Fault::default() };
             let record = Record { error: Some(error), exit_code: Some(1), ..said };

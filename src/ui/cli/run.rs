@@ -8,6 +8,7 @@ use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
 use crate::engine::Request;
+use crate::fleet::grimoires;
 use crate::ui::talk::talk;
 use crate::workflow::Plan;
 use crate::workflow::plan::{
@@ -190,7 +191,7 @@ fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<Pa
         _ if args.request.bead.is_some() => {
             let bead = args.request.bead.as_deref().unwrap_or_default();
             let name = request::grimoire_for(around, &request::read_bead(around, bead)?)?;
-            around.say(format!("grimoire `{name}` for bead `{bead}`"));
+            around.say(format!("{} for bead `{bead}`", grimoires::shown(&name)));
             Ok((PathBuf::from(name), archive.map(Option::unwrap_or_default)))
         }
         _ => {
