@@ -205,7 +205,12 @@ pub fn run_on(
     };
     let (ran, heard) = match said {
         Ok(Some(said)) => said,
-        Ok(None) => return None,
+        Ok(None) => {
+            if let Some(entered) = entered {
+                entered.give_up(&work, times);
+            }
+            return None;
+        }
         Err(refused) => return Some(*refused),
     };
     let (work, ended) = (&*work, &ran.ended);
