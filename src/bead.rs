@@ -431,7 +431,9 @@ mod tests {
 
     #[test]
     fn an_id_is_what_was_written_also_where_yaml_reads_a_number() {
-        for id in ["7", "007", "1.10", "1e3", "12e4", "0x1F", "1_000", "0o17", "12345678901234567890"] {
+        for id in
+            ["7", "007", "1.10", "1e3", "12e4", "0x1F", "1_000", "0o17", "12345678901234567890"]
+        {
             assert_eq!(bead("a.yaml", &format!("title: T\nid: {id}\n")).id.as_str(), id);
             let text = format!("---\nid: {id} # a number\ntitle: T\n---\nx\n");
             assert_eq!(bead("a.md", &text).id.as_str(), id);

@@ -14,8 +14,8 @@ use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
 use crate::ids::{self, Attempt, BeadId, RunId, StepPath};
 use crate::worktree::{
-    Block, Checkpoint, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why, Worktree,
-    lives,
+    Block, Checkpoint, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why,
+    Worktree, lives,
 };
 
 /// A worktree that is worked in.

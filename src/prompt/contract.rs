@@ -107,7 +107,8 @@ pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
         (Bare::Object(map), Some(_)) if map.contains_key("success") => Ok(map),
         (Bare::Torn, _) => invalid("the JSON object at the end is cut off".into()),
         (_, Some(_)) if may_hold_another(&text[behind..]) => invalid(
-            "behind it stands what may be another answer, so nobody can tell which one counts".into(),
+            "behind it stands what may be another answer, so nobody can tell which one counts"
+                .into(),
         ),
         (_, Some(block)) => match serde_json::from_str(block.trim()) {
             Ok(Value::Object(map)) => Ok(map),
@@ -539,8 +540,19 @@ mod tests {
     fn what_may_be_another_answer_leaves_nothing_to_decide() {
         let behind = |text: &str| format!("```json\n{A}\n```\n{text}\n");
         for opening in [
-            "Result: ```json", "- [ ] ```json", "# ```json", "**```json**", "| ```json", "-```json",
-            "\u{200b}```json", "```output.json", "```:json", "```ndjson", "```js", "<pre>", "",
+            "Result: ```json",
+            "- [ ] ```json",
+            "# ```json",
+            "**```json**",
+            "| ```json",
+            "-```json",
+            "\u{200b}```json",
+            "```output.json",
+            "```:json",
+            "```ndjson",
+            "```js",
+            "<pre>",
+            "",
         ] {
             let closing = if opening == "<pre>" { "</pre>" } else { "```" };
             let read = read(&behind(&format!("{opening}\n{B}\n{closing}\nbye")));
@@ -558,8 +570,12 @@ mod tests {
             assert!(read.starts_with("invalid: behind it"), "{text}: {read}");
         }
         for text in [
-            "```sh\nmake success\n```", "The \"success\" is yours: bye.", "success: all of it",
-            "```\nls\n```\n```sh\nls", "```", "~~done~~ with `x` and ``y``",
+            "```sh\nmake success\n```",
+            "The \"success\" is yours: bye.",
+            "success: all of it",
+            "```\nls\n```\n```sh\nls",
+            "```",
+            "~~done~~ with `x` and ``y``",
         ] {
             assert_eq!(read(&behind(text)), "ok a", "{text}");
         }

@@ -156,12 +156,7 @@ impl Trees {
 
     /// Proves that work on a bead can begin at a branch, before anything is started: the branch is
     /// there; and a worktree that exists began at it, if somebody insists on that.
-    pub fn may_begin_at(
-        &self,
-        id: &BeadId,
-        base: &str,
-        insists: bool,
-    ) -> Result<(), TreeError> {
+    pub fn may_begin_at(&self, id: &BeadId, base: &str, insists: bool) -> Result<(), TreeError> {
         if let Some(record) = self.record(id)? {
             let began = &record.base_branch;
             return match insists && began != base && self.is_branch(began)? {

@@ -100,12 +100,21 @@ pub(super) fn stays(path: &Path) -> bool {
 
 const MOMENTS: Duration = Duration::from_secs(2);
 
+/// The directory that a worktree's file `.git` says git keeps for it.
+fn named_dir(path: &Path) -> Option<PathBuf> {
+    let link = path.join(".git");
+    let is_file = std::fs::symlink_metadata(&link).ok()?.is_file();
+    let said = std::fs::read_to_string(&link).ok().filter(|_| is_file)?;
+    Some(path.join(said.strip_prefix("gitdir: ")?.trim_end_matches('\n')))
+}
+
 /// Whether a worktree is on no branch because this one is being rebased or bisected there.
 pub(super) fn works_at(entry: &Entry, name: &str) -> bool {
     if entry.branch.is_some() || !entry.path.is_dir() {
         return false;
     }
-    let Ok(git_dir) = git_dir(&Git::at(&entry.path)) else { return false };
+    // Not by asking git: every worktree is looked at for each of them.
+    let git_dir = named_dir(&entry.path).unwrap_or_else(|| entry.path.join(".git"));
     let short = name.trim_start_matches("refs/heads/");
     ["rebase-merge/head-name", "rebase-apply/head-name", "BISECT_START"].iter().any(|file| {
         let head = std::fs::read_to_string(git_dir.join(file)).unwrap_or_default();
@@ -178,11 +187,7 @@ impl Trees {
         }
         let (common, shown) = (&self.repo.common, path.display());
         let is_ours = || -> Option<bool> {
-            let link = path.join(".git");
-            let is_file = std::fs::symlink_metadata(&link).ok()?.is_file();
-            let said = std::fs::read_to_string(&link).ok().filter(|_| is_file)?;
-            let dir = path.join(said.strip_prefix("gitdir: ")?.trim_end_matches('\n'));
-            let dir = dir.canonicalize().ok()?;
+            let dir = named_dir(&path)?.canonicalize().ok()?;
             let shared = std::fs::read_to_string(dir.join("commondir")).ok()?;
             let shared = dir.join(shared.trim_end_matches('\n')).canonicalize().ok()?;
             Some(dir.parent()? == common.join("worktrees") && &shared == common)
@@ -210,7 +215,8 @@ impl Trees {
         let shown = path.display();
         let stop = |what: String, cure: String| Err(TreeError::Found { what, cure });
         let Some(entry) = &found.entry else {
-            let elsewhere = found.elsewhere.as_ref().filter(|_| found.other_workspace(id).is_some());
+            let elsewhere =
+                found.elsewhere.as_ref().filter(|_| found.other_workspace(id).is_some());
             return match (found.is_there, elsewhere) {
                 (false, _) => Err(self.elsewhere(id, found).unwrap_or_else(|| {
                     TreeError::found(

@@ -10,11 +10,11 @@ use super::{Common, Failure, clean, coordinator, processed, show, signals, submi
 use crate::engine::Request;
 use crate::fleet::grimoires;
 use crate::ui::talk::talk;
-use crate::workflow::Plan;
 use crate::workflow::plan::{
     Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
 };
 use crate::workflow::yaml;
+use crate::workflow::{Place, Plan, Problem};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
@@ -96,8 +96,15 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(2, format!("cannot read the context file `{name}`: {error}"))
     })?;
-    if let Ok(Value::Object(map)) = serde_json::from_str(&text) {
-        return Ok(map);
+    let is_json = path.extension().is_some_and(|ending| ending == "json");
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(map)) => return Ok(map),
+        Err(error) if is_json => {
+            let place = Place { line: error.line().max(1), column: error.column().max(1), len: 1 };
+            let problem = Problem::error(format!("this is no JSON: {error}")).at(place);
+            return Err(Failure::in_text(vec![problem], &name.to_string(), &text));
+        }
+        _ => {}
     }
     // What is no JSON may be YAML; its reader gives places too.
     let node = yaml::parse(&text)

@@ -225,8 +225,9 @@ fn bead_id(name: &str, around: &Surroundings) -> Result<BeadId, Failure> {
     }
     if name.contains('.') && around.workspace.join(name).is_file() {
         let message = format!("`{name}` is a file here, and not one that can be of a bead");
-        return Err(Failure::new(2, message)
-            .hint("a bead is a `.md`, `.yaml` or `.json` file, or an id that is the name of none"));
+        return Err(Failure::new(2, message).hint(
+            "a bead is a `.md`, `.yaml` or `.json` file, or an id that is the name of none",
+        ));
     }
     id(name)
 }
