@@ -48,6 +48,9 @@ pub struct Record {
     pub duration_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempt: Attempt,
+    /// How often the attempt was taken up by workers, where that was more than once.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub executions: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_capture: Option<CaptureMode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -246,7 +249,7 @@ impl Record {
     pub fn spent(&self) -> Option<Usage> {
         let mut sum = self.spent_before.as_deref().cloned();
         if let Some(spent) = &self.usage {
-            sum.get_or_insert_default().add(&spent.usage);
+            spent.usage.add_to(&mut sum);
         }
         sum
     }

@@ -2,9 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::Configured;
 use super::lint;
+use super::named::Named;
 use super::plan::Version;
 use super::problem::{At, Place, Problem, nearest};
 use super::shape::Table;
@@ -18,6 +20,8 @@ pub struct Findings {
     problems: RefCell<Vec<Problem>>,
     /// Agents that were named before, by their names without case.
     agents: RefCell<BTreeMap<String, String>>,
+    /// What is to be looked for on the disk.
+    named: RefCell<Named>,
 }
 
 impl Findings {
@@ -52,11 +56,21 @@ impl Findings {
         self.problems.borrow().iter().any(Problem::is_error)
     }
 
+    /// Notes what the workflow names.
+    pub fn name(&self, note: impl FnOnce(&mut Named)) {
+        note(&mut self.named.borrow_mut());
+    }
+
     /// All problems in the order of the text.
     pub fn into_problems(self) -> Vec<Problem> {
+        self.into_parts().0
+    }
+
+    /// The same, with what the workflow names.
+    pub fn into_parts(self) -> (Vec<Problem>, Named) {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| problem.place);
-        problems
+        (problems, self.named.into_inner())
     }
 }
 
@@ -330,27 +344,33 @@ impl<'a> Fields<'a> {
 pub fn parse_template(findings: &Findings, text: &str, place: Place) -> Option<Template> {
     match Template::parse(text) {
         Ok(template) => {
-            if let Some(hole) = template.holes().find(|hole| hole.root() == "env") {
+            if let Some((hole, at)) = template.placed().find(|(hole, _)| hole.root() == "env") {
                 findings.add(
                     Problem::error(format!(
                         "`${{{}}}` is refused: workflows cannot read the environment",
                         hole.raw
                     ))
-                    .at(place)
+                    .at(in_text(text, place, at))
                     .hint("pass it with `--context`, or let the child read its own environment"),
                 );
             }
             Some(template)
         }
         Err(error) => {
-            let problem = Problem::error(error.to_string()).at(place);
+            let (TemplateError::Unclosed(at) | TemplateError::Empty(at)) = &error;
+            let problem = Problem::error(error.to_string()).at(in_text(text, place, at));
             findings.add(match error {
-                TemplateError::Unclosed => problem.hint("for a literal `${` write `$${`"),
-                TemplateError::Empty => problem,
+                TemplateError::Unclosed(_) => problem.hint("for a literal `${` write `$${`"),
+                TemplateError::Empty(_) => problem,
             });
             None
         }
     }
+}
+
+/// Where something in a text is that begins at `place`.
+pub fn in_text(text: &str, place: Place, at: &Range<usize>) -> At {
+    At::inside(place, &text.into(), at.start, text[at.clone()].chars().count())
 }
 
 pub fn suggest<'a>(

@@ -159,6 +159,23 @@ impl Problem {
     }
 }
 
+/// Finds the places in the whole text of what is inside of values.
+pub fn located(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+    if problems.iter().all(|problem| problem.inside.is_none()) {
+        return problems;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    problems.into_iter().map(|problem| problem.located(&lines)).collect()
+}
+
+/// The same, in the order of the text: what is found within a value may stand behind what was found
+/// of it as a whole.
+pub fn in_order(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+    let mut found = located(text, problems);
+    found.sort_by_key(|problem| (!problem.is_error(), problem.place));
+    found
+}
+
 /// How many characters of a message are shown.
 const MESSAGE: usize = 2000;
 

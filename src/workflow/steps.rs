@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 use super::check::{self, Names};
-use super::fields::{Fields, Findings, parse_template, suggest};
+use super::fields::{Fields, Findings, in_text, parse_template, suggest};
 use super::plan::{
-    Action, Block, Dirs, Each, Handlers, InputMode, Items, Mention, Param, Plan, Prompt, Provider,
-    Step, Target, Version, Words,
+    Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Prompt, Provider, Step,
+    Target, Version, Words,
 };
 use super::problem::{Place, Problem, nearest};
 use super::sandbox;
@@ -16,10 +16,10 @@ use super::settings;
 use super::shape::steps::{FOR_EACH, FORMS, GOTO, ON, PROVIDER, STEP, TOP};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
-use super::{Compiled, Configured, spells};
+use super::{Configured, spells};
 use crate::ids::name_fault;
 use crate::provider::Kind;
-use crate::template::Hole;
+use crate::template::{Hole, Template};
 
 /// What reading one workflow needs everywhere.
 pub(super) struct Reading<'a> {
@@ -28,8 +28,6 @@ pub(super) struct Reading<'a> {
     /// The workflow's own providers, and those of the settings that it turned out to use.
     pub providers: std::cell::RefCell<BTreeMap<String, Provider>>,
     pub configured: &'a dyn Configured,
-    pub paths: std::cell::RefCell<Vec<(String, Place)>>,
-    pub spells: std::cell::RefCell<Vec<Mention>>,
 }
 
 impl Reading<'_> {
@@ -52,17 +50,11 @@ pub(super) struct Visible<'a> {
     pub aliases: Vec<String>,
 }
 
-pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
-    let findings = Findings::of(configured);
-    let version = read_version(&findings, document);
-    let compiled = Fields::open(&findings, document, "the workflow", &TOP, version)
-        .and_then(|top| read_top(&top, version, configured));
-    let problems = findings.into_problems();
-    let (errors, warnings): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_error);
-    match compiled {
-        Some((plan, paths)) if errors.is_empty() => Ok(Compiled { plan, warnings, paths }),
-        _ => Err(errors.into_iter().chain(warnings).collect()),
-    }
+/// Reads a workflow of steps. What comes of it is no plan if something wrong was found.
+pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
+    let version = read_version(findings, document);
+    let top = Fields::open(findings, document, "the workflow", &TOP, version)?;
+    read_top(&top, version, configured)
 }
 
 /// The declared version; where it is missing or wrong, the newest, so that the rest of the file
@@ -106,17 +98,13 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
     }
 }
 
-type Paths = Vec<(String, Place)>;
-
-fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Option<(Plan, Paths)> {
+fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Option<Plan> {
     let own = top.get("providers").map(|node| providers(top.findings, node, version));
     let reading = Reading {
         findings: top.findings,
         version,
         providers: own.unwrap_or_default().into(),
         configured,
-        paths: Default::default(),
-        spells: Default::default(),
     };
     let context = match top.get("context").map(|node| (node, node.to_json())) {
         Some((_, Json::Object(map))) => map,
@@ -136,7 +124,7 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
     let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
     check::fall_through(top.findings, &root, steps);
     let providers = reading.providers.into_inner();
-    let plan = Plan {
+    Some(Plan {
         version,
         name,
         description: None,
@@ -145,12 +133,9 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
         providers,
         dirs,
         root,
-        parts: Vec::new(),
-        spells: reading.spells.into_inner(),
         exclusive: false,
         timeout: None,
-    };
-    Some((plan, reading.paths.into_inner()))
+    })
 }
 
 fn read_dirs(top: &Fields, reading: &Reading) -> Dirs {
@@ -192,7 +177,8 @@ pub fn providers(findings: &Findings, node: &Node, version: Version) -> BTreeMap
             continue;
         };
         if let Some(fault) = name_fault(name) {
-            findings.error(key.place, format!("`{name}` cannot name a provider: {fault}"));
+            let message = format!("`{name}` cannot name a provider: {fault}");
+            findings.add(check::unfit(message, name).at(key.place));
         }
         if let Some(provider) = read_provider(findings, name, body, version) {
             found.insert(name.to_owned(), provider);
@@ -218,23 +204,22 @@ fn read_provider(
     if fields.list("command").is_some_and(<[_]>::is_empty) {
         findings.error(node.place, format!("`command` of provider `{name}` is empty"));
     }
-    for (template, place) in command
-        .iter()
-        .flat_map(|(arg, place)| arg.templates().map(move |template| (template, place)))
-    {
-        if input == InputMode::Stdin && template.holes().any(|hole| hole.raw == "PROMPT") {
+    let texts = fields.get("command").filter(|_| input == InputMode::Stdin).map(check::texts);
+    for (text, place) in texts.unwrap_or_default() {
+        let Ok(template) = Template::parse(text) else { continue };
+        if let Some((_, at)) = template.placed().find(|(hole, _)| hole.raw == "PROMPT") {
             findings.add(
                 Problem::error(format!(
                     "provider `{name}` takes its prompt on stdin, so `${{PROMPT}}` may not be in \
                      its command (invalid_prompt_placeholder)"
                 ))
-                .at(*place)
+                .at(in_text(text, place, at))
                 .hint("drop `${PROMPT}`, or write `input_mode: argv`"),
             );
         }
     }
     Some(Provider {
-        command: command.into_iter().map(|(arg, _)| arg).collect(),
+        command,
         input,
         defaults: params(&fields, "defaults"),
         adapter: fields.choice("adapter", &Kind::ALL).unwrap_or_default(),
@@ -251,7 +236,7 @@ fn account(fields: &Fields) -> Option<String> {
     let name = fields.text("account")?;
     if let (Some(fault), Some(node)) = (name_fault(name), fields.get("account")) {
         let message = format!("`{name}` cannot name an account: {fault}");
-        fields.findings.error(node.place, message);
+        fields.findings.add(check::unfit(message, name).at(node.place));
     }
     Some(name.to_owned())
 }
@@ -302,7 +287,7 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
     };
     check_agent(&fields);
     check_idle_fields(&fields, &step);
-    check::holes(findings, &fields, &step, visible);
+    check::holes(findings, node, visible);
     Some(step)
 }
 
@@ -310,7 +295,8 @@ pub(super) fn check_agent(fields: &Fields) {
     let Some(agent) = fields.get("agent").and_then(Node::text) else { return };
     let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
     if let Some(fault) = name_fault(agent) {
-        fields.findings.error(place, format!("`{agent}` cannot name an agent: {fault}"));
+        let message = format!("`{agent}` cannot name an agent: {fault}");
+        fields.findings.add(check::unfit(message, agent).at(place));
     } else if agent == "coordinator" {
         let message = "`coordinator` is no agent that steps can go to: it drives runs";
         fields.findings.error(place, message);
@@ -439,7 +425,7 @@ fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
 /// Asks a provider by a spell: the one that is named, or that of the settings.
 fn read_spell(reading: &Reading, fields: &Fields) -> Option<Action> {
     let repair = reading.configured.contract_repair();
-    let spell = spells::read(fields, &reading.spells, true, repair);
+    let spell = spells::read(fields, true, repair);
     let provider = match fields.get("provider") {
         Some(_) => fields.text("provider")?,
         None => reading.configured.default_provider(),

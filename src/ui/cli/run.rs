@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
+use super::common::{self, Driver, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
 use crate::engine::Request;
 use crate::fleet::grimoires;
+use crate::ids::counted;
 use crate::ui::talk::talk;
 use crate::workflow::plan::{
     Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
 };
-use crate::workflow::yaml;
-use crate::workflow::{Place, Plan, Problem};
+use crate::workflow::{Place, Plan, Problem, without_bom, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
@@ -97,12 +97,12 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
         Failure::new(2, format!("cannot read the context file `{name}`: {error}"))
     })?;
     let is_json = path.extension().is_some_and(|ending| ending == "json");
-    match serde_json::from_str(&text) {
+    match serde_json::from_str(without_bom(&text)) {
         Ok(Value::Object(map)) => return Ok(map),
         Err(error) if is_json => {
             let place = Place { line: error.line().max(1), column: error.column().max(1), len: 1 };
             let problem = Problem::error(format!("this is no JSON: {error}")).at(place);
-            return Err(Failure::in_text(vec![problem], &name.to_string(), &text));
+            return Err(Failure::in_text(vec![problem], &name.to_string(), without_bom(&text)));
         }
         _ => {}
     }
@@ -160,7 +160,8 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
     }
     let loaded = common::load(around, &workflow)?;
     tell_warnings(around, &loaded);
-    args.options.check(&loaded.plan)?;
+    let driver = if args.detach { Driver::Coordinator } else { Driver::here(args.fleet) };
+    args.options.check(&loaded.plan, driver)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
     let request = args.request.of(around, &loaded.plan, &loaded)?;
@@ -287,7 +288,7 @@ fn kind(action: &Action) -> String {
         Action::Rounds(Rounds {
             kind: RoundsKind::Loop | RoundsKind::Steps { .. }, most, ..
         }) => {
-            format!("loop of at most {most} rounds")
+            format!("loop of at most {}", counted(*most as usize, "round"))
         }
         Action::Merge { review, checks } => {
             let review = if *review { " after review" } else { "" };

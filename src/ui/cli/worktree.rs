@@ -9,7 +9,7 @@ use super::common::Surroundings;
 use super::show::{put, put_json, table};
 use super::{Common, Failure, request, signals};
 use crate::bead;
-use crate::ids::{BeadId, shown};
+use crate::ids::{BeadId, counted, shown};
 use crate::time::parse_duration;
 use crate::ui::talk::{Tamed, talk};
 use crate::worktree::{
@@ -240,10 +240,9 @@ fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failu
     let Created { tree, way, dirty, mut warnings } = created;
     warnings.extend(at_work.map(|holder| format!("{holder} works there")));
     warn(&warnings);
-    match dirty.len() {
-        0 => {}
-        1 => warn(&["a file in it is in no commit".to_owned()]),
-        count => warn(&[format!("{count} files in it are in no commit")]),
+    if !dirty.is_empty() {
+        let are = if dirty.len() == 1 { "is" } else { "are" };
+        warn(&[format!("{} in it {are} in no commit", counted(dirty.len(), "file"))]);
     }
     let way = match way {
         Way::Made => "made",
@@ -328,8 +327,24 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
     Ok(Duration::from_millis(ms))
 }
 
+/// Refuses an approval that can be of nothing.
+fn check_digest(approval: &str) -> Result<(), Failure> {
+    let letters = approval.chars().count();
+    let why = match approval.chars().find(|letter| !letter.is_ascii_hexdigit()) {
+        Some(letter) => format!("`{letter}` is no hexadecimal digit"),
+        None if letters != DIGEST => format!("it has {letters} letters, not {DIGEST}"),
+        None => return Ok(()),
+    };
+    Err(Failure::new(2, format!("`--approval` is no digest: {why}"))
+        .hint("`orchestrate worktree diff` ends with it"))
+}
+
+/// How long a digest is.
+const DIGEST: usize = 64;
+
 fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
+    args.approval.as_deref().map_or(Ok(()), check_digest)?;
     let configured = &around.config.checks;
     let commands = match args.checks.is_empty() && !args.no_checks {
         true => &configured.commands,
