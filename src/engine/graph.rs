@@ -349,8 +349,7 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
         }
     }
     // Nothing after the step that a person named stands, whatever it will be given.
-    for index in from.map(|from| reached(&edges.after, &BTreeSet::from([from]))).unwrap_or_default()
-    {
+    for index in from.map(|from| done_again(edges, from)).unwrap_or_default() {
         run.body.slots[index].keep = false;
     }
     run.failed_steps.retain(|path| {
@@ -367,6 +366,12 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
     if run.body.front.as_ref().is_some_and(|front| front.left == 0) {
         finish(run);
     }
+}
+
+/// What is done again if a graph goes on from a step: that step, and all that comes after it.
+pub fn done_again(edges: &Edges, from: usize) -> BTreeSet<usize> {
+    let from = BTreeSet::from([from]);
+    reached(&edges.after, &from).into_iter().chain(from).collect()
 }
 
 /// Whether a step that settled is owed again when its run is resumed after its end.

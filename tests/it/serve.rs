@@ -382,7 +382,7 @@ fn programs() {
     assert_eq!(heard.status, 400, "{}", heard.body);
     // What is not understood is refused: a wish may depend on it.
     for body in [
-        serde_json::json!({ "agent": "qa", "text": "x", "priority": 1 }),
+        serde_json::json!({ "agent": "qa", "text": "x", "priority": "1" }),
         serde_json::json!({ "agent": "qa", "text": 5 }),
     ] {
         let heard = post("/api/enqueue", &body);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::common::{self, RunOptions, Surroundings};
+use super::common::{self, Driver, RunOptions, Surroundings};
 use super::resume;
 use super::show::put_json;
 use super::{Common, Failure, show};
@@ -171,7 +171,16 @@ fn too_late(asked: &Given) -> Failure {
 fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let Decision { run, step, approve, comment, shown, no_resume, options } = decision;
+    if *no_resume {
+        options.check_none("with `--no-resume` the answer is only recorded")?;
+    }
     let asked = asked(&around, run, *step)?;
+    if options.any().is_some() {
+        if is_driven(&around, &asked.id)? {
+            options.check_none("whoever drives the run goes on with it")?;
+        }
+        options.check(&asked.plan, Driver::here(asked.run.origin.fleet))?;
+    }
     if asked.gate.expired {
         // As a coordinator would, let the run see it.
         if !no_resume && !is_taken_in(&around, &asked)? {

@@ -30,9 +30,9 @@ const BOOKS: [(&str, &str, &str); 9] = [
     ("spells", "templates for prompts", include_str!("../../../docs/spells.md")),
     ("offline", "the provider that needs no key", include_str!("../../../docs/offline.md")),
     ("operations", "every verb and setting", include_str!("../../../docs/operations.md")),
-    ("tasks-in-full", "tasks and their heads", include_str!("../../../docs/tasks.md")),
-    ("layout-in-full", "every file there is", include_str!("../../../inbox-layout.md")),
-    ("lints-in-full", "each lint and its cure", include_str!("../../../docs/lints.md")),
+    ("tasks-full", "tasks and their heads", include_str!("../../../docs/tasks.md")),
+    ("layout-full", "every file there is", include_str!("../../../inbox-layout.md")),
+    ("lints-full", "each lint and its cure", include_str!("../../../docs/lints.md")),
 ];
 
 /// The verbs as people look for them. One that is in no group is shown after them.
@@ -131,7 +131,7 @@ pub fn root() -> String {
     let mut group = |title: &str, names: &mut dyn Iterator<Item = &(&str, String)>| {
         let mut lines = String::new();
         for (name, about) in names {
-            _ = writeln!(lines, "  {name:<14} {about}");
+            _ = writeln!(lines, "  {name:<13} {about}");
         }
         if !lines.is_empty() {
             _ = write!(out, "\n{title}:\n{lines}");
