@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::workflow::plan::{Part, PartKind, Runtime};
-use crate::workflow::{Plan, Problem, front, yaml};
+use crate::workflow::{Plan, Problem, front, without_bom, yaml};
 
 /// Where a run keeps them, in its directory.
 pub const PARTS: &str = "parts";
@@ -210,7 +210,7 @@ pub fn learn(plan: &mut Plan, root: &Path) {
 
 /// The text after a front matter, where there is one.
 pub fn without_front_matter(text: &str) -> &str {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = without_bom(text);
     let mut lines = text.split_inclusive('\n');
     if lines.next().is_none_or(|first| first.trim_end() != "---") {
         return text;

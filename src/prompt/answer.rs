@@ -225,7 +225,7 @@ fn head(text: &str, most: usize) -> String {
 }
 
 /// Marks around a text that none within it can close.
-fn fence(text: &str) -> String {
+pub(super) fn fence(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
     "`".repeat(3.max(longest + 1))
 }

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
+use super::answer::fence;
 use crate::template::kind;
 
 /// What an answer says about itself.
@@ -78,12 +79,43 @@ pub fn ask_again(why: &str) -> String {
 
 /// What an agent is asked in the same conversation, where everything but the block is done.
 pub fn ask_for_block(why: &str) -> String {
+    format!("Your last answer could not be used: {why}. Do no more work now. {BLOCK_ALONE}")
+}
+
+/// How much of what was asked, and of what was answered, somebody is told who remembers nothing.
+const EXCERPT: usize = 16 << 10;
+
+/// The same, asked of one who remembers nothing of the conversation: what was asked and answered
+/// there is told apart from what is asked now, and no more of it than is needed.
+pub fn ask_for_block_anew(why: &str, asked: &str, answered: &str) -> String {
+    let quoted = |text: &str| {
+        let text = excerpt(text.trim(), EXCERPT);
+        let fence = fence(&text);
+        format!("{fence}\n{text}\n{fence}\n")
+    };
+    let (asked, answered) = (quoted(asked), quoted(answered));
     format!(
-        "Your last answer could not be used: {why}. Do no more work now. Answer with nothing but \
-         the JSON code block that says how the work went:\n\n\
-         ```json\n{{\"success\": true or false, \"summary\": \"what was done\", \"outputs\": {{}}, \
-         \"error\": \"what went wrong, if something did\"}}\n```\n"
+        "Your last answer could not be used: {why}. You do not remember it, so here is what you \
+         were asked, and what you answered. The work is done: do no more of it now. Look at what \
+         is there, if what you answered does not tell you enough.\n\n# You were asked\n\n{asked}\n\
+         # You answered\n\n{answered}\n# What you are asked now\n\n{BLOCK_ALONE}"
     )
+}
+
+const BLOCK_ALONE: &str = "Answer with nothing but the JSON code block that says how the work \
+    went:\n\n```json\n{\"success\": true or false, \"summary\": \"what was done\", \
+    \"outputs\": {}, \"error\": \"what went wrong, if something did\"}\n```\n";
+
+/// A text, or its beginning and its end where it is longer than so many bytes.
+fn excerpt(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return text.into();
+    }
+    let is_border = |at: &usize| text.is_char_boundary(*at);
+    let head = (0..=most / 2).rev().find(is_border).unwrap_or_default();
+    let tail = (text.len() - most / 2..=text.len()).find(is_border).unwrap_or(text.len());
+    let left_out = tail - head;
+    format!("{}\n[… {left_out} bytes are left out here …]\n{}", &text[..head], &text[tail..]).into()
 }
 
 /// Reads the contract off the final text of an agent.
@@ -375,6 +407,26 @@ fn begins_line(text: &str, brace: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_remembers_nothing_is_told_enough_and_no_more() {
+        let asked = format!("begin {}end", "é".repeat(20_000));
+        let text = ask_for_block_anew("it is empty", &asked, "```json\n{\"success\": true}\n```");
+        assert!(text.len() < EXCERPT + 2000, "{}", text.len());
+        for part in [
+            "used: it is empty.",
+            "```\nbegin éé",
+            "éend\n```",
+            "bytes are left out",
+            "````\n```json",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.ends_with(
+            "went:\n\n```json\n{\"success\": true or false, \"summary\": \"what was \
+             done\", \"outputs\": {}, \"error\": \"what went wrong, if something did\"}\n```\n"
+        ));
+    }
 
     /// `ok SUMMARY`, `failed SUMMARY`, `missing`, or `invalid: WHY`.
     fn read(text: &str) -> String {

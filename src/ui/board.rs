@@ -44,7 +44,7 @@ pub use last::last_said;
 pub use members::{Life, Members, WorkerView};
 pub use memory::Memory;
 pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView, Walk};
-pub use spent::{RunSpent, of_step as step_spent, words};
+pub use spent::{RunSpent, at_least, money, of_step as step_spent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
 pub use tried::{Tried, is_passed_over, printed};
 pub use why::{first_failed, remark, skipped, why_queued, why_run, why_step, why_task};

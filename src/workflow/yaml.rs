@@ -32,8 +32,7 @@ pub enum Value {
 /// Reads a document. The error is the parser's first and only one, with its place.
 pub fn parse(text: &str) -> Result<Node, Problem> {
     let options = serde_saphyr::options! { strict_booleans: true };
-    // A byte-order mark is no part of the text.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = super::without_bom(text);
     let read = serde_saphyr::from_str_with_options::<Node>(text, options);
     let lines: Vec<&str> = text.lines().collect();
     read.map(|mut node| {

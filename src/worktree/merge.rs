@@ -167,7 +167,7 @@ impl Trees {
             Err(TreeError::Void { id, approved, found })
         };
         if let Some(approved) = order.approval
-            && approved != review.hash
+            && !approved.eq_ignore_ascii_case(&review.hash)
         {
             return void(approved, review.hash);
         }

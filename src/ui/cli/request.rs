@@ -18,9 +18,9 @@ use crate::ids::name_fault;
 use crate::template::nodes::{NodeText, Var};
 use crate::workflow::nodes_commands::{self, CommandFile};
 use crate::workflow::plan::{
-    Action, Code, Isolation, PartKind, Plan, Script, ShellText, Step, StepBead, Words,
+    Action, Code, Isolation, Part, PartKind, Plan, Script, ShellText, Step, StepBead, Words,
 };
-use crate::workflow::{Problem, shell, yaml};
+use crate::workflow::{Problem, shell, without_bom, yaml};
 use crate::workspace::Workspace;
 use crate::worktree::Trees;
 
@@ -54,17 +54,17 @@ pub enum IsolationArg {
 
 /// A file that a workflow is made of, as it was when the run began.
 pub struct Kept {
-    pub part: crate::workflow::plan::Part,
+    pub part: Part,
     pub from: PathBuf,
     pub text: Vec<u8>,
 }
 
-/// Reads the files that a plan is made of, and says why others cannot be.
-pub fn look_for(around: &Surroundings, file: &str, plan: &Plan) -> (Vec<Kept>, Vec<Problem>) {
+/// Reads the files that a workflow is made of, and says why others cannot be.
+pub fn look_for(around: &Surroundings, file: &str, parts: &[Part]) -> (Vec<Kept>, Vec<Problem>) {
     let library = library(around, Some(file));
     let mut kept: Vec<Kept> = Vec::new();
     let mut missing = Vec::new();
-    for part in &plan.parts {
+    for part in parts {
         let read = library.find(part).and_then(|from| {
             let text = read_bounded(&from, around.config.input_bytes)
                 .map_err(|error| format!("cannot read `{}`: {error}", from.display()))
@@ -132,6 +132,17 @@ impl RequestArgs {
         self.message.is_none() && self.issue_context_file.is_none() && !branch
     }
 
+    /// The message, from standard input where that is said.
+    pub fn message(&self) -> Result<Option<String>, Failure> {
+        if self.message.as_deref() != Some("-") {
+            return Ok(self.message.clone());
+        }
+        let read = std::io::read_to_string(std::io::stdin());
+        read.map(Some).map_err(|error| {
+            Failure::new(2, format!("cannot read the message from standard input: {error}"))
+        })
+    }
+
     /// What the request is about, in any dialect: the work items of the run and of its steps.
     fn about(
         &self,
@@ -139,8 +150,10 @@ impl RequestArgs {
         plan: &Plan,
         loaded: &Loaded,
     ) -> Result<Request, Failure> {
-        let (beads, missing) =
-            look_for_beads(&super::common::open_workspace(around)?, around, plan);
+        let mut named = Vec::new();
+        plan.root.walk(&mut |step| named.extend(step.bead.clone()));
+        let workspace = super::common::open_workspace(around)?;
+        let (beads, missing) = look_for_beads(&workspace, around, &named);
         if !missing.is_empty() {
             return Err(Failure::in_text(missing, &loaded.file, &loaded.text));
         }
@@ -185,12 +198,7 @@ impl RequestArgs {
             return Ok(wanted.then(|| Box::new(about)));
         }
         let settings = Settings::read(around)?;
-        let message = match self.message.as_deref() {
-            Some("-") => std::io::read_to_string(std::io::stdin()).map_err(|error| {
-                Failure::new(2, format!("cannot read the message from standard input: {error}"))
-            })?,
-            message => message.unwrap_or_default().to_owned(),
-        };
+        let message = self.message()?.unwrap_or_default();
         let issue_context = match &self.issue_context_file {
             None => String::new(),
             Some(path) => {
@@ -198,11 +206,12 @@ impl RequestArgs {
                     let path = path.display();
                     Failure::new(2, format!("cannot read the issue context `{path}`: {error}"))
                 })?;
-                String::from_utf8(bytes).map_err(|error| {
+                let text = String::from_utf8(bytes).map_err(|error| {
                     let (path, at) = (path.display(), error.utf8_error().valid_up_to());
                     let message = format!("the issue context `{path}` is no text: byte {at}");
                     Failure::new(2, format!("{message} is not UTF-8")).hint("give a text file")
-                })?
+                })?;
+                without_bom(&text).to_owned()
             }
         };
         let said = self.base_branch.clone().or(settings.base_branch);
@@ -240,14 +249,13 @@ fn tell_apart(beads: impl Iterator<Item = Value>) -> Result<(), Failure> {
 pub fn look_for_beads(
     workspace: &Workspace,
     around: &Surroundings,
-    plan: &Plan,
+    named: &[StepBead],
 ) -> (Map<String, Value>, Vec<Problem>) {
     let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
     let (mut beads, mut missing) = (Map::new(), Vec::new());
-    plan.root.walk(&mut |step| {
-        let Some(StepBead { name, place, .. }) = &step.bead else { return };
+    for StepBead { name, place, .. } in named {
         if beads.contains_key(name) {
-            return;
+            continue;
         }
         match Bead::find(name, &read) {
             Ok(bead) => {
@@ -260,7 +268,7 @@ pub fn look_for_beads(
             }
             Err(error) => missing.push(Problem::error(error.to_string()).at(*place)),
         }
-    });
+    }
     (beads, missing)
 }
 
@@ -312,14 +320,14 @@ fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Fai
     }
     let path = around.workspace.join(MAPPING);
     let by = format!("`{MAPPING}`");
-    let text = match std::fs::read(&path) {
+    let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Ok((USUAL.into(), by));
         }
         Err(error) => return Err(Failure::new(2, format!("cannot read `{MAPPING}`: {error}"))),
     };
-    let mapping: Mapping = serde_json::from_slice(&text)
+    let mapping: Mapping = serde_json::from_str(without_bom(&text))
         .map_err(|error| Failure::new(2, format!("`{MAPPING}` cannot be used: {error}")))?;
     let found = mapping.by_type.get(&bead.kind).cloned().or(mapping.default);
     Ok((found.unwrap_or_else(|| USUAL.into()), by))

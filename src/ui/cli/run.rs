@@ -15,7 +15,7 @@ use crate::workflow::Plan;
 use crate::workflow::plan::{
     Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
 };
-use crate::workflow::yaml;
+use crate::workflow::{without_bom, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
@@ -97,7 +97,7 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(2, format!("cannot read the context file `{name}`: {error}"))
     })?;
-    if let Ok(Value::Object(map)) = serde_json::from_str(&text) {
+    if let Ok(Value::Object(map)) = serde_json::from_str(without_bom(&text)) {
         return Ok(map);
     }
     // What is no JSON may be YAML; its reader gives places too.

@@ -324,8 +324,24 @@ fn duration(flag: &str, text: &str) -> Result<Duration, Failure> {
     Ok(Duration::from_millis(ms))
 }
 
+/// Refuses an approval that can be of nothing.
+fn check_digest(approval: &str) -> Result<(), Failure> {
+    let letters = approval.chars().count();
+    let why = match approval.chars().find(|letter| !letter.is_ascii_hexdigit()) {
+        Some(letter) => format!("`{letter}` is no hexadecimal digit"),
+        None if letters != DIGEST => format!("it has {letters} letters, not {DIGEST}"),
+        None => return Ok(()),
+    };
+    Err(Failure::new(2, format!("`--approval` is no digest: {why}"))
+        .hint("`orchestrate worktree diff` ends with it"))
+}
+
+/// How long a digest is.
+const DIGEST: usize = 64;
+
 fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
+    args.approval.as_deref().map_or(Ok(()), check_digest)?;
     let configured = &around.config.checks;
     let commands = match args.checks.is_empty() && !args.no_checks {
         true => &configured.commands,
