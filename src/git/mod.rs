@@ -83,6 +83,8 @@ pub enum GitError {
     Misused { what: String, said: String },
     #[error("`git {what}` was stopped")]
     Stopped { what: String },
+    #[error("`git` is too old: {version}")]
+    TooOld { version: String },
     #[error("`git {what}` printed {fault}")]
     Odd { what: String, fault: &'static str },
 }
@@ -97,7 +99,7 @@ impl GitError {
             GitError::Failed { code, .. } => *code,
             GitError::Misused { .. } => MISUSED,
             GitError::Stopped { .. } => 143,
-            GitError::Odd { .. } => 1,
+            GitError::TooOld { .. } | GitError::Odd { .. } => 1,
         }
     }
 }

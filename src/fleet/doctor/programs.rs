@@ -11,11 +11,11 @@ use crate::exec::{self, Stop};
 use crate::fleet::Config;
 use crate::fleet::providers::{self, Known, Program};
 use crate::fleet::site::Environment;
-use crate::git::OLDEST as GIT;
 use crate::provider::Kind;
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 use crate::workflow::problem::nearest;
+use crate::worktree::OLDEST_GIT as GIT;
 
 /// How long a program may take to tell its version: all are asked at once, and people wait.
 const PATIENCE: Duration = Duration::from_secs(5);
