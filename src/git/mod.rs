@@ -59,12 +59,6 @@ pub const NOT_INHERITED: [&str; 9] = [
     "GIT_TRACE",
 ];
 
-/// The first git whose `worktree list` can be read whatever names there are.
-pub const OLDEST: [u64; 2] = [2, 36];
-
-/// What git exits with if it does not know an option.
-const MISUSED: i32 = 129;
-
 /// Why `git` did not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
@@ -76,11 +70,6 @@ pub enum GitError {
     TimedOut { what: String, limit: Duration },
     #[error("`git {what}` failed with exit code {code}: {said}")]
     Failed { what: String, code: i32, said: String },
-    #[error(
-        "`git {what}` does not know what it was asked; git {}.{} or newer is needed, and `git \
-         --version` tells which it is: {said}", OLDEST[0], OLDEST[1]
-    )]
-    Misused { what: String, said: String },
     #[error("`git {what}` was stopped")]
     Stopped { what: String },
     #[error("`git` is too old: {version}")]
@@ -97,7 +86,6 @@ impl GitError {
             GitError::Start(error) => error.exit_code(),
             GitError::TimedOut { .. } => 124,
             GitError::Failed { code, .. } => *code,
-            GitError::Misused { .. } => MISUSED,
             GitError::Stopped { .. } => 143,
             GitError::TooOld { .. } | GitError::Odd { .. } => 1,
         }
@@ -275,11 +263,7 @@ impl Git {
 
 /// An answer that is an error.
 pub fn failed(args: &[&str], said: &Said) -> GitError {
-    let (what, code, last) = (what(args), said.how.exit_code(), last_lines(said));
-    match said.how {
-        How::Exited(MISUSED) => GitError::Misused { what, said: last },
-        _ => GitError::Failed { what, code, said: last },
-    }
+    GitError::Failed { what: what(args), code: said.how.exit_code(), said: last_lines(said) }
 }
 
 /// A command as it is called in messages: without its many flags.

@@ -53,8 +53,6 @@ pub use save::{Saved, Scope};
 pub use view::{Fate, View};
 pub use wait::{Patience, Waiter};
 
-pub use crate::git::OLDEST as OLDEST_GIT;
-
 /// Where worktrees lie in a workspace.
 pub const DIR: &str = ".coven/worktrees";
 /// What the names of their branches begin with.

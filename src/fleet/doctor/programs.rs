@@ -15,8 +15,9 @@ use crate::provider::Kind;
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 use crate::workflow::problem::nearest;
-use crate::worktree::OLDEST_GIT as GIT;
 
+/// The first git whose `worktree list` can be read whatever names there are.
+const GIT: [u64; 2] = [2, 36];
 /// How long a program may take to tell its version: all are asked at once, and people wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
