@@ -551,12 +551,11 @@ fn output_path(work: &Work) -> PathBuf {
     PathBuf::from(format!("outputs/{}.{}.txt", work.step, work.attempt))
 }
 
-/// Says of a node's failure whether it may pass by itself. Of other steps, their exit codes say
-/// it.
+/// Says of a node's failure whether it may pass by itself, by the table of what is said then. Of
+/// other steps, their exit codes say it.
 fn classify(work: &Work, how: Option<How>, record: &mut Record) {
-    let Some(error) = record.error.as_mut().filter(|_| work.capture == CaptureMode::Whole) else {
-        return;
-    };
+    let told = work.capture == CaptureMode::Whole || work.adapter.is_stream();
+    let Some(error) = record.error.as_mut().filter(|_| told) else { return };
     let mut said = vec![error.message.as_str()];
     said.extend(error.stderr_tail.iter().map(String::as_str));
     if work.asks {
@@ -565,7 +564,13 @@ fn classify(work: &Work, how: Option<How>, record: &mut Record) {
     error.class.get_or_insert_with(|| match (how, error.exit_code) {
         (Some(How::TimedOut | How::Silent), _) => FaultClass::Transient,
         (_, 126 | 127) | (None, 2) => FaultClass::Fatal,
-        _ => limits::classify(&said.join("\n")),
+        _ => match limits::classify(&said.join("\n")) {
+            // An agent that somebody killed said nothing of itself; the next may live.
+            FaultClass::Unknown if work.asks && matches!(how, Some(How::Killed(_))) => {
+                FaultClass::Transient
+            }
+            class => class,
+        },
     });
 }
 
@@ -689,7 +694,7 @@ impl Outcome<'_> {
         let Some(error) = &mut self.record.error else { return };
         error.stdout_tail = heard.tail().iter().map(|line| site.mask.text(line)).collect();
         if failed {
-            error.class = Some(heard.class(self.ended.how));
+            error.class = heard.class(self.ended.how);
             error.retry_at = heard.outcome.verdict.at();
             error.context.extend(mask_map(site, heard.context(self.ended.how)));
         }
