@@ -30,7 +30,7 @@ use self::confine::Confined;
 pub use self::hear::ANSWER;
 use self::hear::Heard;
 use self::json::check_json;
-use self::script::Unready;
+use self::script::{Ready, Unready};
 pub use self::session::SESSIONS;
 use self::session::{Busy, Session};
 pub use self::wait::wait;
@@ -191,14 +191,17 @@ pub fn run_on(
         task_attempt,
         confined,
     };
+    let mut ready = Ready::default();
     if let Some(script) = &work.script {
-        let argv = match script::ready(&child, script) {
-            Ok(argv) => argv,
+        ready = match script::ready(&child, script) {
+            Ok(ready) => ready,
             Err(Unready::Stopped) => return None,
             Err(Unready::Failed(record)) => return Some(unready(site, *record, began)),
         };
-        work.to_mut().argv = argv;
+        work.to_mut().argv = std::mem::take(&mut ready.argv);
     }
+    let all: Vec<_> = env.iter().cloned().chain(ready.env).collect();
+    let child = Child { env: &all, ..child };
     let said = match work.adapter.is_stream() {
         true => converse(&child, &mut work),
         false => execute(&child, &work, false).map(|ran| ran.map(|ran| (ran, None))),
@@ -223,6 +226,7 @@ pub fn run_on(
         (Err(error), _) | (_, Err(error)) => result.fail(1, error.to_string(), Map::new()),
     }
     let mut record = result.record;
+    record.warning = record.warning.or(ready.warning);
     classify(work, Some(ended.how), &mut record);
     if let Some(entered) = entered {
         entered.leave(site, work, times, &mut record);
@@ -552,7 +556,7 @@ fn output_path(work: &Work) -> PathBuf {
 }
 
 /// Says of a node's failure whether it may pass by itself, by the table of what is said then. Of
-/// other steps, their exit codes say it.
+/// other commands, their exit codes say it.
 fn classify(work: &Work, how: Option<How>, record: &mut Record) {
     let told = work.capture == CaptureMode::Whole || work.adapter.is_stream();
     let Some(error) = record.error.as_mut().filter(|_| told) else { return };
@@ -764,6 +768,12 @@ impl Outcome<'_> {
 
     fn keep_whole(&mut self, whole: &WholeText) {
         let root = self.site.root();
+        if whole.replaced {
+            self.record.warning.get_or_insert_with(|| {
+                "its output has bytes that are no UTF-8; the character U+FFFD stands for them"
+                    .into()
+            });
+        }
         self.record.output = Some(whole.head.clone());
         self.record.truncated = Some(whole.file.is_some());
         self.record.whole = whole.file.as_ref().map(|file| Whole {
@@ -799,7 +809,7 @@ impl Outcome<'_> {
 
     fn keep_answer(&mut self, read: reply::Reply, out: &Captured) -> io::Result<()> {
         self.record.until_met = read.until_met;
-        self.record.warning = read.warning;
+        self.record.warning = read.warning.or(self.record.warning.take());
         self.record.json = read.json.map(|value| mask_json(self.site, value));
         let text = match &self.record.json {
             Some(_) => read.text.map(|json| mask_written(self.site, &json)),

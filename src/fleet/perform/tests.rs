@@ -64,7 +64,11 @@ fn says(answer: &str, rules: AnswerRules) -> Work {
 
 fn script(runtime: Runtime, deps: &[&str], source: Source) -> Work {
     let deps = deps.iter().map(|dep| dep.to_string()).collect();
-    Work { script: Some(ScriptWork { runtime, deps, source }), argv: Vec::new(), ..bash("") }
+    Work {
+        script: Some(ScriptWork { runtime, deps, source, from: None }),
+        argv: Vec::new(),
+        ..bash("")
+    }
 }
 
 impl Trial {

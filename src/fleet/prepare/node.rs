@@ -184,11 +184,12 @@ impl Preparing<'_> {
     }
 
     fn script(&mut self, script: &Script) -> Result<Prepared, Refusal> {
-        let source = match &script.code {
-            Code::Inline(text) => Source::Text(self.fill(text, Into::Script)?),
+        let (source, from) = match &script.code {
+            Code::Inline(text) => (Source::Text(self.fill(text, Into::Script)?), None),
             Code::Named(name) => {
                 let found = parts::frozen_script(&self.site.root(), name);
-                Source::File(found.map_err(Refusal::new)?)
+                let (copy, from) = found.map_err(Refusal::new)?;
+                (Source::File(copy), from)
             }
         };
         let text = match &script.code {
@@ -203,7 +204,7 @@ impl Preparing<'_> {
             )));
         }
         let (runtime, deps) = (script.runtime, script.deps.clone());
-        let script = Some(ScriptWork { runtime, deps, source });
+        let script = Some(ScriptWork { runtime, deps, source, from });
         let work = Work::new(self.path.clone(), self.attempt, Vec::new());
         self.node_work(Work { env, script, ..work })
     }
