@@ -11,6 +11,22 @@ use serde::{Deserialize, Serialize};
 /// The longest name a person may give to a step, an agent or a run.
 pub const NAME_MAX: usize = 128;
 
+/// A spelling of `name` that can be a name, where something of it can stay: one dash for all that
+/// cannot.
+pub fn plain_name(name: &str) -> Option<String> {
+    let mut plain = String::new();
+    for c in name.chars().take(NAME_MAX) {
+        match c {
+            c if c.is_ascii_alphanumeric() => plain.push(c),
+            '_' if !plain.is_empty() => plain.push('_'),
+            _ if !plain.is_empty() && !plain.ends_with('-') => plain.push('-'),
+            _ => {}
+        }
+    }
+    let plain = plain.trim_end_matches('-');
+    (!plain.is_empty()).then(|| plain.to_owned())
+}
+
 /// Says why `name` cannot be a name, or nothing when it can.
 pub fn name_fault(name: &str) -> Option<&'static str> {
     let mut bytes = name.bytes();
@@ -217,6 +233,14 @@ impl StepPath {
     /// As people are told of it.
     pub fn shown(&self) -> String {
         shown(&self.to_string()).into_owned()
+    }
+}
+
+/// So many of something, as people say it: `1 file`, `2 files`.
+pub fn counted(number: usize, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        number => format!("{number} {one}s"),
     }
 }
 

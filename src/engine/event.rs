@@ -59,6 +59,17 @@ pub enum Event {
     /// The task of an attempt is nowhere: whoever was to put it out died, or may yet do so. The
     /// attempt is made anew, as another task.
     Recalled { step: String, attempt: Attempt },
+    /// The task of an attempt was put back: whoever held it died or gave it up. It is executed
+    /// once more, and what it had done may be done again.
+    PutBack {
+        step: String,
+        attempt: Attempt,
+        /// Which execution of the attempt comes next.
+        execution: u32,
+        /// How many of those before ended with the death of a worker.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        deaths: u32,
+    },
     /// Somebody ended the run for good, or a node did: then it follows what that came to, which
     /// has ended the run already.
     Cancelled {
@@ -76,4 +87,8 @@ pub enum Choice {
     Retry,
     Continue,
     Stop,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

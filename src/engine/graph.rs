@@ -355,8 +355,7 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
     }
     // Nothing after the step that a person named stands, whatever it will be given: it is visited
     // once more, as that step is, and what it said to agents before is no part of that.
-    for index in from.map(|from| reached(&edges.after, &BTreeSet::from([from]))).unwrap_or_default()
-    {
+    for index in from.map(|from| done_again(edges, from)).unwrap_or_default() {
         let visited = again.contains(&index) || is_out(run, index);
         let slot = &mut run.body.slots[index];
         slot.keep = false;
@@ -384,6 +383,12 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
 pub fn has_more(plan: &Plan, run: &Run) -> bool {
     let mut steps = plan.root.steps.iter().zip(&run.body.slots);
     steps.any(|(step, slot)| slot.state != StepState::Settled || is_owed_again(step, slot))
+}
+
+/// What is done again if a graph goes on from a step: that step, and all that comes after it.
+pub fn done_again(edges: &Edges, from: usize) -> BTreeSet<usize> {
+    let from = BTreeSet::from([from]);
+    reached(&edges.after, &from).into_iter().chain(from).collect()
 }
 
 /// Whether a step that settled is owed again when its run is resumed after its end.

@@ -26,11 +26,12 @@ mod tests;
 
 pub use effect::Effect;
 pub use event::{Choice, Event};
-pub use graph::{has_more, inputs, references, survey};
+pub use graph::{done_again, has_more, inputs, references, survey};
 pub use record::{Answer, Fault, GateRecord, Record, SkipCause, StepStatus, TaskRef};
 pub use rounds::unmade;
 pub use run::{OnError, Origin, Policy, Request, Run, RunStatus};
 pub use scope::RunScope;
+pub use sequence::died_over;
 
 use run::{Address, Slot, StepState};
 
@@ -94,6 +95,11 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
         Event::Recalled { step, attempt } => {
             with(plan, run, step, |run, here| sequence::recall(run, here, *attempt));
         }
+        Event::PutBack { step, attempt, execution, deaths } => {
+            with(plan, run, step, |run, here| {
+                sequence::put_back(run, here, *attempt, *execution, *deaths);
+            });
+        }
         Event::Cancelled { .. } => sequence::cancel(plan, run, at),
         Event::Resumed { .. } | Event::Rewound { .. } => {}
     }
@@ -105,7 +111,7 @@ fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Addr
         && run.slot(&address).is_some()
     {
         act(run, &address);
-        graph::refile(run, address.loops.first().map_or(address.step, |(step, _)| *step));
+        graph::refile(run, address.top());
     }
 }
 

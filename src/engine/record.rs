@@ -48,6 +48,9 @@ pub struct Record {
     pub duration_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempt: Attempt,
+    /// How often the attempt was taken up by workers, where that was more than once.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub executions: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_capture: Option<CaptureMode>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

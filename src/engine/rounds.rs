@@ -5,7 +5,7 @@ use super::record::{Answer, Fault, GateRecord, Record, StepStatus};
 use super::run::{Address, Body, EachRun, Iteration, Run, RunStatus, Slot, StepState};
 use super::sequence::{enter, note_failure, settle};
 use super::{graph, limits};
-use crate::ids::Attempt;
+use crate::ids::{Attempt, counted};
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, OnMost, Rounds, RoundsKind, Step};
@@ -125,7 +125,8 @@ pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
     if done < rounds.most as usize {
         return begin(plan, run, around, done, at);
     }
-    let message = format!("not done after {} rounds (`max_iterations`)", rounds.most);
+    let message =
+        format!("not done after {} (`max_iterations`)", counted(rounds.most as usize, "round"));
     match on_most {
         OnMost::Continue => {
             end_loop(run, around, StepStatus::Completed, at, |record| {
@@ -258,10 +259,10 @@ impl Round<'_> {
     /// `unmade` says why the check could not tell.
     fn next(&self, run: &mut Run, loops: &[(usize, usize)], unmade: Option<&str>) {
         if self.index + 1 >= self.rounds.most as usize {
-            let most = self.rounds.most;
+            let most = counted(self.rounds.most as usize, "round");
             let why = unmade.map(|why| format!("; the last check could not be made: {why}"));
             let why = why.unwrap_or_default();
-            let message = format!("not done after {most} rounds (`max_iterations`){why}");
+            let message = format!("not done after {most} (`max_iterations`){why}");
             let said = self.said(run).unwrap_or_default();
             let error = Fault { message, exit_code: 1, ..Fault::default() };
             let record = Record { error: Some(error), exit_code: Some(1), ..said };

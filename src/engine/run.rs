@@ -410,6 +410,11 @@ impl Address {
         Some(Address { loops, step: block.find(&path.step)?.0 })
     }
 
+    /// The step of the workflow that it is, or is in.
+    pub fn top(&self) -> usize {
+        self.loops.first().map_or(self.step, |(step, _)| *step)
+    }
+
     /// The same, from a path's text form.
     pub fn parse(plan: &Plan, path: &str) -> Option<Address> {
         Address::of(plan, &StepPath::parse(path)?)

@@ -117,6 +117,13 @@ pub fn end(
     record.inputs = launched.inputs;
     record.gate = launched.gate;
     record.spent_before = launched.spent_before;
+    record.executions = launched.executions;
+    if let Some(warning) = launched.warning {
+        record.warning = Some(match record.warning.take() {
+            Some(other) => format!("{warning}; {other}"),
+            None => warning,
+        });
+    }
     record.attempt = attempt;
     record.started_at = Some(started);
     record.completed_at = Some(at);
@@ -385,6 +392,31 @@ pub fn recall(run: &mut Run, here: &Address, attempt: Attempt) {
     if slot.state == StepState::Running && slot.attempts == attempt && out {
         slot.state = StepState::Ready;
         slot.tries = slot.tries.saturating_sub(1);
+    }
+}
+
+/// Notes that an attempt that is out as a task is executed once more.
+pub fn put_back(run: &mut Run, here: &Address, attempt: Attempt, execution: u32, deaths: u32) {
+    let Some(slot) = run.slot_mut(here) else { return };
+    let open = slot.state == StepState::Running && slot.attempts == attempt;
+    let Some(record) = slot.record.as_deref_mut().filter(|record| open && record.task.is_some())
+    else {
+        return;
+    };
+    if execution > record.executions {
+        record.executions = execution;
+        record.warning = died_over(deaths);
+    }
+}
+
+/// What should be known of a step that workers died over.
+pub fn died_over(deaths: u32) -> Option<String> {
+    match deaths {
+        0 => None,
+        1 => Some("a worker died over it, so what it does may be done twice".to_owned()),
+        _ => Some(format!(
+            "workers died over it {deaths} times, so what it does may be done more than once"
+        )),
     }
 }
 

@@ -292,6 +292,35 @@ steps:
 }
 
 #[test]
+fn what_is_executed_again_stays_on_record() {
+    let steps = "version: '1.1'\nsteps:\n  - { name: A, command: ['a'] }\n";
+    let task = TaskRef { id: "t".into(), agent: "qa".into(), ticket: "k".into() };
+    let mut play = check(steps, &["0 start -> run A#1"]);
+    let put_back = |attempt, execution, deaths| Event::PutBack {
+        step: "A".into(),
+        attempt,
+        execution,
+        deaths,
+    };
+    let known = |play: &Script| {
+        let record = play.run.body.slots[0].record.as_deref().unwrap();
+        (record.executions, record.warning.clone())
+    };
+    // Nothing is out as a task yet.
+    apply(&play.plan, &mut play.run, Time(1), &put_back(1, 2, 1));
+    assert_eq!(known(&play), (0, None));
+    play.run.body.slots[0].record.as_mut().unwrap().task = Some(task);
+    apply(&play.plan, &mut play.run, Time(2), &put_back(2, 2, 1));
+    assert_eq!(known(&play), (0, None), "of another attempt");
+    apply(&play.plan, &mut play.run, Time(3), &put_back(1, 2, 0));
+    assert_eq!(known(&play), (2, None), "given back");
+    apply(&play.plan, &mut play.run, Time(4), &put_back(1, 3, 1));
+    apply(&play.plan, &mut play.run, Time(5), &put_back(1, 2, 0));
+    play.step("6 A#1 exit 0 -> completed");
+    assert_eq!(known(&play), (3, died_over(1)));
+}
+
+#[test]
 fn attempts_are_numbered_over_all_visits() {
     let cycle = "
 version: '1.1'

@@ -213,6 +213,8 @@ fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartErro
         let file = cwd.join(folder).join(program);
         match unusable(&file) {
             Some(ABSENT) => {}
+            // A folder that we may not look into tells nothing of what is in it.
+            Some(_) if access(&file, AccessFlags::F_OK) == Err(Errno::EACCES) => {}
             Some(reason) => seen = seen.or(Some(reason)),
             // Absolute, because the child looks for it only after it has changed its folder.
             None => return std::path::absolute(file).map_err(StartError::Other),

@@ -163,6 +163,13 @@ impl Drive {
         found
     }
 
+    /// Which execution of a step's attempt the run knows of.
+    pub fn executions(&self, step: &StepPath) -> u32 {
+        let at = Address::parse(&self.plan, &step.to_string());
+        let record = at.and_then(|at| self.run.slot(&at)?.record.as_deref());
+        record.map_or(1, |record| record.executions.max(1))
+    }
+
     /// Tasks that were out when a node ended the run; somebody may still be at them.
     pub fn tasks_cut_off(&self) -> Vec<(StepPath, Attempt, TaskRef)> {
         let mut found = Vec::new();
@@ -242,6 +249,21 @@ impl Drive {
         let step = step.to_string();
         self.in_flight.remove(&step);
         self.record(reins, Event::Recalled { step, attempt })
+    }
+
+    /// Notes that the task of an attempt was put back, to be executed once more.
+    pub fn put_back(
+        &mut self,
+        reins: &mut Reins,
+        step: &StepPath,
+        attempt: Attempt,
+        (execution, deaths): (u32, u32),
+    ) -> Result<(), StoreError> {
+        let step = step.to_string();
+        if self.in_flight.get(&step) != Some(&attempt) {
+            return Ok(());
+        }
+        self.record(reins, Event::PutBack { step, attempt, execution, deaths })
     }
 
     /// Gives up on executions whose end will not be heard.

@@ -8,7 +8,7 @@ use super::parts;
 use crate::disk;
 use crate::engine::{Event, Origin, Run};
 use crate::store::{self, LoadError, Store, StoreError, journal};
-use crate::workflow::{Compiled, Plan, Problem, compile};
+use crate::workflow::{Compiled, Plan, Problem, compile_parsed, yaml};
 use crate::workspace::{PathError, Workspace};
 
 /// Why a run cannot be taken up.
@@ -57,7 +57,18 @@ pub fn compile_in(
     config: &Config,
     text: &str,
 ) -> Result<(Plan, Vec<Problem>), Vec<Problem>> {
-    let Compiled { plan, warnings, paths } = compile(text, config)?;
+    let document = yaml::parse(text).map_err(|problem| vec![problem])?;
+    compile_parsed_in(workspace, config, text, &document)
+}
+
+/// The same of a text that was parsed already.
+pub fn compile_parsed_in(
+    workspace: &Workspace,
+    config: &Config,
+    text: &str,
+    document: &yaml::Node,
+) -> Result<(Plan, Vec<Problem>), Vec<Problem>> {
+    let Compiled { plan, warnings, paths } = compile_parsed(text, document, config)?;
     let escapes: Vec<_> = paths
         .iter()
         .filter_map(|(path, place)| match workspace.check(path) {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 
 use super::post::{self, Asked, COORDINATOR, RunTask};
-use crate::engine::run::{Body, StepState};
+use crate::engine::run::{Body, Slot, StepState};
 use crate::engine::{Run, TaskRef};
 use crate::ids::RunId;
 use crate::queue::{End, Ending, FsQueue, Place, Queue, Task, TaskId};
@@ -90,19 +90,29 @@ fn run_at(queue: &FsQueue, place: &Place, batch: &str) -> io::Result<Option<RunI
 
 /// The tasks that steps of a run are out as.
 pub fn steps_out(run: &Run) -> Vec<TaskRef> {
+    steps_out_of(run, |_| true)
+}
+
+/// The tasks that these steps of the workflow are out as, and what is in them.
+pub fn steps_out_of(run: &Run, of: impl Fn(usize) -> bool) -> Vec<TaskRef> {
     fn walk(body: &Body, into: &mut Vec<TaskRef>) {
-        for slot in &body.slots {
-            match &slot.each {
-                Some(each) => each.iterations.iter().for_each(|item| walk(&item.body, into)),
-                None if slot.state == StepState::Running => {
-                    into.extend(slot.record.as_ref().and_then(|record| record.task.clone()));
-                }
-                None => {}
+        body.slots.iter().for_each(|slot| look(slot, into));
+    }
+    fn look(slot: &Slot, into: &mut Vec<TaskRef>) {
+        match &slot.each {
+            Some(each) => each.iterations.iter().for_each(|item| walk(&item.body, into)),
+            None if slot.state == StepState::Running => {
+                into.extend(slot.record.as_ref().and_then(|record| record.task.clone()));
             }
+            None => {}
         }
     }
     let mut found = Vec::new();
-    walk(&run.body, &mut found);
+    for (index, slot) in run.body.slots.iter().enumerate() {
+        if of(index) {
+            look(slot, &mut found);
+        }
+    }
     found
 }
 
@@ -113,10 +123,10 @@ pub struct StillHeld {
     pub worker: String,
 }
 
-/// Takes out the tasks of a run's steps that wait. Gives those that somebody holds.
-pub fn take_out_steps(queue: &FsQueue, run: &Run) -> io::Result<Vec<StillHeld>> {
+/// Takes out those tasks of a run's steps that wait. Gives those that somebody holds.
+pub fn take_out_steps(queue: &FsQueue, run: &Run, tasks: &[TaskRef]) -> io::Result<Vec<StillHeld>> {
     let mut held = Vec::new();
-    for task in steps_out(run) {
+    for task in tasks {
         let Some(id) = TaskId::parse(&task.id) else { continue };
         // It may be claimed while it is being taken out.
         while let Some(place) = queue.find(&task.agent, run.id.as_str(), &id)? {

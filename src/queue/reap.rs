@@ -14,6 +14,7 @@ use super::moves::is_transient;
 use super::name::ClaimName;
 use super::status::{CANCELLED, CRASH_LIMIT};
 use super::{Claim, End, Ending, FsQueue, Reaped};
+use crate::ids::counted;
 
 /// What a holder did to be gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,7 +95,8 @@ impl FsQueue {
         let next = name.task.next(gone == Gone::Died);
         if gone == Gone::Died && next.crashes >= claim.task.crash_limit {
             let deaths = next.crashes;
-            let message = format!("its worker died {deaths} times; it is not tried again");
+            let times = counted(deaths as usize, "time");
+            let message = format!("its worker died {times}; it is not tried again");
             let ending = self.end_claim(claim, End::Failed, CRASH_LIMIT, &message)?;
             return Ok(if_ours(ending, Reaped::Poison { name }));
         }

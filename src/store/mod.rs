@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use crate::disk::{self, Disk};
 use crate::engine::{self, Event, Run};
+use crate::ids::counted;
 use crate::time::Time;
 use crate::workflow::Plan;
 use journal::Entry;
@@ -346,7 +347,7 @@ impl Store {
         let id = crate::ids::RunId::parse(&origin.run_id)?;
         let mut run = Run::new(plan, id, origin.clone(), *at);
         self.replay(plan, &mut run, 0, entries).ok()?;
-        Some((run, self.seq, format!("the journal's {} events", entries.len())))
+        Some((run, self.seq, format!("the journal's {}", counted(entries.len(), "event"))))
     }
 
     fn by_snapshot(

@@ -10,6 +10,7 @@ pub mod spell;
 pub mod written;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use serde_json::Value;
 
@@ -22,7 +23,8 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
     Text(String),
-    Hole(Hole),
+    /// With its place in the text, from the dollar to the brace.
+    Hole(Hole, Range<usize>),
 }
 
 /// A reference such as `${steps.List.lines}`.
@@ -45,13 +47,13 @@ impl Hole {
     }
 }
 
-/// Why a text is no template.
+/// Why a text is no template, and where in it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TemplateError {
     #[error("`${{` is opened here but never closed")]
-    Unclosed,
+    Unclosed(Range<usize>),
     #[error("`${{}}` names no variable")]
-    Empty,
+    Empty(Range<usize>),
 }
 
 /// Where the values come from.
@@ -73,19 +75,21 @@ impl Template {
         let mut rest = text;
         while let Some(dollar) = rest.find('$') {
             plain.push_str(&rest[..dollar]);
+            let begin = text.len() - rest.len() + dollar;
             let after = &rest[dollar + 1..];
             if let Some(tail) = after.strip_prefix('$') {
                 plain.push('$');
                 rest = tail;
             } else if let Some(inner) = after.strip_prefix('{') {
-                let end = inner.find('}').ok_or(TemplateError::Unclosed)?;
+                let end = inner.find('}').ok_or(TemplateError::Unclosed(begin..begin + 2))?;
+                let place = begin..begin + "${".len() + end + "}".len();
                 if inner[..end].trim().is_empty() {
-                    return Err(TemplateError::Empty);
+                    return Err(TemplateError::Empty(place));
                 }
                 if !plain.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut plain)));
                 }
-                parts.push(Part::Hole(Hole::new(inner[..end].trim())));
+                parts.push(Part::Hole(Hole::new(inner[..end].trim()), place));
                 rest = &inner[end + 1..];
             } else {
                 plain.push('$');
@@ -100,8 +104,13 @@ impl Template {
     }
 
     pub fn holes(&self) -> impl Iterator<Item = &Hole> {
+        self.placed().map(|(hole, _)| hole)
+    }
+
+    /// The holes, each with its place in the text that was parsed.
+    pub fn placed(&self) -> impl Iterator<Item = (&Hole, &Range<usize>)> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Hole(hole) => Some(hole),
+            Part::Hole(hole, place) => Some((hole, place)),
             Part::Text(_) => None,
         })
     }
@@ -121,7 +130,7 @@ impl Template {
             .iter()
             .map(|part| match part {
                 Part::Text(text) => text.as_str(),
-                Part::Hole(_) => filler,
+                Part::Hole(..) => filler,
             })
             .collect()
     }
@@ -133,7 +142,7 @@ impl Template {
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.push_str(text),
-                Part::Hole(hole) => match scope.look_up(hole) {
+                Part::Hole(hole, _) => match scope.look_up(hole) {
                     Ok(value) => out.push_str(&display(&value)),
                     Err(fault) => missing.push(fault),
                 },
@@ -223,8 +232,8 @@ mod tests {
 
     #[test]
     fn a_hole_must_be_closed_and_named() {
-        assert_eq!(Template::parse("a ${b"), Err(TemplateError::Unclosed));
-        assert_eq!(Template::parse("a ${ }"), Err(TemplateError::Empty));
+        assert_eq!(Template::parse("a ${b"), Err(TemplateError::Unclosed(2..4)));
+        assert_eq!(Template::parse("a ${ }"), Err(TemplateError::Empty(2..6)));
         assert!(Template::parse("a $${b").is_ok());
     }
 }

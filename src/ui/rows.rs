@@ -5,7 +5,7 @@ use super::board::{
 };
 use super::text::seconds;
 use crate::fleet::post::COORDINATOR;
-use crate::ids::shown;
+use crate::ids::{counted, shown};
 use crate::time::Time;
 
 /// How a run is told of in a line.
@@ -27,16 +27,25 @@ pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
     if worker.draining && *life != Life::Dead {
         state.push_str(", draining");
     }
-    let busy = match (&worker.run, worker.claims) {
+    let up = Time::parse(&worker.started_at).filter(|_| *life != Life::Dead);
+    let up = up.map(|at| format!("up {}", seconds(now.ms_since(at)))).unwrap_or_default();
+    vec![agent.clone(), name.clone(), state, format!("{host} pid {pid}"), busy(worker), up]
+}
+
+/// What a member does; of one that is dead, what it left.
+pub fn busy(worker: &WorkerView) -> String {
+    let coordinates = worker.agent == COORDINATOR;
+    let what = if coordinates { "run" } else { "task" };
+    match (&worker.run, worker.claims) {
+        (_, claims) if worker.life == Life::Dead => match claims {
+            0 => String::new(),
+            claims => format!("left {}", counted(claims, what)),
+        },
         (Some(run), _) => format!("drives run {run}"),
         (None, 0) => "idle".to_owned(),
-        (None, 1) if agent == COORDINATOR => "drives 1 run".to_owned(),
-        (None, claims) if agent == COORDINATOR => format!("drives {claims} runs"),
+        (None, claims) if coordinates => format!("drives {}", counted(claims, what)),
         (None, claims) => format!("{claims} of {} busy", worker.concurrency),
-    };
-    let up = Time::parse(&worker.started_at).map(|at| seconds(now.ms_since(at)));
-    let up = format!("up {}", up.unwrap_or_default());
-    vec![agent.clone(), name.clone(), state, format!("{host} pid {pid}"), busy, up]
+    }
 }
 
 /// How an inbox is told of in a line.
@@ -129,6 +138,9 @@ fn notes(step: &StepView) -> Vec<String> {
     let mut notes = Vec::new();
     if step.attempt > 1 {
         notes.push(format!("attempt {}", step.attempt));
+    }
+    if step.executions > 1 {
+        notes.push(format!("execution {}", step.executions));
     }
     notes.extend(stands(step));
     let tree = step.waits_for_worktree.as_ref();

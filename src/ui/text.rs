@@ -11,10 +11,10 @@ use tracing::Level;
 use super::talk::{folded, harmless};
 use super::{log, progress};
 use crate::engine::run::{Address, ItemResult, StepState};
-use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus};
+use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus, died_over};
 use crate::exec::{Mask, Stop};
 use crate::fleet::Report;
-use crate::ids::{StepPath, shown};
+use crate::ids::{StepPath, counted, shown};
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Rounds, RoundsKind};
@@ -121,7 +121,7 @@ impl TextReport {
     /// Tells that something about a node came to pass without an execution.
     fn node(&mut self, plan: &Plan, step: &str, what: &str) {
         let Some(address) = Address::parse(plan, step) else { return };
-        let index = address.loops.first().map_or(address.step, |(node, _)| *node);
+        let index = address.top();
         let steps = &plan.root.steps;
         self.say(&format!("[{}/{}] {}: {what}", index + 1, steps.len(), steps[index].name));
     }
@@ -167,8 +167,11 @@ impl TextReport {
                 (false, false) => "ended",
             };
             let items = match left {
-                true => format!("{} of {} items", each.iterations.len(), each.items.len()),
-                false => format!("{} items", each.items.len()),
+                true => {
+                    let all = counted(each.items.len(), "item");
+                    format!("{} of {all}", each.iterations.len())
+                }
+                false => counted(each.items.len(), "item"),
             };
             let total = at.block(plan).steps.len();
             let line = format!(
@@ -438,6 +441,9 @@ pub fn warning_of(plan: &Plan, event: &Event) -> Option<String> {
             let warning = record.warning.as_ref()?;
             Some(format!("{} `{}`: {warning}", plan.unit(), shown(step)))
         }
+        Event::PutBack { step, deaths, .. } => {
+            Some(format!("{} `{}`: {}", plan.unit(), shown(step), died_over(*deaths)?))
+        }
         Event::Moved { step, index, error: Some(error) } => {
             Some(format!("item {index} of `{}` was not moved: {error}", shown(step)))
         }
@@ -497,6 +503,11 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
             let step = shown(step);
             format!("the task of `{step}`, attempt {attempt}, is nowhere: it is made anew")
         }
+        Event::PutBack { step, attempt, execution, deaths } => {
+            let why = if *deaths > 0 { "its worker died" } else { "its worker gave it back" };
+            let step = shown(step);
+            format!("{unit} `{step}` is put back: {why}; attempt {attempt}, execution {execution}")
+        }
         Event::Rewound { step } => format!("run {} goes on from `{}`", run.id, shown(step)),
         Event::Decided { step, choice } => {
             format!("{unit} `{}`: {choice:?} was chosen", shown(step))
@@ -518,7 +529,9 @@ fn opened_line(plan: &Plan, run: &Run, step: &str) -> Option<String> {
     let slot = run.slot(&at)?;
     let error = slot.record.as_ref().and_then(|record| record.error.as_ref());
     match (&slot.each, error) {
-        (Some(each), _) => Some(format!("loop `{step}` entered with {} items", each.items.len())),
+        (Some(each), _) => {
+            Some(format!("loop `{step}` entered with {}", counted(each.items.len(), "item")))
+        }
         (None, Some(error)) => Some(format!("loop `{step}` could not begin: {}", error.message)),
         (None, None) => None,
     }

@@ -3,13 +3,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::fields::{Fields, Findings, suggest};
+use super::fields::{Fields, Findings, in_text, suggest};
 use super::lint;
-use super::plan::{Action, Block, CaptureMode, Each, Items, Param, Step, Target, When};
+use super::plan::{Action, Block, CaptureMode, Each, Items, Target};
 use super::problem::{Place, Problem};
 use super::steps::{Reading, Visible};
 use super::yaml::{Node, Value};
-use crate::ids::name_fault;
+use crate::ids::{name_fault, plain_name};
 use crate::template::{Hole, Template};
 
 /// The names of one block, and those of the loops inside it.
@@ -36,7 +36,7 @@ pub fn names(findings: &Findings, nodes: &[Node]) -> Names {
         if name == "_end" {
             findings.error(place, "`_end` cannot name a step: a `goto` uses it to end the run");
         } else if let Some(fault) = name_fault(name) {
-            findings.error(place, format!("`{name}` cannot name a step: {fault}"));
+            findings.add(unfit(format!("`{name}` cannot name a step: {fault}"), name).at(place));
         }
         match folded.insert(name.to_lowercase(), name.to_owned()) {
             Some(other) if other == name => {
@@ -52,6 +52,15 @@ pub fn names(findings: &Findings, nodes: &[Node]) -> Names {
         names.by_name.entry(name.to_owned()).or_insert(index);
     }
     names
+}
+
+/// A name that cannot be one, with a spelling of it that can.
+pub fn unfit(message: String, name: &str) -> Problem {
+    let problem = Problem::error(message);
+    match plain_name(name) {
+        Some(plain) => problem.hint(format!("did you mean `{plain}`?")),
+        None => problem,
+    }
 }
 
 fn collect_nested(node: &Node, into: &mut HashSet<String>) {
@@ -127,51 +136,46 @@ pub fn no_step_named_lifecycle(each: &Fields, block: &Block) {
     }
 }
 
+/// What of a step is text with holes: texts, or lists and maps of them.
+const TEMPLATES: [&[&str]; 13] = [
+    &["input_file"],
+    &["output_file"],
+    &["output_schema"],
+    &["depends_on", "required"],
+    &["depends_on", "optional"],
+    &["when", "equals", "left"],
+    &["when", "equals", "right"],
+    &["when", "exists"],
+    &["when", "not_exists"],
+    &["command"],
+    &["provider_params"],
+    &["wait_for", "glob"],
+    &["for_each", "items"],
+];
+
 /// Warns of references that no run can resolve.
-pub fn holes(findings: &Findings, fields: &Fields, step: &Step, visible: &Visible) {
-    let mut templates: Vec<(&str, &Template)> = Vec::new();
-    templates.extend(step.input_file.iter().map(|t| ("input_file", t)));
-    templates.extend(step.output.file.iter().map(|t| ("output_file", t)));
-    templates.extend(step.output.schema.iter().map(|t| ("output_schema", t)));
-    templates.extend(step.depends.required.iter().map(|t| ("depends_on", t)));
-    templates.extend(step.depends.optional.iter().map(|t| ("depends_on", t)));
-    if let Some(When::Test(when)) = &step.when {
-        templates.extend(when.equals.iter().flat_map(|(l, r)| [("when", l), ("when", r)]));
-        templates.extend(when.exists.iter().chain(&when.not_exists).map(|t| ("when", t)));
-    }
-    match &step.action {
-        Action::Exec { argv } => templates.extend(argv.iter().map(|t| ("command", t))),
-        Action::Ask { params, .. } => {
-            for param in params.values() {
-                collect_params(param, "provider_params", &mut templates);
-            }
-        }
-        Action::Wait(wait) => templates.push(("wait_for", &wait.glob)),
-        Action::Each(each) => {
-            if let Items::Literal(items) = &each.items {
-                for item in items {
-                    collect_params(item, "for_each", &mut templates);
+pub fn holes(findings: &Findings, step: &Node, visible: &Visible) {
+    for way in TEMPLATES {
+        let found = way.iter().try_fold(step, |node, key| node.get(key));
+        for (text, place) in found.into_iter().flat_map(texts) {
+            // What is no template was refused where it was read.
+            let Ok(template) = Template::parse(text) else { continue };
+            for (hole, at) in template.placed() {
+                if let Some(problem) = unknown(hole, visible) {
+                    findings.add(problem.at(in_text(text, place, at)));
                 }
-            }
-        }
-        // No step of this dialect does anything else.
-        _ => {}
-    }
-    for (key, template) in templates {
-        for hole in template.holes() {
-            if let Some(problem) = unknown(hole, visible) {
-                findings.add(problem.at(fields.get(key).map_or(fields.node.place, |n| n.place)));
             }
         }
     }
 }
 
-fn collect_params<'a>(param: &'a Param, key: &'a str, into: &mut Vec<(&'a str, &'a Template)>) {
-    match param {
-        Param::Text(template) => into.push((key, template)),
-        Param::List(items) => items.iter().for_each(|item| collect_params(item, key, into)),
-        Param::Map(pairs) => pairs.iter().for_each(|(_, value)| collect_params(value, key, into)),
-        Param::Fixed(_) => {}
+/// All texts in a value, with their places.
+pub fn texts(node: &Node) -> Vec<(&str, Place)> {
+    match &node.value {
+        Value::Text(text) => vec![(text, node.place)],
+        Value::List(items) => items.iter().flat_map(texts).collect(),
+        Value::Map(pairs) => pairs.iter().flat_map(|(_, value)| texts(value)).collect(),
+        _ => Vec::new(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::Configured;
 use super::lint;
@@ -330,27 +331,33 @@ impl<'a> Fields<'a> {
 pub fn parse_template(findings: &Findings, text: &str, place: Place) -> Option<Template> {
     match Template::parse(text) {
         Ok(template) => {
-            if let Some(hole) = template.holes().find(|hole| hole.root() == "env") {
+            if let Some((hole, at)) = template.placed().find(|(hole, _)| hole.root() == "env") {
                 findings.add(
                     Problem::error(format!(
                         "`${{{}}}` is refused: workflows cannot read the environment",
                         hole.raw
                     ))
-                    .at(place)
+                    .at(in_text(text, place, at))
                     .hint("pass it with `--context`, or let the child read its own environment"),
                 );
             }
             Some(template)
         }
         Err(error) => {
-            let problem = Problem::error(error.to_string()).at(place);
+            let (TemplateError::Unclosed(at) | TemplateError::Empty(at)) = &error;
+            let problem = Problem::error(error.to_string()).at(in_text(text, place, at));
             findings.add(match error {
-                TemplateError::Unclosed => problem.hint("for a literal `${` write `$${`"),
-                TemplateError::Empty => problem,
+                TemplateError::Unclosed(_) => problem.hint("for a literal `${` write `$${`"),
+                TemplateError::Empty(_) => problem,
             });
             None
         }
     }
+}
+
+/// Where something in a text is that begins at `place`.
+pub fn in_text(text: &str, place: Place, at: &Range<usize>) -> At {
+    At::inside(place, &text.into(), at.start, text[at.clone()].chars().count())
 }
 
 pub fn suggest<'a>(

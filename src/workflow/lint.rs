@@ -6,9 +6,11 @@
 
 use std::collections::HashSet;
 
-use super::plan::{Action, Block, Plan, Target};
-use super::problem::{Place, Problem};
-use super::yaml::{self, Node, Value};
+use super::fields::in_text;
+use super::nodes_graph;
+use super::plan::{Action, Block, Plan, RoundsKind, Target};
+use super::problem::{At, Place, Problem, located};
+use super::yaml::{Node, Value};
 use crate::template::Template;
 
 /// A step that handles a failure also runs after a success.
@@ -24,18 +26,31 @@ pub const SHELL_VALUE: &str = "shell-value";
 /// Nothing leads to a step.
 pub const UNREACHABLE: &str = "unreachable-step";
 
-pub const ALL: [&str; 6] =
-    [FALL_THROUGH, QUOTED_REFERENCE, LONG_TIMEOUT, SHELL_IN_GLOB, SHELL_VALUE, UNREACHABLE];
+/// What comes after a gate uses what the person at the gate was not shown.
+pub const UNSHOWN: &str = "unshown-input";
 
-/// Looks at a workflow that was compiled from `text`.
-pub fn look(text: &str, plan: &Plan) -> Vec<Problem> {
-    let Ok(document) = yaml::parse(text) else { return Vec::new() };
+pub const ALL: [&str; 7] = [
+    FALL_THROUGH,
+    QUOTED_REFERENCE,
+    LONG_TIMEOUT,
+    SHELL_IN_GLOB,
+    SHELL_VALUE,
+    UNREACHABLE,
+    UNSHOWN,
+];
+
+/// Looks at a workflow that was compiled from `text`, which is this document.
+pub fn look(text: &str, document: &Node, plan: &Plan) -> Vec<Problem> {
     let mut found = Vec::new();
     // The other languages have no steps with a `version` above them.
     if let (Some(steps), Some(_)) = (document.get("steps"), document.get("version")) {
         steps_of(steps, &mut Vec::new(), &mut found);
         unreachable(steps, &plan.root, plan.strict_flow, &mut found);
     }
+    if let Some(Value::List(nodes)) = document.get("nodes").map(|nodes| &nodes.value) {
+        unshown(nodes, &plan.root, &mut found);
+    }
+    let mut found = located(text, found);
     found.sort_by_key(|problem| problem.place);
     found
 }
@@ -87,8 +102,8 @@ fn steps_of<'a>(steps: &'a Node, own: &mut Vec<&'a str>, found: &mut Vec<Problem
     }
 }
 
-fn warn(lint: &'static str, place: Place, message: String, hint: &str) -> Problem {
-    Problem::warning(message).at(place).hint(hint).lint(lint)
+fn warn(lint: &'static str, at: impl Into<At>, message: String, hint: &str) -> Problem {
+    Problem::warning(message).at(at).hint(hint).lint(lint)
 }
 
 fn texts(node: Option<&Node>) -> impl Iterator<Item = (&str, Place)> {
@@ -129,7 +144,7 @@ fn shell_value(step: &Node, name: &str, own: &[&str], found: &mut Vec<Problem>) 
     let Ok(template) = Template::parse(script) else { return };
     let harmless =
         |raw: &str| is_harmless(raw) || own.contains(&raw.split('.').next().unwrap_or(raw));
-    let Some(hole) = template.holes().find(|hole| !harmless(&hole.raw)) else { return };
+    let Some((hole, at)) = template.placed().find(|(hole, _)| !harmless(&hole.raw)) else { return };
     if shell && runs {
         let message = format!(
             "`${{{}}}` becomes part of the script that `{program}` runs in step `{name}`",
@@ -137,7 +152,7 @@ fn shell_value(step: &Node, name: &str, own: &[&str], found: &mut Vec<Problem>) 
         );
         let hint = "whoever sets the value writes program: give it as an argument, [\"sh\", \
                     \"-c\", \"… \\\"$1\\\"\", \"_\", \"${…}\"]";
-        found.push(warn(SHELL_VALUE, *place, message, hint));
+        found.push(warn(SHELL_VALUE, in_text(script, *place, at), message, hint));
     }
 }
 
@@ -215,6 +230,57 @@ fn falls(step: &super::plan::Step, strict: bool) -> bool {
     skipped || (step.on.always.is_none() && (after_success || after_failure))
 }
 
+/// So many questions about a node are asked at most: gates before it, times what else is.
+const MOST_PAIRS: usize = 4096;
+
+/// Tells of nodes right behind a gate that wait for something else too which no gate before them
+/// shows: it may change after the approval, and nobody is asked again.
+fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
+    let Some(edges) = &block.edges else { return };
+    let Ok(order) = nodes_graph::order(&edges.before, &edges.after) else { return };
+    let is_gate = |index: &usize| match &block.steps[*index].action {
+        Action::Gate(_) => true,
+        Action::Rounds(rounds) => rounds.kind == RoundsKind::Approval,
+        _ => false,
+    };
+    // Which node, which of its gates, and what else it waits for.
+    let mut asked: Vec<(usize, usize, usize)> = Vec::new();
+    for (node, before) in edges.before.iter().enumerate() {
+        let (gates, others): (Vec<usize>, Vec<usize>) = before.iter().partition(|up| is_gate(up));
+        let acts = !is_gate(&node) && !matches!(block.steps[node].action, Action::Cancel { .. });
+        if acts && gates.len() * others.len() <= MOST_PAIRS {
+            let pairs = others.iter().flat_map(|up| gates.iter().map(|gate| (node, *gate, *up)));
+            asked.extend(pairs);
+        }
+    }
+    let pairs: Vec<_> = asked.iter().map(|(_, gate, up)| (*gate, *up)).collect();
+    let shown = nodes_graph::comes_before(&order, &edges.before, &pairs);
+    // One gate that shows it is enough, and so is one that it comes after.
+    let pairs: Vec<_> = asked.iter().map(|(_, gate, up)| (*up, *gate)).collect();
+    let behind = nodes_graph::comes_before(&order, &edges.before, &pairs);
+    let fine: HashSet<(usize, usize)> = asked
+        .iter()
+        .zip(shown.iter().zip(&behind))
+        .filter(|(_, (shown, behind))| **shown || **behind)
+        .map(|((node, _, up), _)| (*node, *up))
+        .collect();
+    let mut told = HashSet::new();
+    for (node, gate, up) in asked {
+        if fine.contains(&(node, up)) || !told.insert((node, up)) {
+            continue;
+        }
+        let name = |index: usize| &block.steps[index].name;
+        let (name, gate, up) = (name(node), name(gate), name(up));
+        let place = nodes_graph::place_of_dependency(&nodes[node], Some(up));
+        let message = format!(
+            "node `{name}` waits for `{up}`, which is not shown at the gate `{gate}` before it"
+        );
+        let hint = "an approval covers what leads to its gate: let the gate wait for it too, else \
+                    nobody is asked again when it changes";
+        found.push(warn(UNSHOWN, place.unwrap_or(nodes[node].place), message, hint));
+    }
+}
+
 /// Which steps of the block at `level` something goes to.
 fn gone_to(block: &Block, level: usize, into: &mut HashSet<usize>) {
     for step in &block.steps {
@@ -234,13 +300,17 @@ fn gone_to(block: &Block, level: usize, into: &mut HashSet<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workflow::compile;
+    use crate::workflow::{compile, yaml};
+
+    fn looked(text: &str, plan: &Plan) -> Vec<Problem> {
+        look(text, &yaml::parse(text).expect("YAML"), plan)
+    }
 
     /// The ids and lines of what is told of these steps, the first of which is in line 3.
     fn told(steps: &str) -> Vec<(&'static str, usize)> {
         let text = format!("version: \"1.1\"\nsteps:\n{steps}");
         let compiled = compile(&text, &()).unwrap_or_else(|problems| panic!("{problems:#?}"));
-        let mut all = look(&text, &compiled.plan);
+        let mut all = looked(&text, &compiled.plan);
         all.extend(compiled.warnings);
         let left = without_allowed(&text, all).into_iter();
         left.filter_map(|problem| Some((problem.lint?, problem.place?.line))).collect()
@@ -285,6 +355,45 @@ mod tests {
         }
     }
 
+    /// What is told of nodes of these ids, each with what it waits for; `?` makes an approval.
+    fn unshown_in(nodes: &str) -> Vec<String> {
+        let mut text = String::from("name: n\ndescription: d\nnodes:\n");
+        for node in nodes.split(" | ") {
+            let (id, before) = node.split_once(": ").unwrap_or((node, ""));
+            let (id, does) = match id.strip_suffix('?') {
+                Some(id) => (id, "approval: { message: Well? }"),
+                None => (id, "bash: ls"),
+            };
+            let before = before.replace(' ', ", ");
+            text += &format!("  - {{ id: {id}, depends_on: [{before}], {does} }}\n");
+        }
+        let plan = compile(&text, &()).unwrap_or_else(|problems| panic!("{problems:#?}")).plan;
+        looked(&text, &plan).into_iter().map(|problem| problem.message).collect()
+    }
+
+    #[test]
+    fn what_a_gate_does_not_show_is_told() {
+        let told = |node: &str, up: &str, gate: &str| {
+            vec![format!(
+                "node `{node}` waits for `{up}`, which is not shown at the gate `{gate}` before it"
+            )]
+        };
+        for (nodes, wanted) in [
+            ("plan | build | ok?: plan | deploy: ok build", told("deploy", "build", "ok")),
+            ("plan | build | ok?: plan build | deploy: ok build", vec![]),
+            ("plan | build: plan | ok?: build | deploy: ok plan", vec![]),
+            // What comes after the gate is let pass by it.
+            ("plan | ok?: plan | build: ok | deploy: ok build", vec![]),
+            // One person saw it.
+            ("a | b | one?: a | two?: b | c: one two a b", vec![]),
+            ("a | b | one?: a | two?: one b | c: two a", vec![]),
+            ("a | one? | two?: one | last?: two a", vec![]),
+            ("a | b | one?: a | c: one b | d: c", told("c", "b", "one")),
+        ] {
+            assert_eq!(unshown_in(nodes), wanted, "{nodes}");
+        }
+    }
+
     #[test]
     fn an_author_may_allow_it() {
         let line = "  - { name: A, command: [a], timeout_sec: 90000 }";
@@ -293,6 +402,6 @@ mod tests {
         assert_eq!(told(&format!("  # allow: shell-value\n{line}\n")), [(LONG_TIMEOUT, 4)]);
         let whole = format!("# allow: long-timeout\nversion: \"1.1\"\nsteps:\n\n{line}\n");
         let plan = compile(&whole, &()).expect("valid").plan;
-        assert!(without_allowed(&whole, look(&whole, &plan)).is_empty());
+        assert!(without_allowed(&whole, looked(&whole, &plan)).is_empty());
     }
 }

@@ -42,6 +42,7 @@ pub use settings::{ConfigLayer, read_config};
 pub use spells::is_variable;
 
 use plan::{Checks, Provider};
+use problem::in_order;
 
 /// A plan, and what its author should know about it.
 #[derive(Debug)]
@@ -91,6 +92,15 @@ impl Configured for () {
 /// Compiles a workflow.
 pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
+    compile_parsed(text, &document, configured)
+}
+
+/// Compiles a workflow whose text was parsed already.
+pub fn compile_parsed(
+    text: &str,
+    document: &yaml::Node,
+    configured: &dyn Configured,
+) -> Result<Compiled, Vec<Problem>> {
     let pairs = match &document.value {
         yaml::Value::Map(pairs) => pairs.as_slice(),
         _ => &[],
@@ -103,23 +113,12 @@ pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<
                 .at(nodes.max(steps))
                 .hint("they are two languages: `steps` run one after another, `nodes` as a graph"),
         ]),
-        (Some(_), None) => nodes::compile(&document, configured),
-        (None, _) if grimoire::is(&document) => grimoire::compile(&document, configured),
-        (None, _) => steps::compile(&document, configured),
-    };
-    let locate = |problems: Vec<Problem>| -> Vec<Problem> {
-        if problems.iter().all(|problem| problem.inside.is_none()) {
-            return problems;
-        }
-        let lines: Vec<&str> = text.lines().collect();
-        let mut found: Vec<_> =
-            problems.into_iter().map(|problem| problem.located(&lines)).collect();
-        // What is found within a text may stand behind what was found of it as a whole.
-        found.sort_by_key(|problem| (!problem.is_error(), problem.place));
-        found
+        (Some(_), None) => nodes::compile(document, configured),
+        (None, _) if grimoire::is(document) => grimoire::compile(document, configured),
+        (None, _) => steps::compile(document, configured),
     };
     match compiled {
-        Ok(compiled) => Ok(Compiled { warnings: locate(compiled.warnings), ..compiled }),
-        Err(problems) => Err(locate(problems)),
+        Ok(compiled) => Ok(Compiled { warnings: in_order(text, compiled.warnings), ..compiled }),
+        Err(problems) => Err(in_order(text, problems)),
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use super::fields::{Fields, Findings, suggest};
 use super::problem::{Place, Problem};
 use super::yaml::{Node, Value};
-use crate::ids::step_fault;
+use crate::ids::{plain_name, step_fault};
 use crate::template::nodes::{NodeText, Piece};
 
 /// After so many suggestions nobody reads them any more.
@@ -52,8 +52,11 @@ impl Ids {
             let place = id_node.place;
             if let Some(fault) = step_fault(id) {
                 let message = format!("`{id}` cannot be the id of a node: {fault}");
-                let hint = "files are named by it: write letters, digits, `.`, `_` and `-`, at \
-                            most 128, and what people should read into `description`";
+                let plain = plain_name(id).unwrap_or_else(|| format!("node-{}", index + 1));
+                let hint = format!(
+                    "files are named by it: write letters of a to z, digits, `.`, `_` and `-`, at \
+                     most 128, as in `{plain}`, and what people should read into `description`"
+                );
                 findings.add(Problem::error(message).at(place).hint(hint));
             } else if let Some(problem) = unreferable(id) {
                 findings.add(problem.at(place));
@@ -187,7 +190,8 @@ pub fn tell_circle(findings: &Findings, nodes: &[Node], circle: &[usize]) {
     findings.error(place, message);
 }
 
-fn place_of_dependency(node: &Node, on: Option<&str>) -> Option<Place> {
+/// Where a node says that it waits for another one.
+pub fn place_of_dependency(node: &Node, on: Option<&str>) -> Option<Place> {
     let depends = node.get("depends_on")?;
     let Value::List(items) = &depends.value else { return Some(depends.place) };
     let found = items.iter().find(|item| item.text().map(str::trim) == on);

@@ -63,13 +63,19 @@ pub fn read(
     let what = format!("`{key}` of {}", fields.what);
     let parsed = NodeText::parse(text);
     let shell = matches!(used, Use::Bash | Use::UntilBash);
-    let parsed = if shell { shell::without_comments(parsed) } else { parsed };
     let findings = fields.findings;
     let written = Written { value: text.into(), place };
+    let (parsed, script) = match shell {
+        true => {
+            let script = shell::Script::read(parsed);
+            (script.text.clone(), Some(script))
+        }
+        false => (parsed, None),
+    };
     tell_variables(findings, &parsed, used, &what, &written);
     tell_braces(findings, &parsed, used, &what, &written);
-    if shell {
-        tell_quotes(findings, &parsed, &what, &written);
+    if let Some(script) = &script {
+        tell_quotes(findings, script, &what, &written);
     }
     let refs = parsed.placed().filter_map(|(at, piece)| match piece {
         Piece::Ref(reference) => Some((reference, written.at(at, &reference.to_string()))),
@@ -160,23 +166,23 @@ fn is_path(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
 }
 
-fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, written: &Written) {
+fn tell_quotes(findings: &Findings, script: &shell::Script, what: &str, written: &Written) {
     let mut seen = BTreeSet::new();
-    for (at, value, why) in shell::refused(text) {
+    for (at, value, why) in script.refused() {
         if seen.insert(value.clone()) {
             let message = format!("`{value}` stands {} in {what}", why.place());
             findings.add(Problem::error(message).at(written.at(at, &value)).hint(why.cure()));
         }
     }
-    for (at, value) in shell::escaped(text) {
+    for (at, value) in script.escaped() {
         let message = format!("`{value}` is put in all the same behind a backslash in {what}");
         let hint = "there is no escape; to write it as it is, part it: `'$'id.output`";
         let problem = Problem::warning(message).at(written.at(at, &value)).hint(hint);
         findings.add(problem.lint(lint::QUOTED_REFERENCE));
     }
-    let references = shell::misplaced(text).into_iter();
+    let references = script.misplaced().into_iter();
     let references = references.map(|(at, reference, spot)| (at, reference.to_string(), spot));
-    for (at, reference, spot) in references.chain(shell::reckoned(text)) {
+    for (at, reference, spot) in references.chain(script.reckoned()) {
         let refused = matches!(spot, shell::Spot::Refused(_));
         if refused || !seen.insert(reference.clone()) {
             continue;
@@ -186,6 +192,11 @@ fn tell_quotes(findings: &Findings, text: &NodeText, what: &str, written: &Writt
             shell::Spot::Arithmetic { .. } => {
                 "there bash executes what stands in a value: the node fails if it is no whole \
                  number"
+                    .to_owned()
+            }
+            shell::Spot::Numbers(_) => {
+                "bash executes what stands in a value that it reckons with: the node fails if a \
+                 word of it is no whole number"
                     .to_owned()
             }
             shell::Spot::Name => {

@@ -151,12 +151,29 @@ impl From<&Fault> for Problem {
 impl Problem {
     /// Finds the place in the whole text, which has these lines, of what is inside of a value.
     /// Where it cannot be told, it stays at the beginning of the value.
-    pub fn located(mut self, lines: &[&str]) -> Problem {
+    fn located(mut self, lines: &[&str]) -> Problem {
         if let (Some(Inside { value, at, len }), Some(begin)) = (self.inside.take(), self.place) {
             self.place = scalar::place(lines, begin, &value, at, len).or(self.place);
         }
         self
     }
+}
+
+/// Finds the places in the whole text of what is inside of values.
+pub fn located(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+    if problems.iter().all(|problem| problem.inside.is_none()) {
+        return problems;
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    problems.into_iter().map(|problem| problem.located(&lines)).collect()
+}
+
+/// The same, in the order of the text: what is found within a value may stand behind what was found
+/// of it as a whole.
+pub fn in_order(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
+    let mut found = located(text, problems);
+    found.sort_by_key(|problem| (!problem.is_error(), problem.place));
+    found
 }
 
 /// How many characters of a message are shown.

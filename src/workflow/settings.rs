@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::fields::{Fields, Findings};
 use super::plan::{Provider, Version};
-use super::problem::{Place, Problem};
+use super::problem::{Place, Problem, in_order};
 use super::sandbox::{self, Sandbox};
 use super::shape::Table;
 use super::shape::settings::{AGENT, LIMITS, METRICS, NOTIFY, QUEUE, TOP, WORKTREE};
@@ -155,7 +155,7 @@ pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
     let findings = Findings::default();
     let top = Fields::open(&findings, &document, "the file", &TOP, VERSION);
     let layer = top.map(|top| read_top(&top)).unwrap_or_default();
-    let problems = findings.into_problems();
+    let problems = in_order(text, findings.into_problems());
     if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok(layer) }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 
 use super::check::{self, Names};
-use super::fields::{Fields, Findings, parse_template, suggest};
+use super::fields::{Fields, Findings, in_text, parse_template, suggest};
 use super::plan::{
     Action, Block, Dirs, Each, Handlers, InputMode, Items, Mention, Param, Plan, Prompt, Provider,
     Step, Target, Version, Words,
@@ -19,7 +19,7 @@ use super::yaml::{Node, Value};
 use super::{Compiled, Configured, spells};
 use crate::ids::name_fault;
 use crate::provider::Kind;
-use crate::template::Hole;
+use crate::template::{Hole, Template};
 
 /// What reading one workflow needs everywhere.
 pub(super) struct Reading<'a> {
@@ -192,7 +192,8 @@ pub fn providers(findings: &Findings, node: &Node, version: Version) -> BTreeMap
             continue;
         };
         if let Some(fault) = name_fault(name) {
-            findings.error(key.place, format!("`{name}` cannot name a provider: {fault}"));
+            let message = format!("`{name}` cannot name a provider: {fault}");
+            findings.add(check::unfit(message, name).at(key.place));
         }
         if let Some(provider) = read_provider(findings, name, body, version) {
             found.insert(name.to_owned(), provider);
@@ -218,23 +219,22 @@ fn read_provider(
     if fields.list("command").is_some_and(<[_]>::is_empty) {
         findings.error(node.place, format!("`command` of provider `{name}` is empty"));
     }
-    for (template, place) in command
-        .iter()
-        .flat_map(|(arg, place)| arg.templates().map(move |template| (template, place)))
-    {
-        if input == InputMode::Stdin && template.holes().any(|hole| hole.raw == "PROMPT") {
+    let texts = fields.get("command").filter(|_| input == InputMode::Stdin).map(check::texts);
+    for (text, place) in texts.unwrap_or_default() {
+        let Ok(template) = Template::parse(text) else { continue };
+        if let Some((_, at)) = template.placed().find(|(hole, _)| hole.raw == "PROMPT") {
             findings.add(
                 Problem::error(format!(
                     "provider `{name}` takes its prompt on stdin, so `${{PROMPT}}` may not be in \
                      its command (invalid_prompt_placeholder)"
                 ))
-                .at(*place)
+                .at(in_text(text, place, at))
                 .hint("drop `${PROMPT}`, or write `input_mode: argv`"),
             );
         }
     }
     Some(Provider {
-        command: command.into_iter().map(|(arg, _)| arg).collect(),
+        command,
         input,
         defaults: params(&fields, "defaults"),
         adapter: fields.choice("adapter", &Kind::ALL).unwrap_or_default(),
@@ -251,7 +251,7 @@ fn account(fields: &Fields) -> Option<String> {
     let name = fields.text("account")?;
     if let (Some(fault), Some(node)) = (name_fault(name), fields.get("account")) {
         let message = format!("`{name}` cannot name an account: {fault}");
-        fields.findings.error(node.place, message);
+        fields.findings.add(check::unfit(message, name).at(node.place));
     }
     Some(name.to_owned())
 }
@@ -302,7 +302,7 @@ fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> 
     };
     check_agent(&fields);
     check_idle_fields(&fields, &step);
-    check::holes(findings, &fields, &step, visible);
+    check::holes(findings, node, visible);
     Some(step)
 }
 
@@ -310,7 +310,8 @@ pub(super) fn check_agent(fields: &Fields) {
     let Some(agent) = fields.get("agent").and_then(Node::text) else { return };
     let place = fields.get("agent").map_or(fields.node.place, |node| node.place);
     if let Some(fault) = name_fault(agent) {
-        fields.findings.error(place, format!("`{agent}` cannot name an agent: {fault}"));
+        let message = format!("`{agent}` cannot name an agent: {fault}");
+        fields.findings.add(check::unfit(message, agent).at(place));
     } else if agent == "coordinator" {
         let message = "`coordinator` is no agent that steps can go to: it drives runs";
         fields.findings.error(place, message);

@@ -229,7 +229,7 @@ fn scalar(item: &Fields, node: &Node) -> Option<Json> {
 }
 
 /// A provider's command: texts, and lists of texts that are left out together.
-pub fn command(fields: &Fields) -> Vec<(Arg, Place)> {
+pub fn command(fields: &Fields) -> Vec<Arg> {
     let template = |node: &Node| match node.text() {
         Some(text) => parse_template(fields.findings, text, node.place),
         None => {
@@ -250,7 +250,7 @@ pub fn command(fields: &Fields) -> Vec<(Arg, Place)> {
         _ => template(node).map(Arg::One),
     };
     let nodes = fields.list("command").unwrap_or_default();
-    nodes.iter().filter_map(|node| Some((arg(node)?, node.place))).collect()
+    nodes.iter().filter_map(arg).collect()
 }
 
 pub fn env(fields: &Fields) -> Vec<(String, String)> {

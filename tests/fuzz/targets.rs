@@ -125,9 +125,9 @@ fn node_text(bytes: &[u8]) {
     let layout = Layout::of_node(&parsed);
     assert_eq!(layout.spots.len(), parsed.values().count());
     layout.mend_node(parsed.clone());
-    shell::misplaced(&parsed);
-    shell::refused(&parsed);
-    shell::without_comments(parsed);
+    let script = shell::Script::read(parsed);
+    script.misplaced();
+    script.refused();
     orchestrate::template::nodes::positional(&text, &["one", "", "three"]);
 }
 

@@ -144,7 +144,7 @@ fn demo() {
     let verdicts = world.list("team/artifacts/qa");
     assert!(verdicts.iter().any(|name| name.ends_with(".verdict.json")), "{verdicts:?}");
     assert!(world.read("team/.orchestrate/runs/latest/state.json").contains("\"completed\""));
-    world.run(&["demo", "team"]).exits(1).says("not empty");
+    world.run(&["demo", "team"]).exits(2).says("not empty");
 }
 
 /// Stopped in the middle, by Ctrl-C or otherwise, it leaves nobody behind.

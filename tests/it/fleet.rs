@@ -148,7 +148,7 @@ fn cancel_a_local_run() {
     assert_eq!(world.status(), "cancelled");
     let told = run.wait().exits(4).says("cancelled");
     says(&told.stderr, &format!("take it up again: orchestrate retry {}", world.run_id()));
-    world.run(&["cancel", "latest"]).exits(0).says("already");
+    says(&world.run(&["cancel", "latest"]).exits(0).stdout, "was cancelled already");
     says(&why(&world, "latest"), "was cancelled");
     world.write("go", "");
     world.run(&["resume", "latest"]).exits(4).says("is not resumed");
@@ -376,6 +376,8 @@ fn retry_from_a_step() {
     world.run(&["retry", &id, "--from", "First"]).exits(0);
     until("it completed", || world.status() == "completed");
     assert_eq!(world.lines("ran"), ["first", "gate", "gate", "first", "gate", "last"]);
+    let events = world.run(&["events", &id]).exits(0).stdout;
+    assert_eq!(events.matches(" resumed\n").count(), 2, "once for each: {events}");
 }
 
 fn retry_a_local_run_from_a_step() {
@@ -434,7 +436,7 @@ fn follow_a_run() {
     assert_eq!(all, "Hold | holding\nHold | released\nHold ! and complaining\n");
 }
 
-/// A local run keeps short output in its state; it is shown once the step has ended.
+/// A local run keeps short output in its state once the step has ended; it is followed before.
 fn follow_a_local_run() {
     let world = world(LOCAL);
     let run = world.start(&["run", "w.yaml"]);
@@ -443,7 +445,8 @@ fn follow_a_local_run() {
     until("errors come at once", || followed.stdout().contains("Hold ! and complaining\n"));
     world.write("go", "");
     let followed = followed.wait().exits(0);
-    says(&followed.stdout, "Hold | holding\nHold | released\n");
+    says(&followed.stdout, "Hold | holding\n");
+    says(&followed.stdout, "Hold | released\n");
     says(&followed.stderr, "completed");
     run.wait().exits(0);
     // Whoever follows a run that dies is told so.
@@ -455,6 +458,66 @@ fn follow_a_local_run() {
     until("it is followed", || followed.stdout().contains("complaining"));
     run.kill();
     followed.wait().exits(0).says("nobody drives it");
+}
+
+/// Everybody who looks at a run learns that a step of it was executed twice.
+fn a_worker_dies_over_a_step() {
+    let world = world(FLEET);
+    let (_coordinator, first) = (coordinator(&world), worker(&world, "engineer"));
+    let id = submit(&world);
+    held(&world);
+    first.kill();
+    let again = "`Hold` is put back: its worker died; attempt 1, execution 2";
+    until("it is told", || world.run(&["events", &id]).exits(0).stdout.contains(again));
+    let died = "a worker died over it, so what it does may be done twice";
+    says(&world.run(&["status", &id]).exits(0).stdout, &format!("execution 2, {died}"));
+    says(&why(&world, &id), "a worker died over it, so it came to execution 2");
+    world.write("go", "");
+    let second = worker(&world, "engineer");
+    until("it completed", || world.status() == "completed");
+    let status = world.run(&["status", &id]).exits(0).stdout;
+    says(&status, &format!("execution 2, {died}"));
+    let told = world.run(&["why", &id, "Hold"]).exits(0).stdout;
+    assert_eq!(told, format!("step `Hold` is completed in execution 2: {died}\n"));
+    let step = &json(&world, &["report", &id])["steps"][1];
+    assert_eq!((&step["executions"], &step["warning"]), (&2.into(), &died.into()));
+    let told: Vec<_> = step["attempts"].as_array().unwrap().iter().collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!((&told[0]["execution"], &told[0]["error"]), (&1.into(), &"its worker died".into()));
+    assert_eq!(told[0]["outcome"], "interrupted");
+    assert_eq!((&told[1]["execution"], &told[1]["outcome"]), (&2.into(), &"completed".into()));
+    assert_eq!(told[1]["worker"], name_of(&second));
+    world.run(&["report", &id, "-o", "r.html"]).exits(0);
+    let page = world.read("r.html");
+    for part in ["2 executions", "Hold #1.2", died] {
+        says(&page, part);
+    }
+    let state: Value = serde_json::from_str(&world.read(".orchestrate/runs/latest/state.json"))
+        .expect("a document");
+    assert_eq!(state["steps"]["Hold"]["executions"], 2);
+    says(&world.read(".orchestrate/runs/latest/logs/orchestrator.log"), died);
+}
+
+/// What a worker had taken out of its inbox and not made a task of is told, and finished by a
+/// coordinator.
+fn what_the_dead_had_taken_in() {
+    const ID: &str = "01JHNG00000000000000000000";
+    let world = World::new();
+    world.write(".orchestrate/config.yaml", QUICK);
+    world.run(&["enqueue", "qa", "Something else"]).exits(0);
+    world.write(&format!(".orchestrate/intake/dead00beef00/engineer/{ID}-x.task"), "Do it.\n");
+    says(
+        &why(&world, ID),
+        "dropped into inbox/engineer as `x.task`, was taken in by dead00beef00, which is gone",
+    );
+    assert_eq!(json(&world, &["why", ID])["state"], "dropped");
+    for verb in [&["queue", "show", ID][..], &["logs", ID], &["cancel", ID], &["retry", ID]] {
+        world.run(verb).exits(1).says("which is gone");
+    }
+    let _coordinator = coordinator(&world);
+    until("it is a task", || world.run(&["queue", "ls"]).exits(0).stdout.contains(ID));
+    says(&why(&world, ID), "waits for an `engineer` worker, and none is alive");
+    assert!(!world.exists(".orchestrate/intake/dead00beef00"));
 }
 
 fn drain_a_worker() {
@@ -645,6 +708,8 @@ pub fn trials() -> Vec<Trial> {
         trial("fleet/retry stops what is out", retry_stops_what_is_out),
         trial("fleet/follow a run", follow_a_run),
         trial("fleet/follow a local run", follow_a_local_run),
+        trial("fleet/a worker dies over a step", a_worker_dies_over_a_step),
+        trial("fleet/what the dead had taken in", what_the_dead_had_taken_in),
         trial("fleet/drain a worker", drain_a_worker),
         trial("fleet/pause and resume", pause_and_resume),
         trial("fleet/a free task again", a_free_task_again),

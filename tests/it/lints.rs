@@ -131,7 +131,26 @@ fn cases() -> Vec<(&'static str, Vec<String>, Vec<String>)> {
                 steps(last),
             ],
         ),
+        (
+            "unshown-input",
+            vec![gated("plan", "ok, build")],
+            vec![
+                gated("plan, build", "ok, build"),
+                gated("plan", "ok"),
+                gated("build", "ok, build"),
+            ],
+        ),
     ]
+}
+
+/// A gate that waits for some of `plan` and `build`, and a node behind it.
+fn gated(gate: &str, node: &str) -> String {
+    format!(
+        "name: n\ndescription: d\nnodes:\n- {{ id: plan, bash: 'echo 1' }}\n\
+         - {{ id: build, bash: 'echo 1' }}\n\
+         - {{ id: ok, depends_on: [{gate}], approval: {{ message: Well? }} }}\n\
+         - {{ id: deploy, depends_on: [{node}], bash: ls }}\n"
+    )
 }
 
 fn told_where_it_is_meant_alone() {

@@ -70,7 +70,7 @@ impl FleetHands<'_> {
         self.outbox.extend(post::step_task(task, &step, limit, SystemClock.now()));
         let Launch { run, step, attempt, .. } = launch;
         let (run, step, attempt) = (run.clone(), step.clone(), *attempt);
-        let out = Out { run, step, attempt, task: task.clone(), made_here: true };
+        let out = Out { run, step, attempt, task: task.clone(), made_here: true, execution: 1 };
         self.out.insert(task.id.clone(), out);
     }
 

@@ -157,6 +157,8 @@ struct Out {
     task: TaskRef,
     /// This process made it, and nobody else puts it out.
     made_here: bool,
+    /// Which execution of it the run knows of.
+    execution: u32,
 }
 
 /// Whether a run waits for people alone.

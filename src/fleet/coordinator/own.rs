@@ -19,7 +19,7 @@ use crate::fleet::post::{self, Asked, COORDINATOR, RunTask};
 use crate::fleet::site::{self, Site, Turns};
 use crate::fleet::systemd;
 use crate::host;
-use crate::ids::RunId;
+use crate::ids::{RunId, counted};
 use crate::queue::{Claim, ClaimName, Claimed, End, Ending, Finish, Queue};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{History, LoadError, StoreError};
@@ -185,7 +185,7 @@ impl Coordinator {
         if self.is_asked_to_cancel(&run) {
             held.cancelling = true;
             held.stop.request(1);
-        } else if was_driven(&held) && !held.drive.is_over() {
+        } else if was_driven(&held) && !held.drive.is_over() && !was_just_resumed(&held) {
             let policy = held.drive.run.origin.policy.clone();
             let event = poison(&held).unwrap_or(Event::Resumed { policy, asked: false });
             let recorded = self.with(&mut held, |drive, reins| drive.record(reins, event));
@@ -199,7 +199,9 @@ impl Coordinator {
         let out = if over { held.drive.tasks_cut_off() } else { held.drive.tasks_out() };
         for (step, attempt, task) in out {
             self.watch(&task.agent);
-            let out = Out { run: run.clone(), step, attempt, task, made_here: false };
+            let execution = held.drive.executions(&step);
+            let run = run.clone();
+            let out = Out { run, step, attempt, task, made_here: false, execution };
             self.out.insert(out.task.id.clone(), out);
         }
         self.next_look = host::instant();
@@ -333,6 +335,14 @@ fn was_driven(held: &Held) -> bool {
     held.claim.name.task.attempt > 1 || !held.drive.cut_off().is_empty()
 }
 
+/// Whether somebody resumed the run and nothing has happened since: it need not be told twice.
+fn was_just_resumed(held: &Held) -> bool {
+    let history = History::read(&*disk::machine(), held.drive.store.root());
+    let last = history.ok().and_then(|mut history| history.entries.pop());
+    held.drive.cut_off().is_empty()
+        && last.is_some_and(|last| matches!(last.event, Event::Resumed { .. }))
+}
+
 /// The end of an attempt that its coordinators died over, one after the other.
 pub(super) fn poison(held: &Held) -> Option<Event> {
     let limit = held.config.queue.crash_limit;
@@ -347,7 +357,10 @@ pub(super) fn poison(held: &Held) -> Option<Event> {
             (step, attempt, deaths)
         });
     let (step, attempt, deaths) = often.find(|(_, _, deaths)| *deaths >= limit)?;
-    let message = format!("its coordinator died {deaths} times over it; it is not tried again");
+    let message = format!(
+        "its coordinator died {} over it; it is not tried again",
+        counted(deaths as usize, "time")
+    );
     let reason = [("reason".to_owned(), "crash_limit".into())].into_iter().collect();
     // As if killed, which is not worth another try.
     let record = Box::new(Record::refused(128 + 9, message, reason));

@@ -1,6 +1,6 @@
 //! What comes back: tasks that ended, that were cancelled with their run, or that are nowhere.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, Write};
 
 use serde_json::Map;
@@ -13,7 +13,7 @@ use crate::fleet::perform::Performed;
 use crate::fleet::post::{self};
 use crate::host;
 use crate::ids::RunId;
-use crate::queue::{ClaimName, Place, Queue, TaskId, UNREADABLE};
+use crate::queue::{ClaimName, Place, Queue, TaskId, TaskName, UNREADABLE};
 
 impl Coordinator {
     pub(super) fn cancel_asked(&mut self, asked: &HashSet<String>) {
@@ -35,21 +35,42 @@ impl Coordinator {
     pub(super) fn consume_hinted(&mut self, name: &ClaimName, reports: &mut dyn Reports) {
         let Some(out) = self.out.get(name.task.id.as_str()).cloned() else { return };
         match self.setup.queue.ended_by_holder(out.run.as_str(), name) {
-            Ok(Some((_, status))) => self.consume(&out, &status, reports),
+            Ok(Some((_, status))) => self.consume(out, &name.task, &status, reports),
             // It went back, or somebody else ended it, which the next look will find.
             Ok(None) => self.next_look = host::instant(),
             Err(error) => tracing::warn!("task {}: {error}", out.task.id),
         }
     }
 
+    /// Takes in that a task was put back, as its name tells, if the run does not know it yet.
+    fn note_executions(&mut self, out: &mut Out, name: &TaskName, reports: &mut dyn Reports) {
+        if name.attempt <= out.execution {
+            return;
+        }
+        let Some(mut held) = self.held.remove(&out.run) else { return };
+        let counts = (name.attempt, name.crashes);
+        let noted = self
+            .with(&mut held, |drive, reins| drive.put_back(reins, &out.step, out.attempt, counts));
+        if let Err(error) = noted {
+            return self.abandon(held, &error, reports);
+        }
+        out.execution = name.attempt;
+        if let Some(kept) = self.out.get_mut(&out.task.id) {
+            kept.execution = name.attempt;
+        }
+        self.touched.push_back(out.run.clone());
+        self.held.insert(out.run.clone(), held);
+    }
+
     /// Takes in the result of a task.
     pub(super) fn consume(
         &mut self,
-        out: &Out,
+        mut out: Out,
+        name: &TaskName,
         status: &Map<String, serde_json::Value>,
         reports: &mut dyn Reports,
     ) {
-        let cancelled = match self.was_cancelled(out, status) {
+        let cancelled = match self.was_cancelled(&out, status) {
             Ok(cancelled) => cancelled,
             // Whether it failed or was cancelled cannot be told yet; the next look will.
             Err(error) => return tracing::warn!("task {}: {error}", out.task.id),
@@ -61,7 +82,8 @@ impl Coordinator {
                 Record::refused(1, format!("its status is not believed: {reason}"), Map::new())
             }
         };
-        self.show(out, status);
+        self.show(&out, status);
+        self.note_executions(&mut out, name, reports);
         self.out.remove(&out.task.id);
         self.patience.reset();
         let Some(held) = self.held.remove(&out.run) else { return };
@@ -133,12 +155,21 @@ impl Coordinator {
         let queue = self.setup.queue.clone();
         let agents: BTreeSet<String> =
             self.out.values().map(|out| out.task.agent.clone()).collect();
-        let mut seen: HashSet<String> = HashSet::new();
+        let mut seen: HashMap<String, TaskName> = HashMap::new();
         for agent in &agents {
-            seen.extend(queue.waiting(agent)?.into_iter().map(|name| name.id.to_string()));
-            seen.extend(queue.claims(agent)?.into_iter().map(|name| name.task.id.to_string()));
+            let waiting = queue.waiting(agent)?;
+            let held = queue.claims(agent)?.into_iter().map(|name| name.task);
+            seen.extend(waiting.into_iter().chain(held).map(|name| (name.id.to_string(), name)));
         }
-        let wanted = |out: &&Out| !seen.contains(&out.task.id) || self.is_cancelling(&out.run);
+        let is_new =
+            |out: &&Out| seen.get(&out.task.id).is_some_and(|name| name.attempt > out.execution);
+        let again: Vec<Out> = self.out.values().filter(is_new).cloned().collect();
+        for mut out in again {
+            if let Some(name) = seen.get(&out.task.id) {
+                self.note_executions(&mut out, name, reports);
+            }
+        }
+        let wanted = |out: &&Out| !seen.contains_key(&out.task.id) || self.is_cancelling(&out.run);
         let gone: Vec<Out> = self.out.values().filter(wanted).cloned().collect();
         for out in gone {
             let Some(id) = TaskId::parse(&out.task.id) else { continue };
@@ -146,7 +177,7 @@ impl Coordinator {
             match queue.find(&out.task.agent, batch, &id)? {
                 Some(Place::Ended { end, name, .. }) => {
                     let status = queue.status(end, batch, &name)?.unwrap_or_default();
-                    self.consume(&out, &status, reports);
+                    self.consume(out, &name.task, &status, reports);
                 }
                 Some(Place::Waiting { agent, name }) if self.is_cancelling(&out.run) => {
                     queue.cancel_waiting(&agent, &name)?;

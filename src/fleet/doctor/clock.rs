@@ -79,7 +79,10 @@ fn judge(seen: &Seen) -> Finding {
         return Finding::warning(NAME, text, cure);
     }
     if let Some((count, example)) = future {
-        let text = format!("{count} files are of a time to come, among them `{example}`");
+        let text = match count {
+            1 => format!("a file is of a time to come: `{example}`"),
+            _ => format!("{count} files are of a time to come, among them `{example}`"),
+        };
         let cure = "the clock was set back, or that of another machine is ahead: set all by NTP; \
                     `clean` keeps such files until their time";
         return Finding::warning(NAME, text, cure);

@@ -48,6 +48,36 @@ pub fn moved_aside(layout: &Layout, agent: &str) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// A dropped file that somebody has moved aside, and that is no task yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aside {
+    /// What its task will be called.
+    pub id: TaskId,
+    pub agent: String,
+    /// What the file was called.
+    pub source: String,
+    /// Who moved it.
+    pub worker: String,
+}
+
+/// The files that were moved aside under ids that begin so, whoever they are for.
+pub fn aside_by_id(layout: &Layout, prefix: &str) -> io::Result<Vec<Aside>> {
+    let mut found = Vec::new();
+    for owner in list(&layout.intake())?.into_iter().filter(|owner| owner != DONE) {
+        for agent in list(&layout.intake().join(&owner))? {
+            for file in list(&layout.intake().join(&owner).join(&agent))? {
+                let Some((id, source)) = file.to_str().and_then(read_name) else { continue };
+                if id.as_str().starts_with(prefix) {
+                    let agent = agent.to_string_lossy().into_owned();
+                    let worker = owner.to_string_lossy().into_owned();
+                    found.push(Aside { id, agent, source, worker });
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// Renames to a name that only this process can have chosen. False if there was nothing to
 /// rename. Whatever the call said: it happened if the target is listed.
 pub fn move_unique(from: &Path, to: &Path) -> io::Result<bool> {

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use adopt::{Adopt, Adopted, Dropped, FreeTasks};
-pub use files::{is_dropped, moved_aside};
+pub use files::{Aside, aside_by_id, is_dropped, moved_aside};
 
 use self::files::{is_listed, list, move_unique, shown};
 use self::look::{Kind, Look, Writers};

@@ -15,7 +15,7 @@ impl Intake {
         let theirs = self.layout.intake().join(dead);
         let before = self.taken.len();
         for agent in list(&theirs)?.iter().filter_map(|name| name.to_str()) {
-            // A worker would make nothing of a run, and a coordinator nothing of a task.
+            // A worker would make nothing of a run.
             if !self.adopt.serves(agent) {
                 continue;
             }

@@ -63,6 +63,10 @@ impl Expansions {
                 self.list(&format!("`{var}`"), text);
                 return None;
             }
+            Some(Spot::Numbers(_)) if var.is_user_text() => {
+                self.numbers(&format!("`{var}`"), text);
+                return None;
+            }
             Some(Spot::Arithmetic { .. } | Spot::Name | Spot::Refused(_)) => {}
             _ if var.is_user_text() => return None,
             _ => {}
@@ -77,6 +81,10 @@ impl Expansions {
             Spot::Comment => Some(String::new()),
             Spot::Arithmetic { quoted } => Some(self.reckon(what, text, quoted)),
             Spot::Name => Some(self.name(what, text)),
+            Spot::Numbers(_) => {
+                self.numbers(what, text);
+                None
+            }
             Spot::List(_) => {
                 self.list(what, text);
                 None
@@ -106,6 +114,13 @@ impl Expansions {
         }
     }
 
+    /// Numbers that are read one by one, each of them reckoned with.
+    fn numbers(&mut self, what: &str, text: &str) {
+        for word in text.split_ascii_whitespace() {
+            self.reckon(what, word, true);
+        }
+    }
+
     /// A plain name as it is. In anything else bash would find a subscript, commands included.
     fn name(&mut self, what: &str, text: &str) -> String {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -130,6 +145,7 @@ impl Expansions {
     pub fn demand(&mut self, what: &str, text: &str, reading: Reading) {
         match reading {
             Reading::Number => _ = self.reckon(what, text, true),
+            Reading::Numbers => self.numbers(what, text),
             Reading::Name => _ = self.name(what, text),
             Reading::List | Reading::Declared => self.list(what, text),
             // Refused when the workflow is loaded, where a person wrote it.
@@ -189,9 +205,13 @@ pub fn names(source: &str, name: &str) -> bool {
 fn quoted(spot: Option<Spot>, value: &str) -> String {
     match spot {
         Some(Spot::Double | Spot::HereDocument | Spot::HereText) => value.to_owned(),
-        Some(Spot::List(Quotes::Double)) => value.to_owned(),
-        Some(Spot::Escaped | Spot::List(Quotes::Escaped)) => format!("'\"{value}\"$'"),
-        Some(Spot::Single | Spot::List(Quotes::Single)) => format!("'\"{value}\"'"),
+        Some(Spot::List(Quotes::Double) | Spot::Numbers(Quotes::Double)) => value.to_owned(),
+        Some(Spot::Escaped | Spot::List(Quotes::Escaped) | Spot::Numbers(Quotes::Escaped)) => {
+            format!("'\"{value}\"$'")
+        }
+        Some(Spot::Single | Spot::List(Quotes::Single) | Spot::Numbers(Quotes::Single)) => {
+            format!("'\"{value}\"'")
+        }
         _ => format!("\"{value}\""),
     }
 }

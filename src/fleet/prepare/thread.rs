@@ -26,7 +26,7 @@ impl Preparing<'_> {
         if prompt.fresh || !ask::can_resume(provider) {
             return key.into();
         }
-        let top = self.here.loops.first().map_or(self.here.step, |(step, _)| *step);
+        let top = self.here.top();
         let Some(own) = self.prompt_of(top).filter(|own| std::ptr::eq(own.prompt, prompt)) else {
             // What an agent mends after a rejection is no part of what nodes say to each other.
             return key.into();
@@ -46,7 +46,7 @@ impl Preparing<'_> {
             if said.prompt.fresh {
                 break;
             }
-            step = said.at.loops.first().map_or(said.at.step, |(step, _)| *step);
+            step = said.at.top();
         }
         conversation
     }
@@ -101,7 +101,7 @@ impl Preparing<'_> {
             }
         }
         if self.plan.root.edges.is_some() {
-            let top = at.loops.first().map_or(at.step, |(step, _)| *step);
+            let top = at.top();
             parts.add(&self.given(top));
         }
         parts.add(&at.step_of(self.plan).name);

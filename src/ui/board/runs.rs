@@ -15,7 +15,7 @@ use crate::engine::record::{Fault, Spent};
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
 use crate::engine::{Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
 use crate::fleet::{checkout, open, run_task};
-use crate::ids::{RunId, StepPath};
+use crate::ids::{RunId, StepPath, counted};
 use crate::queue::{Place, TurnHolder};
 use crate::store::{self, History, lock};
 use crate::time::Time;
@@ -256,6 +256,9 @@ pub struct StepView {
     pub agent: Option<String>,
     #[serde(skip_serializing_if = "is_zero")]
     pub attempt: u32,
+    /// How often the attempt was taken up by workers, where that was more than once.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub executions: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -331,8 +334,8 @@ impl Items {
     pub fn words(self) -> String {
         let Items { total, current, failed } = self;
         match failed {
-            0 => format!("{current} of {total} items"),
-            failed => format!("{current} of {total} items, {failed} failed"),
+            0 => format!("{current} of {}", counted(total, "item")),
+            failed => format!("{current} of {}, {failed} failed", counted(total, "item")),
         }
     }
 }
@@ -677,6 +680,7 @@ impl Walk<'_> {
                 && self.run.status == RunStatus::Running,
             agent: sent.map(|task| task.agent.clone()).or(step.agent.clone()),
             attempt: slot.attempts,
+            executions: record.executions,
             exit_code: record.exit_code.filter(|_| over),
             started_at: record.started_at,
             duration_ms: record.duration_ms.filter(|_| over),
@@ -788,6 +792,8 @@ impl Walk<'_> {
                 Some(PlaceView::Claimed { life: Life::Dead, .. }) => StepShown::Interrupted,
                 Some(PlaceView::Claimed { .. }) => StepShown::Running,
                 Some(_) => StepShown::Ended,
+                // It is on record before it is put out.
+                None if self.driven => StepShown::Ready,
                 None => StepShown::Lost,
             },
             StepState::Running if self.driven => StepShown::Running,

@@ -6,7 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::why::article;
 use super::{Board, LOOKS, Life, one_line};
+use crate::fleet::intake::{Aside, aside_by_id};
 use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::worker::account_of;
@@ -156,6 +158,29 @@ impl Board {
             }
         }
         Ok(Lookup::None)
+    }
+
+    /// Dropped files that somebody is taking in, by the ids that their tasks will have.
+    pub fn find_aside(&self, prefix: &str) -> io::Result<Vec<Aside>> {
+        match &self.queue {
+            Some(queue) if !prefix.is_empty() => aside_by_id(&queue.layout, prefix),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Why a dropped file is no task yet.
+    pub fn why_aside(&self, aside: &Aside) -> String {
+        let Aside { id, agent, source, worker } = aside;
+        let head = format!("task {id}, dropped into inbox/{agent} as `{}`,", one_line(source));
+        let gone = self.members.get(worker).is_none() || self.members.life(worker) == Life::Dead;
+        match gone {
+            true => format!(
+                "{head} was taken in by {worker}, which is gone; a coordinator or {} `{agent}` \
+                 worker makes a task of it",
+                article(agent)
+            ),
+            false => format!("{head} is being taken in by {worker}; it is no task yet"),
+        }
     }
 
     /// Shows a task that was found.

@@ -286,6 +286,13 @@ fn sentence(run: &RunView, step: &StepView) -> String {
         return format!("{unit} `{name}` {}", placed(task));
     }
     let since = since(step.started_at);
+    let again = match step.executions {
+        0 | 1 => String::new(),
+        executions => {
+            let why = step.warning.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!(" in execution {executions}{why}")
+        }
+    };
     match step.state {
         StepShown::Running if step.waits_for.is_some() => {
             let glob = step.waits_for.as_deref().unwrap_or_default();
@@ -320,7 +327,7 @@ fn sentence(run: &RunView, step: &StepView) -> String {
         }
         StepShown::Failed => {
             let fault = fault(step).map(|fault| because(&fault)).unwrap_or_default();
-            format!("{unit} `{name}` failed{fault}")
+            format!("{unit} `{name}` failed{again}{fault}")
         }
         StepShown::Lost => format!(
             "{unit} `{name}` is on record as put out, but its task is nowhere; it is put out again \
@@ -330,7 +337,7 @@ fn sentence(run: &RunView, step: &StepView) -> String {
             format!("{unit} `{name}` waits: {}", step.parked.as_deref().unwrap_or_default())
         }
         StepShown::Ready => format!("{unit} `{name}` is about to be executed by {}", who(run)),
-        other => format!("{unit} `{name}` is {}", other.word()),
+        other => format!("{unit} `{name}` is {}{again}", other.word()),
     }
 }
 
@@ -346,6 +353,18 @@ pub fn why_task(task: &TaskView) -> String {
 
 /// What follows the name of something that is a task.
 fn placed(task: &TaskView) -> String {
+    let died = match task.crashes {
+        0 => String::new(),
+        1 => format!("; a worker died over it, so it came to execution {}", task.attempt),
+        died => {
+            let execution = task.attempt;
+            format!("; workers died over it {died} times, so it came to execution {execution}")
+        }
+    };
+    format!("{}{died}", placed_at(task))
+}
+
+fn placed_at(task: &TaskView) -> String {
     let agent = &task.agent;
     match &task.place {
         PlaceView::Waiting { paused: Some(reason), .. } => format!(
@@ -446,7 +465,7 @@ fn count(number: usize, what: &str) -> String {
     }
 }
 
-fn article(word: &str) -> &'static str {
+pub(super) fn article(word: &str) -> &'static str {
     if word.starts_with(['a', 'e', 'i', 'o', 'u', 'A', 'E', 'I', 'O', 'U']) { "an" } else { "a" }
 }
 
@@ -495,6 +514,7 @@ mod tests {
             current: true,
             agent: None,
             attempt: 1,
+            executions: 0,
             exit_code: None,
             started_at: Some(Time(0)),
             duration_ms: None,

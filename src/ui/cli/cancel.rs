@@ -14,14 +14,14 @@ use serde_json::json;
 use super::common::{self, Surroundings};
 use super::show::{self, Target, put, put_json};
 use super::{Common, Failure};
-use crate::engine::{Event, Run, RunStatus};
+use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec;
 use crate::fleet::local::CANCEL;
 use crate::fleet::member::Undertaker;
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task::{self, StillHeld};
 use crate::fleet::{hint::Patience, open};
-use crate::ids::RunId;
+use crate::ids::{RunId, counted};
 use crate::queue::{End, Ending, FsQueue, Place, Queue};
 use crate::store::lock::{self, LockError, RunLock};
 use crate::time::{Clock, SystemClock};
@@ -77,6 +77,7 @@ pub fn cancel(
     match (target, queue) {
         (Target::Run(id), queue) => cancel_run(around, queue, board, id, wait),
         (Target::Task(found), Some(queue)) => cancel_task(around, queue, board, found, wait),
+        (Target::Aside(aside), _) => Err(show::no_task_yet(board, aside)),
         (Target::Task(_), None) => Err(Failure::new(2, "there is no queue")),
     }
 }
@@ -141,13 +142,10 @@ impl Cancelled {
     }
 
     fn tell(&self, around: &Surroundings) -> Result<u8, Failure> {
-        let Cancelled { what, id, already } = self;
-        if *already {
-            around.say(self.words());
-        }
+        let Cancelled { what, id, .. } = self;
         match around.common.json {
             true => put_json("cancel/v1", json!({ *what: id, "cancelled": true }))?,
-            false => put(&format!("{what} {id} is cancelled\n"))?,
+            false => put(&format!("{}\n", self.words()))?,
         }
         Ok(0)
     }
@@ -163,9 +161,8 @@ fn judge(
         Outcome::Cancelled => Ok(Cancelled { what, id: id.to_owned(), already: false }),
         Outcome::TooLate(word) => Err(Failure::new(1, format!("{what} {id} has {word} already"))),
         Outcome::StillAlive(who) => {
-            let seconds = wait.limit.as_secs();
-            let message =
-                format!("{what} {id} is not cancelled yet, after {seconds} seconds: {who}");
+            let time = counted(wait.limit.as_secs() as usize, "second");
+            let message = format!("{what} {id} is not cancelled yet, after {time}: {who}");
             Err(Failure::new(1, message)
                 .hint("the request stays: it is cancelled as soon as that is over"))
         }
@@ -313,7 +310,8 @@ fn of_fleet(
     loop {
         let (_, run) = open::look(&workspace, root)
             .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
-        let held = run_task::take_out_steps(queue, &run).map_err(failed)?;
+        let out = run_task::steps_out(&run);
+        let held = run_task::take_out_steps(queue, &run, &out).map_err(failed)?;
         let place = run_task::find(queue, id).map_err(failed)?;
         let driven = matches!(place, Some(Place::Claimed { .. }));
         if run.status != RunStatus::Running && !driven {
@@ -406,8 +404,10 @@ fn cancel_task(
     if let Some(run) = run {
         return cancel_run(around, Some(queue), board, &run, wait);
     }
+    let already = matches!(found.place, Place::Ended { end: End::Cancelled, .. });
     let outcome = out_of_queue(around, &queue, found, &mut wait)?;
-    judge("task", &view.task, &wait, outcome)
+    let cancelled = judge("task", &view.task, &wait, outcome)?;
+    Ok(Cancelled { already, ..cancelled })
 }
 
 fn out_of_queue(
@@ -466,13 +466,18 @@ pub fn forget(queue: Option<&FsQueue>, id: &RunId, root: &Path) -> Result<(), Fa
     }
 }
 
-/// Stops what steps of a run are out as, so that the run can go on elsewhere in the workflow.
-pub fn stop_steps(around: &Surroundings, queue: &Arc<FsQueue>, run: &Run) -> Result<(), Failure> {
+/// Stops what some steps of a run are out as, so that the run can go on elsewhere in the workflow.
+pub fn stop_steps(
+    around: &Surroundings,
+    queue: &Arc<FsQueue>,
+    run: &Run,
+    tasks: &[TaskRef],
+) -> Result<(), Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     let mut wait = Wait::new(&TimeoutArg { timeout: 30 });
     let mut watch = Watch::new(around, queue);
     loop {
-        let held = run_task::take_out_steps(queue, run).map_err(failed)?;
+        let held = run_task::take_out_steps(queue, run, tasks).map_err(failed)?;
         if held.is_empty() {
             break;
         }
@@ -485,7 +490,7 @@ pub fn stop_steps(around: &Surroundings, queue: &Arc<FsQueue>, run: &Run) -> Res
             return Err(Failure::new(1, message).hint("it is asked to stop; try again later"));
         }
     }
-    for task in run_task::steps_out(run) {
+    for task in tasks {
         queue.forget_cancel(&task.id).map_err(failed)?;
     }
     Ok(())

@@ -195,7 +195,7 @@ fn list(around: &Surroundings) -> Result<u8, Failure> {
         return Ok(0);
     }
     if commands.is_empty() {
-        put("there is no command file\n")?;
+        around.say("there is no command file");
         let places = library(around, None).places(PartKind::Command);
         let places: Vec<_> = places.iter().map(|place| shown(around, place)).collect();
         around.say(format!("they are looked for in {}", places.join(", ")));

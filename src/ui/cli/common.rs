@@ -47,7 +47,7 @@ use crate::ui::log;
 use crate::ui::talk::{folded, talk};
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::plan::{Action, Isolation};
-use crate::workflow::problem::nearest;
+use crate::workflow::problem::{located, nearest};
 use crate::workflow::{Plan, Problem};
 use crate::workspace::Workspace;
 
@@ -115,9 +115,52 @@ impl RunOptions {
     }
 }
 
+/// Who drives a run that flags are given for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// This process, which executes everything too.
+    Alone,
+    /// This process, for workers.
+    ForFleet,
+    /// A coordinator, sooner or later.
+    Coordinator,
+}
+
+impl Driver {
+    /// Whoever drives a run in this process.
+    pub fn here(fleet: bool) -> Driver {
+        if fleet { Driver::ForFleet } else { Driver::Alone }
+    }
+}
+
 impl RunOptions {
-    /// Refuses flags that do nothing for this workflow: whoever gives one means something by it.
-    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+    /// A flag that is given; only whoever drives a run has a use for it.
+    pub fn any(&self) -> Option<&'static str> {
+        let flags = [
+            ("--progress", self.progress),
+            ("--backup-state", self.backup_state),
+            ("--on-error", self.on_error.is_some()),
+            ("--max-retries", self.max_retries.is_some()),
+            ("--jobs", self.jobs.is_some()),
+            ("--retry-delay", self.retry_delay.is_some()),
+        ];
+        flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
+    }
+
+    /// Refuses flags that do nothing where the run is only handed on, or not even that.
+    pub fn check_none(&self, why: &str) -> Result<(), Failure> {
+        match self.any() {
+            Some(flag) => {
+                let message = format!("`{flag}` does nothing here: {why}");
+                Err(Failure::new(2, message).hint("leave it out"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses flags that do nothing for this workflow, or with whoever drives it: whoever gives
+    /// one means something by it.
+    pub fn check(&self, plan: &Plan, driver: Driver) -> Result<(), Failure> {
         let nodes = plan.root.edges.is_some();
         let of_steps = [
             ("--on-error", self.on_error.is_some(), "a node says `trigger_rule`"),
@@ -133,7 +176,35 @@ impl RunOptions {
             let message = "`--jobs` does nothing for steps, which go one after the other";
             return Err(Failure::new(2, message).hint("leave it out"));
         }
-        Ok(())
+        self.check_driver(driver)
+    }
+
+    fn check_driver(&self, driver: Driver) -> Result<(), Failure> {
+        if self.jobs.is_some() && driver != Driver::Alone {
+            let message = "`--jobs` does nothing for a run of a fleet: its workers say how much \
+                           goes on at once";
+            return Err(Failure::new(2, message)
+                .hint("leave it out; `orchestrate worker AGENT --concurrency N` says it"));
+        }
+        if driver != Driver::Coordinator {
+            return Ok(());
+        }
+        if matches!(self.on_error, Some(OnErrorArg::Interactive)) {
+            let message = "`--on-error interactive` needs a person, and a submitted run has none";
+            return Err(Failure::new(2, message)
+                .hint("`orchestrate run --fleet` and `orchestrate resume RUN` drive it here"));
+        }
+        let shown = [("--progress", self.progress), ("--backup-state", self.backup_state)];
+        match shown.iter().find(|(_, given)| *given) {
+            Some((flag, _)) => {
+                let message = format!("`{flag}` does nothing here: a coordinator drives the run");
+                Err(Failure::new(2, message).hint(
+                    "`orchestrate run --fleet` and `orchestrate resume RUN` drive it here, \
+                     `orchestrate logs RUN --follow` looks on",
+                ))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -363,6 +434,14 @@ pub fn load(around: &Surroundings, file: &Path) -> Result<Loaded, Failure> {
 /// Says why there is no workflow, and which may have been meant.
 pub fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failure {
     let failure = Failure::new(2, message);
+    match near_workflow(around, file) {
+        Some(near) => failure.hint(format!("did you mean `{near}`?")),
+        None => failure,
+    }
+}
+
+/// The workflow that may have been meant by a name that is none.
+pub fn near_workflow(around: &Surroundings, file: &Path) -> Option<String> {
     let dir = file.parent().unwrap_or(Path::new(""));
     let beside = std::fs::read_dir(workflow_path(around, &dir.join("."))).into_iter().flatten();
     let is_yaml = |path: &Path| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
@@ -372,10 +451,8 @@ pub fn no_workflow(around: &Surroundings, file: &Path, message: String) -> Failu
     names.sort();
     names.extend(grimoires::built_in().map(str::to_owned));
     let wanted = file.display().to_string();
-    match nearest(&wanted, names.iter().map(String::as_str)).filter(|near| *near != wanted) {
-        Some(near) => failure.hint(format!("did you mean `{near}`?")),
-        None => failure,
-    }
+    let near = nearest(&wanted, names.iter().map(String::as_str));
+    near.filter(|near| *near != wanted).map(str::to_owned)
 }
 
 /// A grimoire by its name: what it is called, and its text. Nothing where there is none.
@@ -522,9 +599,7 @@ impl<'a> NewRun<'a> {
             return Ok(());
         }
         let Loaded { file, text, .. } = self.loaded;
-        let lines: Vec<&str> = text.lines().collect();
-        let missing = missing.into_iter().map(|problem| problem.located(&lines)).collect();
-        Err(Failure::in_text(missing, file, text))
+        Err(Failure::in_text(located(text, missing), file, text))
     }
 
     /// A merge needs a branch, which only a bead with a worktree has.

@@ -20,7 +20,7 @@ use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::checkout::Before;
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
 use crate::fleet::free::made_at;
-use crate::fleet::intake::{Adopt, Adopted, Dropped};
+use crate::fleet::intake::{Adopt, Adopted, Dropped, FreeTasks};
 use crate::fleet::notice::{Notifier, Notifying};
 use crate::fleet::post::{self, RunTask};
 use crate::fleet::site::{Environment, Site};
@@ -62,7 +62,11 @@ pub fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     let setup = setup(&around, queue.clone(), false)?;
     let notifier = common::notifier(&around);
     metrics::beside(&around, &signals.stop)?;
-    let adopt: Option<Box<dyn Adopt>> = Some(Box::new(Submissions { around, queue }));
+    let adopt: Option<Box<dyn Adopt>> = Some(Box::new(Submissions {
+        free: FreeTasks { config: around.config.clone() },
+        around,
+        queue,
+    }));
     let setup = Setup { credentials, alive, adopt, ..setup };
     let mut daemon = Daemon { teller, notifier: notifier.clone() };
     let served = Coordinator::new(setup).serve(None, &signals.stop, &mut daemon);
@@ -250,18 +254,24 @@ fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
     }
 }
 
-/// Makes runs of what people drop into the coordinator's inbox.
+/// Makes runs of what people drop into the coordinator's inbox, and tasks of what workers that are
+/// dead had taken out of theirs.
 struct Submissions {
+    free: FreeTasks,
     around: Surroundings,
     queue: Arc<FsQueue>,
 }
 
 impl Adopt for Submissions {
+    /// Runs of its own inbox, and tasks that a dead worker had begun to take in.
     fn serves(&self, agent: &str) -> bool {
-        agent == post::COORDINATOR
+        agent == post::COORDINATOR || self.free.serves(agent)
     }
 
     fn adopt(&mut self, dropped: &Dropped) -> std::io::Result<Adopted> {
+        if dropped.agent != post::COORDINATOR {
+            return self.free.adopt(dropped);
+        }
         Ok(match self.submit(dropped) {
             Ok(task) => Adopted::Task(Box::new(task)),
             Err(failure) => {

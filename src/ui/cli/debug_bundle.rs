@@ -13,7 +13,7 @@ use super::show::{put, put_json};
 use super::{Common, Failure};
 use crate::exec::{self, How, Order};
 use crate::fleet::{credentials, open, site};
-use crate::ids::RunId;
+use crate::ids::{RunId, counted};
 use crate::queue::{End, Layout};
 use crate::store;
 use crate::time::{Clock, SystemClock};
@@ -283,16 +283,20 @@ fn tell(
     put(&format!("{}\n", file.display()))?;
     for part in &contents.files {
         let cut = if part.cut > 0 { format!(", {} left out", part.cut) } else { String::new() };
-        around.say(format!("  {} ({} bytes{cut})", part.path, part.bytes));
+        let bytes = counted(part.bytes, "byte");
+        around.say(format!("  {} ({bytes}{cut})", part.path));
     }
     for left in &contents.left_out {
         around.say(format!("  without {}: {}", left.path, left.why));
     }
     around.say(format!(
-        "{} files, {bytes} bytes; {} secret values are hidden, and what looks like one; look \
-         through it before you send it",
-        contents.files.len(),
-        contents.hidden_values
+        "{}, {}; {} hidden, and what looks like one; look through it before you send it",
+        counted(contents.files.len(), "file"),
+        counted(bytes as usize, "byte"),
+        match contents.hidden_values {
+            1 => "1 secret value is".to_owned(),
+            values => format!("{values} secret values are"),
+        }
     ));
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::common::{self, RunOptions, Surroundings};
+use super::common::{self, Driver, RunOptions, Surroundings};
 use super::resume;
 use super::show::put_json;
 use super::{Common, Failure, show};
@@ -15,7 +15,7 @@ use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::gates::{self, AnswerFile};
 use crate::fleet::open;
 use crate::ids::{RunId, shown};
-use crate::time::Time;
+use crate::time::{Clock, SystemClock, Time};
 use crate::ui::board::{Gate, Life, Owner, gates_of};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
@@ -176,7 +176,16 @@ fn expired(id: &RunId, node: &str, at: Option<Time>) -> Failure {
 fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let Decision { run, step, approve, comment, shown, no_resume, options } = decision;
+    if *no_resume {
+        options.check_none("with `--no-resume` the answer is only recorded")?;
+    }
     let asked = asked(&around, run, *step)?;
+    if options.any().is_some() {
+        if is_driven(&around, &asked.id)? {
+            options.check_none("whoever drives the run goes on with it")?;
+        }
+        options.check(&asked.plan, Driver::here(asked.run.origin.fleet))?;
+    }
     if asked.gate.expired {
         // As a coordinator would, let the run see it.
         if !no_resume && !is_taken_in(&around, &asked)? {
@@ -353,8 +362,10 @@ fn expired_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure>
             slot.record.as_ref()?.gate.as_ref().filter(|gate| gate.answer.is_none())
         });
         let over = slot.status() == StepStatus::Failed
+            && run.status != RunStatus::Cancelled
             && step.is_none_or(|step| shown(step) == asking.name);
-        let at = gates.filter_map(|gate| gate.expires_at).next_back();
+        let now = SystemClock.now();
+        let at = gates.filter_map(|gate| gate.expires_at).rfind(|at| *at <= now);
         found.extend(at.filter(|_| over).map(|at| (&asking.name, at)));
     }
     let [(node, at)] = found[..] else { return None };

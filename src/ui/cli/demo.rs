@@ -4,6 +4,7 @@
 mod follow;
 mod team;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,7 +55,10 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     };
     let mut around = Surroundings::look(common)?;
     lay_out(&dir).map_err(|error| {
-        Failure::new(1, format!("cannot lay out the demo in `{}`: {error}", dir.display()))
+        use ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
+        let misused = matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory);
+        let code = if misused { 2 } else { 1 };
+        Failure::new(code, format!("cannot lay out the demo in `{}`: {error}", dir.display()))
             .hint("name a directory that is empty or not there yet, or none")
     })?;
     move_to(&mut around, &dir)?;
@@ -168,7 +172,7 @@ fn tell(
 fn lay_out(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
     if std::fs::read_dir(dir)?.next().is_some() {
-        return Err(std::io::Error::other("it is not empty"));
+        return Err(std::io::Error::new(ErrorKind::DirectoryNotEmpty, "it is not empty"));
     }
     for (name, text) in FILES.iter().chain([&SCHEMA]) {
         let path = dir.join(name);

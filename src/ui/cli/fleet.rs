@@ -20,6 +20,7 @@ use crate::fleet::post::COORDINATOR;
 use crate::fleet::site::Environment;
 use crate::fleet::systemd::Notifier;
 use crate::fleet::worker::{Audience, Doing};
+use crate::ids::counted;
 use crate::queue::{FsQueue, Layout, VolumeFault};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::last_said;
@@ -287,7 +288,7 @@ impl Audience for Teller {
     }
 
     fn alive(&self, doing: usize) {
-        let _ = self.alive(&format!("{doing} tasks at hand"));
+        let _ = self.alive(&format!("{} at hand", counted(doing, "task")));
     }
 
     fn closing(&self) {

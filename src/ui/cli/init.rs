@@ -58,11 +58,10 @@ pub fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
     let dir = &args.dir;
     let cannot = |path: &Path, error: &io::Error| {
         let message = format!("cannot make `{}`: {error}", path.display());
-        let failure = Failure::new(1, message);
+        let failure = Failure::new(1, message.clone());
         match error.kind() {
-            ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-                failure.hint("something that is no directory is in the way: name another DIR")
-            }
+            ErrorKind::NotADirectory | ErrorKind::AlreadyExists => Failure::new(2, message)
+                .hint("something that is no directory is in the way: name another DIR"),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
                 failure.hint("name a DIR that you may write to: `orchestrate init DIR`")
             }

@@ -76,6 +76,7 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
             Source::Run { id, step }
         }
         Target::Task(found) if args.step.is_none() => of_task(&around, &board, &found)?,
+        Target::Aside(aside) => return Err(show::no_task_yet(&board, &aside)),
         Target::Task(_) => {
             return Err(Failure::new(2, "a task has no steps: leave STEP out"));
         }

@@ -222,7 +222,7 @@ pub struct Common {
     /// A settings file that wins over all others
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// When to use colours
+    /// When to use colours in what a run tells, and in `top`
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
     color: Colour,
 }
@@ -307,9 +307,12 @@ fn misused(error: &clap::Error) -> Failure {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let message = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
     // Names of what is missing stand on lines of their own, before the usage.
-    let more: Vec<_> = lines.take_while(|line| !line.starts_with("Usage:")).collect();
+    let more = lines.take_while(|line| !line.starts_with("Usage:"));
+    let (tips, more): (Vec<_>, Vec<_>) = more.partition(|line| line.starts_with("tip: "));
     let message = [&[message.as_str()], more.as_slice()].concat().join(" ");
-    Failure::new(2, message).hint("`orchestrate help` shows every verb and its flags")
+    let tip = tips.first().map(|tip| tip.trim_start_matches("tip: "));
+    Failure::new(2, message)
+        .hint(tip.unwrap_or("`orchestrate help` shows every verb and its flags"))
 }
 
 fn run_cli(cli: Cli) -> ExitCode {

@@ -10,7 +10,7 @@ use crate::fleet::called::ORCHESTRATE;
 use crate::ids::RunId;
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{self, Gate, gates_of};
-use crate::ui::talk::harmless;
+use crate::ui::talk::{harmless, talk};
 use crate::ui::text::seconds;
 use crate::workflow::Plan;
 
@@ -92,9 +92,9 @@ fn excerpt(said: &str, run_id: &RunId, node: &str) -> String {
     text
 }
 
-/// Tells what a run that just paused asks.
+/// Tells what a run that just paused asks, also to those who asked for quiet: how to go on.
 pub fn tell_gates(around: &Surroundings, plan: &Plan, run: &Run) {
     for gate in gates_of(&around.workspace, plan, run) {
-        around.say(show(&gate).trim_end());
+        talk(show(&gate).trim_end());
     }
 }

@@ -184,11 +184,12 @@ fn show_task(args: &TaskArg, around: &Surroundings) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| show::unreadable(&error);
     let view = board.task(&found).map_err(failed)?;
     let task = queue.read(&found.place, &found.batch).map_err(failed)?;
-    let document = task.map(|task| task.document);
+    let document = task.map(|task| for_people(task.document));
     let status = match &found.place {
         Place::Ended { end, name, .. } => queue.status(*end, &found.batch, name).map_err(failed)?,
         _ => None,
     };
+    let status = status.map(for_people);
     let earlier = earlier_statuses(&queue, &view.task);
     let file = file_of(&queue, &found);
     if around.common.json {
@@ -207,6 +208,12 @@ fn show_task(args: &TaskArg, around: &Surroundings) -> Result<u8, Failure> {
     }
     put(&text)?;
     Ok(0)
+}
+
+/// A document without what proves that a status belongs to a claim: who knows it can end a task.
+fn for_people(mut document: Map<String, Value>) -> Map<String, Value> {
+    document.shift_remove("ticket");
+    document
 }
 
 fn section(title: &str, value: Option<&Value>) -> String {
@@ -234,7 +241,7 @@ fn earlier_statuses(queue: &FsQueue, id: &str) -> Vec<Value> {
         .map(|status| (status.get("attempt").and_then(Value::as_u64).unwrap_or(0), status))
         .collect();
     found.sort_by_key(|(attempt, _)| *attempt);
-    found.into_iter().map(|(_, status)| Value::Object(status)).collect()
+    found.into_iter().map(|(_, status)| Value::Object(for_people(status))).collect()
 }
 
 /// Puts a free task that has ended back into its inbox. What a run put out is the run's to repeat.

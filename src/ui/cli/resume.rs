@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::common::{self, Loaded, NewRun, Owned, RunOptions, Surroundings};
+use super::common::{self, Driver, Loaded, NewRun, Owned, RunOptions, Surroundings};
 use super::coordinator::{self, Back};
 use super::signals::{self, Signals};
 use super::{Common, Failure, cancel, fleet, request, retry, show};
@@ -81,7 +81,7 @@ fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> 
         return nothing_to_do(&around, owned);
     }
     refuse_idle(&owned, why)?;
-    args.options.check(&owned.plan)?;
+    args.options.check(&owned.plan, Driver::Alone)?;
     check_source(&around, &owned.plan, &owned.run)?;
     if why == Why::Asked {
         cancel::forget(None, &id, &root)?;
@@ -255,6 +255,7 @@ fn of_fleet(
         return nothing_to_do(around, owned);
     }
     refuse_idle(&owned, why)?;
+    args.options.check(&owned.plan, Driver::ForFleet)?;
     check_source(around, &owned.plan, &owned.run)?;
     record_resumed(around, &mut owned, &args.options, why)?;
     around.config = today;
@@ -435,6 +436,7 @@ fn restart(
     };
     let mut context = loaded.plan.context.clone();
     context.extend(origin.context);
+    args.options.check(&plan, Driver::here(origin.fleet))?;
     let policy = args.options.policy(origin.policy);
     let (only_step, archive, fleet) = (origin.only_step, origin.archive, origin.fleet);
     let request = origin.request;

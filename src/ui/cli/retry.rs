@@ -1,16 +1,17 @@
 //! `orchestrate retry`: a run that is not driven goes on, from where it stands or from a step of
 //! the workflow; a free task that has ended is put out again.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
 
-use super::common::{self, Owned, RunOptions, Surroundings};
+use super::common::{self, Driver, Owned, RunOptions, Surroundings};
 use super::resume::Why;
 use super::show::{self, Target, put, put_json};
 use super::{Common, Failure, cancel, fleet, queue, resume, signals};
-use crate::engine::{Event, Run, RunStatus};
+use crate::engine::{self, Event, Run, RunStatus};
 use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::member::Undertaker;
 use crate::fleet::run_task;
@@ -40,8 +41,10 @@ pub fn main(args: &RetryArgs, common: &Common) -> Result<u8, Failure> {
     let id = match (show::target(&around, &board, &args.target)?, &queue) {
         (Target::Run(id), _) => id,
         (Target::Task(found), Some(queue)) if args.from.is_none() => {
+            args.options.check_none("it is for runs, and this is a task")?;
             return queue::requeue(&around, queue, &board, &found);
         }
+        (Target::Aside(aside), _) => return Err(show::no_task_yet(&board, &aside)),
         (Target::Task(_), _) => {
             return Err(Failure::new(2, "`--from` names a step of a run, and this is a task"));
         }
@@ -64,7 +67,11 @@ fn of_process(
     if args.from.is_none() && owned.run.status == RunStatus::Completed {
         return resume::nothing_to_do(around, owned);
     }
+    args.options.check(&owned.plan, Driver::Alone)?;
     resume::check_source(around, &owned.plan, &owned.run)?;
+    if let Some(step) = &args.from {
+        check_step(&owned.plan, &owned.run, &shown(step))?;
+    }
     cancel::forget(None, id, root)?;
     if let Some(step) = &args.from {
         rewind(&mut owned, &shown(step))?;
@@ -116,11 +123,14 @@ pub fn hand_over(
     if from.is_none() && owned.run.status == RunStatus::Completed {
         return Ok(Some(owned));
     }
+    options.check(&owned.plan, Driver::Coordinator)?;
     resume::check_source(around, &owned.plan, &owned.run)?;
     if let Some(step) = from {
         check_step(&owned.plan, &owned.run, step)?;
         if owned.run.status == RunStatus::Running {
-            cancel::stop_steps(around, queue, &owned.run)?;
+            let again = done_again(&owned.plan, step);
+            let tasks = run_task::steps_out_of(&owned.run, |index| again.contains(&index));
+            cancel::stop_steps(around, queue, &owned.run, &tasks)?;
         }
         rewind(&mut owned, step)?;
     }
@@ -198,13 +208,12 @@ fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
 
 /// Sends a run back, or forward, to a step.
 fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
-    check_step(&owned.plan, &owned.run, step)?;
     let Owned { plan, run, store, .. } = owned;
     let go = |run: &mut Run, store: &mut Store| -> Result<(), StoreError> {
         let now = SystemClock.now();
         let mut events = match (run.status, &plan.root.edges) {
-            // What was out as a task was stopped.
-            (RunStatus::Running, Some(_)) => recalled(plan, run),
+            // What of it was out as a task was stopped. What is beside it goes on.
+            (RunStatus::Running, Some(_)) => recalled(plan, run, &done_again(plan, step)),
             // In sequence, only a run that is over can be sent anywhere.
             (RunStatus::Running, None) => vec![Event::Cancelled { reason: None }],
             _ => Vec::new(),
@@ -212,17 +221,29 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
         events.push(Event::Rewound { step: step.to_owned() });
         for event in events {
             store.record(now, &event)?;
-            crate::engine::apply(plan, run, now, &event);
+            engine::apply(plan, run, now, &event);
         }
         store.hand_over(plan, run, now)
     };
     go(run, store).map_err(|error| common::disk_failure(&error, &run.id))
 }
 
-/// Takes back every attempt that is out as a task.
-fn recalled(plan: &Plan, run: &Run) -> Vec<Event> {
+/// The steps of the workflow that are done again if a run goes on from one of them.
+fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
+    match (plan.root.find(step), &plan.root.edges) {
+        (Some((from, _)), Some(edges)) => engine::done_again(edges, from),
+        // In sequence there is nothing beside a step.
+        _ => (0..plan.root.steps.len()).collect(),
+    }
+}
+
+/// Takes back every attempt at these steps that is out as a task.
+fn recalled(plan: &Plan, run: &Run, steps: &BTreeSet<usize>) -> Vec<Event> {
     let mut events = Vec::new();
     for here in run.positions() {
+        if !steps.contains(&here.top()) {
+            continue;
+        }
         let Some(slot) = run.slot(&here) else { continue };
         if slot.record.as_ref().is_some_and(|record| record.task.is_some()) {
             let (step, attempt) = (here.path(plan).to_string(), slot.attempts);

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
+use super::common::{self, Driver, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
 use crate::engine::Request;
+use crate::ids::counted;
 use crate::ui::talk::talk;
 use crate::workflow::Plan;
 use crate::workflow::plan::{
@@ -152,7 +153,8 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
     }
     let loaded = common::load(around, &workflow)?;
     tell_warnings(around, &loaded);
-    args.options.check(&loaded.plan)?;
+    let driver = if args.detach { Driver::Coordinator } else { Driver::here(args.fleet) };
+    args.options.check(&loaded.plan, driver)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
     let request = args.request.of(around, &loaded.plan, &loaded)?;
@@ -279,7 +281,7 @@ fn kind(action: &Action) -> String {
         Action::Rounds(Rounds {
             kind: RoundsKind::Loop | RoundsKind::Steps { .. }, most, ..
         }) => {
-            format!("loop of at most {most} rounds")
+            format!("loop of at most {}", counted(*most as usize, "round"))
         }
         Action::Merge { review, checks } => {
             let review = if *review { " after review" } else { "" };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::common::{self, NewRun, RunOptions, Surroundings};
+use super::common::{self, Driver, NewRun, RunOptions, Surroundings};
 use super::request::RequestArgs;
 use super::run::ContextArgs;
 use super::{Common, Failure, signals};
@@ -26,7 +26,7 @@ pub struct RunStepArgs {
 pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let loaded = common::load(&around, &args.workflow)?;
-    args.options.check(&loaded.plan)?;
+    args.options.check(&loaded.plan, Driver::Alone)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
     let step = shown(&args.step);

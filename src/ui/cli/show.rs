@@ -12,6 +12,7 @@ use super::Failure;
 use super::common::{self, Surroundings};
 use super::fleet;
 use crate::disk;
+use crate::fleet::intake::Aside;
 use crate::fleet::parking;
 use crate::ids::RunId;
 use crate::queue::{self, FsQueue, Layout, Turn};
@@ -89,6 +90,8 @@ pub fn unreadable(error: &std::io::Error) -> Failure {
 pub enum Target {
     Run(RunId),
     Task(Found),
+    /// A dropped file that is no task yet.
+    Aside(Aside),
 }
 
 /// A run or a task, by its id or the beginning of it.
@@ -97,18 +100,34 @@ pub fn target(around: &Surroundings, board: &Board, name: &str) -> Result<Target
         Ok((id, _)) => Ok(Target::Run(id)),
         // Ids of runs begin with a year, those of tasks with a zero: none could be both.
         Err(failure) if name == "latest" || name.starts_with('2') => Err(failure),
-        Err(_) => find_task(board, name)?.map(Target::Task).ok_or_else(|| {
-            Failure::new(2, format!("there is neither a run nor a task `{name}`"))
-                .hint("`orchestrate status` shows runs, `orchestrate queue ls` shows tasks")
-        }),
+        Err(_) => match (find_task(board, name)?, aside(board, name)) {
+            (Some(found), _) => Ok(Target::Task(found)),
+            (None, Some(aside)) => Ok(Target::Aside(aside)),
+            (None, None) => {
+                Err(Failure::new(2, format!("there is neither a run nor a task `{name}`"))
+                    .hint("`orchestrate status` shows runs, `orchestrate queue ls` shows tasks"))
+            }
+        },
     }
+}
+
+/// A dropped file that is being taken in, by the id that its task will have.
+fn aside(board: &Board, name: &str) -> Option<Aside> {
+    let mut found = board.find_aside(&name.to_ascii_uppercase()).ok()?;
+    found.pop().filter(|_| found.is_empty())
+}
+
+/// What is said to those who want something of a task that is none yet.
+pub fn no_task_yet(board: &Board, aside: &Aside) -> Failure {
+    Failure::new(1, board.why_aside(aside)).hint("try again when it is")
 }
 
 /// A task, by its id or the beginning of it.
 pub fn task(board: &Board, name: &str) -> Result<Found, Failure> {
-    find_task(board, name)?.ok_or_else(|| {
-        Failure::new(2, format!("there is no task `{name}`"))
-            .hint("`orchestrate queue ls` shows those that wait or are being executed")
+    find_task(board, name)?.ok_or_else(|| match aside(board, name) {
+        Some(aside) => no_task_yet(board, &aside),
+        None => Failure::new(2, format!("there is no task `{name}`"))
+            .hint("`orchestrate queue ls` shows those that wait or are being executed"),
     })
 }
 

@@ -76,10 +76,6 @@ pub fn main(args: &SubmitArgs, common: &Common) -> Result<u8, Failure> {
 pub fn detach(args: &RunArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     fleet::check_state_dir(&around)?;
-    if matches!(args.options.on_error, Some(OnErrorArg::Interactive)) {
-        let message = "`--on-error interactive` needs a person, and a submitted run has none";
-        return Err(Failure::new(2, message).hint("use `orchestrate run --fleet`"));
-    }
     if args.archive_processed.is_some() {
         let message = "`--archive-processed` is done by whoever waits for the run to end";
         return Err(Failure::new(2, message).hint("use `orchestrate run --fleet`"));

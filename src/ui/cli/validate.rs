@@ -8,10 +8,10 @@ use super::common::{self, Surroundings};
 use super::failure::problem_json;
 use super::show::{put_json, put_line};
 use super::{Common, Failure, request};
-use crate::fleet::open::compile_in;
+use crate::fleet::open::compile_parsed_in;
 use crate::fleet::spellbook;
 use crate::ui::talk::{folded, talk};
-use crate::workflow::{Problem, lint};
+use crate::workflow::{Problem, lint, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ValidateArgs {
@@ -45,27 +45,30 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         let (file, text) = match common::find_workflow(&around, path) {
             Ok(found) => found,
             Err(message) => {
-                tell(
-                    &around,
-                    args.format,
-                    &file,
-                    "",
-                    &[Problem::error(message)],
-                    &mut found,
-                    &mut between,
-                )?;
+                let problem = Problem::error(message);
+                let problem = match common::near_workflow(&around, path) {
+                    Some(near) => problem.hint(format!("did you mean `{near}`?")),
+                    None => problem,
+                };
+                tell(&around, args.format, &file, "", &[problem], &mut found, &mut between)?;
                 code = 2;
                 continue;
             }
         };
-        let problems = match compile_in(&workspace, &around.config, &text) {
-            Ok((plan, warnings)) => {
+        let document = yaml::parse(&text);
+        let compiled = match &document {
+            Ok(document) => compile_parsed_in(&workspace, &around.config, &text, document)
+                .map(|(plan, warnings)| (document, plan, warnings)),
+            Err(problem) => Err(vec![problem.clone()]),
+        };
+        let problems = match compiled {
+            Ok((document, plan, warnings)) => {
                 let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
                 let lost = spellbook::gather(&plan, &read).err().unwrap_or_default();
                 let (parts, missing) = request::look_for(&around, &file, &plan);
                 let (_, no_beads) = request::look_for_beads(&workspace, &around, &plan);
                 let doubtful = request::doubtful(&around, &plan, &parts);
-                let lints = lint::look(&text, &plan);
+                let lints = lint::look(&text, document, &plan);
                 let told =
                     lost.into_iter().chain(missing).chain(no_beads).chain(warnings).chain(doubtful);
                 told.chain(lints).collect()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use notify::{RecursiveMode, Watcher};
 
-use super::common::{self, Loaded, NewRun, RunOptions, Surroundings};
+use super::common::{self, Driver, Loaded, NewRun, RunOptions, Surroundings};
 use super::run::{ContextArgs, tell_warnings};
 use super::signals::{self, Signals};
 use super::{Common, Failure};
@@ -80,7 +80,7 @@ enum Ran {
 fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Result<Ran, Failure> {
     let loaded = common::load(around, &args.workflow)?;
     tell_warnings(around, &loaded);
-    args.options.check(&loaded.plan)?;
+    args.options.check(&loaded.plan, Driver::Alone)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
     let policy = args.options.new_policy(around);

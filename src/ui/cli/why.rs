@@ -26,6 +26,7 @@ pub fn main(args: &WhyArgs, common: &Common) -> Result<u8, Failure> {
     let (id, state, sentence) = match show::target(&around, &board, &args.target)? {
         Target::Run(id) => why_run(&board, &id, args.step.as_deref())?,
         Target::Task(found) => why_task(&board, &found, args.step.as_deref())?,
+        Target::Aside(aside) => (aside.id.to_string(), "dropped", board.why_aside(&aside)),
     };
     match around.common.json {
         true => put_json("why/v1", json!({ "id": id, "state": state, "why": sentence }))?,

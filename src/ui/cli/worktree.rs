@@ -9,7 +9,7 @@ use super::common::{self, Surroundings};
 use super::show::{put, put_json, table};
 use super::{Common, Failure, signals};
 use crate::bead::{self, Bead, BeadError};
-use crate::ids::{BeadId, shown};
+use crate::ids::{BeadId, counted, shown};
 use crate::time::parse_duration;
 use crate::ui::talk::{Tamed, talk};
 use crate::worktree::{
@@ -238,7 +238,8 @@ fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failu
     let Created { tree, way, dirty, warnings } = created;
     warn(&warnings);
     if !dirty.is_empty() {
-        warn(&[format!("{} files in it are in no commit", dirty.len())]);
+        let are = if dirty.len() == 1 { "is" } else { "are" };
+        warn(&[format!("{} in it {are} in no commit", counted(dirty.len(), "file"))]);
     }
     let way = match way {
         Way::Made => "made",

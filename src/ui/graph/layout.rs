@@ -17,7 +17,8 @@ pub struct Layout {
     pub places: Vec<(usize, usize)>,
 }
 
-pub fn place(graph: &Graph) -> Layout {
+/// Places the nodes, at most `widest` of them side by side.
+pub fn place(graph: &Graph, widest: usize) -> Layout {
     let count = graph.nodes.len();
     if graph.sequence {
         return Layout {
@@ -37,7 +38,7 @@ pub fn place(graph: &Graph) -> Layout {
         let downwards = !std::ptr::eq(neighbours, &after);
         order(&mut layers, neighbours, count, downwards);
     }
-    let columns = layers.iter().map(Vec::len).max().unwrap_or(0).clamp(1, WIDEST);
+    let columns = layers.iter().map(Vec::len).max().unwrap_or(0).clamp(1, widest);
     let rows: Vec<&[usize]> = layers.iter().flat_map(|layer| layer.chunks(columns)).collect();
     Layout { rows: rows.len(), columns, places: columns_of(&rows, &before, columns, count) }
 }
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn a_node_stands_below_all_that_it_waits_for() {
         let graph = dependent(&[(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)], 4);
-        let layout = place(&graph);
+        let layout = place(&graph, WIDEST);
         assert_eq!((layout.rows, layout.columns), (3, 2));
         let rows: Vec<usize> = layout.places.iter().map(|place| place.0).collect();
         assert_eq!(rows, [0, 1, 1, 2]);
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn no_two_nodes_share_a_place_and_a_wide_layer_takes_several_rows() {
-        let layout = place(&wide(50));
+        let layout = place(&wide(50), WIDEST);
         assert_eq!(layout.columns, WIDEST);
         let mut places = layout.places.clone();
         places.sort_unstable();
@@ -143,7 +144,7 @@ mod tests {
     fn neighbours_stand_near_each_other() {
         // Two chains whose second nodes are written the other way round.
         let graph = dependent(&[(0, 3), (1, 2)], 4);
-        let Layout { places, .. } = place(&graph);
+        let Layout { places, .. } = place(&graph, WIDEST);
         assert_eq!((places[0].1, places[1].1), (places[3].1, places[2].1));
     }
 
@@ -151,6 +152,6 @@ mod tests {
     fn steps_of_a_sequence_stand_below_each_other() {
         let mut graph = dependent(&[(2, 0), (0, 1)], 3);
         graph.sequence = true;
-        assert_eq!(place(&graph).places, [(0, 0), (1, 0), (2, 0)]);
+        assert_eq!(place(&graph, WIDEST).places, [(0, 0), (1, 0), (2, 0)]);
     }
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::engine::run::{Body, Slot, StepState};
 use crate::engine::{Run, StepStatus};
-use crate::ids::StepPath;
+use crate::ids::{StepPath, counted};
 use crate::template::{Hole, Missing, Scope, Template};
 use crate::ui::board::{RunDetail, StepShown};
 use crate::workflow::Plan;
@@ -333,7 +333,8 @@ impl Node {
         }
         lines.extend(self.when.as_ref().map(|when| shorten(&format!("when {when}"), LONGEST)));
         match &self.progress {
-            None => lines.extend(self.most.map(|most| format!("up to {most} rounds"))),
+            None => lines
+                .extend(self.most.map(|most| format!("up to {}", counted(most as usize, "round")))),
             Some(progress) => lines.push(progress.words(self.most)),
         }
         lines
@@ -367,7 +368,9 @@ impl Progress {
             words.push(format!("{} attempts", self.attempts));
         }
         match (self.done, self.items, most) {
-            (Some(done), Some(items), _) => words.push(format!("{done} of {items} items")),
+            (Some(done), Some(items), _) => {
+                words.push(format!("{done} of {}", counted(items, "item")));
+            }
             (Some(done), None, Some(most)) if done > 0 => {
                 words.push(format!("round {done} of {most}"));
             }
@@ -631,6 +634,23 @@ fn shorten(text: &str, most: usize) -> String {
         }
     }
     text
+}
+
+/// The same with what is left out in the middle: names of one family differ at their ends.
+fn shorten_middle(text: &str, most: usize) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if text.chars().map(columns).sum::<usize>() <= most {
+        return text;
+    }
+    let half = most.saturating_sub(1) / 2;
+    let mut used = 0;
+    let fits = |letter: &char| {
+        used += columns(*letter);
+        used <= half
+    };
+    let tail: Vec<char> = text.chars().rev().take_while(fits).collect();
+    let head = shorten(&text, most - half);
+    head + &tail.into_iter().rev().collect::<String>()
 }
 
 /// How wide a letter is, about: those of East Asia and most signs beyond them take two columns.

@@ -3,10 +3,13 @@
 //! Nodes stand in rows and columns; arrows run in the gaps between them and in the margins, so
 //! none crosses a node.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::layout::{Layout, place};
-use super::{EdgeKind, Graph, Kind, Node, Shape, State, columns, printable, shorten};
+use super::layout::{Layout, WIDEST, place};
+use super::{
+    EdgeKind, Graph, Kind, Node, Shape, State, columns, printable, shorten, shorten_middle,
+};
 
 /// A picture is no wider than a window of eighty columns.
 const WIDTH: usize = 760;
@@ -112,8 +115,42 @@ struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
+    /// A drawing with as many columns as leave every node a name of its own.
     fn new(graph: &'a Graph) -> Drawing<'a> {
-        let layout = place(graph);
+        let drawings = (1..=WIDEST).rev().map(|widest| Drawing::with_columns(graph, widest));
+        let mut last = None;
+        for drawing in drawings {
+            if drawing.tells_apart() {
+                return drawing;
+            }
+            last = Some(drawing);
+        }
+        last.unwrap_or_else(|| Drawing::with_columns(graph, WIDEST))
+    }
+
+    /// Whether nodes with different names look different.
+    fn tells_apart(&self) -> bool {
+        let names: BTreeSet<&str> = self.names().collect();
+        let shown: BTreeSet<String> = names.iter().map(|name| self.short(name)).collect();
+        shown.len() == names.len()
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().filter_map(|lines| Some(lines.first()?.as_str()))
+    }
+
+    /// How many letters a line of a box has.
+    fn letters(&self) -> usize {
+        ((self.box_width - 22) as f64 / LETTER) as usize
+    }
+
+    /// A name as it fits into a box. It is bold, and so a little wider than other text.
+    fn short(&self, name: &str) -> String {
+        shorten_middle(name, self.letters() * 9 / 10)
+    }
+
+    fn with_columns(graph: &'a Graph, widest: usize) -> Drawing<'a> {
+        let layout = place(graph, widest);
         let deepest = graph.nodes.iter().map(|node| node.depth).max().unwrap_or(0);
         let gutters = GUTTER * (layout.columns - 1);
         let indents = 2 * INDENT * deepest;
@@ -236,12 +273,13 @@ impl<'a> Drawing<'a> {
         let tip = escape(&self.lines[index].join("\n"));
         let shape = self.shape(node.kind.shape(), x, y);
         let _ = writeln!(out, "<g class=\"{}\"><title>{tip}</title>{shape}", classes.join(" "));
-        let most = ((self.box_width - 22) as f64 / LETTER) as usize;
         let middle = x + self.box_width / 2;
         for (number, line) in self.lines[index].iter().enumerate() {
             let class = if number == 0 { " class=\"name\"" } else { "" };
-            // The name is bold, and so a little wider.
-            let line = escape(&shorten(line, if number == 0 { most * 9 / 10 } else { most }));
+            let line = match number {
+                0 => escape(&self.short(line)),
+                _ => escape(&shorten(line, self.letters())),
+            };
             let y = y + 18 + number * LINE;
             let _ = writeln!(
                 out,
@@ -350,6 +388,24 @@ mod tests {
             picture.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
         assert!(width <= WIDTH, "{width}");
         assert_eq!(picture.matches("marker-end").count(), 100, "an arrow for every edge");
+    }
+
+    #[test]
+    fn names_with_a_common_beginning_are_told_apart() {
+        let mut graph = wide(50);
+        for (number, node) in graph.nodes.iter_mut().enumerate() {
+            node.name = format!("a-node-with-quite-a-long-name-{number}");
+        }
+        let names = |picture: &str| -> BTreeSet<String> {
+            let bold = picture.split("<text class=\"name\"").skip(1);
+            bold.filter_map(|text| Some(text.split(['>', '<']).nth(1)?.to_owned())).collect()
+        };
+        assert_eq!(names(&draw(&graph)).len(), graph.nodes.len());
+        // Where the ends are the same too, the boxes are wider.
+        for (number, node) in graph.nodes.iter_mut().enumerate() {
+            node.name = format!("check-module-{number}-against-the-rules");
+        }
+        assert_eq!(names(&draw(&graph)).len(), graph.nodes.len());
     }
 
     #[test]

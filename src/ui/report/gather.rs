@@ -123,8 +123,13 @@ impl Gathering<'_> {
             false => Room::LITTLE,
         };
         let mut attempts = self.tried.remove(&path).unwrap_or_default();
-        for attempt in &mut attempts {
-            attempt.worker = self.worker(&record, attempt);
+        let last_of = |index: usize| {
+            attempts.get(index + 1).is_none_or(|next| next.attempt != attempts[index].attempt)
+        };
+        // The queue knows who had a task last.
+        let last: Vec<usize> = (0..attempts.len()).filter(|index| last_of(*index)).collect();
+        for index in last {
+            attempts[index].worker = self.worker(&record, &attempts[index]);
         }
         view.started_at = view.started_at.or(attempts.first().map(|one| one.started_at));
         StepReport {
@@ -287,6 +292,23 @@ fn attempts(history: &History, driven: bool) -> HashMap<String, Vec<AttemptRepor
                 let task = task.as_ref().map(|task| task.id.clone());
                 all.entry(step.clone()).or_default().push(AttemptReport { task, ..begun });
             }
+            Event::PutBack { step, attempt, execution, deaths } => {
+                let tried = all.entry(step.clone()).or_default();
+                let Some(last) = tried.iter_mut().rfind(|one| one.attempt == *attempt) else {
+                    continue;
+                };
+                let next = AttemptReport {
+                    execution: *execution,
+                    task: last.task.clone(),
+                    ..begun(*attempt, entry.at, AttemptOutcome::Interrupted)
+                };
+                last.ended_at = Some(entry.at);
+                last.error = Some(match deaths {
+                    0 => "its worker gave it back".to_owned(),
+                    _ => "its worker died".to_owned(),
+                });
+                tried.push(next);
+            }
             Event::Gated { step, attempt, .. } => {
                 let asked = begun(*attempt, entry.at, AttemptOutcome::Asked);
                 all.entry(step.clone()).or_default().push(asked);
@@ -323,6 +345,7 @@ fn attempts(history: &History, driven: bool) -> HashMap<String, Vec<AttemptRepor
 fn begun(attempt: Attempt, at: Time, outcome: AttemptOutcome) -> AttemptReport {
     AttemptReport {
         attempt,
+        execution: 1,
         outcome,
         started_at: at,
         ended_at: None,

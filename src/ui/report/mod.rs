@@ -162,6 +162,8 @@ pub struct LogReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AttemptReport {
     pub attempt: Attempt,
+    /// Which of the executions of the attempt, from 1.
+    pub execution: u32,
     pub outcome: AttemptOutcome,
     pub started_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]

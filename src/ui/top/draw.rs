@@ -232,6 +232,7 @@ pub fn list(
     let room = if rows.len() < room { rows.len() } else { room };
     let first = place.saturating_sub(room.saturating_sub(1)).min(rows.len().saturating_sub(room));
     let title = match rows.len() > room {
+        true if room == 0 => format!(" {title} {}", rows.len()),
         true => format!(" {title} {}-{} of {}", first + 1, first + room, rows.len()),
         false => format!(" {title}"),
     };

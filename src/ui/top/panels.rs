@@ -106,7 +106,11 @@ pub fn steps(seen: &Seen) -> Vec<Row> {
 fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
     let cost = step.usage.as_ref().and_then(|spent| spent.usage.cost_usd);
     let attempts = if step.attempt > 1 { format!("#{}", step.attempt) } else { String::new() };
-    let mut notes = stands(step);
+    let mut notes = Vec::new();
+    if step.executions > 1 {
+        notes.push(format!("execution {}", step.executions));
+    }
+    notes.extend(stands(step));
     notes.extend(step.error.clone());
     notes.extend(step.last_line.clone());
     if let Some(PlaceView::Waiting { ahead, workers, .. }) = step.task.as_ref().map(|t| &t.place) {

@@ -11,6 +11,7 @@ use super::panels;
 use super::state::{Panel, State};
 use super::text::{cut, printed, wrap};
 use super::{Gate, RunDetail, Seen};
+use crate::ids::counted;
 use crate::ui::board;
 use crate::ui::rows::owner_line;
 use crate::ui::text::seconds;
@@ -144,7 +145,7 @@ pub fn log(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect
         _ if lines.is_empty() => "nothing was printed".to_owned(),
         (0, true) => "following".to_owned(),
         (0, false) => "the end".to_owned(),
-        (up, _) => format!("{up} lines above the end"),
+        (up, _) => format!("{} above the end", counted(up, "line")),
     };
     let parts = [Constraint::Length(1), Constraint::Min(0)];
     let [head, body] = Layout::vertical(parts).areas(area);

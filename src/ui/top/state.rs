@@ -380,7 +380,10 @@ fn retry(state: &mut State, seen: &Seen, run: String) -> Option<Wish> {
     use crate::ui::board::Standing;
     match seen.run(&run).map(|run| run.state) {
         Some(Standing::Completed) => state.refuse(format!("run {run} has completed already")),
-        Some(Standing::Running | Standing::Queued | Standing::Paused) => {
+        Some(Standing::Paused) => {
+            state.refuse(format!("run {run} waits for a person: approve or reject"))
+        }
+        Some(Standing::Running | Standing::Queued) => {
             state.refuse(format!("run {run} goes on already"))
         }
         _ => Some(Wish::Act(Deed::Retry { target: run, from: None })),

@@ -75,6 +75,7 @@ fn step(path: &str, depth: usize, state: StepShown) -> StepView {
         waits_for_worktree: None,
         agent: None,
         attempt: 1,
+        executions: 0,
         exit_code: None,
         started_at: Some(at(80)),
         duration_ms: state.is_over().then_some(1500),

@@ -102,7 +102,7 @@ pub fn timeline(out: &mut Html, report: &Report, until: Time) {
         let (x, width) = (percent(attempt.started_at), percent(end) - percent(attempt.started_at));
         let name = match step.attempts.len() {
             1 => shown(&step.view.step).into_owned(),
-            _ => format!("{} #{}", shown(&step.view.step), attempt.attempt),
+            _ => format!("{} #{}", shown(&step.view.step), which(attempt)),
         };
         out.open("tr", &[]).element("td", &[("class", &"what"), ("title", &name)], &name);
         out.raw("<td class=\"track\"><svg aria-hidden=\"true\">");
@@ -126,6 +126,14 @@ pub fn timeline(out: &mut Html, report: &Report, until: Time) {
     if bars.len() > BARS {
         let more = format!("and {} more executions", bars.len() - BARS);
         out.element("p", &[("class", &"small")], more);
+    }
+}
+
+/// Which execution it is: `2`, or `2.3` for the third of attempt 2.
+fn which(one: &AttemptReport) -> String {
+    match one.execution {
+        1 => one.attempt.to_string(),
+        execution => format!("{}.{execution}", one.attempt),
     }
 }
 
@@ -176,8 +184,12 @@ fn rest(step: &StepReport) -> String {
         1 => "1 round".to_owned(),
         most => format!("{begun} of {most} rounds"),
     }));
-    if step.attempts.len() > 1 {
-        words.push(format!("{} attempts", step.attempts.len()));
+    let attempts = step.attempts.iter().filter(|one| one.execution == 1).count();
+    if attempts > 1 {
+        words.push(format!("{attempts} attempts"));
+    }
+    if step.attempts.len() > attempts && attempts > 0 {
+        words.push(format!("{} executions", step.attempts.len()));
     }
     words.extend(step.view.exit_code.filter(|code| *code != 0).map(|code| format!("exit {code}")));
     words.extend(step.view.usage.as_ref().map(cost).filter(|cost| !cost.is_empty()));
@@ -291,7 +303,7 @@ fn attempts(out: &mut Html, step: &StepReport) {
     out.raw("<h3>Attempts</h3><div class=\"scroll\"><table><tr><th></th><th>began</th>");
     out.raw("<th>took</th><th>what came of it</th><th>cost</th><th>by</th></tr>");
     for one in &step.attempts {
-        out.raw("<tr>").element("td", &[("class", &"small")], one.attempt).raw("<td>");
+        out.raw("<tr>").element("td", &[("class", &"small")], which(one)).raw("<td>");
         time(out, one.started_at);
         out.raw("</td>").plain("td", one.duration_ms.map(seconds).unwrap_or_default()).raw("<td>");
         state(out, one.outcome.word());

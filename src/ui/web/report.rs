@@ -7,7 +7,7 @@ use super::html::Html;
 use super::parts;
 use crate::digest;
 use crate::fleet::called::ORCHESTRATE;
-use crate::ids::shown;
+use crate::ids::{counted, shown};
 use crate::time::Time;
 use crate::ui::board::Gate;
 use crate::ui::report::excerpt::{Excerpt, Room};
@@ -275,7 +275,7 @@ pub fn events(out: &mut Html, report: &Report) {
         return;
     }
     out.raw("<details class=\"more\"><summary>");
-    out.text(format!("What happened, {} events", report.events.len())).raw("</summary>");
+    out.text(format!("What happened, {}", counted(report.events.len(), "event"))).raw("</summary>");
     if report.events_left_out > 0 {
         let more = format!("{} earlier ones are in the journal.", report.events_left_out);
         out.element("p", &[("class", &"cut")], more);

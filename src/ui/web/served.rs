@@ -12,7 +12,7 @@ use crate::time::Time;
 use crate::ui::board::{self, Gate, InboxView, RunView, Standing, TaskView, WorkerView};
 use crate::ui::report::Report;
 use crate::ui::report::excerpt::Excerpt;
-use crate::ui::rows::{inbox_row, run_time};
+use crate::ui::rows::{busy, inbox_row, run_time};
 
 pub const SCRIPT: &str = include_str!("live.js");
 
@@ -403,7 +403,7 @@ fn worker_table(out: &mut Html, workers: &[WorkerView]) {
             out.text(" draining");
         }
         out.raw("</td>").plain("td", format!("{} pid {}", worker.host, worker.pid));
-        out.plain("td", format!("{} of {}", worker.claims, worker.concurrency));
+        out.plain("td", busy(worker));
         out.element("td", &[("class", &"small nowrap")], &worker.started_at).raw("</tr>");
     }
     out.raw("</table></div>");

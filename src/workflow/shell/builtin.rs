@@ -12,6 +12,8 @@ pub enum Reading {
     /// A text that is a list if it is in parentheses.
     List,
     Name,
+    /// Whole numbers with white space between them.
+    Numbers,
     Number,
     /// No word is.
     Script,
@@ -38,6 +40,12 @@ const SCRIPTS: [&str; 5] = ["PS0=", "PS1=", "PS2=", "PS4=", "PROMPT_COMMAND="];
 /// Programs that read a script: from an argument behind `-c`, else from their input.
 const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "su"];
 
+/// Programs that run another one, which their arguments name, with their own input.
+const RUNNERS: [&str; 18] = [
+    "sudo", "doas", "env", "exec", "nohup", "nice", "ionice", "timeout", "stdbuf", "setsid",
+    "flock", "ssh", "docker", "podman", "kubectl", "chroot", "nsenter", "runuser",
+];
+
 /// How numbers are compared in `[[ … ]]`.
 const COMPARISONS: [&str; 6] = ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"];
 
@@ -52,8 +60,14 @@ fn is_shell(word: &str) -> bool {
     SHELLS.contains(&word.rsplit('/').next().unwrap_or(word))
 }
 
+/// Whether a word sets a variable for its command.
+pub fn is_setting(word: &str) -> bool {
+    let name = word.split_once('=').map_or("", |(name, _)| name);
+    !name.is_empty() && name.bytes().all(is_word)
+}
+
 /// The words of a command that is cut off, of a long one those at both of its ends.
-fn words_near(command: &[u8]) -> Vec<String> {
+pub fn words_near(command: &[u8]) -> Vec<String> {
     match command.len() > 2 * NEAR {
         true => words(&[&command[..NEAR], b" ", &command[command.len() - NEAR..]].concat()),
         false => words(command),
@@ -71,6 +85,14 @@ pub fn begins_command(before: &[u8]) -> bool {
 /// Whether a command that is cut off before a here-document reads its input as script.
 pub fn reads_script(command: &[u8]) -> bool {
     let words = words_near(command);
+    let begins =
+        |word: &&String| !word.is_empty() && !BEFORE.contains(&word.as_str()) && !is_setting(word);
+    // Others may have the name of a shell among their arguments: `grep bash`.
+    let program =
+        words.iter().find(begins).map_or("", |word| word.rsplit('/').next().unwrap_or(word));
+    if !is_shell(program) && !RUNNERS.contains(&program) {
+        return false;
+    }
     let Some(at) = words.iter().rposition(|word| is_shell(word)) else { return false };
     let redirects = |word: &String| word.contains(['<', '>']);
     let rest = words[at + 1..].iter().filter(|word| !word.is_empty() && !redirects(word));
@@ -168,7 +190,6 @@ pub const ARGUMENTS: &str = "@";
 pub fn targets(command: &[u8], functions: &BTreeSet<String>) -> Vec<String> {
     let words = words_near(command);
     let Some((current, before)) = words.split_last() else { return Vec::new() };
-    let redirected = |word: &String| word.ends_with("<<<");
     let begin = before.iter().rposition(|word| BEFORE.contains(&word.as_str()));
     let before = &before[begin.map_or(0, |at| at + 1)..];
     let settings = before.iter().position(|word| !word.contains('=')).unwrap_or(before.len());
@@ -179,13 +200,6 @@ pub fn targets(command: &[u8], functions: &BTreeSet<String>) -> Vec<String> {
     let plain = |word: &&String| !word.is_empty() && word.bytes().all(is_word);
     let plain = |words: &[String]| words.iter().filter(plain).cloned().collect::<Vec<_>>();
     match name {
-        "read" | "mapfile" | "readarray"
-            if current.contains("<<<") || before.last().is_some_and(redirected) =>
-        {
-            let mut names = plain(rest);
-            names.extend(["REPLY".to_owned(), "MAPFILE".to_owned()]);
-            names
-        }
         "for" | "select" if rest.get(1).is_some_and(|word| word == "in") => plain(&rest[..1]),
         "printf" if rest.first().is_some_and(|word| word == "-v") && rest.len() > 2 => {
             plain(&rest[1..2])
@@ -362,7 +376,6 @@ mod tests {
             ("a=(1 ", "a"),
             ("a[1]+=", "a"),
             ("for n in 1 ", "n"),
-            ("read -r a b <<< ", "a b REPLY MAPFILE"),
             ("printf -v n %s ", "n"),
             ("set -- ", "@"),
             ("f x ", "@"),

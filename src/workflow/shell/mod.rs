@@ -14,6 +14,7 @@
 //! names of variables, numbers and plain names only.
 
 mod builtin;
+mod outlet;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -50,6 +51,8 @@ pub enum Spot {
     },
     /// Where bash takes a word for the name of a variable.
     Name,
+    /// What bash reckons with once it was printed and read, word for word.
+    Numbers(Quotes),
     /// Where bash takes a word for a list, if it is in parentheses.
     List(Quotes),
     Refused(Unsafe),
@@ -67,16 +70,18 @@ pub enum Quotes {
 impl Spot {
     /// Where a command takes a word for this, which would be in nothing special or in that.
     fn of(reading: Reading, plain: Option<Spot>) -> Spot {
+        let quotes = match plain {
+            None => Quotes::None,
+            Some(Spot::Single) => Quotes::Single,
+            Some(Spot::Escaped) => Quotes::Escaped,
+            Some(_) => Quotes::Double,
+        };
         match reading {
             Reading::Number => Spot::Arithmetic { quoted: plain.is_some() },
+            Reading::Numbers => Spot::Numbers(quotes),
             Reading::Name => Spot::Name,
             Reading::Script => Spot::Refused(Unsafe::Script),
-            Reading::List | Reading::Declared => Spot::List(match plain {
-                None => Quotes::None,
-                Some(Spot::Single) => Quotes::Single,
-                Some(Spot::Escaped) => Quotes::Escaped,
-                Some(_) => Quotes::Double,
-            }),
+            Reading::List | Reading::Declared => Spot::List(quotes),
         }
     }
 
@@ -87,6 +92,7 @@ impl Spot {
             Spot::HereDocument | Spot::HereText => "in a here-document",
             Spot::Comment => "in a comment",
             Spot::Arithmetic { .. } => "in arithmetic",
+            Spot::Numbers(_) => "where it is read for arithmetic",
             Spot::Name => "where a variable is named",
             Spot::List(_) => "where bash looks for a list",
             Spot::Refused(why) => why.place(),
@@ -241,74 +247,95 @@ fn unmarked(byte: u8) -> u8 {
     if byte == MARK || byte == NAME { b' ' } else { byte }
 }
 
-/// The references of a script that are no words of their own, each with where it begins.
-pub fn misplaced(script: &NodeText) -> Vec<(usize, &NodeRef, Spot)> {
-    let refs = values(script).filter_map(|(at, piece, spot)| match piece {
-        Piece::Ref(reference) => Some((at, reference, spot?)),
-        _ => None,
-    });
-    refs.collect()
+/// A script of a node that was read. Its comments refer to nothing.
+pub struct Script {
+    pub text: NodeText,
+    layout: Layout,
 }
 
-/// The values of a script that would be script, each with where it begins, and why.
-pub fn refused(script: &NodeText) -> Vec<(usize, String, Unsafe)> {
-    let refused = values(script).filter_map(|(at, piece, spot)| match (piece, spot) {
-        // Where the work is done is no stranger's word.
-        (Piece::Var(var), Some(Spot::Refused(Unsafe::Script))) if !var.is_user_text() => None,
-        (piece, Some(Spot::Refused(why))) => Some((at, piece.to_string(), why)),
-        _ => None,
-    });
-    let by_name = read_by_name(script).into_iter().filter_map(|(at, var, reading)| {
-        let script = reading == Reading::Script && var.is_user_text();
-        script.then(|| (at, var.name().to_owned(), Unsafe::Script))
-    });
-    refused.chain(by_name).collect()
-}
-
-/// The variables of a script that bash takes for more than text, each with where it begins and
-/// where it stands.
-pub fn reckoned(script: &NodeText) -> Vec<(usize, String, Spot)> {
-    let placed = values(script).filter_map(|(at, piece, spot)| match (piece, spot?) {
-        (Piece::Var(var), spot @ (Spot::Arithmetic { .. } | Spot::Name | Spot::List(_))) => {
-            Some((at, var.to_string(), spot))
+impl Script {
+    pub fn read(text: NodeText) -> Script {
+        let layout = Layout::of_node(&text);
+        if !layout.spots.contains(&Some(Spot::Comment)) {
+            return Script { text, layout };
         }
-        _ => None,
-    });
-    let by_name = read_by_name(script).into_iter().filter_map(|(at, var, reading)| {
-        let spot = Spot::of(reading, None);
-        (reading != Reading::Script).then(|| (at, var.name().to_owned(), spot))
-    });
-    placed.chain(by_name).collect()
-}
+        let text = text.with_plain(|index| layout.spots.get(index) == Some(&Some(Spot::Comment)));
+        Script { layout: Layout::of_node(&text), text }
+    }
 
-/// The variables that a script has by their names alone, where bash takes them for this.
-fn read_by_name(script: &NodeText) -> Vec<(usize, Var, Reading)> {
-    let source = script.source();
-    let named = Layout::of_node(script).ours.into_iter().map(|(var, reading)| {
-        let word =
-            |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
-        let at = source.match_indices(var.name()).map(|(at, _)| at).find(|at| {
-            let before = at.checked_sub(1).and_then(|at| source.as_bytes().get(at));
-            let after = source.as_bytes().get(at + var.name().len());
-            !word(before) && !word(after) && before != Some(&b'$')
+    /// The references that are no words of their own, each with where it begins.
+    pub fn misplaced(&self) -> Vec<(usize, &NodeRef, Spot)> {
+        let refs = self.values().filter_map(|(at, piece, spot)| match piece {
+            Piece::Ref(reference) => Some((at, reference, spot?)),
+            _ => None,
         });
-        (at.unwrap_or_default(), var, reading)
-    });
-    named.collect()
-}
+        refs.collect()
+    }
 
-/// The references of a script that stand behind a backslash, which does not keep them out; each
-/// with where it begins.
-pub fn escaped(script: &NodeText) -> Vec<(usize, String)> {
-    let escaped = Layout::of_node(script).escaped;
-    let values = values(script).enumerate().filter(|(number, _)| escaped.contains(number));
-    values.map(|(_, (at, piece, _))| (at, piece.to_string())).collect()
-}
+    /// The values that would be script, each with where it begins, and why.
+    pub fn refused(&self) -> Vec<(usize, String, Unsafe)> {
+        let refused = self.values().filter_map(|(at, piece, spot)| match (piece, spot) {
+            // Where the work is done is no stranger's word.
+            (Piece::Var(var), Some(Spot::Refused(Unsafe::Script))) if !var.is_user_text() => None,
+            (piece, Some(Spot::Refused(why))) => Some((at, piece.to_string(), why)),
+            _ => None,
+        });
+        let by_name = self.read_by_name().into_iter().filter_map(|(at, var, reading)| {
+            let script = reading == Reading::Script && var.is_user_text();
+            script.then(|| (at, var.name().to_owned(), Unsafe::Script))
+        });
+        refused.chain(by_name).collect()
+    }
 
-/// The values of a script, each with where it begins in the text, and where it stands.
-fn values(script: &NodeText) -> impl Iterator<Item = (usize, &Piece, Option<Spot>)> {
-    let values = script.placed().filter(|(_, piece)| !matches!(piece, Piece::Text(_)));
-    values.zip(Layout::of_node(script).spots).map(|((at, piece), spot)| (at, piece, spot))
+    /// The variables that bash takes for more than text, each with where it begins and where it
+    /// stands.
+    pub fn reckoned(&self) -> Vec<(usize, String, Spot)> {
+        let placed = self.values().filter_map(|(at, piece, spot)| match (piece, spot?) {
+            (
+                Piece::Var(var),
+                spot @ (Spot::Arithmetic { .. } | Spot::Numbers(_) | Spot::Name | Spot::List(_)),
+            ) => Some((at, var.to_string(), spot)),
+            _ => None,
+        });
+        let by_name = self.read_by_name().into_iter().filter_map(|(at, var, reading)| {
+            let spot = Spot::of(reading, None);
+            (reading != Reading::Script).then(|| (at, var.name().to_owned(), spot))
+        });
+        placed.chain(by_name).collect()
+    }
+
+    /// The variables that it has by their names alone, where bash takes them for this.
+    fn read_by_name(&self) -> Vec<(usize, Var, Reading)> {
+        if self.layout.ours.is_empty() {
+            return Vec::new();
+        }
+        let source = self.text.source();
+        let named = self.layout.ours.iter().map(|(var, reading)| {
+            let word =
+                |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
+            let at = source.match_indices(var.name()).map(|(at, _)| at).find(|at| {
+                let before = at.checked_sub(1).and_then(|at| source.as_bytes().get(at));
+                let after = source.as_bytes().get(at + var.name().len());
+                !word(before) && !word(after) && before != Some(&b'$')
+            });
+            (at.unwrap_or_default(), *var, *reading)
+        });
+        named.collect()
+    }
+
+    /// The references that stand behind a backslash, which does not keep them out; each with where
+    /// it begins.
+    pub fn escaped(&self) -> Vec<(usize, String)> {
+        let escaped = |(number, _): &(usize, _)| self.layout.escaped.contains(number);
+        let values = self.values().enumerate().filter(escaped);
+        values.map(|(_, (at, piece, _))| (at, piece.to_string())).collect()
+    }
+
+    /// The values, each with where it begins in the text, and where it stands.
+    fn values(&self) -> impl Iterator<Item = (usize, &Piece, Option<Spot>)> {
+        let values = self.text.placed().filter(|(_, piece)| !matches!(piece, Piece::Text(_)));
+        values.zip(&self.layout.spots).map(|((at, piece), spot)| (at, piece, *spot))
+    }
 }
 
 /// The values of a script that is a spell which would be script, whatever they are; each with a
@@ -340,12 +367,6 @@ pub fn refused_in_spell(script: &spell::Spell) -> Vec<spell::Fault> {
     faults
 }
 
-/// A script whose comments refer to nothing.
-pub fn without_comments(script: NodeText) -> NodeText {
-    let spots = Layout::of_node(&script).spots;
-    script.with_plain(|index| spots.get(index) == Some(&Some(Spot::Comment)))
-}
-
 /// The variables that a script, whose comments refer to nothing, names in braces: `${NAME}`,
 /// `${NAME:-x}`, `${#NAME}`.
 pub fn in_braces(script: &NodeText) -> BTreeSet<Var> {
@@ -369,7 +390,7 @@ pub fn in_braces(script: &NodeText) -> BTreeSet<Var> {
         };
     }
     plain.push_str(rest);
-    without_comments(NodeText::parse(&plain)).vars().collect()
+    Script::read(NodeText::parse(&plain)).text.vars().collect()
 }
 
 /// A variable of whoever asked, as it stands in a here-document that was opened up: its name, as in

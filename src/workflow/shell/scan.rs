@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::builtin::{self, Reading};
+use super::outlet::{self, Goes, Reader};
 use super::{Edit, Layout, MARK, NAME, Shell, Spot, Unsafe};
 use crate::template::nodes::Var;
 
@@ -47,6 +48,8 @@ struct Frame {
     pattern: bool,
     /// How many `case` are open in it, whose patterns end with a parenthesis.
     cases: usize,
+    /// Where it begins, behind what opens it.
+    begin: usize,
     /// Where the command begins that goes on behind it; nothing, where another one does.
     back: Option<usize>,
 }
@@ -93,6 +96,34 @@ struct Set {
     plain: Option<Spot>,
     /// Whether by a command that declares them.
     declared: bool,
+    /// Whether it is printed and read again, word for word.
+    printed: bool,
+}
+
+/// A variable that others are set to.
+struct Flow {
+    name: String,
+    targets: Vec<String>,
+    declared: bool,
+    printed: bool,
+}
+
+/// What becomes of what a command prints.
+#[derive(Default)]
+struct Outlet {
+    reading: Option<Reading>,
+    targets: Vec<String>,
+    /// Whether it is a word of `[[ … ]]`.
+    tested: bool,
+}
+
+impl Outlet {
+    fn of(reader: Reader) -> Outlet {
+        match reader {
+            Reader::Script => Outlet { reading: Some(Reading::Script), ..Outlet::default() },
+            Reader::Names(targets) => Outlet { targets, ..Outlet::default() },
+        }
+    }
 }
 
 pub struct Scanner<'a> {
@@ -120,8 +151,7 @@ pub struct Scanner<'a> {
     /// Variables that are lists.
     lists: BTreeSet<String>,
     functions: BTreeSet<String>,
-    /// Variables that are set to what others have: those, and whether by a declaration.
-    flows: Vec<(String, Vec<String>, bool)>,
+    flows: Vec<Flow>,
     set: Vec<Set>,
 }
 
@@ -165,9 +195,9 @@ impl<'a> Scanner<'a> {
     fn settle(&mut self) {
         let mut left: Vec<String> = self.read.keys().cloned().collect();
         let mut from: HashMap<&str, Vec<(&str, bool)>> = HashMap::new();
-        for (name, targets, declared) in &self.flows {
+        for Flow { name, targets, declared, printed } in &self.flows {
             for target in targets {
-                from.entry(target).or_default().push((name, *declared));
+                from.entry(target).or_default().push((name, *printed));
                 if *declared && self.lists.contains(target) {
                     self.read.entry(name.clone()).or_insert(Reading::List);
                     left.push(name.clone());
@@ -180,20 +210,22 @@ impl<'a> Scanner<'a> {
             if reading == Reading::Script {
                 continue;
             }
-            for (name, _) in from.get(target.as_str()).into_iter().flatten() {
+            for (name, printed) in from.get(target.as_str()).into_iter().flatten() {
+                let reading = if *printed { word_for_word(reading) } else { reading };
                 if self.read.get(*name).is_none_or(|known| *known < reading) {
                     self.read.insert((*name).to_owned(), reading);
                     left.push((*name).to_owned());
                 }
             }
         }
-        for Set { mark, targets, plain, declared } in &self.set {
+        for Set { mark, targets, plain, declared, printed } in &self.set {
             let read = |name: &String| {
                 let read = self.read.get(name).copied().filter(|read| *read != Reading::Script);
                 let list = (*declared && self.lists.contains(name)).then_some(Reading::List);
                 read.max(list)
             };
             if let Some(reading) = targets.iter().filter_map(read).max() {
+                let reading = if *printed { word_for_word(reading) } else { reading };
                 self.layout.spots[*mark] = Some(Spot::of(reading, *plain));
             }
         }
@@ -302,6 +334,10 @@ impl<'a> Scanner<'a> {
                     self.note_list(self.at - 2);
                     self.open(Inside::List);
                 }
+                // What a command reads or writes as a file, which is part of it.
+                b'(' if matches!(self.text[..self.at - 1].last(), Some(b'<' | b'>')) => {
+                    self.open_command(Inside::Parentheses, Some(self.command));
+                }
                 b'(' => {
                     let doubtful = self.is_doubtful(self.at - 1);
                     self.open_command(Inside::Parentheses, None);
@@ -372,7 +408,21 @@ impl<'a> Scanner<'a> {
             let targets = self.targets(self.at - 1);
             if !targets.is_empty() {
                 let declared = self.reading(self.at - 1) == Some(Reading::Declared);
-                self.set.push(Set { mark: number, targets, plain: spot, declared });
+                let (plain, printed) = (spot, false);
+                self.set.push(Set { mark: number, targets, plain, declared, printed });
+            }
+            let single = spot == Some(Spot::Single);
+            let outlet = if kept { None } else { self.outlet(self.at - 1, single) };
+            let outlet = outlet.unwrap_or_default();
+            if !outlet.targets.is_empty() {
+                let (targets, plain, declared, printed) = (outlet.targets, spot, false, true);
+                self.set.push(Set { mark: number, targets, plain, declared, printed });
+            }
+            if let Some(clause) = self.tests.last_mut().filter(|_| outlet.tested) {
+                clause.marks.push((number, spot.is_some()));
+            }
+            if let Some(reading) = outlet.reading {
+                spot = Some(Spot::of(reading, spot));
             }
         }
         self.layout.spots.push(spot);
@@ -475,16 +525,103 @@ impl<'a> Scanner<'a> {
         }
         let targets = self.targets(dollar);
         if !targets.is_empty() {
-            self.flows.push((name, targets, reading == Some(Reading::Declared)));
+            let declared = reading == Some(Reading::Declared);
+            self.flows.push(Flow { name: name.clone(), targets, declared, printed: false });
+        }
+        let Some(outlet) = self.outlet(dollar, false) else { return };
+        match outlet.reading {
+            Some(Reading::Script) if Var::named(&name).is_none() => {}
+            Some(reading) => self.note(name.clone(), reading),
+            None => {}
+        }
+        if let Some(clause) = self.tests.last_mut().filter(|_| outlet.tested) {
+            clause.names.push(name.clone());
+        }
+        if !outlet.targets.is_empty() {
+            let (targets, declared, printed) = (outlet.targets, false, true);
+            self.flows.push(Flow { name, targets, declared, printed });
+        }
+    }
+
+    /// What becomes of what stands at a place, in single quotes or as the frames say, if its
+    /// command prints it, or reads it as its input.
+    fn outlet(&self, at: usize, single: bool) -> Option<Outlet> {
+        /// So many substitutions in each other are followed.
+        const DEEP: usize = 4;
+        let (mut level, mut command, mut at) = (self.inside.len(), self.command, at);
+        let mut quote = single.then_some(b'\'');
+        let before = self.text.get(command..at)?;
+        if outlet::is_given_text(before) {
+            return self.redirected(command, before).map(Outlet::of);
+        }
+        for _ in 0..DEEP {
+            if !outlet::prints(self.text.get(command..at)?) {
+                return None;
+            }
+            let double = level.checked_sub(1).map(|last| self.inside[last].inside);
+            let double = (double == Some(Inside::Double)).then_some(b'"');
+            match outlet::goes(self.text, at, quote.take().or(double), &self.closed) {
+                Goes::Piped(next) => return outlet::reader(next).map(Outlet::of),
+                Goes::Elsewhere => return None,
+                Goes::Out => {}
+            }
+            let commands =
+                |frame: &Frame| matches!(frame.inside, Inside::Parentheses | Inside::Backticks);
+            let index = self.inside[..level].iter().rposition(commands)?;
+            let frame = &self.inside[index];
+            let back = frame.back?;
+            let opened = if frame.inside == Inside::Backticks { 1 } else { 2 };
+            let begin = frame.begin.checked_sub(opened)?;
+            let outer = self.text.get(back..begin)?;
+            if self.text[begin] == b'<' {
+                return self.redirected(back, outer).map(Outlet::of);
+            }
+            let around = index.checked_sub(1).map(|around| &self.inside[around]);
+            let reading = match around.is_some_and(|frame| frame.reckoned) {
+                true => Some(Reading::Number),
+                false => builtin::read_as(outer).filter(|reading| *reading != Reading::Declared),
+            };
+            let targets = builtin::targets(outer, &self.functions);
+            let tested = around.is_some_and(|frame| frame.tested);
+            if reading.is_some() || tested || !targets.is_empty() {
+                let reading = reading.map(word_for_word);
+                return Some(Outlet { reading, targets, tested });
+            }
+            (level, command, at) = (index, back, begin);
+        }
+        None
+    }
+
+    /// Who reads the input of a command that is cut off before where that comes from.
+    fn redirected(&self, begin: usize, command: &[u8]) -> Option<Reader> {
+        let words = builtin::words_near(command);
+        let (current, before) = words.split_last()?;
+        let first = before.iter().find(|word| !word.is_empty()).unwrap_or(current);
+        let redirects = |word: &String| word.ends_with('<');
+        let input = outlet::is_given_text(command)
+            || redirects(current)
+            || before.last().is_some_and(redirects);
+        match first.as_str() {
+            "done" => outlet::of_loop(&self.text[..begin]),
+            // The file that it reads, or its input by the name of a file.
+            "." | "source" => {
+                let file = before.iter().skip_while(|word| *word != first).nth(1);
+                let script = match input {
+                    true => file.is_some_and(|file| file == "/dev/stdin" || file == "/dev/fd/0"),
+                    false => file.is_none(),
+                };
+                script.then_some(Reader::Script)
+            }
+            _ if input => outlet::reader(command),
+            // What stands there is the name of a file, which a shell reads.
+            _ => builtin::reads_script(command).then_some(Reader::Script),
         }
     }
 
     /// The variables that are set to what stands at a place.
     fn targets(&self, at: usize) -> Vec<String> {
-        match self.text.get(self.command..at) {
-            Some(command) => builtin::targets(command, &self.functions),
-            None => Vec::new(),
-        }
+        let Some(command) = self.text.get(self.command..at) else { return Vec::new() };
+        builtin::targets(command, &self.functions)
     }
 
     /// Behind a backslash.
@@ -553,7 +690,9 @@ impl<'a> Scanner<'a> {
             Inside::Arithmetic | Inside::Nested | Inside::Bracket => (false, true),
         };
         let (pattern, cases) = (false, 0);
-        let frame = Frame { inside, quoted, reckoned, tested, doubtful, pattern, cases, back };
+        let begin = self.at;
+        let frame =
+            Frame { inside, quoted, reckoned, tested, doubtful, pattern, cases, begin, back };
         self.inside.push(frame);
     }
 
@@ -992,6 +1131,11 @@ fn pairs(text: &[u8]) -> HashMap<usize, usize> {
         }
     }
     pairs
+}
+
+/// What of a text must be so that each word of it is only what it looks like.
+fn word_for_word(reading: Reading) -> Reading {
+    if reading == Reading::Number { Reading::Numbers } else { reading }
 }
 
 /// A line without the tabs before it.

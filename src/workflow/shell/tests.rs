@@ -5,8 +5,9 @@ use crate::random::Random;
 
 /// The references that are misplaced, each with the first letter of its spot.
 fn misplaced_in(script: &str) -> String {
-    let text = NodeText::parse(script);
-    let found = misplaced(&text).into_iter();
+    let script =
+        Script { layout: Layout::of_node(&NodeText::parse(script)), text: NodeText::parse(script) };
+    let found = script.misplaced().into_iter();
     let found = found.map(|(_, reference, spot)| {
         let spot = match spot {
             Spot::Double => 'D',
@@ -18,6 +19,7 @@ fn misplaced_in(script: &str) -> String {
             Spot::Comment => 'C',
             Spot::Arithmetic { .. } => 'A',
             Spot::Name => 'N',
+            Spot::Numbers(_) => 'M',
             Spot::List(_) => 'L',
         };
         format!("{}{spot}", reference.node)
@@ -59,6 +61,8 @@ fn what_is_reckoned_with_is_found() {
             Some(Spot::Arithmetic { quoted: true }) => 'Q',
             Some(Spot::Arithmetic { quoted: false }) => 'A',
             Some(Spot::Name) => 'N',
+            Some(Spot::Numbers(_)) => 'M',
+            Some(Spot::Refused(Unsafe::Script)) => 'R',
             Some(_) => 'x',
         };
         Layout::of_node(&NodeText::parse(script)).spots.into_iter().map(letter).collect()
@@ -71,7 +75,7 @@ fn what_is_reckoned_with_is_found() {
         ("((n += $a.output))\n(echo $b.output)", "Aw"),
         ("echo $((echo $a.output) | cat) $b.output", "ww"),
         ("((cd x; ls $a.output) ; echo $b.output)", "ww"),
-        ("echo $(( $(echo $a.output) + $b.output ))", "wA"),
+        ("echo $(( $(echo $a.output) + $b.output ))", "MA"),
         ("[[ $a.output -gt 5 ]] && echo $b.output", "Aw"),
         ("[[ -n $a.output && 5 -le \"$b.output\" ]]; echo $c.output", "wQw"),
         ("[[ x ]]; [ $a.output -gt 5 ]", "w"),
@@ -92,6 +96,30 @@ fn what_is_reckoned_with_is_found() {
         ("cat <<E\n$(( $a.output )) $(echo $b.output) let $c.output\nE\n", "Awx"),
         ("echo \"${x%(*}\" ${x/ #/} ${y%(*} $a.output \"$b.output\"", "wx"),
         ("echo a; echo let $a.output", "w"),
+        // What is printed is followed to who reads it.
+        ("echo $a.output | { read n; echo $((n + 1)); }", "M"),
+        ("echo \"$a.output\" | while IFS= read -r n; do echo $((n)); done", "M"),
+        ("v=$a.output; printf '%s\\n' \"$v\" | while read n; do ((t += n)); done", "M"),
+        ("while read n; do ((n)); done <<< $a.output; read m < <(echo $b.output); ((m))", "MM"),
+        ("while read n; do ((n)); done < <(echo $a.output)", "M"),
+        ("n=$(echo $a.output); echo $((n)) `echo $b.output`", "Mw"),
+        ("n=\"$(printf %s $a.output)\"; (( n )); [[ $(echo $b.output) -gt 1 ]]", "MA"),
+        ("echo $a.output | sh; echo '$b.output' | bash -s; . <(echo $c.output)", "RRR"),
+        ("source /dev/stdin <<< $a.output; cat <<< $b.output; . x.sh <<< $c.output", "Rww"),
+        ("echo $a.output | grep sh; grep bash <<< $b.output; grep sh <(echo $c.output)", "www"),
+        ("echo $a.output | docker exec -i box bash; X=1 exec sh <<< $b.output", "RR"),
+        ("read -r x y <<< \"$a.output\"; echo $(( x + y ))", "M"),
+        (
+            "eval \"$(echo $a.output)\"; sh -c \"$(echo \"$b.output\")\"; bash <(echo $c.output)",
+            "RRR",
+        ),
+        ("echo $(echo $a.output) | sh; diff <(echo $b.output) x", "Rw"),
+        ("n=$(echo $a.output | wc -l); echo $((n)); echo $b.output >&2 | sh", "ww"),
+        (
+            "echo $a.output | bash x.sh; echo $b.output | tr a b | while read c; do ((c)); done",
+            "ww",
+        ),
+        ("m=$(echo $a.output >&2; echo 1); ((m)); n=$(printf %d $b.output); ((n))", "ww"),
     ] {
         assert_eq!(found(script), wanted, "{script}");
     }
@@ -117,7 +145,7 @@ fn comments_and_here_documents_are_no_place_either() {
 #[test]
 fn a_comment_refers_to_nothing() {
     let script = "# uses $a.output.f\necho $b.output # and $c.output\necho \"$d.output\"";
-    let text = without_comments(NodeText::parse(script));
+    let text = Script::read(NodeText::parse(script)).text;
     let refs: Vec<_> = text.refs().map(|reference| reference.node.as_str()).collect();
     assert_eq!(refs, ["b", "d"]);
     assert_eq!(text.source(), script);
@@ -169,11 +197,11 @@ fn long_scripts_take_no_long_time() {
         ["${", "$[", "${x[", "x[1]=", "<<A\n", "<<EOF\nEOF\n", "\"$(", "`", "(", "'", "#\n", "<<"]
     {
         let script = scrap.repeat(40_000) + "$a.output";
-        misplaced(&NodeText::parse(&script));
+        Layout::of_node(&NodeText::parse(&script));
     }
-    misplaced(&NodeText::parse(&"let n=$a.output+".repeat(2_000)));
+    Layout::of_node(&NodeText::parse(&"let n=$a.output+".repeat(2_000)));
     let many: String = (0..20_000).map(|n| format!("cat <<E{n}\n")).collect();
-    misplaced(&NodeText::parse(&many));
+    Layout::of_node(&NodeText::parse(&many));
 }
 
 /// A script and what it is to print, with `@` for the value; shells are asked.
@@ -367,6 +395,6 @@ fn a_variable_of_the_shell_stays_one_where_it_is_quoted() {
         ("echo \\$ARGUMENTS \"$ARGUMENTS\"", false),
         ("bash -c \"ls $ARTIFACTS_DIR\"", false),
     ] {
-        assert_eq!(!refused(&NodeText::parse(script)).is_empty(), wanted, "{script}");
+        assert_eq!(!Script::read(NodeText::parse(script)).refused().is_empty(), wanted, "{script}");
     }
 }
