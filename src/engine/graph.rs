@@ -184,8 +184,8 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
             }
         }
     }
-    // Where the run may be ended, nothing is begun before that.
-    let mut ends = Vec::new();
+    // Where the run may be ended, nothing new is begun before that.
+    let (begun, mut ends) = (effects.len(), Vec::new());
     let mut next = if room == 0 { front.free.first() } else { front.ready.first() };
     while let Some(index) = next {
         let here = Address { loops: Vec::new(), step: *index };
@@ -206,9 +206,9 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
         let left = if room == 0 { &front.free } else { &front.ready };
         next = left.range((Bound::Excluded(index), Bound::Unbounded)).next();
     }
+    effects.splice(begun..begun, ends);
     effects.extend(rests.into_iter().map(|at| Effect::Wake { at }));
-    ends.extend(effects);
-    ends
+    effects
 }
 
 /// Whether a step that completed before would be given the same again.

@@ -562,7 +562,8 @@ fn classify(work: &Work, how: Option<How>, record: &mut Record) {
     let Some(error) = record.error.as_mut().filter(|_| told) else { return };
     let mut said = vec![error.message.as_str()];
     said.extend(error.stderr_tail.iter().map(String::as_str));
-    if work.asks {
+    // What an agent says in its conversation is no fault of its own.
+    if work.asks && !work.adapter.is_stream() {
         said.extend(error.stdout_tail.iter().map(String::as_str));
     }
     error.class.get_or_insert_with(|| match (how, error.exit_code) {
