@@ -309,8 +309,8 @@ fn reference(text: &str) -> Option<(Piece, usize)> {
 
 /// The text of a command that a person calls directly: `$1` to `$9` are the arguments, and
 /// `$ARGUMENTS` all of them. One argument alone is all that was said, and its words are taken for
-/// arguments; several are as the caller divided them. An argument that is not given stays as it was written, `\$` is a
-/// dollar, and nothing else is replaced.
+/// arguments; several are as the caller divided them. An argument that is not given stays as it
+/// was written, `\$` is a dollar, and nothing else is replaced.
 ///
 /// `$10` is no argument: a price has more than one digit, and there are nine.
 pub fn positional(text: &str, args: &[&str]) -> String {
