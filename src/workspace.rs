@@ -16,7 +16,7 @@ use nix::fcntl::{
 use nix::sys::stat::{Mode, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::workflow::path_fault;
+use crate::workflow::{path_fault, without_bom};
 
 /// What is wrong with a path.
 #[derive(Debug, thiserror::Error)]
@@ -152,11 +152,15 @@ impl Workspace {
     }
 
     /// Reads a text of at most `limit` bytes: nothing where there is none, or why it cannot be
-    /// read.
+    /// read. A byte order mark is no part of it.
     pub fn read_text(&self, path: &str, limit: u64) -> Result<Option<String>, String> {
         match self.read(path, limit) {
             Ok(bytes) => {
-                String::from_utf8(bytes).map(Some).map_err(|_| "it is not UTF-8 text".to_owned())
+                let text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text")?;
+                Ok(Some(match without_bom(&text) {
+                    rest if rest.len() < text.len() => rest.to_owned(),
+                    _ => text,
+                }))
             }
             Err(PathError::Missing { .. }) => Ok(None),
             Err(PathError::Refused { reason, .. }) => Err(reason),

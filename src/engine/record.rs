@@ -260,7 +260,7 @@ impl Record {
     pub fn spent(&self) -> Option<Usage> {
         let mut sum = self.spent_before.as_deref().cloned();
         if let Some(spent) = &self.usage {
-            sum.get_or_insert_default().add(&spent.usage);
+            spent.usage.add_to(&mut sum);
         }
         sum
     }

@@ -16,9 +16,11 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nix::errno::Errno;
+use nix::sys::signal::killpg;
 use nix::unistd::{Uid, getsid};
 
-use super::process::{Pid, Stat, own_pid, pids, stat};
+use super::process::{Pid, own_pid, stat};
 
 /// Memory that is a directory, on every Linux that has it mounted.
 const MEMORY: &str = "/dev/shm";
@@ -152,30 +154,32 @@ fn dir() -> io::Result<PathBuf> {
     ours.then_some(dir).ok_or_else(|| io::ErrorKind::PermissionDenied.into())
 }
 
-/// The groups that were noted under marks that are wanted, by whomever. Files of the dead of whose
-/// groups nobody is left are removed.
+/// The groups that were noted under marks that are wanted, by whomever, and that somebody is still
+/// in. Files of the dead of whose groups nobody is left are removed.
+///
+/// The processes of the machine are not walked through for it: whoever asks walks through them
+/// anyway, and the system knows of each group whether anybody is in it.
 pub(super) fn noted(wanted: &dyn Fn(&str) -> bool) -> Vec<Group> {
     let Ok(dir) = dir() else { return Vec::new() };
-    let mut living = None;
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(text) = fs::read_to_string(entry.path()) else { continue };
-        let groups: Vec<Group> = text.lines().filter_map(Group::parse).collect();
-        let living = living.get_or_insert_with(|| -> Vec<Stat> {
-            pids().filter_map(stat).filter(|stat| !stat.ended).collect()
-        });
-        let has = |group: &Group, one: &Stat| group.has(one.group, one.session, one.started);
-        // Of a group that nobody is in any more, nobody is asked.
-        let left: Vec<Group> = groups
-            .into_iter()
-            .filter(|group| is_same(group) && living.iter().any(|one| has(group, one)))
-            .collect();
+        let groups = text.lines().filter_map(Group::parse);
+        let left: Vec<Group> =
+            groups.filter(|group| is_inhabited(group) && is_same(group)).collect();
         if left.is_empty() && is_of_the_dead(&entry.file_name().to_string_lossy()) {
             let _ = fs::remove_file(entry.path());
         }
         found.extend(left.into_iter().filter(|group| wanted(&group.mark)));
     }
     found
+}
+
+/// Whether anybody is in a group of this number, be it somebody whom we may not signal, or who has
+/// ended and was not asked for yet: who is meant is told when they are met.
+fn is_inhabited(group: &Group) -> bool {
+    // Of these two, one is everybody and one is us.
+    group.pid > 1 && killpg(nix::unistd::Pid::from_raw(group.pid), None) != Err(Errno::ESRCH)
 }
 
 fn is_of_the_dead(name: &str) -> bool {
@@ -192,6 +196,16 @@ fn is_same(group: &Group) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_is_empty_once_its_last_member_is_gone() {
+        let group = |pid| Group { pid, session: 0, started: 0, mark: String::new() };
+        let own = nix::unistd::getpgrp().as_raw();
+        assert!(is_inhabited(&group(own)));
+        // No process has a number as high as this.
+        assert!(!is_inhabited(&group(Pid::MAX)));
+        assert!(!is_inhabited(&group(0)) && !is_inhabited(&group(1)) && !is_inhabited(&group(-1)));
+    }
 
     #[test]
     fn a_note_is_read_as_it_was_written() {

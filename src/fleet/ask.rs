@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::work::{Fork, SessionWork, Work, session_slot};
+use super::work::{Fork, SessionWork, Work};
+use crate::digest::Parts;
 use crate::template::{Hole, Missing, Scope, Template, descend, display};
 use crate::workflow::plan::{Arg, InputMode, Param, Provider};
 
@@ -92,26 +93,23 @@ impl Question<'_> {
         // Without an adapter they are parameters like all others.
         let names = |parameter| converses_with(provider, parameter);
         let Conversation { key, from } = &self.conversation;
-        let slot = session_slot(key);
-        let of_new = (names(SESSION) && provider.adapter.takes_session())
-            .then_some((SESSION, slot.as_str()));
-        let argv = self.argv(of_new)?;
-        let session = if names(SESSION) || names(RESUME) {
-            let resume = match names(RESUME) {
-                true => self.argv([(RESUME, slot.as_str())])?,
-                false => Vec::new(),
-            };
-            let fork = match from.as_ref().filter(|_| names(FORK)) {
-                Some(from) => {
-                    let other = session_slot(from);
-                    let argv = self.argv(of_new.into_iter().chain([(FORK, other.as_str())]))?;
-                    Some(Fork { from: from.clone(), argv })
-                }
-                None => None,
-            };
-            Some(SessionWork { key: key.clone(), resume, fork })
+        let (argv, session) = if names(SESSION) || names(RESUME) {
+            let mut session = SessionWork::new(key, &self.unforgeable(key)?);
+            let slot = session.slot();
+            let of_new = (names(SESSION) && provider.adapter.takes_session())
+                .then_some((SESSION, slot.as_str()));
+            if names(RESUME) {
+                session.resume = self.argv([(RESUME, slot.as_str())])?;
+            }
+            if let Some(from) = from.as_ref().filter(|_| names(FORK)) {
+                let mut fork = Fork::new(from, &self.unforgeable(from)?, Vec::new());
+                let other = fork.slot();
+                fork.argv = self.argv(of_new.into_iter().chain([(FORK, other.as_str())]))?;
+                session.fork = Some(fork);
+            }
+            (self.argv(of_new)?, Some(session))
         } else {
-            None
+            (self.argv([])?, None)
         };
         // What the step itself says wins.
         let mut env = provider.env.clone();
@@ -129,6 +127,16 @@ impl Question<'_> {
             writes: provider.writes.clone(),
             ..work
         })
+    }
+
+    /// What stands for a conversation in the argv. It is made of all that is put in there, so that
+    /// no value can be made to hold it: whoever wrote one would have had to know what comes of it.
+    fn unforgeable(&self, key: &str) -> Result<String, AskError> {
+        let mut parts = Parts::default();
+        parts.add(key);
+        let with_key = [SESSION, RESUME, FORK].map(|parameter| (parameter, key));
+        self.argv(with_key)?.iter().for_each(|argument| parts.add(argument));
+        Ok(parts.hex())
     }
 
     fn has_hole(&self, is: impl Fn(&Hole) -> bool) -> bool {
@@ -289,6 +297,20 @@ mod tests {
         let work = ask(text, json!({ "session": "mine" })).ok().unwrap();
         assert_eq!((work.session, work.adapter), (None, Kind::Plain));
         assert_eq!(work.argv, ["a", "mine"], "a name of somebody's own");
+    }
+
+    #[test]
+    fn no_value_can_stand_for_a_conversation() {
+        let text = "adapter: claude, input_mode: stdin, \
+                    command: [a, '${say}', [--new, '${session}'], [--on, '${resume}']]";
+        let slot = |say: &str| {
+            let work = ask(text, json!({ "say": say })).ok().unwrap();
+            (work.session.unwrap().slot(), work.argv)
+        };
+        let (known, _) = slot("once");
+        let (slot, argv) = slot(&known);
+        assert_ne!(slot, known, "who knows one knows it too late");
+        assert_eq!(argv, ["a", known.as_str(), "--new", slot.as_str()]);
     }
 
     #[test]

@@ -81,7 +81,8 @@ fn output(record: &Record, log: &Path) -> String {
     }
 }
 
-fn end_of(log: &Path) -> io::Result<String> {
+/// The end of an answer, from its log.
+pub fn end_of(log: &Path) -> io::Result<String> {
     let mut file = File::open(log)?;
     let size = file.metadata()?.len();
     file.seek(SeekFrom::Start(size.saturating_sub(LOOKED_AT)))?;

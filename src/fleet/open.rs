@@ -8,7 +8,7 @@ use super::parts;
 use crate::disk;
 use crate::engine::{Event, Origin, Run};
 use crate::store::{self, LoadError, Store, StoreError, journal};
-use crate::workflow::{Compiled, Plan, Problem, compile_parsed, yaml};
+use crate::workflow::{Compiled, Named, Place, Plan, Problem, compile};
 use crate::workspace::{PathError, Workspace};
 
 /// Why a run cannot be taken up.
@@ -57,28 +57,20 @@ pub fn compile_in(
     config: &Config,
     text: &str,
 ) -> Result<(Plan, Vec<Problem>), Vec<Problem>> {
-    let document = yaml::parse(text).map_err(|problem| vec![problem])?;
-    compile_parsed_in(workspace, config, text, &document)
+    let Compiled { plan, warnings, named } = compile(text, config)?;
+    let escapes = escapes(workspace, &named);
+    if escapes.is_empty() { Ok((plan, warnings)) } else { Err(escapes) }
 }
 
-/// The same of a text that was parsed already.
-pub fn compile_parsed_in(
-    workspace: &Workspace,
-    config: &Config,
-    text: &str,
-    document: &yaml::Node,
-) -> Result<(Plan, Vec<Problem>), Vec<Problem>> {
-    let Compiled { plan, warnings, paths } = compile_parsed(text, document, config)?;
-    let escapes: Vec<_> = paths
-        .iter()
-        .filter_map(|(path, place)| match workspace.check(path) {
-            Err(error @ PathError::Refused { .. }) => {
-                Some(Problem::error(error.to_string()).at(*place))
-            }
-            _ => None,
-        })
-        .collect();
-    if escapes.is_empty() { Ok((plan, warnings)) } else { Err(escapes) }
+/// The paths of a workflow that lead out of the workspace.
+pub fn escapes(workspace: &Workspace, named: &Named) -> Vec<Problem> {
+    let escape = |(path, place): &(String, Place)| match workspace.check(path) {
+        Err(error @ PathError::Refused { .. }) => {
+            Some(Problem::error(error.to_string()).at(*place))
+        }
+        _ => None,
+    };
+    named.paths.iter().filter_map(escape).collect()
 }
 
 /// The settings that a run was begun with.

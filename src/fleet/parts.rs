@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::sha256;
 use crate::disk;
 use crate::workflow::plan::{Part, PartKind, Runtime};
-use crate::workflow::{Plan, Problem, front, yaml};
+use crate::workflow::{Plan, Problem, front, without_bom, yaml};
 
 /// Where a run keeps them, in its directory.
 pub const PARTS: &str = "parts";
@@ -339,7 +339,7 @@ pub fn learn(plan: &mut Plan, root: &Path) {
 
 /// The text after a front matter, where there is one.
 pub fn without_front_matter(text: &str) -> &str {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = without_bom(text);
     let mut lines = text.split_inclusive('\n');
     if lines.next().is_none_or(|first| first.trim_end() != "---") {
         return text;

@@ -69,6 +69,7 @@ impl FreeTask {
             ));
         }
         work.stdin = (provider.input == InputMode::Stdin).then_some(Input::Text(prompt));
+        work.repairs = config.contract_repair && self.keeps_contract(config, agent);
         work.worktree = match (&self.bead, self.isolation.unwrap_or_default()) {
             (Some(_), Isolation::Worktree) => {
                 let id = bead["id"].as_str().unwrap_or_default().to_owned();

@@ -11,9 +11,10 @@ use serde_json::{Map, Value};
 use crate::disk;
 use crate::prompt::spell::{self, Found, Read, SPELLS, SYSTEM_PROMPT, SystemPrompt};
 use crate::template::spell::{Fault, MAX_INCLUDES, Spell};
+use crate::workflow::named::{Mention, Mentioned};
 use crate::workflow::plan::{
-    Action, Block, Mention, Mentioned, Plan, Prompt, ShellText, SpellSource, SpellUse, Step,
-    SystemPromptUse, When, Words,
+    Action, Block, Plan, Prompt, ShellText, SpellSource, SpellUse, Step, SystemPromptUse, When,
+    Words,
 };
 use crate::workflow::{Place, Problem};
 use crate::workspace::Workspace;
@@ -31,40 +32,19 @@ pub struct Page {
     pub text: String,
 }
 
-/// Reads all spells of a plan. The error tells every problem, with its place.
-pub fn gather(plan: &Plan, read: Read) -> Result<Vec<Page>, Vec<Problem>> {
+/// Reads all spells that a workflow mentions, as far as they are there, and tells every problem
+/// with its place.
+pub fn gather(mentions: &[Mention], read: Read) -> (Vec<Page>, Vec<Problem>) {
     let mut gathering = Gathering { read, pages: Vec::new(), problems: Vec::new() };
-    for Mention { what, place } in &plan.spells {
+    for Mention { what, place } in mentions {
         match what {
             Mentioned::Spell(name) => gathering.named(name, *place),
+            Mentioned::Written(spell) => gathering.includes(spell, &mut Vec::new()),
             Mentioned::SystemPrompt(None) => gathering.usual_system_prompt(*place),
             Mentioned::SystemPrompt(Some(path)) => gathering.own_system_prompt(path, *place),
         }
     }
-    plan.root.walk(&mut |step| {
-        if let Some(When::Spell(spell)) = &step.when {
-            gathering.includes(spell, &mut Vec::new());
-        }
-        match &step.action {
-            Action::Shell { script: ShellText::Spell(script) } => {
-                gathering.includes(script, &mut Vec::new());
-            }
-            Action::Prompt(prompt) => {
-                let Words::Spell(used) = &prompt.words else { return };
-                if let SpellSource::Inline(spell) = &used.source {
-                    gathering.includes(spell, &mut Vec::new());
-                }
-                for (_, value) in &used.input {
-                    value.spells(&mut |spell| gathering.includes(spell, &mut Vec::new()));
-                }
-            }
-            _ => {}
-        }
-    });
-    match gathering.problems.is_empty() {
-        true => Ok(gathering.pages),
-        false => Err(gathering.problems),
-    }
+    (gathering.pages, gathering.problems)
 }
 
 struct Gathering<'r> {

@@ -60,6 +60,9 @@ pub struct Work {
     /// What its output must be, where it is an agent's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerRules>,
+    /// The agent is asked once more if it does not say how it went, which is judged elsewhere.
+    #[serde(default, skip)]
+    pub repairs: bool,
     /// The script that it is, in place of an argv.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptWork>,
@@ -122,6 +125,7 @@ impl Work {
             require: Vec::new(),
             idle_timeout_ms: None,
             answer: None,
+            repairs: false,
             script: None,
             asks: false,
             adapter: Kind::Plain,
@@ -167,6 +171,10 @@ fn is_plain(kind: &Kind) -> bool {
 pub struct SessionWork {
     /// Names it, whatever the provider calls it.
     pub key: String,
+    /// Stands in the argv for what the provider calls it, which is known only where the work is
+    /// done.
+    #[serde(default)]
+    slot: String,
     /// The argv that goes on with it. Empty: it cannot be gone on with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resume: Vec<String>,
@@ -180,20 +188,38 @@ pub struct SessionWork {
 pub struct Fork {
     /// Names the other.
     pub from: String,
+    /// Stands in the argv for what the provider calls the other.
+    #[serde(default)]
+    slot: String,
     /// The argv that begins with what was said there.
     pub argv: Vec<String>,
 }
 
 impl SessionWork {
-    /// Stands for what the provider calls it, which is known only where the work is done.
+    pub fn new(key: &str, slot: &str) -> SessionWork {
+        let (key, slot) = (key.to_owned(), slot.to_owned());
+        SessionWork { key, slot, resume: Vec::new(), fork: None }
+    }
+
     pub fn slot(&self) -> String {
-        session_slot(&self.key)
+        slot_or_key(&self.slot, &self.key)
     }
 }
 
-/// Stands for what a provider calls the conversation with this name.
-pub fn session_slot(key: &str) -> String {
-    format!("@session:{key}@")
+impl Fork {
+    pub fn new(from: &str, slot: &str, argv: Vec<String>) -> Fork {
+        Fork { from: from.to_owned(), slot: slot.to_owned(), argv }
+    }
+
+    pub fn slot(&self) -> String {
+        slot_or_key(&self.slot, &self.from)
+    }
+}
+
+/// Work that was put out before slots had names of their own has the conversation's in its argv.
+fn slot_or_key(slot: &str, key: &str) -> String {
+    let name = if slot.is_empty() { key } else { slot };
+    format!("@session:{name}@")
 }
 
 /// What an agent's answer must be.

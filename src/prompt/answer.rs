@@ -53,14 +53,14 @@ pub fn extract_object(answer: &str) -> Result<Object<'_>, String> {
 }
 
 fn among_words(text: &str) -> Result<Object<'_>, String> {
-    let (block, after) = contract::last_block(text);
-    let Some(block) = block else {
+    let contract::Blocks { json, end, .. } = contract::last_block(text);
+    let Some(block) = json else {
         return first_object(text)?.ok_or_else(|| "the answer has no JSON object in it".into());
     };
     match read(block.trim()) {
         Ok(value) => only_object(value, block.trim(), "the last code block of JSON"),
         // What follows it may be a second try; what comes before it is not the last word.
-        Err(error) => match first_object(&text[after..])? {
+        Err(error) => match first_object(&text[end..])? {
             Some(object) => Ok(object),
             None => Err(format!("the last code block of JSON cannot be read: {error}")),
         },
@@ -225,7 +225,7 @@ fn head(text: &str, most: usize) -> String {
 }
 
 /// Marks around a text that none within it can close.
-fn fence(text: &str) -> String {
+pub(super) fn fence(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
     "`".repeat(3.max(longest + 1))
 }

@@ -75,6 +75,11 @@ fn built_in_names() -> String {
     BUILT_IN.map(|(name, _)| format!("`{name}`")).join(", ")
 }
 
+/// Where a spell of this name is looked for.
+pub fn places(name: &str) -> impl Iterator<Item = String> {
+    SPELLS.iter().map(move |directory| format!("{directory}/{name}.md"))
+}
+
 /// Finds what a `spell` field means.
 pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
     if spell.contains('\n') {
@@ -85,14 +90,9 @@ pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
     if let Some(reason) = name_fault(name) {
         return Err(Lost::BadName { name: spell.to_owned(), reason });
     }
-    for directory in SPELLS {
-        let file = format!("{directory}/{name}.md");
+    for file in places(name) {
         match read(&file) {
-            Ok(Some(text)) => {
-                // A mark of some editors, and nothing that anybody wrote.
-                let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
-                return Ok(Found { file, text });
-            }
+            Ok(Some(text)) => return Ok(Found { file, text }),
             Ok(None) => {}
             Err(reason) => return Err(Lost::Unreadable { file, reason }),
         }

@@ -233,10 +233,10 @@ fn usage(event: &Value) -> Usage {
         input_tokens: total(&read.map(|key| told.get(key))),
         output_tokens: number(told, "output_tokens"),
         cached_tokens: number(told, "cache_read_input_tokens"),
-        reasoning_tokens: None,
         cost_usd: money(event, "total_cost_usd"),
         turns: number(event, "num_turns"),
         counting: Counting::CostOfSession,
+        ..Usage::default()
     };
     let nothing = usage.input_tokens == Some(0) && usage.output_tokens == Some(0);
     if nothing && text(event, "subtype") == Some("error_max_budget_usd") {

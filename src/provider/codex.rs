@@ -105,9 +105,8 @@ fn usage(usage: &Value) -> Usage {
         output_tokens: number(usage, "output_tokens"),
         cached_tokens: number(usage, "cached_input_tokens"),
         reasoning_tokens: number(usage, "reasoning_output_tokens"),
-        cost_usd: None,
-        turns: None,
         counting: Counting::Session,
+        ..Usage::default()
     }
 }
 

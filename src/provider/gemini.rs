@@ -141,16 +141,19 @@ impl Gemini {
         self.last = Some(Ok(()));
         let models = document.get("stats").and_then(|stats| stats.get("models"));
         let models = models.and_then(Value::as_object).into_iter().flatten();
+        let mut sum = None;
         for (_, model) in models {
             let tokens = model.get("tokens").unwrap_or(&Value::Null);
-            self.usage.add(&Usage {
+            let usage = Usage {
                 input_tokens: total(&[tokens.get("prompt").or_else(|| tokens.get("input"))]),
                 output_tokens: number(tokens, "candidates"),
                 cached_tokens: number(tokens, "cached"),
                 reasoning_tokens: number(tokens, "thoughts"),
                 ..Usage::default()
-            });
+            };
+            usage.add_to(&mut sum);
         }
+        self.usage = sum.unwrap_or_default();
     }
 }
 

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use stream::Stream;
-pub use usage::{Counting, Usage};
+pub use usage::{Counting, Number, Usage};
 pub use verdict::Verdict;
 
 use crate::time::Time;

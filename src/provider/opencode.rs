@@ -13,7 +13,8 @@ use super::{
 pub(super) struct OpenCode {
     session: Option<String>,
     answer: Answer,
-    usage: Usage,
+    /// What its steps cost so far.
+    usage: Option<Usage>,
     /// Its last step has ended for this reason.
     finished: Option<String>,
     error: Option<Fault>,
@@ -44,7 +45,7 @@ impl Adapter for OpenCode {
         Outcome {
             session: self.session,
             session_lost: end.stderr_tail.iter().any(lost),
-            usage: self.usage,
+            usage: self.usage.unwrap_or_default(),
             ..Outcome::new(verdict).answering(self.answer)
         }
     }
@@ -77,7 +78,7 @@ impl OpenCode {
             }
             "step_finish" => {
                 self.finished = text(part, "reason").map(str::to_owned);
-                self.usage.add(&usage(part));
+                usage(part).add_to(&mut self.usage);
                 None
             }
             "error" => {

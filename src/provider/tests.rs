@@ -206,9 +206,7 @@ fn counters_of_a_session_are_told_for_the_run_alone() {
     assert_eq!((run.input_tokens, run.cost_usd), (Some(1500), Some(0.75)));
     let anew = usage(10, 0.25, Counting::Session).since(&last);
     assert_eq!((anew.input_tokens, anew.cost_usd), (Some(10), Some(0.25)));
-    let mut sum = Usage::default();
-    assert!(sum.is_unknown());
-    sum.add(&Usage { input_tokens: Some(1), ..Usage::default() });
+    let mut sum = Usage { input_tokens: Some(1), ..Usage::default() };
     sum.add(&last);
     assert_eq!((sum.input_tokens, sum.cost_usd, sum.turns), (Some(1001), Some(0.5), None));
 }

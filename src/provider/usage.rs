@@ -1,4 +1,9 @@
-//! What an answer cost, as far as it is known. What is not known is not zero.
+//! What an answer cost, as far as it is known.
+//!
+//! **Invariant:** what is not known is not zero. A sum of what is known and what is not is known to
+//! be at least so much, and says so wherever it goes.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +24,23 @@ pub struct Usage {
     pub cost_usd: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
+    /// Which of these are sums that lack what is not known of a part.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub at_least: BTreeSet<Number>,
     #[serde(skip)]
     pub counting: Counting,
+}
+
+/// One of the numbers, by the name of its field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Number {
+    InputTokens,
+    OutputTokens,
+    CachedTokens,
+    ReasoningTokens,
+    CostUsd,
+    Turns,
 }
 
 /// Since when a provider counts.
@@ -68,26 +88,86 @@ impl Usage {
             reasoning_tokens: self.reasoning_tokens.or(before.reasoning_tokens),
             cost_usd: self.cost_usd.or(before.cost_usd),
             turns: self.turns.or(before.turns),
+            at_least: self.at_least.clone(),
             counting: self.counting,
         }
     }
 
-    /// Adds another, where something is known of it.
+    /// Adds another.
     pub fn add(&mut self, other: &Usage) {
-        let tokens = |to: &mut Option<u64>, more: Option<u64>| {
-            *to = to.map_or(more, |sum| Some(sum.saturating_add(more.unwrap_or(0))));
+        let at_least = &mut self.at_least;
+        at_least.extend(&other.at_least);
+        let mut lacks = |number: Number, one_unknown: bool| {
+            if one_unknown {
+                at_least.insert(number);
+            }
         };
-        tokens(&mut self.input_tokens, other.input_tokens);
-        tokens(&mut self.output_tokens, other.output_tokens);
-        tokens(&mut self.cached_tokens, other.cached_tokens);
-        tokens(&mut self.reasoning_tokens, other.reasoning_tokens);
-        tokens(&mut self.turns, other.turns);
-        let sum = self.cost_usd.map(|sum| sum + other.cost_usd.unwrap_or(0.0));
-        self.cost_usd = sum.or(other.cost_usd);
+        let mut tokens = |number: Number, sum: &mut Option<u64>, more: Option<u64>| {
+            lacks(number, sum.is_some() != more.is_some());
+            *sum = match (*sum, more) {
+                (Some(sum), Some(more)) => Some(sum.saturating_add(more)),
+                (sum, more) => sum.or(more),
+            };
+        };
+        tokens(Number::InputTokens, &mut self.input_tokens, other.input_tokens);
+        tokens(Number::OutputTokens, &mut self.output_tokens, other.output_tokens);
+        tokens(Number::CachedTokens, &mut self.cached_tokens, other.cached_tokens);
+        tokens(Number::ReasoningTokens, &mut self.reasoning_tokens, other.reasoning_tokens);
+        tokens(Number::Turns, &mut self.turns, other.turns);
+        lacks(Number::CostUsd, self.cost_usd.is_some() != other.cost_usd.is_some());
+        self.cost_usd = match (self.cost_usd, other.cost_usd) {
+            (Some(sum), Some(more)) => Some(sum + more),
+            (sum, more) => sum.or(more),
+        };
     }
 
-    /// Whether nothing at all is known.
-    pub fn is_unknown(&self) -> bool {
-        *self == Usage { counting: self.counting, ..Usage::default() }
+    /// Adds this to a sum that may not have begun: nothing is the sum of nobody, and not of one of
+    /// whom nothing is known.
+    pub fn add_to(&self, sum: &mut Option<Usage>) {
+        match sum {
+            Some(sum) => sum.add(self),
+            none => *none = Some(self.clone()),
+        }
+    }
+
+    /// Whether a number is known, and the whole of it.
+    pub fn knows(&self, number: Number) -> bool {
+        let known = match number {
+            Number::InputTokens => self.input_tokens.is_some(),
+            Number::OutputTokens => self.output_tokens.is_some(),
+            Number::CachedTokens => self.cached_tokens.is_some(),
+            Number::ReasoningTokens => self.reasoning_tokens.is_some(),
+            Number::CostUsd => self.cost_usd.is_some(),
+            Number::Turns => self.turns.is_some(),
+        };
+        known && !self.at_least.contains(&number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_with_something_unknown_is_at_least_the_rest() {
+        let known = Usage { input_tokens: Some(5), cost_usd: Some(0.5), ..Usage::default() };
+        let paid = Usage { input_tokens: Some(2), output_tokens: Some(1), ..Usage::default() };
+        let mut sum = None;
+        known.add_to(&mut sum);
+        assert_eq!(sum, Some(known.clone()), "one is known as it is");
+        known.add_to(&mut sum);
+        assert!(sum.as_ref().unwrap().at_least.is_empty());
+        paid.add_to(&mut sum);
+        let sum = sum.unwrap();
+        assert_eq!((sum.input_tokens, sum.output_tokens), (Some(12), Some(1)));
+        assert!(sum.knows(Number::InputTokens) && !sum.knows(Number::OutputTokens));
+        assert!(!sum.knows(Number::CostUsd) && !sum.knows(Number::Turns));
+        assert_eq!((sum.cost_usd, sum.turns), (Some(1.0), None));
+        let json = serde_json::to_value(&sum).unwrap();
+        assert_eq!(json["at_least"], serde_json::json!(["output_tokens", "cost_usd"]));
+        assert_eq!(serde_json::from_value::<Usage>(json).unwrap(), sum);
+        let mut more = known;
+        more.add(&sum);
+        assert_eq!(more.at_least, sum.at_least, "it stays so");
     }
 }

@@ -43,7 +43,7 @@ pub use last::last_said;
 pub use members::{Life, Members, WorkerView};
 pub use memory::Memory;
 pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView, Walk};
-pub use spent::{RunSpent, of_step as step_spent, words};
+pub use spent::{RunSpent, at_least, money, of_step as step_spent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
 pub use why::{remark, skipped, why_run, why_step, why_task};
 

@@ -38,10 +38,7 @@ impl Meter {
             let (state, cost) = self.run(board, &id);
             *runs.entry(state.word()).or_default() += 1;
             if let Some(cost) = cost {
-                spent.usage.add(&cost.usage);
-                spent.answers += cost.answers;
-                spent.cost_unknown += cost.cost_unknown;
-                spent.tokens_unknown += cost.tokens_unknown;
+                spent.join(&cost);
             }
         }
         let workers: Vec<WorkerView> = board.members.views().collect();

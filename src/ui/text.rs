@@ -344,7 +344,7 @@ impl Report for TextReport {
         };
         if self.live {
             self.erase();
-            let width = terminal_width();
+            let (width, _) = terminal_size();
             for line in &lines {
                 let cut: String = line.chars().take(width).collect();
                 let _ = writeln!(std::io::stderr().lock(), "{cut}");
@@ -426,11 +426,16 @@ impl TextReport {
     }
 }
 
-pub fn terminal_width() -> usize {
+/// The columns and rows that a line may fill on the terminal of standard error.
+pub fn terminal_size() -> (usize, usize) {
     let mut size = nix::libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: the call fills in the struct it is given and keeps nothing.
     let done = unsafe { nix::libc::ioctl(2, nix::libc::TIOCGWINSZ, &raw mut size) };
-    if done == 0 && size.ws_col > 0 { usize::from(size.ws_col) - 1 } else { 79 }
+    let given = |told: u16, usual: usize| match (done, told) {
+        (0, 1..) => usize::from(told),
+        _ => usual,
+    };
+    (given(size.ws_col, 80) - 1, given(size.ws_row, 24))
 }
 
 /// What should be known of what happened although nothing failed.

@@ -95,7 +95,7 @@ pub fn fixed_path(reading: &Reading, path: &str, place: Place, what: &str) {
                 .at(place)
                 .hint("paths are relative to the workspace and stay inside it"),
         ),
-        None => reading.paths.borrow_mut().push((path.to_owned(), place)),
+        None => reading.findings.name(|named| named.paths.push((path.to_owned(), place))),
     }
 }
 

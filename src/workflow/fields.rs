@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::Configured;
 use super::lint;
+use super::named::Named;
 use super::plan::Version;
 use super::problem::{At, Place, Problem, nearest};
 use super::shape::Table;
@@ -19,6 +20,8 @@ pub struct Findings {
     problems: RefCell<Vec<Problem>>,
     /// Agents that were named before, by their names without case.
     agents: RefCell<BTreeMap<String, String>>,
+    /// What is to be looked for on the disk.
+    named: RefCell<Named>,
 }
 
 impl Findings {
@@ -53,11 +56,21 @@ impl Findings {
         self.problems.borrow().iter().any(Problem::is_error)
     }
 
+    /// Notes what the workflow names.
+    pub fn name(&self, note: impl FnOnce(&mut Named)) {
+        note(&mut self.named.borrow_mut());
+    }
+
     /// All problems in the order of the text.
     pub fn into_problems(self) -> Vec<Problem> {
+        self.into_parts().0
+    }
+
+    /// The same, with what the workflow names.
+    pub fn into_parts(self) -> (Vec<Problem>, Named) {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| problem.place);
-        problems
+        (problems, self.named.into_inner())
     }
 }
 

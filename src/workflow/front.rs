@@ -46,7 +46,7 @@ pub struct TaskHead {
 
 /// Parts a text from its front matter. The problem is one that is opened and never closed.
 pub fn split(text: &str) -> Result<Parts<'_>, Problem> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = super::without_bom(text);
     let plain = Parts { head: None, body: text };
     let Some((first, rest)) = text.split_once('\n') else { return Ok(plain) };
     if first.trim_end() != FENCE {

@@ -10,13 +10,13 @@ use serde_json::{Map, Value as Json};
 
 use super::fields::{Fields, Findings, suggest};
 use super::plan::{
-    Action, Block, CaptureMode, Dirs, Mention, OnFail, OnMost, Output, Param, Plan, Prompt,
-    Provider, Rounds, RoundsKind, ShellText, Step, Version, When, Words,
+    Action, Block, CaptureMode, Dirs, OnFail, OnMost, Output, Param, Plan, Prompt, Provider,
+    Rounds, RoundsKind, ShellText, Step, Version, When, Words,
 };
 use super::problem::Problem;
 use super::shape::{Table, grimoire as shape};
 use super::yaml::{Node, Value};
-use super::{Compiled, Configured, grimoire_names, shell, spells, steps};
+use super::{Configured, grimoire_names, shell, spells, steps};
 use crate::template::spell::Spell;
 
 const AGENT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -70,19 +70,12 @@ struct Reading<'a> {
     /// Whether the provider of the settings has been looked for.
     default_sought: Cell<bool>,
     providers: RefCell<BTreeMap<String, Provider>>,
-    spells: RefCell<Vec<Mention>>,
 }
 
-pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
-    let findings = Findings::of(configured);
-    let plan = open(&findings, document, "the grimoire", &shape::TOP, None)
-        .and_then(|top| read_top(&top, configured));
-    let problems = findings.into_problems();
-    let (errors, warnings): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_error);
-    match plan {
-        Some(plan) if errors.is_empty() => Ok(Compiled { plan, warnings, paths: Vec::new() }),
-        _ => Err(errors.into_iter().chain(warnings).collect()),
-    }
+/// Reads a grimoire. What comes of it is no plan if something wrong was found.
+pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
+    let top = open(findings, document, "the grimoire", &shape::TOP, None)?;
+    read_top(&top, configured)
 }
 
 /// Opens a map and reports each key that does not belong in it: to which type of step it does,
@@ -129,7 +122,6 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         configured,
         default_sought: Cell::default(),
         providers: RefCell::default(),
-        spells: RefCell::default(),
     };
     let steps = top.get("steps")?;
     grimoire_names::check(top.findings, steps);
@@ -143,8 +135,6 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         providers: reading.providers.into_inner(),
         dirs: Dirs::default(),
         root,
-        parts: Vec::new(),
-        spells: reading.spells.into_inner(),
         exclusive: false,
         timeout: top.duration("timeout", ""),
     })
@@ -222,7 +212,7 @@ fn agent(reading: &Reading, fields: &Fields) -> Option<Step> {
         fields.findings.add(problem.at(fields.node.place).hint(hint));
     }
     let repair = reading.configured.contract_repair();
-    let spell = spells::read(fields, &reading.spells, true, repair);
+    let spell = spells::read(fields, true, repair);
     let timeout = fields.duration("timeout", "").unwrap_or(AGENT_TIMEOUT);
     steps::check_agent(fields);
     let provider = reading.provider(fields);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::plan::{Action, Mentioned, OnFail, Provider, RoundsKind, SpellSource, Words};
+use super::named::Mentioned;
+use super::plan::{Action, OnFail, Provider, RoundsKind, SpellSource, Words};
 use super::{Compiled, Configured, compile};
 
 struct Robot(BTreeMap<String, Provider>);
@@ -42,7 +43,7 @@ fn a_grimoire_is_told_from_steps_by_its_types() {
 
 #[test]
 fn fields_and_what_they_are_without_them() {
-    let plan = read(
+    let Compiled { plan, named, .. } = read(
         "
 name: g
 description: d
@@ -57,8 +58,7 @@ steps:
   - { name: m, type: merge }
 ",
     )
-    .unwrap()
-    .plan;
+    .unwrap();
     assert_eq!(plan.timeout, Some(Duration::from_secs(5400)));
     let [a, b, l, m] = plan.root.steps.as_slice() else { panic!("four steps") };
     let spell = |action: &Action| match action {
@@ -79,7 +79,7 @@ steps:
     assert_eq!((c.timeout, c.exit_loop), (Some(Duration::from_secs(300)), true));
     assert_eq!(c.on_fail, Some(OnFail::Continue));
     assert!(matches!(m.action, Action::Merge { review: true, .. }));
-    let names: Vec<_> = plan.spells.iter().map(|mention| mention.what.clone()).collect();
+    let names: Vec<_> = named.spells.iter().map(|mention| mention.what.clone()).collect();
     let spell = |name: &str| Mentioned::Spell(name.into());
     assert_eq!(names, [spell("implement"), Mentioned::SystemPrompt(None), spell("review")]);
 }
@@ -165,7 +165,7 @@ fn spells_in_steps_need_their_version() {
     let steps = |version: &str| {
         format!("version: '{version}'\nsteps:\n  - {{ name: A, spell: fix, input: {{ a: 1 }} }}\n")
     };
-    assert_eq!(read(&steps("1.4")).unwrap().plan.spells.len(), 2);
+    assert_eq!(read(&steps("1.4")).unwrap().named.spells.len(), 2);
     let told = read(&steps("1.3")).unwrap_err();
     assert!(told.contains("`spell` needs version \"1.4\""), "{told}");
     let both = "version: '1.4'\nsteps:\n  - { name: A, spell: fix, command: [x] }\n";
@@ -175,7 +175,7 @@ fn spells_in_steps_need_their_version() {
 #[test]
 fn spells_in_nodes_are_a_mode() {
     let node = |rest: &str| format!("name: n\ndescription: d\nnodes:\n  - {{ id: a, {rest} }}\n");
-    assert_eq!(read(&node("spell: fix")).unwrap().plan.spells.len(), 2);
+    assert_eq!(read(&node("spell: fix")).unwrap().named.spells.len(), 2);
     let told = read(&node("spell: fix, bash: x")).unwrap_err();
     assert!(told.contains("but a node does one thing"), "{told}");
     let format = "spell: fix, contract: agent, output_format: { type: object }";

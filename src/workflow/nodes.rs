@@ -4,7 +4,7 @@
 //! graph and what texts refer to are looked at when all nodes are known.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde_json::Map;
 
@@ -14,12 +14,10 @@ use super::nodes_graph::{self as graph, Ids};
 use super::nodes_keys::{self as keys, Level, Mode};
 use super::nodes_modes as modes;
 use super::nodes_texts::{self as texts, Mention};
-use super::plan::{
-    self, Block, Dirs, Edges, JoinRule, Part, PartKind, Plan, Provider, Step, Version, When,
-};
+use super::plan::{Block, Dirs, Edges, JoinRule, Plan, Provider, Step, Version, When};
 use super::problem::{At, Problem};
 use super::yaml::{Node, Value};
-use super::{Compiled, Configured, spells};
+use super::{Configured, spells};
 
 /// What reading one workflow needs everywhere.
 pub(super) struct Reading<'a> {
@@ -32,21 +30,13 @@ pub(super) struct Reading<'a> {
     default_sought: Cell<bool>,
     /// The providers that it turned out to use.
     providers: RefCell<BTreeMap<String, Provider>>,
-    pub parts: RefCell<Vec<Part>>,
-    pub spells: RefCell<Vec<plan::Mention>>,
     pub mentions: RefCell<Vec<Mention>>,
 }
 
-pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
-    let findings = Findings::of(configured);
-    let plan = keys::open(&findings, document, "the workflow", &[Level::Top])
-        .and_then(|top| read_top(&top, configured));
-    let problems = findings.into_problems();
-    let (errors, warnings): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_error);
-    match plan {
-        Some(plan) if errors.is_empty() => Ok(Compiled { plan, warnings, paths: Vec::new() }),
-        _ => Err(errors.into_iter().chain(warnings).collect()),
-    }
+/// Reads a workflow of nodes. What comes of it is no plan if something wrong was found.
+pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
+    let top = keys::open(findings, document, "the workflow", &[Level::Top])?;
+    read_top(&top, configured)
 }
 
 fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
@@ -61,8 +51,6 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         model: model(top),
         default_sought: Cell::default(),
         providers: RefCell::default(),
-        parts: RefCell::default(),
-        spells: RefCell::default(),
         mentions: RefCell::default(),
     };
     if let Some(provider) = &reading.provider {
@@ -78,20 +66,12 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
         providers: reading.providers.into_inner(),
         dirs: Dirs::default(),
         root,
-        parts: each_once(reading.parts.into_inner()),
-        spells: reading.spells.into_inner(),
         exclusive: !matches!(
             top.get("mutates_checkout").map(|node| &node.value),
             Some(Value::Bool(false))
         ),
         timeout: None,
     })
-}
-
-fn each_once(mut parts: Vec<Part>) -> Vec<Part> {
-    let mut seen = HashSet::new();
-    parts.retain(|part| seen.insert((part.kind == PartKind::Script, part.name.clone())));
-    parts
 }
 
 /// Fields that nothing depends on are dropped where they make no sense.

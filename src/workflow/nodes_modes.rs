@@ -239,7 +239,7 @@ impl<'a> Around<'_, 'a> {
         let repair = self.reading.repairs();
         // An answer has one form: what `output_format` says, or what spells usually want.
         let contract = self.format.is_none();
-        let used = spells::read(self.fields, &self.reading.spells, contract, repair)?;
+        let used = spells::read(self.fields, contract, repair)?;
         if used.contract && !contract {
             let place = self.fields.place_of_key("contract");
             let what = &self.fields.what;
@@ -253,7 +253,8 @@ impl<'a> Around<'_, 'a> {
     /// The file that the value of a key names.
     fn part(&self, kind: PartKind, key: &str, name: &str) {
         let place = self.fields.get(key).map(|node| node.place);
-        self.reading.parts.borrow_mut().push(Part { kind, name: name.to_owned(), place });
+        let part = Part { kind, name: name.to_owned(), place };
+        self.fields.findings.name(|named| named.part(part));
     }
 
     fn command(&self) -> Option<Step> {

@@ -48,9 +48,9 @@ fn compiled(text: &str) -> Compiled {
 
 /// The plan of nodes about which nothing is to be said.
 fn plan(nodes: &str) -> Plan {
-    let Compiled { plan, warnings, paths } = compiled(&workflow(nodes));
+    let Compiled { plan, warnings, named } = compiled(&workflow(nodes));
     assert!(warnings.is_empty(), "{warnings:#?}");
-    assert!(paths.is_empty());
+    assert!(named.paths.is_empty());
     plan
 }
 
@@ -130,7 +130,7 @@ fn a_workflow_is_its_top_and_a_graph() {
     assert_eq!(edges.after, [vec![1, 2], vec![], vec![1]]);
     use JoinRule::{AllSuccess, OneSuccess};
     assert_eq!(edges.rules, [AllSuccess, AllSuccess, OneSuccess]);
-    assert!(plan.strict_flow && plan.providers.is_empty() && plan.parts.is_empty());
+    assert!(plan.strict_flow && plan.providers.is_empty());
 }
 
 #[test]
@@ -188,11 +188,11 @@ fn a_model_goes_with_its_provider() {
 
 #[test]
 fn a_command_and_a_named_script_are_parts() {
-    let plan = plan(
+    let Compiled { plan, named, .. } = compiled(&workflow(
         "  - { id: a, command: do it }\n  - { id: b, command: do it, context: shared }\n  \
          - { id: c, script: go, runtime: bun }\n  - { id: d, script: do it, runtime: uv }\n",
-    );
-    let parts: Vec<_> = plan.parts.iter().map(|part| (part.kind, part.name.as_str())).collect();
+    ));
+    let parts: Vec<_> = named.parts.iter().map(|part| (part.kind, part.name.as_str())).collect();
     assert_eq!(parts, [(PartKind::Command, "do it"), (PartKind::Script, "go")]);
     assert_eq!(
         prompt_of(&plan.root.steps[0]).words,

@@ -29,10 +29,6 @@ pub struct Plan {
     pub providers: BTreeMap<String, Provider>,
     pub dirs: Dirs,
     pub root: Block,
-    /// Files beside the workflow that it is made of; a run keeps its own copies.
-    pub parts: Vec<Part>,
-    /// Spells that it names; a run keeps copies of those too.
-    pub spells: Vec<Mention>,
     /// It changes the checkout, so no other such run may go on in it.
     pub exclusive: bool,
     /// How long all of it may take, from its beginning or from where it was taken up.
@@ -54,20 +50,6 @@ pub enum PartKind {
     Command,
     /// A script in a file of its own.
     Script,
-}
-
-/// A spell that is named somewhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mention {
-    pub what: Mentioned,
-    pub place: Place,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mentioned {
-    Spell(String),
-    /// What is put around spells: the usual one, or a file.
-    SystemPrompt(Option<String>),
 }
 
 impl Plan {

@@ -1,13 +1,10 @@
 //! Fields that hold spells, which are the same in every dialect.
 
-use std::cell::RefCell;
-
 use super::check::path_fault;
 use super::fields::Fields;
-use super::plan::{
-    Isolation, Mention, Mentioned, SpellSource, SpellUse, SpellValue, StepBead, SystemPromptUse,
-};
-use super::problem::Problem;
+use super::named::{Mention, Mentioned};
+use super::plan::{Isolation, SpellSource, SpellUse, SpellValue, StepBead, SystemPromptUse};
+use super::problem::{Place, Problem};
 use super::yaml::{Node, Value};
 use crate::ids::name_fault;
 use crate::template::spell::Spell;
@@ -18,22 +15,22 @@ pub const RESERVED: [&str; 7] = ["attempt", "bead", "loop", "previous", "step", 
 /// The fields that go with `spell`.
 pub const BESIDE: [&str; 3] = ["input", "contract", "system_prompt"];
 
-/// Reads how a spell is used. What it names is noted in `mentions`.
-pub fn read(
-    fields: &Fields,
-    mentions: &RefCell<Vec<Mention>>,
-    contract: bool,
-    repair: bool,
-) -> Option<SpellUse> {
-    let source = source(fields, mentions);
+/// Reads how a spell is used.
+pub fn read(fields: &Fields, contract: bool, repair: bool) -> Option<SpellUse> {
+    let source = source(fields);
     let input = input(fields);
-    let system_prompt = system_prompt(fields, mentions);
+    let system_prompt = system_prompt(fields);
     let contract =
         fields.choice("contract", &[("agent", true), ("none", false)]).unwrap_or(contract);
     Some(SpellUse { source: source?, input, system_prompt, contract, repair })
 }
 
-fn source(fields: &Fields, mentions: &RefCell<Vec<Mention>>) -> Option<SpellSource> {
+/// Notes a spell, to be looked for.
+fn mention(fields: &Fields, what: Mentioned, place: Place) {
+    fields.findings.name(|named| named.spells.push(Mention { what, place }));
+}
+
+fn source(fields: &Fields) -> Option<SpellSource> {
     let node = fields.get("spell")?;
     let text = fields.text("spell")?;
     if text.trim().is_empty() {
@@ -50,8 +47,7 @@ fn source(fields: &Fields, mentions: &RefCell<Vec<Mention>>) -> Option<SpellSour
         fields.findings.add(Problem::error(message).at(node.place).hint(hint));
         return None;
     }
-    let what = Mentioned::Spell(name.to_owned());
-    mentions.borrow_mut().push(Mention { what, place: node.place });
+    mention(fields, Mentioned::Spell(name.to_owned()), node.place);
     Some(SpellSource::Named(name.to_owned()))
 }
 
@@ -64,7 +60,12 @@ pub fn template(fields: &Fields, key: &str) -> Option<Spell> {
 fn parse(fields: &Fields, key: &str, text: &str, node: &Node) -> Option<Spell> {
     let (name, place) = (format!("{key} of {}", fields.what.replace('`', "")), node.place);
     match Spell::parse_in(&name, text, Some((place.line, place.column))) {
-        Ok(spell) => Some(spell),
+        Ok(spell) => {
+            if !spell.included().is_empty() {
+                mention(fields, Mentioned::Written(spell.clone()), place);
+            }
+            Some(spell)
+        }
         Err(fault) => {
             fields.findings.add(Problem::from(&fault));
             None
@@ -119,13 +120,10 @@ pub fn is_variable(name: &str) -> bool {
         && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-'))
 }
 
-fn system_prompt(fields: &Fields, mentions: &RefCell<Vec<Mention>>) -> SystemPromptUse {
+fn system_prompt(fields: &Fields) -> SystemPromptUse {
     let place = fields.get("system_prompt").or(fields.get("spell")).map(|node| node.place);
     let place = place.unwrap_or(fields.node.place);
-    let mention = |name: Option<String>| {
-        let what = Mentioned::SystemPrompt(name);
-        mentions.borrow_mut().push(Mention { what, place });
-    };
+    let mention = |name| mention(fields, Mentioned::SystemPrompt(name), place);
     match fields.text("system_prompt") {
         None | Some("default") => {
             mention(None);
@@ -139,8 +137,9 @@ fn system_prompt(fields: &Fields, mentions: &RefCell<Vec<Mention>>) -> SystemPro
                     format!("`system_prompt` of {what} is `{path}`, which is refused: {fault}");
                 let hint = "write `default`, `none` or a file of the workspace";
                 fields.findings.add(Problem::error(message).at(place).hint(hint));
+            } else {
+                mention(Some(path.to_owned()));
             }
-            mention(Some(path.to_owned()));
             SystemPromptUse::File(path.to_owned())
         }
     }
@@ -171,7 +170,9 @@ pub fn bead(fields: &Fields) -> Option<StepBead> {
         return None;
     }
     let (name, isolation) = (name.to_owned(), isolation.unwrap_or_default());
-    Some(StepBead { name, isolation, place: node.place })
+    let bead = StepBead { name, isolation, place: node.place };
+    fields.findings.name(|named| named.beads.push(bead.clone()));
+    Some(bead)
 }
 
 /// The second name of a step's result.

@@ -7,8 +7,8 @@ use serde_json::{Map, Value as Json};
 use super::check::{self, Names};
 use super::fields::{Fields, Findings, in_text, parse_template, suggest};
 use super::plan::{
-    Action, Block, Dirs, Each, Handlers, InputMode, Items, Mention, Param, Plan, Prompt, Provider,
-    Step, Target, Version, Words,
+    Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Prompt, Provider, Step,
+    Target, Version, Words,
 };
 use super::problem::{Place, Problem, nearest};
 use super::sandbox;
@@ -16,7 +16,7 @@ use super::settings;
 use super::shape::steps::{FOR_EACH, FORMS, GOTO, ON, PROVIDER, STEP, TOP};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
-use super::{Compiled, Configured, spells};
+use super::{Configured, spells};
 use crate::ids::name_fault;
 use crate::provider::Kind;
 use crate::template::{Hole, Template};
@@ -28,8 +28,6 @@ pub(super) struct Reading<'a> {
     /// The workflow's own providers, and those of the settings that it turned out to use.
     pub providers: std::cell::RefCell<BTreeMap<String, Provider>>,
     pub configured: &'a dyn Configured,
-    pub paths: std::cell::RefCell<Vec<(String, Place)>>,
-    pub spells: std::cell::RefCell<Vec<Mention>>,
 }
 
 impl Reading<'_> {
@@ -52,17 +50,11 @@ pub(super) struct Visible<'a> {
     pub aliases: Vec<String>,
 }
 
-pub fn compile(document: &Node, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
-    let findings = Findings::of(configured);
-    let version = read_version(&findings, document);
-    let compiled = Fields::open(&findings, document, "the workflow", &TOP, version)
-        .and_then(|top| read_top(&top, version, configured));
-    let problems = findings.into_problems();
-    let (errors, warnings): (Vec<_>, Vec<_>) = problems.into_iter().partition(Problem::is_error);
-    match compiled {
-        Some((plan, paths)) if errors.is_empty() => Ok(Compiled { plan, warnings, paths }),
-        _ => Err(errors.into_iter().chain(warnings).collect()),
-    }
+/// Reads a workflow of steps. What comes of it is no plan if something wrong was found.
+pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
+    let version = read_version(findings, document);
+    let top = Fields::open(findings, document, "the workflow", &TOP, version)?;
+    read_top(&top, version, configured)
 }
 
 /// The declared version; where it is missing or wrong, the newest, so that the rest of the file
@@ -106,17 +98,13 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
     }
 }
 
-type Paths = Vec<(String, Place)>;
-
-fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Option<(Plan, Paths)> {
+fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Option<Plan> {
     let own = top.get("providers").map(|node| providers(top.findings, node, version));
     let reading = Reading {
         findings: top.findings,
         version,
         providers: own.unwrap_or_default().into(),
         configured,
-        paths: Default::default(),
-        spells: Default::default(),
     };
     let context = match top.get("context").map(|node| (node, node.to_json())) {
         Some((_, Json::Object(map))) => map,
@@ -136,7 +124,7 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
     let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
     check::fall_through(top.findings, &root, steps);
     let providers = reading.providers.into_inner();
-    let plan = Plan {
+    Some(Plan {
         version,
         name,
         description: None,
@@ -145,12 +133,9 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
         providers,
         dirs,
         root,
-        parts: Vec::new(),
-        spells: reading.spells.into_inner(),
         exclusive: false,
         timeout: None,
-    };
-    Some((plan, reading.paths.into_inner()))
+    })
 }
 
 fn read_dirs(top: &Fields, reading: &Reading) -> Dirs {
@@ -440,7 +425,7 @@ fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
 /// Asks a provider by a spell: the one that is named, or that of the settings.
 fn read_spell(reading: &Reading, fields: &Fields) -> Option<Action> {
     let repair = reading.configured.contract_repair();
-    let spell = spells::read(fields, &reading.spells, true, repair);
+    let spell = spells::read(fields, true, repair);
     let provider = match fields.get("provider") {
         Some(_) => fields.text("provider")?,
         None => reading.configured.default_provider(),

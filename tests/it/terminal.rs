@@ -18,7 +18,7 @@ use crate::world::{World, trial, until};
 
 const ESCAPE: char = '\x1b';
 
-/// A program at a terminal of 80 columns.
+/// A program at a terminal, of 80 columns unless another width is said.
 struct Session {
     child: std::process::Child,
     keyboard: File,
@@ -29,6 +29,10 @@ struct Session {
 impl Session {
     /// Starts a command with all three streams on a new terminal.
     fn start(command: &mut Command) -> Session {
+        Session::of_width(command, 80)
+    }
+
+    fn of_width(command: &mut Command, columns: u16) -> Session {
         // Not `openpty`: its descriptors would leak into what other threads start meanwhile, and
         // the terminal would not end with the program.
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
@@ -36,7 +40,7 @@ impl Session {
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("a terminal");
         let name = ptsname_r(&master).expect("a name");
         let slave = File::options().read(true).write(true).open(name).expect("the other side");
-        let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: the call reads the struct it is given and keeps nothing.
         let sized = unsafe { ioctl(slave.as_raw_fd(), TIOCSWINSZ, &raw const size) };
         assert_eq!(sized, 0, "a terminal has a size");
@@ -321,9 +325,75 @@ fn a_worker() {
     run.wait().exits(0);
 }
 
+/// Speaks in a long line and in wide letters, calls a tool that fails, and answers when it may.
+const TALKER: &str = r#"cat > /dev/null
+say() { printf '{"type":"%s","message":{"content":[%s]}}\n' "$1" "$2"; }
+printf '{"type":"system","subtype":"init","session_id":"%s"}\n' "$2"
+say assistant '{"type":"text","text":"I look at the files first, because what is there '\
+'decides what is to be done.\n\n\tindented"}'
+say assistant '{"type":"tool_use","name":"Bash","input":{"command":"make check"}}'
+say user '{"type":"tool_result","is_error":true,"content":"Exit code 1\nno rule"}'
+say assistant '{"type":"text","text":"漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字"}'
+until [ -e go ]; do sleep 0.01; done
+printf '{"type":"result","is_error":false,"num_turns":1,"session_id":"%s","result":"done"}\n' "$2"
+"#;
+
+/// What agents say stands on a worker's terminal in lines that fit it, each task's by itself, and
+/// what is drawn below is gone in the end.
+fn turns_of_agents() {
+    for (columns, wide) in [(100, true), (44, false)] {
+        let world = World::new();
+        world.write("agent.sh", TALKER);
+        world.write(
+            ".orchestrate/config.yaml",
+            "default_provider: robot\nproviders:\n  robot:\n    adapter: claude\n    \
+             input_mode: stdin\n    \
+             command: [sh, agent.sh, [new, '${session}'], [on, '${resume}']]\n",
+        );
+        for title in ["first", "second"] {
+            world.write(&format!("inbox/engineer/{title}.task"), "do it\n");
+        }
+        let mut command =
+            world.orchestrate(&["worker", "engineer", "--drain", "--concurrency", "2"]);
+        let session = Session::of_width(&mut command, columns);
+        until("both have said everything", || session.seen().matches("漢字\r\n").count() > 1);
+        until("both are drawn", || {
+            let (seen, name) = (session.seen(), |name: &str| format!("\n  {name} "));
+            seen.contains(&name("first")) && seen.contains(&name("second"))
+        });
+        world.write("go", "");
+        let (exit, written) = session.end();
+        assert_eq!(exit, 0, "{written}");
+        let left = screen(&written);
+        for line in &left {
+            let taken: usize = line.chars().map(|c| if c.is_ascii() { 1 } else { 2 }).sum();
+            // What the worker tells of itself is not broken: nobody could copy its names.
+            let own = line.contains("(task ") || line.contains(" serves ");
+            assert!(taken < columns.into() || own, "{line}");
+        }
+        let all = left.join("\n");
+        for name in ["first", "second"] {
+            assert!(!left.iter().any(|line| line.starts_with(&format!("  {name} "))), "{all}");
+            let (head, text) = match wide {
+                true => {
+                    (format!("engineer   {name} | I look at the files first"), "| -> Bash: make")
+                }
+                false => {
+                    (format!("engineer   {name}\n    I look at the files"), "    -> Bash: make")
+                }
+            };
+            assert!(all.contains(&head), "{head}\n{all}");
+            assert_eq!(all.matches(text).count(), 2, "{all}");
+        }
+        let after = if wide { "|     indented" } else { "\n        indented" };
+        assert!(all.contains(after) && all.contains("no rule"), "{all}");
+    }
+}
+
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("terminal/a worker", a_worker),
+        trial("terminal/what a worker's agents say", turns_of_agents),
         trial("terminal/the live view", live),
         trial("terminal/the live view of long names", long_names),
         trial("terminal/the live view, interrupted", interrupted),

@@ -66,6 +66,40 @@ fn own_output() {
     assert_eq!(world.lines("said"), ["x", "y"]);
 }
 
+/// Work items of steps, and spells, are there in every run, and a change of one begins another;
+/// also of one that was wrong.
+fn spells_and_beads() {
+    let world = World::new();
+    world.write(
+        ".orchestrate/config.yaml",
+        "default_provider: say\nproviders:\n  say:\n    input_mode: stdin\n    \
+         command: [sh, -c, 'cat >> said; echo \"{\\\"success\\\": true}\"']\n",
+    );
+    world.write(
+        "w.yaml",
+        "version: '1.4'\nsteps:\n\
+         - { name: A, spell: mine, system_prompt: none, bead: b.yaml, isolation: workspace }\n\
+         - { name: B, spell: mine, system_prompt: none, bead: two, isolation: workspace }\n",
+    );
+    world.write(".coven/spells/mine.md", "{{if .bead.title}}torn\n");
+    world.write("b.yaml", "id: b\ntitle: one\n");
+    world.write(".beads/issues.jsonl", "{\"id\": \"two\", \"title\": \"listed\"}\n");
+    let watch = world.start(&["watch", "w.yaml"]);
+    watching(&watch, 1);
+    assert!(watch.stderr().contains("has no `end`"), "{}", watch.stderr());
+    world.write(".coven/spells/mine.md", "say {{.bead.title}}\n");
+    watching(&watch, 2);
+    assert_eq!(world.lines("said"), ["say one", "say listed"]);
+    world.write("b.yaml", "id: b\ntitle: other\n");
+    watching(&watch, 3);
+    assert_eq!(world.lines("said")[2..], ["say other", "say listed"]);
+    world.write(".beads/issues.jsonl", "{\"id\": \"two\", \"title\": \"last\"}\n");
+    watching(&watch, 4);
+    assert_eq!(world.lines("said")[4..], ["say other", "say last"]);
+    watch.signal(SIGINT);
+    watch.wait().exits(130);
+}
+
 fn terminated() {
     let world = World::with("version: '1.1'\nsteps: [{ name: A, command: ['true'] }]\n");
     let watch = world.start(&["watch", "w.yaml"]);
@@ -91,6 +125,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("watch/edits, good and bad", edits),
         trial("watch/what the run writes itself", own_output),
+        trial("watch/spells and work items", spells_and_beads),
         trial("watch/SIGTERM", terminated),
         trial("watch/a signal in a run", in_a_run),
     ]

@@ -189,9 +189,12 @@ impl Heard {
         if !denials.is_empty() {
             return Some(format!("the agent was not allowed to use: {}", denials.join("; ")));
         }
-        self.asked_again.then(|| "the agent was asked once more how its work went".into())
+        self.asked_again.then(|| ASKED_AGAIN.into())
     }
 }
+
+/// What is told of an agent that did not say how its work went at first.
+pub const ASKED_AGAIN: &str = "the agent was asked once more how its work went";
 
 /// The ending of the log with an answer that the state does not hold.
 pub const ANSWER: &str = "answer";

@@ -30,6 +30,7 @@ use self::confine::Confined;
 pub use self::hear::ANSWER;
 use self::hear::Heard;
 use self::json::check_json;
+use self::repair::Wanting;
 use self::script::{Ready, Unready};
 pub use self::session::SESSIONS;
 use self::session::{Busy, Session};
@@ -203,12 +204,17 @@ pub fn run_on(
     let all: Vec<_> = env.iter().cloned().chain(ready.env).collect();
     let child = Child { env: &all, ..child };
     let said = match work.adapter.is_stream() {
-        true => converse(&child, &mut work),
-        false => execute(&child, &work, false).map(|ran| ran.map(|ran| (ran, None))),
+        true => converse(&child, &mut work).map(|said| said.map(Said::heard)),
+        false => have_said(&child, &work),
     };
-    let (ran, heard) = match said {
+    let Said { ran, heard, asked_again } = match said {
         Ok(Some(said)) => said,
-        Ok(None) => return None,
+        Ok(None) => {
+            if let Some(entered) = entered {
+                entered.give_up(&work, times);
+            }
+            return None;
+        }
         Err(refused) => return Some(*refused),
     };
     let (work, ended) = (&*work, &ran.ended);
@@ -219,7 +225,6 @@ pub fn run_on(
             work.step.shown()
         );
     }
-    let asked_again = heard.as_ref().is_some_and(|heard| heard.asked_again);
     let mut result = Outcome { site, work, ended, heard, asked_again, record: Record::default() };
     match (ran.out, ran.err) {
         (Ok(out), Ok(err)) => result.read(&out, &err),
@@ -237,6 +242,21 @@ pub fn run_on(
     }
     let left = if work.asks { 0 } else { ended.survivors };
     Some(Performed { left_running: left, returns, ..Performed::of(record) })
+}
+
+/// What came of work.
+struct Said {
+    ran: Ran,
+    heard: Option<Heard>,
+    /// The agent was asked once more for what it did not say.
+    asked_again: bool,
+}
+
+impl Said {
+    fn heard((ran, heard): (Ran, Option<Heard>)) -> Said {
+        let asked_again = heard.as_ref().is_some_and(|heard| heard.asked_again);
+        Said { ran, heard, asked_again }
+    }
 }
 
 /// A child that ran, and what is kept of its output.
@@ -273,7 +293,7 @@ fn execute(child: &Child, work: &Work, again: bool) -> Executed<Ran> {
         work.adapter.is_stream().then(|| hear::listen(site, work, child.pass.clone(), again));
     let (ear, captures) = match heard {
         Some((ear, out)) => (Some(ear), Ok((out, log_of_errors(site, work, again)))),
-        None => (None, open_captures(site, work)),
+        None => (None, open_captures(site, work, again)),
     };
     let (mut out, mut err) = match captures {
         Ok(captures) => captures,
@@ -340,6 +360,23 @@ fn unfit(work: &Work, option: &str) -> String {
     )
 }
 
+/// Runs a child whose output is its answer. An agent that does not say how its work went is asked
+/// once more.
+fn have_said(child: &Child, work: &Work) -> Executed<Said> {
+    let began = Instant::now();
+    let Some(mut ran) = execute(child, work, false)? else { return Ok(None) };
+    let wanting = Wanting::in_printed(work, &ran, &child.site.log(&work.step, "stdout"));
+    if let Some(turn) = wanting.as_ref().and_then(|wanting| wanting.turn(work, false, began)) {
+        // The record will have the other answer. Those who work for others log as it comes.
+        if let Some(out) = ran.out.as_ref().ok().filter(|_| !child.site.live) {
+            log_output(child.site, work, out);
+        }
+        let Some(again) = execute(child, &turn, true)? else { return Ok(None) };
+        ran = ran.and_then(again);
+    }
+    Ok(Some(Said { ran, heard: None, asked_again: wanting.is_some() }))
+}
+
 /// Asks an agent, in the conversation that the work is part of.
 fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>)> {
     let (site, first) = (child.site, work.argv.clone());
@@ -371,22 +408,26 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
         return Ok(None);
     };
     let Some(outcome) = outcome else { return Ok(Some((ran, None))) };
-    let why = repair::wanting(work, session.as_ref(), &outcome);
-    let mut heard = hear(child, session.as_mut(), outcome, why.is_some());
-    if let (Some(why), Some(session)) = (why, &mut session) {
+    let wanting = Wanting::in_heard(work, &outcome);
+    let mut heard = hear(child, session.as_mut(), outcome, wanting.is_some());
+    if let Some(wanting) = wanting {
         heard.asked_again = true;
-        if let Some(turn) = repair::turn(work, &why, began) {
-            tracing::info!("step `{}` is asked how its work went", work.step.shown());
-            match ask_again(child, turn, session, &first)? {
+        let remembers = session.as_ref().is_some_and(Session::goes_on);
+        if let Some(turn) = wanting.turn(work, remembers, began) {
+            match ask_again(child, turn, session.as_mut(), &first)? {
                 None => return Ok(None),
-                Some(Some((again, mended))) => {
+                Some(Some((again, mut mended))) => {
+                    if session.is_none() {
+                        // With a conversation, its own count has both.
+                        mended.usage.add(&heard.usage);
+                    }
                     (heard, ran) = (mended, ran.and_then(again));
                 }
                 // There is nobody left to ask: it is all to be done again.
                 Some(None) => heard.asked_again = false,
             }
         }
-        session.recorded(heard.returns);
+        session.iter_mut().for_each(|session| session.recorded(heard.returns));
     }
     ran.out = ran.out.and_then(|stream| heard.answer(site, work, file, &stream));
     Ok(Some((ran, Some(heard))))
@@ -424,15 +465,17 @@ fn speak(
     }
 }
 
-/// Asks once more, in the conversation that was had. Nothing is heard if that is lost.
+/// Asks once more, in the conversation that was had if there is one. Nothing is heard if that is
+/// lost.
 fn ask_again(
     child: &Child,
     mut turn: Work,
-    session: &mut Session,
+    mut session: Option<&mut Session>,
     first: &[String],
 ) -> Executed<Option<(Ran, Heard)>> {
-    match session.argv(first) {
-        Ok(argv) => turn.argv = argv,
+    let argv = session.as_mut().map(|session| session.argv(first)).transpose();
+    match argv {
+        Ok(argv) => turn.argv = argv.unwrap_or_else(|| first.to_vec()),
         Err(error) => {
             let message = Busy::Error(error).to_string();
             return Err(Box::new(refused(child.site, &turn, 1, message)));
@@ -441,7 +484,7 @@ fn ask_again(
     let Some(mut ran) = execute(child, &turn, true)? else { return Ok(None) };
     let outcome = ran.outcome.take().filter(|outcome| !outcome.session_lost);
     Ok(Some(outcome.map(|outcome| {
-        let mut heard = hear(child, Some(session), outcome, false);
+        let mut heard = hear(child, session, outcome, false);
         heard.asked_again = true;
         (ran, heard)
     })))
@@ -531,17 +574,18 @@ fn mode(work: &Work) -> Mode {
     }
 }
 
-fn open_captures(site: &Site, work: &Work) -> Result<(Capture, Capture), PathError> {
-    let mode = mode(work);
-    let out = Capture::new(mode, site.mask.clone()).log(site.log(&work.step, "stdout"));
-    let mut out = if site.live { out.live() } else { out.soon() };
+fn open_captures(site: &Site, work: &Work, again: bool) -> Result<(Capture, Capture), PathError> {
+    let (mode, path) = (mode(work), site.log(&work.step, "stdout"));
+    let out = Capture::new(mode, site.mask.clone());
+    let out = if again { out.log_on(path) } else { out.log(path) };
+    let mut out = if site.live || again { out.live() } else { out.soon() };
     if mode == Mode::Whole {
         out = out.whole(site.root().join(output_path(work)));
     }
     if let Some(path) = &work.output_file {
         out = out.tee(site.workspace.create(path)?, path);
     }
-    Ok((out, log_of_errors(site, work, false)))
+    Ok((out, log_of_errors(site, work, again)))
 }
 
 fn log_of_errors(site: &Site, work: &Work, again: bool) -> Capture {
@@ -684,8 +728,12 @@ impl Outcome<'_> {
             error.stdout_tail = out.tail.clone();
             error.stderr_tail = err.tail.clone();
         }
-        if let Some(heard) = heard {
-            self.keep_heard(&heard, code != 0);
+        match heard {
+            Some(heard) => self.keep_heard(&heard, code != 0),
+            None if self.asked_again && self.record.warning.is_none() => {
+                self.record.warning = Some(hear::ASKED_AGAIN.into());
+            }
+            None => {}
         }
     }
 
@@ -869,12 +917,19 @@ impl Outcome<'_> {
         self.log_output(out);
     }
 
-    /// Keeps output in the log that the record will not have as it came.
+    /// Keeps output in the log that the record will not have as it came. With one that was asked
+    /// again, it is there.
     fn log_output(&self, out: &Captured) {
-        let ending = if self.work.adapter.is_stream() { ANSWER } else { "stdout" };
-        let path = self.site.log(&self.work.step, ending);
-        if let Err(error) = out.write_log(&path) {
-            tracing::warn!("cannot write `{}`: {error}", path.display());
+        if !self.asked_again || self.work.adapter.is_stream() {
+            log_output(self.site, self.work, out);
         }
+    }
+}
+
+fn log_output(site: &Site, work: &Work, out: &Captured) {
+    let ending = if work.adapter.is_stream() { ANSWER } else { "stdout" };
+    let path = site.log(&work.step, ending);
+    if let Err(error) = out.write_log(&path) {
+        tracing::warn!("cannot write `{}`: {error}", path.display());
     }
 }

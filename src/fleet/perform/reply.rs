@@ -146,7 +146,7 @@ fn is_met(until: &Until, text: &str) -> bool {
 }
 
 /// An answer, or only its end where it is longer than anybody would mean it.
-fn text(whole: &WholeText) -> io::Result<(String, bool)> {
+pub(super) fn text(whole: &WholeText) -> io::Result<(String, bool)> {
     let Some(file) = &whole.file else { return Ok((whole.head.clone(), true)) };
     if file.bytes <= READ_BYTES {
         return Ok((String::from_utf8_lossy(&fs::read(&file.path)?).into_owned(), true));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::super::site::Site;
-use super::super::work::{SessionWork, session_slot};
+use super::super::work::SessionWork;
 use crate::digest::{Parts, uuid};
 use crate::disk;
 use crate::exec::Stop;
@@ -52,8 +52,8 @@ struct Kept {
     #[serde(default)]
     usage: Usage,
     /// What was spent by executions that no record tells of, because they were begun again.
-    #[serde(default, skip_serializing_if = "Usage::is_unknown")]
-    unrecorded: Usage,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unrecorded: Option<Usage>,
 }
 
 /// Why a conversation cannot be had.
@@ -127,14 +127,11 @@ impl Session {
             self.kept.id = self.kind.takes_session().then(|| self.name());
             self.write()?;
         }
-        let mut fill = |slot: &str, id: &Option<String>| {
-            let id = id.as_deref().unwrap_or_default();
-            argv.iter_mut().for_each(|argument| *argument = argument.replace(slot, id));
-        };
-        fill(&self.work.slot(), &self.kept.id);
+        let mut names = vec![(self.work.slot(), self.kept.id.clone().unwrap_or_default())];
         if let Some((fork, parent)) = &fork {
-            fill(&session_slot(&fork.from), &parent.id);
+            names.push((fork.slot(), parent.id.clone().unwrap_or_default()));
         }
+        argv.iter_mut().for_each(|argument| *argument = filled(argument, &names));
         // From now on it is a conversation of its own.
         self.parent = None;
         Ok(argv)
@@ -159,8 +156,8 @@ impl Session {
     /// those before it that were begun again, as this one will be if it `returns`.
     pub fn heard(&mut self, outcome: &Outcome, returns: bool) -> io::Result<Usage> {
         let mut own = outcome.usage.since(&self.kept.usage);
-        own.add(&self.kept.unrecorded);
-        self.kept.unrecorded = if returns { own.clone() } else { Usage::default() };
+        self.kept.unrecorded.iter().for_each(|before| own.add(before));
+        self.kept.unrecorded = returns.then(|| own.clone());
         self.kept.usage = outcome.usage.or(&self.kept.usage);
         self.kept.id = outcome.session.clone().or(self.kept.id.take());
         self.write()?;
@@ -169,11 +166,11 @@ impl Session {
 
     /// What it cost is on record from now on.
     pub fn recorded(&mut self, returns: bool) {
-        if !returns && !self.kept.unrecorded.is_unknown() {
-            self.kept.unrecorded = Usage::default();
-            if let Err(error) = self.write() {
-                tracing::warn!("{}", Busy::Error(error));
-            }
+        if !returns
+            && self.kept.unrecorded.take().is_some()
+            && let Err(error) = self.write()
+        {
+            tracing::warn!("{}", Busy::Error(error));
         }
     }
 
@@ -183,11 +180,38 @@ impl Session {
     }
 }
 
+/// A text with names in the place of what stands for them. What was put in is not read again.
+fn filled(mut text: &str, names: &[(String, String)]) -> String {
+    let mut out = String::new();
+    loop {
+        let places = names.iter().filter_map(|(slot, name)| Some((text.find(slot)?, slot, name)));
+        let Some((at, slot, name)) = places.min_by_key(|(at, ..)| *at) else {
+            return out + text;
+        };
+        out.push_str(&text[..at]);
+        out.push_str(name);
+        text = &text[at + slot.len()..];
+    }
+}
+
 /// What is kept; what cannot be read is as good as nothing.
 fn read(path: &Path) -> io::Result<Kept> {
     match fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Kept::default()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_was_put_in_is_not_read_again() {
+        let names = [("@a@".to_owned(), "x@b@".to_owned()), ("@b@".to_owned(), "@a@".to_owned())];
+        assert_eq!(filled("@b@-@a@@a", &names), "@a@-x@b@@a");
+        assert_eq!(filled("é@a@", &names[..1]), "éx@b@");
+        assert_eq!(filled("", &names), "");
     }
 }

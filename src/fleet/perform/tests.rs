@@ -614,8 +614,7 @@ fn an_agent_inherits_what_it_needs_and_no_more() {
 /// An agent that goes on with a conversation; it notes how it was called.
 fn in_conversation(kind: Kind, script: &str) -> Work {
     let mut work = heard(kind, &format!("echo \"$1 $2\" >> calls\n{script}"));
-    let session =
-        crate::fleet::work::SessionWork { key: "k".into(), resume: Vec::new(), fork: None };
+    let mut session = crate::fleet::work::SessionWork::new("k", "");
     let slot = session.slot();
     let with = |how: &str| {
         let mut argv = work.argv.clone();
@@ -624,7 +623,8 @@ fn in_conversation(kind: Kind, script: &str) -> Work {
     };
     let (new, resume) = (with("new"), with("resume"));
     work.argv = new;
-    work.session = Some(crate::fleet::work::SessionWork { resume, ..session });
+    session.resume = resume;
+    work.session = Some(session);
     work
 }
 
@@ -670,11 +670,10 @@ fn a_conversation_goes_on_from_another_which_stays_as_it_is() {
     let mut next = in_conversation(Kind::Claude, "play claude/plain");
     let session = next.session.as_mut().unwrap();
     session.key = "next".into();
-    let (own, other) = (session.slot(), crate::fleet::work::session_slot("k"));
-    let mut argv = next.argv.clone();
-    argv.truncate(argv.len() - 3);
-    argv.extend(["x".to_owned(), format!("fork-{own}"), other]);
-    session.fork = Some(crate::fleet::work::Fork { from: "k".into(), argv });
+    let mut fork = crate::fleet::work::Fork::new("k", "parent", next.argv.clone());
+    fork.argv.truncate(fork.argv.len() - 3);
+    fork.argv.extend(["x".to_owned(), format!("fork-{}", session.slot()), fork.slot()]);
+    session.fork = Some(fork);
     assert_eq!(trial.run(&next).status, StepStatus::Completed);
     assert_eq!(trial.run(&next).status, StepStatus::Completed);
     let calls = fs::read_to_string(trial.site.cwd().join("calls")).unwrap();

@@ -26,8 +26,8 @@ use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
 use crate::template::{Hole, Missing, Scope, Template, display, written};
 use crate::time::{Clock, SystemClock, Time};
-use crate::workflow::Plan;
 use crate::workflow::plan::{Action, InjectMode, InputMode, Isolation, Param, Step, WaitFor, When};
+use crate::workflow::{Plan, without_bom};
 use crate::workspace::PathError;
 use crate::worktree::After;
 
@@ -509,8 +509,9 @@ pub fn usable_schema(site: &Site, path: &str) -> Result<jsonschema::Validator, U
     };
     let bytes =
         site.workspace.read(path, site.input_bytes).map_err(|error| broken(error.to_string()))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| broken("it is not UTF-8 text".into()))?;
     let schema: Value =
-        serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
+        serde_json::from_str(without_bom(text)).map_err(|error| broken(error.to_string()))?;
     jsonschema::validator_for(&schema).map_err(|error| broken(error.to_string()))
 }
 

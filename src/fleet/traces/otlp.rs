@@ -192,6 +192,13 @@ fn of_record(record: &Record) -> Vec<Value> {
             let value = json!({ "doubleValue": cost });
             attributes.push(json!({ "key": "orchestrate.cost_usd", "value": value }));
         }
+        if !spent.usage.at_least.is_empty() {
+            let names =
+                spent.usage.at_least.iter().filter_map(|number| serde_json::to_value(number).ok());
+            let values: Vec<_> = names.map(|name| json!({ "stringValue": name })).collect();
+            let value = json!({ "arrayValue": { "values": values } });
+            attributes.push(json!({ "key": "orchestrate.at_least", "value": value }));
+        }
     }
     attributes
 }

@@ -28,9 +28,7 @@ struct Line {
 
 /// Keeps what an execution cost whose task is given back. `log` is its log.
 pub(super) fn keep(log: &Path, claim: &Claim, record: &Record) {
-    let Some(spent) = record.usage.as_deref().filter(|spent| !spent.usage.is_unknown()) else {
-        return;
-    };
+    let Some(spent) = record.usage.as_deref() else { return };
     let (task, attempt) = (claim.name.task.id.to_string(), claim.name.task.attempt);
     let line = Line { task, attempt, spent: spent.clone() };
     if let Err(error) = append(&log.with_extension(ENDING), &line) {

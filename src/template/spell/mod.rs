@@ -219,6 +219,13 @@ struct Source {
 }
 
 impl Source {
+    /// What it is, for a sentence about it as a whole.
+    fn called(&self) -> String {
+        let of = |name: &str| name.split_once(" of ").map(|(key, of)| format!("`{key}` of {of}"));
+        let written = self.within.and_then(|_| of(&self.file));
+        written.unwrap_or_else(|| "the spell".into())
+    }
+
     fn fault(&self, at: Span, message: impl Into<String>) -> Fault {
         let before = &self.text[..at.start];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -134,7 +134,8 @@ impl<'f, 'd> Frame<'f, 'd> {
         let (Piece::Text(text) | Piece::Value(text)) = &piece;
         self.length += text.len();
         if self.length > MAX_OUTPUT {
-            return self.fault(at, format!("the spell renders to more than {MAX_OUTPUT} bytes"));
+            let what = self.source.called();
+            return self.fault(at, format!("{what} renders to more than {MAX_OUTPUT} bytes"));
         }
         if !text.is_empty() {
             self.pieces.push(piece);
@@ -241,8 +242,9 @@ impl<'f, 'd> Frame<'f, 'd> {
     fn count(&mut self, at: Span, rounds: usize) -> Result<(), Fault> {
         self.shared.rounds = self.shared.rounds.saturating_add(rounds);
         if self.shared.rounds > MAX_ROUNDS {
+            let what = self.source.called();
             let message =
-                format!("the spell has more than {MAX_ROUNDS} rounds of `range` and includes");
+                format!("{what} has more than {MAX_ROUNDS} rounds of `range` and includes");
             return self.fault(at, message);
         }
         Ok(())

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::engine::Record;
 use crate::engine::record::Spent;
 use crate::engine::run::Body;
-use crate::provider::Usage;
+use crate::provider::{Number, Usage};
 
 /// What a run has cost. What is absent is not known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -14,7 +14,7 @@ pub struct RunSpent {
     pub usage: Usage,
     /// How many steps have asked a provider, items of loops each by themselves.
     pub answers: usize,
-    /// How many of them say nothing of money, or of tokens: the sums lack theirs.
+    /// How many of them do not say all of their money, or of their tokens: the sums lack it.
     pub cost_unknown: usize,
     pub tokens_unknown: usize,
 }
@@ -43,20 +43,34 @@ fn add(body: &Body, sum: &mut RunSpent) {
     }
 }
 
-/// What is known, in a few words: `1.2k tokens in, 45 out, $0.0120`.
+/// What is known, in a few words: `1.2k tokens in, 45 out, at least $0.0120`.
 pub fn words(usage: &Usage) -> String {
-    let mut words = match (usage.input_tokens, usage.output_tokens) {
+    let (read, written) = (tokens(usage, Number::InputTokens), tokens(usage, Number::OutputTokens));
+    let words = match (usage.input_tokens, usage.output_tokens) {
         (None, None) => "tokens unknown".to_owned(),
-        (read, written) => {
-            let of = |count: Option<u64>| count.map_or("unknown".to_owned(), thousands);
-            format!("{} tokens in, {} out", of(read), of(written))
-        }
+        _ => format!("{read} tokens in, {written} out"),
     };
-    match usage.cost_usd {
-        Some(cost) => words.push_str(&format!(", ${cost:.4}")),
-        None => words.push_str(", cost unknown"),
-    }
-    words
+    let cost = money(usage).unwrap_or_else(|| "cost unknown".into());
+    format!("{words}, {cost}")
+}
+
+/// The money that is known to have been spent: `at least $0.0120`.
+pub fn money(usage: &Usage) -> Option<String> {
+    usage.cost_usd.map(|cost| at_least(usage, Number::CostUsd, format!("${cost:.4}")))
+}
+
+fn tokens(usage: &Usage, number: Number) -> String {
+    let count = match number {
+        Number::InputTokens => usage.input_tokens,
+        Number::OutputTokens => usage.output_tokens,
+        _ => None,
+    };
+    count.map_or("unknown".to_owned(), |count| at_least(usage, number, thousands(count)))
+}
+
+/// A number as it is written, if it is known to be all of it; else at least that.
+pub fn at_least(usage: &Usage, number: Number, known: String) -> String {
+    if usage.knows(number) { known } else { format!("at least {known}") }
 }
 
 fn thousands(count: u64) -> String {
@@ -70,11 +84,27 @@ fn thousands(count: u64) -> String {
 impl RunSpent {
     /// Adds what one step has cost.
     pub fn add(&mut self, usage: &Usage) {
-        self.answers += 1;
-        self.cost_unknown += usize::from(usage.cost_usd.is_none());
-        self.tokens_unknown +=
-            usize::from(usage.input_tokens.is_none() || usage.output_tokens.is_none());
-        self.usage.add(usage);
+        let tokens = usage.knows(Number::InputTokens) && usage.knows(Number::OutputTokens);
+        self.join(&RunSpent {
+            usage: usage.clone(),
+            answers: 1,
+            cost_unknown: usize::from(!usage.knows(Number::CostUsd)),
+            tokens_unknown: usize::from(!tokens),
+        });
+    }
+
+    /// Adds what another run has cost.
+    pub fn join(&mut self, other: &RunSpent) {
+        match (self.answers, other.answers) {
+            (_, 0) => {}
+            (0, _) => *self = other.clone(),
+            _ => {
+                self.usage.add(&other.usage);
+                self.answers += other.answers;
+                self.cost_unknown += other.cost_unknown;
+                self.tokens_unknown += other.tokens_unknown;
+            }
+        }
     }
 
     /// The same of a run, with what the sums lack.
@@ -102,9 +132,15 @@ mod tests {
         assert_eq!(words(&Usage::default()), "tokens unknown, cost unknown");
         let paid = Usage { cost_usd: Some(0.0), input_tokens: Some(34_567), ..Usage::default() };
         assert_eq!(words(&paid), "34.6k tokens in, unknown out, $0.0000");
-        let sum = RunSpent { usage: paid, answers: 3, cost_unknown: 1, tokens_unknown: 3 };
-        let told = "3 steps asked a provider: 34.6k tokens in, unknown out, $0.0000 \
-                    (cost of 1 unknown)";
+        let mut sum = RunSpent::default();
+        [&paid, &free, &paid].into_iter().for_each(|usage| sum.add(usage));
+        let told = "3 steps asked a provider: 69.1k tokens in, at least 0 out, at least $0.0000 \
+                    (tokens of 2 unknown, cost of 1 unknown)";
         assert_eq!(sum.words(), told);
+        let mut two = RunSpent::default();
+        two.join(&sum);
+        assert_eq!(two, sum);
+        two.join(&RunSpent::default());
+        assert_eq!(two, sum);
     }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::common::{self, NewRun, RunOptions, Surroundings, read_bounded};
 use super::request::library;
 use super::show::{put, put_json, table};
-use super::{Common, Failure, clean, signals};
+use super::{Common, Failure, clean, load, signals};
 use crate::engine::{Request, Run};
 use crate::fleet::parts;
 use crate::ids::name_fault;
@@ -74,7 +74,7 @@ fn run(args: &RunArgs, mut around: Surroundings) -> Result<u8, Failure> {
         return Ok(0);
     }
     let days = clean::days_kept(&around)?;
-    let loaded = common::load_text(&around, &format!("command {}", args.name), &workflow(args))?;
+    let loaded = load::load_text(&around, &format!("command {}", args.name), &workflow(args))?;
     let options = RunOptions::default();
     let request = Request { message: text, docs_dir: "docs/".into(), ..Request::default() };
     let (context, policy) = (serde_json::Map::new(), options.new_policy(&around));

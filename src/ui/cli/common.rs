@@ -13,9 +13,10 @@ use nix::poll::{PollFd, PollFlags, poll};
 use serde_json::{Map, Value};
 use tracing::Level;
 
+use super::load::load_text;
 use super::pending;
 use super::processed::Processed;
-use super::request::{self, Kept};
+use super::request::Kept;
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel, show};
 use crate::disk::faulty::{self, Faults};
@@ -30,7 +31,6 @@ use crate::fleet::config::ConfigError;
 use crate::fleet::grimoires;
 use crate::fleet::member::chance;
 use crate::fleet::notice::{Notifier, Notifying};
-use crate::fleet::open::compile_in;
 use crate::fleet::parking::Parking;
 use crate::fleet::parts::{self, PartSource};
 use crate::fleet::prepare::refs::ARTIFACTS;
@@ -475,23 +475,6 @@ pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, Stri
         return found;
     }
     read_workflow(around, file).map(|text| (name, text))
-}
-
-/// Compiles the text of a workflow that is called so.
-pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
-    let workspace = open_workspace(around)?;
-    let (plan, mut warnings) = compile_in(&workspace, &around.config, text)
-        .map_err(|problems| Failure::in_text(problems, name, text))?;
-    let (parts, missing) = request::look_for(around, name, &plan);
-    if !missing.is_empty() {
-        return Err(Failure::in_text(missing, name, text));
-    }
-    warnings.extend(request::doubtful(around, &plan, &parts));
-    let limit = around.config.input_bytes;
-    let read = |path: &str| workspace.read_text(path, limit);
-    let spells = spellbook::gather(&plan, &read)
-        .map_err(|problems| Failure::in_text(problems, name, text))?;
-    Ok(Loaded { plan, file: name.to_owned(), text: text.to_owned(), warnings, parts, spells })
 }
 
 /// Reads a workflow file as text. The error is a whole message.

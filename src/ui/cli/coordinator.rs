@@ -12,7 +12,7 @@ use super::fleet::Teller;
 use super::processed::Processed;
 use super::request::RequestArgs;
 use super::signals::Signals;
-use super::{Common, Failure, fleet, metrics, show, signals};
+use super::{Common, Failure, fleet, load, metrics, show, signals};
 use crate::digest::sha256;
 use crate::engine::{Choice, Event, Policy, Run, RunStatus};
 use crate::exec::{Mask, Stop};
@@ -305,7 +305,7 @@ impl Submissions {
                 let path = open_workspace_path(around, file)?;
                 (common::load(around, &path)?, said.get("context").cloned())
             }
-            None => (common::load_text(around, dropped.source, dropped.text)?, None),
+            None => (load::load_text(around, dropped.source, dropped.text)?, None),
         };
         let mut context = loaded.plan.context.clone();
         if let Some(Value::Object(own)) = own {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::common::{Surroundings, keep_from_git};
-use super::overhear::Overheard;
+use super::overhear::{Overheard, laid_out};
 use crate::disk;
 use crate::fleet::Config;
 use crate::fleet::credentials;
@@ -26,7 +26,8 @@ use crate::time::{Clock, SystemClock};
 use crate::ui::board::last_said;
 use crate::ui::board::one_line;
 use crate::ui::talk::harmless;
-use crate::ui::text::seconds;
+use crate::ui::text::{seconds, terminal_size};
+use crate::ui::top::text::cut;
 use crate::workflow::problem::nearest;
 
 /// Opens the queue of the workspace.
@@ -180,7 +181,7 @@ pub struct Teller {
     quiet: bool,
     colour: bool,
     live: bool,
-    drawn: Mutex<usize>,
+    drawn: Mutex<Drawn>,
     /// What agents say, where that is told.
     overheard: Option<Mutex<Overheard>>,
     systemd: Notifier,
@@ -198,7 +199,7 @@ impl Teller {
             quiet: around.common.quiet,
             colour: around.colour(),
             live,
-            drawn: Mutex::new(0),
+            drawn: Mutex::default(),
             systemd: Notifier::from(get),
             ready: AtomicBool::new(false),
         }
@@ -225,15 +226,24 @@ impl Teller {
     }
 
     pub fn say(&self, line: &str) {
+        self.put(&format!("{}{line}\n", self.head()));
+    }
+
+    /// When something is said, and who says it.
+    fn head(&self) -> String {
+        let now = SystemClock.now().to_milli();
+        let clock = now.get(11..19).unwrap_or(&now);
+        let name = if self.name.is_empty() { "" } else { &format!("{} ", self.name) };
+        format!("{clock} {name}")
+    }
+
+    fn put(&self, lines: &str) {
         if self.quiet {
             return;
         }
-        let now = SystemClock.now().to_milli();
-        let clock = now.get(11..19).unwrap_or(&now);
         let mut drawn = self.drawn.lock().unwrap_or_else(|poison| poison.into_inner());
-        let name = if self.name.is_empty() { "" } else { &format!("{} ", self.name) };
-        let text = format!("{}{clock} {name}{line}\n", erase(&drawn));
-        *drawn = 0;
+        let text = format!("{}{lines}", drawn.erase());
+        *drawn = Drawn::default();
         // In one write, as others may write there too. Nobody to tell is no reason to stop.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
@@ -245,9 +255,13 @@ impl Teller {
     }
 
     fn tell_turns(&self, doing: &Doing, lines: Option<Vec<String>>) {
-        for line in lines.into_iter().flatten() {
-            self.say(&format!("  {} | {}", one_line(&doing.label), harmless(&line)));
+        let lines = lines.unwrap_or_default();
+        let label = one_line(&doing.label);
+        if self.live && !lines.is_empty() {
+            let head = format!("{}  {label}", self.head());
+            return self.put(&laid_out(&head, &lines, terminal_size().0));
         }
+        lines.iter().for_each(|line| self.say(&format!("  {label} | {}", harmless(line))));
     }
 
     fn paint(&self, code: &str, text: &str) -> String {
@@ -255,9 +269,37 @@ impl Teller {
     }
 }
 
-/// What takes so many lines off a terminal.
-fn erase(lines: &usize) -> String {
-    if *lines > 0 { format!("\x1b[{lines}A\x1b[J") } else { String::new() }
+/// What stands at the end of a terminal, to be erased.
+#[derive(Default, PartialEq)]
+struct Drawn {
+    lines: Vec<String>,
+}
+
+impl Drawn {
+    /// What takes it off the terminal.
+    fn erase(&self) -> String {
+        match self.lines.len() {
+            0 => String::new(),
+            lines => format!("\x1b[{lines}A\x1b[J"),
+        }
+    }
+
+    /// Lines that fit a terminal of so many columns and rows: what has scrolled away cannot be
+    /// erased.
+    fn fitting(
+        lines: impl ExactSizeIterator<Item = String>,
+        (columns, rows): (usize, usize),
+    ) -> Self {
+        let all = lines.len();
+        let most = rows.saturating_sub(2).max(1);
+        let shown = if all > most { most - 1 } else { all };
+        let mut lines: Vec<String> =
+            lines.take(shown).map(|line| cut(line.trim_end(), columns)).collect();
+        if shown < all {
+            lines.push(cut(&format!("  and {} more", all - shown), columns));
+        }
+        Drawn { lines }
+    }
 }
 
 /// How a task is called for people: its step and run, or its title.
@@ -303,23 +345,41 @@ impl Audience for Teller {
         if !self.live {
             return soon.filter(|_| self.overheard.is_some());
         }
-        let mut drawn = self.drawn.lock().unwrap_or_else(|poison| poison.into_inner());
-        let mut text = erase(&drawn);
-        let width = crate::ui::text::terminal_width();
-        for doing in doing {
+        let lines = doing.iter().map(|doing| {
             let since = seconds(doing.since.elapsed().as_millis() as u64);
             // What agents say stands above.
             let last = match doing.adapter.is_stream() {
                 true => String::new(),
                 false => last_said(&doing.logs, doing.adapter).unwrap_or_default(),
             };
-            let line = format!("  {} {since}  {last}", doing.label);
-            let line: String = line.chars().filter(|c| !c.is_control()).take(width).collect();
-            text.push_str(&line);
-            text.push('\n');
+            format!("  {} {since}  {last}", doing.label)
+        });
+        let now = Drawn::fitting(lines, terminal_size());
+        let mut drawn = self.drawn.lock().unwrap_or_else(|poison| poison.into_inner());
+        if now != *drawn {
+            let lines: String = now.lines.iter().map(|line| format!("{line}\n")).collect();
+            let text = drawn.erase() + &lines;
+            *drawn = now;
+            let _ = std::io::stderr().write_all(text.as_bytes());
         }
-        *drawn = doing.len();
-        let _ = std::io::stderr().write_all(text.as_bytes());
         soon
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Drawn;
+
+    #[test]
+    fn what_is_drawn_can_be_erased() {
+        let lines = |count: usize| (0..count).map(|number| format!("  漢字 {number}  "));
+        let drawn = Drawn::fitting(lines(3), (80, 24));
+        assert_eq!(drawn.lines, ["  漢字 0", "  漢字 1", "  漢字 2"]);
+        assert_eq!(drawn.erase(), "\x1b[3A\x1b[J");
+        assert_eq!(Drawn::fitting(lines(3), (6, 24)).lines[0], "  漢…");
+        let drawn = Drawn::fitting(lines(30), (80, 6));
+        assert_eq!(drawn.lines, ["  漢字 0", "  漢字 1", "  漢字 2", "  and 27 more"]);
+        assert_eq!(Drawn::fitting(lines(3), (80, 0)).lines, ["  and 3 more"]);
+        assert_eq!(Drawn::default().erase(), "");
     }
 }

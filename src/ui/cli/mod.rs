@@ -27,6 +27,7 @@ mod graph;
 mod help;
 mod init;
 mod late;
+mod load;
 mod logs;
 mod metrics;
 mod offline;

@@ -1,6 +1,9 @@
 //! What the agents of a worker say and do, read from their logs as these grow, for a terminal.
 //!
 //! Nothing depends on it: what is missed here is in the log, which `orchestrate logs` shows.
+//!
+//! **Invariant:** on a terminal no line is wider than it is, so that none is broken within a word,
+//! and what is drawn below can be erased.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,6 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use crate::fleet::worker::Doing;
 use crate::provider::Stream;
+use crate::ui::top::text::{cut, printed, width, wrap};
 
 /// So much of a log is read at a time.
 const PIECE: u64 = 1 << 20;
@@ -74,5 +78,60 @@ impl Overheard {
         let lines = self.since(doing);
         self.0.remove(&doing.id);
         lines
+    }
+}
+
+/// Where this many columns are left for it, a text stands beside its head, else below it.
+const ROOM: usize = 36;
+/// How far it stands in there.
+const INDENT: &str = "    ";
+
+/// What was said, laid out for a terminal of so many columns: who says it once, and beside it or
+/// below it the lines, broken between words.
+pub fn laid_out(head: &str, lines: &[String], columns: usize) -> String {
+    const BAR: &str = "| ";
+    let taken = width(head) + 1 + BAR.len();
+    let beside = columns.saturating_sub(taken) >= ROOM;
+    let (first, others) = match beside {
+        true => (format!("{head} {BAR}"), " ".repeat(taken - BAR.len()) + BAR),
+        false => (INDENT.to_owned(), INDENT.to_owned()),
+    };
+    let room = columns.saturating_sub(width(&others)).max(1);
+    let mut out = if beside { String::new() } else { cut(head, columns) + "\n" };
+    let lines = lines.iter().flat_map(|line| wrap(&printed(line), room));
+    for (index, line) in lines.enumerate() {
+        let before = if index == 0 { &first } else { &others };
+        out.push_str(format!("{before}{line}").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn laid(lines: &[&str], columns: usize) -> String {
+        let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        laid_out("12:00:00 qa   t", &lines, columns)
+    }
+
+    #[test]
+    fn what_is_said_fits_the_terminal() {
+        let lines = ["one two three four five six seven eight nine ten", "\tx\x1b[2Jy"];
+        assert_eq!(
+            laid(&lines, 56),
+            "12:00:00 qa   t | one two three four five six seven\n\
+             \x20               | eight nine ten\n\
+             \x20               |     xy\n"
+        );
+        assert_eq!(
+            laid(&lines, 30),
+            "12:00:00 qa   t\n    one two three four five\n    six seven eight nine ten\n\
+             \x20       xy\n"
+        );
+        let wide = laid(&[&"漢字".repeat(40)], 21);
+        assert!(wide.lines().all(|line| width(line) <= 21), "{wide}");
+        assert_eq!(laid(&["abc"], 0), "\n    a\n    b\n    c\n", "it ends, whatever the width");
     }
 }

@@ -1,6 +1,7 @@
 //! What a run of the `nodes:` dialect is started for: the person's message, the issue it is about,
 //! the base branch, and the files that the workflow is made of.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,9 +19,9 @@ use crate::ids::name_fault;
 use crate::template::nodes::{NodeText, Var};
 use crate::workflow::nodes_commands::{self, CommandFile};
 use crate::workflow::plan::{
-    Action, Code, Isolation, PartKind, Plan, Script, ShellText, Step, StepBead, Words,
+    Action, Code, Isolation, Part, PartKind, Plan, Script, ShellText, Step, StepBead, Words,
 };
-use crate::workflow::{Problem, shell, yaml};
+use crate::workflow::{Place, Problem, shell, without_bom, yaml};
 use crate::workspace::Workspace;
 use crate::worktree::Trees;
 
@@ -54,17 +55,17 @@ pub enum IsolationArg {
 
 /// A file that a workflow is made of, as it was when the run began.
 pub struct Kept {
-    pub part: crate::workflow::plan::Part,
+    pub part: Part,
     pub from: PathBuf,
     pub text: Vec<u8>,
 }
 
-/// Reads the files that a plan is made of, and says why others cannot be.
-pub fn look_for(around: &Surroundings, file: &str, plan: &Plan) -> (Vec<Kept>, Vec<Problem>) {
+/// Reads the files that a workflow is made of, and says why others cannot be.
+pub fn look_for(around: &Surroundings, file: &str, parts: &[Part]) -> (Vec<Kept>, Vec<Problem>) {
     let library = library(around, Some(file));
     let mut kept: Vec<Kept> = Vec::new();
     let mut missing = Vec::new();
-    for part in &plan.parts {
+    for part in parts {
         let read = library.find(part).and_then(|from| {
             let text = read_bounded(&from, around.config.input_bytes)
                 .map_err(|error| format!("cannot read `{}`: {error}", from.display()))
@@ -140,6 +141,17 @@ impl RequestArgs {
         self.message.is_none() && self.issue_context_file.is_none() && !branch
     }
 
+    /// The message, from standard input where that is said.
+    pub fn message(&self) -> Result<Option<String>, Failure> {
+        if self.message.as_deref() != Some("-") {
+            return Ok(self.message.clone());
+        }
+        let read = std::io::read_to_string(std::io::stdin());
+        read.map(Some).map_err(|error| {
+            Failure::new(2, format!("cannot read the message from standard input: {error}"))
+        })
+    }
+
     /// What the request is about, in any dialect: the work items of the run and of its steps.
     fn about(
         &self,
@@ -147,8 +159,10 @@ impl RequestArgs {
         plan: &Plan,
         loaded: &Loaded,
     ) -> Result<Request, Failure> {
-        let (beads, missing) =
-            look_for_beads(&super::common::open_workspace(around)?, around, plan);
+        let mut named = Vec::new();
+        plan.root.walk(&mut |step| named.extend(step.bead.clone()));
+        let workspace = super::common::open_workspace(around)?;
+        let (beads, missing) = look_for_beads(&workspace, around, &named);
         if !missing.is_empty() {
             return Err(Failure::in_text(missing, &loaded.file, &loaded.text));
         }
@@ -158,18 +172,29 @@ impl RequestArgs {
             Some(IsolationArg::Workspace) => Isolation::Workspace,
             _ => Isolation::Worktree,
         });
-        let in_worktree = |isolation: &Isolation| *isolation == Isolation::Worktree;
-        if isolation.as_ref().is_some_and(in_worktree) {
+        let base_branch = self.base_branch.clone().or(around.config.base_branch.clone());
+        if isolation == Some(Isolation::Worktree) {
             // Found now, a workspace that has no worktrees costs nothing.
-            Trees::open(&around.workspace).map_err(|error| {
+            let trees = Trees::open(&around.workspace).map_err(|error| {
                 let failure = Failure::new(2, &error);
                 match error.cure() {
                     Some(cure) => failure.hint(format!("{cure}; or give `--isolation workspace`")),
                     None => failure,
                 }
             })?;
+            // Nor does a branch that the work cannot begin at.
+            if let (Some(bead), Some(base)) = (&bead, &base_branch) {
+                let trees = trees.patient(around.config.tree_remote, None);
+                let insists = self.base_branch.is_some();
+                trees.may_begin_at(&bead.id, base, insists).map_err(|error| {
+                    let failure = Failure::new(2, &error);
+                    match error.cure() {
+                        Some(cure) => failure.hint(cure),
+                        None => failure,
+                    }
+                })?;
+            }
         }
-        let base_branch = self.base_branch.clone().or(around.config.base_branch.clone());
         let bead = bead.map(|bead| bead.to_json());
         Ok(Request { bead, isolation, beads, base_branch, ..Request::default() })
     }
@@ -193,12 +218,7 @@ impl RequestArgs {
             return Ok(wanted.then(|| Box::new(about)));
         }
         let settings = Settings::read(around)?;
-        let message = match self.message.as_deref() {
-            Some("-") => std::io::read_to_string(std::io::stdin()).map_err(|error| {
-                Failure::new(2, format!("cannot read the message from standard input: {error}"))
-            })?,
-            message => message.unwrap_or_default().to_owned(),
-        };
+        let message = self.message()?.unwrap_or_default();
         if message.contains('\0') {
             let failure = Failure::new(2, "the message has a NUL in it, as no text has");
             return Err(failure.hint("no variable and no argument can have one: leave it out"));
@@ -210,11 +230,12 @@ impl RequestArgs {
                     let path = path.display();
                     Failure::new(2, format!("cannot read the issue context `{path}`: {error}"))
                 })?;
-                String::from_utf8(bytes).map_err(|error| {
+                let text = String::from_utf8(bytes).map_err(|error| {
                     let (path, at) = (path.display(), error.utf8_error().valid_up_to());
                     let message = format!("the issue context `{path}` is no text: byte {at}");
                     Failure::new(2, format!("{message} is not UTF-8")).hint("give a text file")
-                })?
+                })?;
+                without_bom(&text).to_owned()
             }
         };
         let said = self.base_branch.clone().or(settings.base_branch);
@@ -252,14 +273,13 @@ fn tell_apart(beads: impl Iterator<Item = Value>) -> Result<(), Failure> {
 pub fn look_for_beads(
     workspace: &Workspace,
     around: &Surroundings,
-    plan: &Plan,
+    named: &[StepBead],
 ) -> (Map<String, Value>, Vec<Problem>) {
     let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
     let (mut beads, mut missing) = (Map::new(), Vec::new());
-    plan.root.walk(&mut |step| {
-        let Some(StepBead { name, place, .. }) = &step.bead else { return };
+    for StepBead { name, place, .. } in named {
         if beads.contains_key(name) {
-            return;
+            continue;
         }
         match Bead::find(name, &read) {
             Ok(bead) => {
@@ -272,8 +292,20 @@ pub fn look_for_beads(
             }
             Err(error) => missing.push(Problem::error(error.to_string()).at(*place)),
         }
-    });
+    }
     (beads, missing)
+}
+
+/// A file as the workspace calls it, where a person gives the whole path.
+fn in_workspace<'a>(around: &Surroundings, name: &'a str) -> Cow<'a, str> {
+    let path = Path::new(name);
+    let inside = || {
+        let whole = path.canonicalize().ok()?;
+        let below = whole.strip_prefix(around.workspace.canonicalize().ok()?).ok()?;
+        below.to_str().map(|below| format!("./{below}"))
+    };
+    let inside = if path.is_absolute() { inside() } else { None };
+    inside.map_or(Cow::Borrowed(name), Cow::Owned)
 }
 
 /// Reads a bead as it is now.
@@ -281,7 +313,7 @@ pub fn read_bead(around: &Surroundings, name: &str) -> Result<Bead, Failure> {
     let workspace = super::common::open_workspace(around)?;
     let limit = around.config.input_bytes;
     let read = |path: &str| workspace.read_text(path, limit);
-    Bead::find(name, &read).map_err(|error| match error {
+    Bead::find(&in_workspace(around, name), &read).map_err(|error| match error {
         BeadError::Wrong { file, text, problems } => Failure::in_text(problems, &file, &text),
         other => Failure::new(2, other),
     })
@@ -324,15 +356,19 @@ fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Fai
     }
     let path = around.workspace.join(MAPPING);
     let by = format!("`{MAPPING}`");
-    let text = match std::fs::read(&path) {
+    let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Ok((USUAL.into(), by));
         }
         Err(error) => return Err(Failure::new(2, format!("cannot read `{MAPPING}`: {error}"))),
     };
-    let mapping: Mapping = serde_json::from_slice(&text)
-        .map_err(|error| Failure::new(2, format!("`{MAPPING}` cannot be used: {error}")))?;
+    let text = without_bom(&text);
+    let mapping: Mapping = serde_json::from_str(text).map_err(|error| {
+        let message = format!("`{MAPPING}` cannot be used: {error}");
+        let place = Place { line: error.line().max(1), column: error.column().max(1), len: 1 };
+        Failure::in_text(vec![Problem::error(message).at(place)], MAPPING, text)
+    })?;
     let found = mapping.by_type.get(&bead.kind).cloned().or(mapping.default);
     Ok((found.unwrap_or_else(|| USUAL.into()), by))
 }

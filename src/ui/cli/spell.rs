@@ -15,8 +15,7 @@ use crate::provider::{End, Kind, Stream, Verdict};
 use crate::template::spell::{Fault, Spell};
 use crate::time::{Clock, SystemClock, utc_offset_s};
 use crate::ui::talk::Tamed;
-use crate::workflow::Problem;
-use crate::workflow::is_variable;
+use crate::workflow::{Problem, is_variable, without_bom};
 
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum SpellVerb {
@@ -154,7 +153,7 @@ fn read_file(path: &Path, limit: u64) -> Result<Found, Failure> {
     let bytes = common::read_bounded(path, limit)
         .map_err(|error| Failure::new(2, format!("cannot read the spell `{file}`: {error}")))?;
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(Found { file, text }),
+        Ok(text) => Ok(Found { file, text: without_bom(&text).to_owned() }),
         Err(_) => Err(Failure::new(2, format!("`{file}` is not UTF-8 text"))),
     }
 }

@@ -6,12 +6,11 @@ use serde_json::{Value, json};
 
 use super::common::{self, Surroundings};
 use super::failure::problem_json;
+use super::load::{Looked, look_over};
 use super::show::{put_json, put_line};
-use super::{Common, Failure, request};
-use crate::fleet::open::compile_parsed_in;
-use crate::fleet::spellbook;
+use super::{Common, Failure};
 use crate::ui::talk::{folded, talk};
-use crate::workflow::{Problem, lint, yaml};
+use crate::workflow::{Problem, lint};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ValidateArgs {
@@ -55,26 +54,12 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
                 continue;
             }
         };
-        let document = yaml::parse(&text);
-        let compiled = match &document {
-            Ok(document) => compile_parsed_in(&workspace, &around.config, &text, document)
-                .map(|(plan, warnings)| (document, plan, warnings)),
-            Err(problem) => Err(vec![problem.clone()]),
-        };
-        let problems = match compiled {
-            Ok((document, plan, warnings)) => {
-                let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
-                let lost = spellbook::gather(&plan, &read).err().unwrap_or_default();
-                let (parts, missing) = request::look_for(&around, &file, &plan);
-                let (_, no_beads) = request::look_for_beads(&workspace, &around, &plan);
-                let doubtful = request::doubtful(&around, &plan, &parts);
-                let lints = lint::look(&text, document, &plan);
-                let told =
-                    lost.into_iter().chain(missing).chain(no_beads).chain(warnings).chain(doubtful);
-                told.chain(lints).collect()
-            }
-            Err(problems) => problems,
-        };
+        let looked = look_over(&around, &workspace, &file, &text);
+        let Looked { document, plan, errors, warnings, .. } = looked;
+        let read = document.as_ref().zip(plan.as_ref());
+        let lints = read.map(|(document, plan)| lint::look(&text, document, plan));
+        let told = errors.into_iter().chain(warnings);
+        let problems = told.chain(lints.unwrap_or_default()).collect();
         let problems = lint::without_allowed(&text, problems);
         let wrong = |problem: &Problem| args.strict || problem.is_error();
         let valid = !problems.iter().any(wrong);

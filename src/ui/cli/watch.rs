@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use notify::{RecursiveMode, Watcher};
 
-use super::common::{self, Driver, Loaded, NewRun, RunOptions, Surroundings};
+use super::common::{self, Driver, NewRun, RunOptions, Surroundings};
+use super::request::RequestArgs;
 use super::run::{ContextArgs, tell_warnings};
 use super::signals::{self, Signals};
-use super::{Common, Failure};
+use super::{Common, Failure, load};
 use crate::exec::Stop;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -20,6 +21,8 @@ pub struct WatchArgs {
     pub workflow: PathBuf,
     #[command(flatten)]
     pub context: ContextArgs,
+    #[command(flatten)]
+    pub request: RequestArgs,
     #[command(flatten)]
     pub options: RunOptions,
 }
@@ -31,6 +34,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
+    // What comes on standard input comes once, and is for every run.
+    let mut args = args.clone();
+    args.request.message = args.request.message()?;
+    let args = &args;
     let signals = signals::listen()?;
     let (noticed, notices) = mpsc::channel();
     // Notices are a hint; what counts is the content of the files.
@@ -46,12 +53,12 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
         let ran = run_once(&around, args, &signals);
         let files = match ran {
             Ok(Ran::Stopped(code)) => return Ok(code),
-            Ok(Ran::Ended(files)) => files,
+            Ok(Ran::Ended) => watched(&around, args),
             // What was never there is a slip of the pen; what goes away may come back.
             Err(failure) if !seen && !workflow.exists() => return Err(failure),
             Err(failure) => {
                 failure.tell(around.common.json);
-                vec![workflow]
+                watched(&around, args)
             }
         };
         if let Some(watcher) = &mut watcher {
@@ -61,19 +68,23 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
             }
         }
         seen = true;
-        let number = match files.len() {
+        // Whoever reads that it watches may change something at once.
+        let mut before = contents(&files);
+        before.extend(definition);
+        // What is not there yet is looked for, too.
+        let number = match files.iter().filter(|file| file.exists()).count() {
             1 => "1 file".to_owned(),
             number => format!("{number} files"),
         };
         around.say(format!("watching {number} for changes; Ctrl-C ends"));
-        if !wait_for_change(&files, &definition, &notices, &signals.stop) {
+        if !wait_for_change(&files, &before, &notices, &signals.stop) {
             return Ok(signals.code());
         }
     }
 }
 
 enum Ran {
-    Ended(Vec<PathBuf>),
+    Ended,
     Stopped(u8),
 }
 
@@ -83,28 +94,25 @@ fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Resul
     args.options.check(&loaded.plan, Driver::Alone)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
+    let request = args.request.of(around, &loaded.plan, &loaded)?;
     let policy = args.options.new_policy(around);
-    let new = NewRun::of(&loaded, context, policy);
+    let new = NewRun { request, ..NewRun::of(&loaded, context, policy) };
     let owned = common::create(around, new)?;
     around.say(format!("run {} of {}", owned.run.id, loaded.file));
     let (code, _) = common::drive(around, owned, &args.options, signals, None)?;
     if code >= 128 {
         return Ok(Ran::Stopped(code));
     }
-    Ok(Ran::Ended(watched(around, args, &loaded)))
+    Ok(Ran::Ended)
 }
 
-/// The workflow, its context file, and every prompt and schema it names without a variable.
-fn watched(around: &Surroundings, args: &WatchArgs, loaded: &Loaded) -> Vec<PathBuf> {
+/// The workflow and what its runs are given, and every prompt, spell, work item and schema that it
+/// names without a variable.
+fn watched(around: &Surroundings, args: &WatchArgs) -> Vec<PathBuf> {
     let mut files = vec![common::workflow_path(around, &args.workflow)];
     files.extend(args.context.file.clone());
-    let mut named = Vec::new();
-    loaded.plan.root.walk(&mut |step| {
-        let templates = step.input_file.iter().chain(&step.output.schema);
-        named.extend(templates.filter_map(|template| template.literal()).map(str::to_owned));
-    });
-    files.extend(loaded.parts.iter().map(|part| part.from.clone()));
-    files.extend(named.into_iter().map(|name| around.workspace.join(name)));
+    files.extend(args.request.issue_context_file.clone());
+    files.extend(load::files_of(around, &args.workflow, args.request.bead.as_deref()));
     files
 }
 
@@ -115,22 +123,20 @@ fn contents(files: &[PathBuf]) -> Contents {
     files.iter().map(|file| (file.clone(), std::fs::read(file).ok())).collect()
 }
 
-/// Waits until a file is not what it was: the workflow since before the run, the others (which
-/// the run itself may have written) since after it. Says no when told to stop.
+/// Waits until a file is not what it was `before`: the workflow before the run, the others (which
+/// the run itself may have written) after it. Says no when told to stop.
 fn wait_for_change(
     files: &[PathBuf],
-    definition: &Contents,
+    before: &Contents,
     notices: &mpsc::Receiver<()>,
     stop: &Stop,
 ) -> bool {
-    let mut before = contents(files);
-    before.extend(definition.clone());
     let mut looked = Instant::now();
     while stop.level() == 0 {
         let noticed = notices.recv_timeout(SETTLE).is_ok();
         if noticed || looked.elapsed() >= LOOK_EVERY {
             looked = Instant::now();
-            if contents(files) != before {
+            if contents(files) != *before {
                 stop.sleep(SETTLE);
                 notices.try_iter().for_each(drop);
                 return true;

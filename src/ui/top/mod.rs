@@ -11,7 +11,7 @@ mod draw;
 mod panels;
 mod screens;
 mod state;
-mod text;
+pub mod text;
 
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use super::Seen;
 use super::state::Panel;
+use crate::provider::Number;
 use crate::ui::board::{self, PlaceView, RunView, StepView};
 use crate::ui::rows::{branches, inbox_row, run_row, stands, step_time, worker_row};
 use crate::ui::text::seconds;
@@ -104,7 +105,12 @@ pub fn steps(seen: &Seen) -> Vec<Row> {
 }
 
 fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
-    let cost = step.usage.as_ref().and_then(|spent| spent.usage.cost_usd);
+    let usage = step.usage.as_ref().map(|spent| &spent.usage);
+    let cost = usage.and_then(|usage| {
+        // A column is narrow.
+        let sign = if usage.knows(Number::CostUsd) { "" } else { "≥" };
+        usage.cost_usd.map(|cost| format!("{sign}${cost:.4}"))
+    });
     let attempts = if step.attempt > 1 { format!("#{}", step.attempt) } else { String::new() };
     let mut notes = Vec::new();
     if step.executions > 1 {
@@ -125,7 +131,7 @@ fn step_row(seen: &Seen, step: &StepView, branch: &str) -> Row {
         step.agent.clone().unwrap_or_default(),
         seen.now.map(|now| step_time(step, now)).unwrap_or_default(),
         attempts,
-        cost.map(|cost| format!("${cost:.4}")).unwrap_or_default(),
+        cost.unwrap_or_default(),
         notes.join(", "),
     ];
     Row { key: step.step.clone(), cells, current: step.current && step.items.is_none() }

@@ -8,8 +8,9 @@ use super::parts;
 use crate::digest;
 use crate::fleet::called::ORCHESTRATE;
 use crate::ids::{counted, shown};
+use crate::provider::Number;
 use crate::time::Time;
-use crate::ui::board::Gate;
+use crate::ui::board::{self, Gate};
 use crate::ui::report::excerpt::{Excerpt, Room};
 use crate::ui::report::{GateReport, Report};
 use crate::ui::text::seconds;
@@ -82,13 +83,16 @@ fn figures(out: &mut Html, report: &Report) {
     let settled = if report.unit == "node" { "Nodes settled" } else { "Steps settled" };
     parts::fact(out, settled, format!("{over} of {all}"), Some(&tried));
     if let Some(usage) = &report.usage {
-        let cost = usage.usage.cost_usd.map_or("unknown".to_owned(), |cost| format!("${cost:.4}"));
+        let cost = board::money(&usage.usage).unwrap_or_else(|| "unknown".to_owned());
         let lacks = (0 < usage.cost_unknown && usage.cost_unknown < usage.answers)
             .then(|| format!("that of {} is unknown", usage.cost_unknown));
         parts::fact(out, "Cost", cost, lacks.as_deref());
-        let count =
-            |count: Option<u64>| count.map_or("unknown".to_owned(), |count| count.to_string());
-        let (read, written) = (count(usage.usage.input_tokens), count(usage.usage.output_tokens));
+        let count = |number: Number, count: Option<u64>| match count {
+            Some(count) => board::at_least(&usage.usage, number, count.to_string()),
+            None => "unknown".to_owned(),
+        };
+        let read = count(Number::InputTokens, usage.usage.input_tokens);
+        let written = count(Number::OutputTokens, usage.usage.output_tokens);
         parts::fact(out, "Tokens in", read, None);
         parts::fact(out, "Tokens out", written, None);
     }

@@ -1,0 +1,110 @@
+//! Reading a workflow with everything that it is made of: files beside it, spells, work items.
+//! Whatever is wrong with any of it is told at once.
+
+use std::path::{Path, PathBuf};
+
+use super::Failure;
+use super::common::{Loaded, Surroundings, find_workflow, open_workspace};
+use super::request::{self, Kept};
+use crate::bead::ISSUES;
+use crate::fleet::open;
+use crate::fleet::spellbook::{self, Page};
+use crate::prompt::spell::{self, SYSTEM_PROMPT};
+use crate::workflow::named::Mentioned;
+use crate::workflow::{Compiled, Named, Plan, Problem, Rejected, compile_parsed, yaml};
+use crate::workspace::Workspace;
+
+/// A workflow that was looked over, whether it may run or not.
+pub struct Looked {
+    /// The text as YAML, where it is that.
+    pub document: Option<yaml::Node>,
+    /// Nothing where the text by itself is wrong.
+    pub plan: Option<Plan>,
+    /// What is wrong: in the text in its order, then elsewhere.
+    pub errors: Vec<Problem>,
+    pub warnings: Vec<Problem>,
+    /// The files beside it that it is made of, and its spells, as far as they are there.
+    parts: Vec<Kept>,
+    spells: Vec<Page>,
+    named: Named,
+}
+
+/// Looks over the text of a workflow that is called so.
+pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text: &str) -> Looked {
+    let (document, unparsed) = match yaml::parse(text) {
+        Ok(document) => (Some(document), Vec::new()),
+        Err(problem) => (None, vec![problem]),
+    };
+    let compiled = document.as_ref().map(|read| compile_parsed(text, read, &around.config));
+    let (plan, problems, named) = match compiled {
+        Some(Ok(Compiled { plan, warnings, named })) => (Some(plan), warnings, named),
+        Some(Err(Rejected { problems, named })) => (None, problems, named),
+        None => (None, unparsed, Named::default()),
+    };
+    let (mut errors, mut warnings): (Vec<_>, Vec<_>) =
+        problems.into_iter().partition(Problem::is_error);
+    let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
+    let (parts, missing) = request::look_for(around, name, &named.parts);
+    let (spells, lost) = spellbook::gather(&named.spells, &read);
+    let (_, no_beads) = request::look_for_beads(workspace, around, &named.beads);
+    errors.extend(open::escapes(workspace, &named));
+    errors.extend(missing.into_iter().chain(lost).chain(no_beads));
+    if let Some(plan) = &plan {
+        warnings.extend(request::doubtful(around, plan, &parts));
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    errors = errors.into_iter().map(|problem| problem.located(&lines)).collect();
+    errors.sort_by(|one, other| {
+        let file = |problem: &Problem| problem.elsewhere.as_ref().map(|(file, _)| file.clone());
+        (file(one), one.place).cmp(&(file(other), other.place))
+    });
+    Looked { document, plan, errors, warnings, parts, spells, named }
+}
+
+/// The files that a workflow is made of or would be if they were there, for whoever waits for them
+/// to change; with the work item of its runs.
+pub fn files_of(around: &Surroundings, workflow: &Path, bead: Option<&str>) -> Vec<PathBuf> {
+    let found = find_workflow(around, workflow).ok().zip(open_workspace(around).ok());
+    let Some(((name, text), workspace)) = found else { return Vec::new() };
+    let looked = look_over(around, &workspace, &name, &text);
+    let mut files: Vec<String> = Vec::new();
+    for mention in &looked.named.spells {
+        match &mention.what {
+            Mentioned::Spell(name) => files.extend(spell::places(name)),
+            Mentioned::SystemPrompt(path) => {
+                files.push(path.clone().unwrap_or_else(|| SYSTEM_PROMPT.to_owned()));
+            }
+            Mentioned::Written(_) => {}
+        }
+    }
+    files.extend(looked.spells.into_iter().map(|page| page.path));
+    if let Some(plan) = &looked.plan {
+        plan.root.walk(&mut |step| {
+            let templates = step.input_file.iter().chain(&step.output.schema);
+            files.extend(templates.filter_map(|template| template.literal()).map(str::to_owned));
+        });
+    }
+    let beads = looked.named.beads.iter().map(|bead| bead.name.as_str()).chain(bead);
+    let is_file = |name: &str| workspace.root().join(name).is_file();
+    files.extend(beads.map(|name| if is_file(name) { name } else { ISSUES }.to_owned()));
+    files.sort();
+    files.dedup();
+    let parts = looked.parts.into_iter().map(|part| part.from);
+    parts.chain(files.into_iter().map(|file| workspace.root().join(file))).collect()
+}
+
+/// Reads the text of a workflow that is called so, to run it.
+pub fn load_text(around: &Surroundings, name: &str, text: &str) -> Result<Loaded, Failure> {
+    let looked = look_over(around, &open_workspace(around)?, name, text);
+    let Looked { plan, errors, warnings, parts, spells, .. } = looked;
+    match plan.filter(|_| errors.is_empty()) {
+        Some(plan) => {
+            let (file, text) = (name.to_owned(), text.to_owned());
+            Ok(Loaded { plan, file, text, warnings, parts, spells })
+        }
+        None => {
+            let problems = errors.into_iter().chain(warnings).collect();
+            Err(Failure::in_text(problems, name, text))
+        }
+    }
+}
