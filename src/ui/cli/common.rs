@@ -16,7 +16,7 @@ use tracing::Level;
 use super::load::load_text;
 use super::pending;
 use super::processed::Processed;
-use super::request::Kept;
+use super::request::{self, Kept};
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel, show};
 use crate::disk::faulty::{self, Faults};
