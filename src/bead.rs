@@ -82,7 +82,7 @@ impl Bead {
         let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
         if !matches!(ending, "md" | "markdown") {
             let document = yaml::parse(text).map_err(|problem| vec![problem])?;
-            return Reading::new(stem, None).read(&document);
+            return Reading::new(stem, None).of(text).read(&document);
         }
         let parts = front::split(text).map_err(|problem| vec![problem])?;
         // The first line of the head is the second of the text.
@@ -95,7 +95,7 @@ impl Bead {
             None => reading.read(&Node { place: START, value: Value::Map(Vec::new()) }),
             Some(head) => {
                 let document = yaml::parse(head).map_err(|problem| vec![lower(problem)])?;
-                let read = reading.read(&document);
+                let read = reading.of(head).read(&document);
                 read.map_err(|problems| problems.into_iter().map(lower).collect())
             }
         }
@@ -213,12 +213,18 @@ struct Reading<'a> {
     stem: &'a str,
     /// The text after the front matter.
     text: Option<&'a str>,
+    /// The YAML that it is read from; empty where it is none.
+    source: &'a str,
     problems: Vec<Problem>,
 }
 
 impl<'a> Reading<'a> {
     fn new(stem: &'a str, text: Option<&'a str>) -> Reading<'a> {
-        Reading { stem, text, problems: Vec::new() }
+        Reading { stem, text, source: "", problems: Vec::new() }
+    }
+
+    fn of(self, source: &'a str) -> Reading<'a> {
+        Reading { source, ..self }
     }
 
     fn wrong(&mut self, place: Place, message: String) {
@@ -257,8 +263,11 @@ impl<'a> Reading<'a> {
         let (text, place) = match document.get("id") {
             Some(node) => match &node.value {
                 Value::Text(text) => (text.clone(), node.place),
-                // Somebody wrote `id: 12`.
-                Value::Number(number) => (number.to_string(), node.place),
+                // Somebody wrote `id: 007`, and means these very digits.
+                Value::Number(number) => {
+                    let written = node.digits(self.source).filter(|digits| !digits.is_empty());
+                    (written.unwrap_or_else(|| number.to_string()), node.place)
+                }
                 _ => {
                     let message = format!("`id` of a bead must be text, not {}", node.kind());
                     self.wrong(node.place, message);
@@ -418,6 +427,22 @@ mod tests {
         let found = bead("work/fix-login.md", "# Fix the login\n\nIt fails.\n");
         assert_eq!((found.id.as_str(), found.title.as_str()), ("fix-login", "Fix the login"));
         assert_eq!(found.body, "# Fix the login\n\nIt fails.");
+    }
+
+    #[test]
+    fn an_id_is_what_was_written_also_where_yaml_reads_a_number() {
+        for id in
+            ["7", "007", "1.10", "1e3", "12e4", "0x1F", "1_000", "0o17", "12345678901234567890"]
+        {
+            assert_eq!(bead("a.yaml", &format!("title: T\nid: {id}\n")).id.as_str(), id);
+            let text = format!("---\nid: {id} # a number\ntitle: T\n---\nx\n");
+            assert_eq!(bead("a.md", &text).id.as_str(), id);
+            assert_eq!(bead("a.yaml", &format!("\u{feff}{{id: {id}, title: T}}")).id.as_str(), id);
+        }
+        for wrong in ["+5", "-5", ".5", "1."] {
+            let problems = Bead::parse("a.yaml", &format!("id: {wrong}\ntitle: T\n")).unwrap_err();
+            assert!(problems[0].message.contains(&format!("`{wrong}` cannot be an id")));
+        }
     }
 
     #[test]

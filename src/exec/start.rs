@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
@@ -24,6 +25,8 @@ use super::{MARK, Order, children};
 pub const STRING_BYTES: usize = 131_071;
 /// Where programs are looked up if PATH is removed.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// How long a program that somebody has open for writing is waited for.
+const STILL_WRITTEN: Duration = Duration::from_millis(500);
 const ABSENT: &str = "it is not there";
 
 /// What git says of one repository to those that it calls, a hook for one. No child inherits it:
@@ -138,7 +141,7 @@ pub(super) fn start_on(order: &Order, stdin: Stdio) -> Result<Child, StartError>
     command.env(MARK, full_mark(order.mark));
     command.stdin(stdin);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    children::spawn(&mut command).map_err(|error| explain(order, error))
+    spawn(&mut command).map_err(|error| explain(order, error))
 }
 
 /// The mark, and after it those of the orchestrators that this process itself runs under: they
@@ -236,6 +239,24 @@ fn unusable(file: &Path) -> Option<&'static str> {
         Err(_) => Some("it has no permission for that"),
         Ok(()) => None,
     }
+}
+
+/// Starts it. A program that was written just now is held open a moment longer by any child that
+/// its writer forked meanwhile: that passes by itself.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    let until = Instant::now() + STILL_WRITTEN;
+    loop {
+        match children::spawn(command) {
+            Err(error) if is_busy(&error) && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error().map(Errno::from_raw) == Some(Errno::ETXTBSY)
 }
 
 /// The system gives one number for many causes; the order shows which it was.

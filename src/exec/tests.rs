@@ -164,6 +164,18 @@ fn the_environment_is_laid_over_and_the_later_wins() {
 }
 
 #[test]
+fn a_program_that_is_still_open_for_writing_is_waited_for() {
+    let child = trial(&["./script"]);
+    let file = script(child.dir.path(), "#!/bin/sh\necho whole\n", 0o755);
+    let writer = fs::OpenOptions::new().append(true).open(&file).unwrap();
+    let error = child.try_run().err().unwrap();
+    assert_eq!(error.to_string(), "`./script` cannot be executed: it is being written");
+    let ends = thread::spawn(move || drop(writer));
+    assert_eq!(child.run().out.text(), "whole\n");
+    ends.join().unwrap();
+}
+
+#[test]
 fn a_program_is_looked_up_in_the_path_of_the_child() {
     let mut child = trial(&["script"]);
     let file = script(child.dir.path(), "#!/bin/sh\necho found $0\n", 0o755);

@@ -23,6 +23,14 @@ pub fn is_built_in(file: &str) -> bool {
     file.starts_with(CALLED)
 }
 
+/// What people are told that a grimoire is.
+pub fn shown(file: &str) -> String {
+    match file.strip_prefix(CALLED) {
+        Some(name) => format!("{CALLED}`{name}`"),
+        None => format!("grimoire `{file}`"),
+    }
+}
+
 /// Reads a file of the workspace: nothing where there is none.
 type Read<'r> = &'r dyn Fn(&str) -> Option<Result<String, String>>;
 

@@ -14,7 +14,8 @@ use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
 use crate::ids::{self, Attempt, BeadId, RunId, StepPath};
 use crate::worktree::{
-    Block, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why, Worktree, lives,
+    Block, Checkpoint, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why,
+    Worktree, lives,
 };
 
 /// A worktree that is worked in.
@@ -92,29 +93,44 @@ impl Entered {
         self.trees.common()
     }
 
+    /// Keeps what an agent did in a commit. All that it started has ended.
+    fn keep(&self, work: &Work, times: Attempt) -> Result<Checkpoint, TreeError> {
+        if !work.asks {
+            return Ok(Checkpoint::default());
+        }
+        let Entered { trees, tree, run, hold, .. } = self;
+        let step = work.step.to_string();
+        let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt.max(times) };
+        hold.still_holds()?;
+        hold.clear_lock()?;
+        trees.checkpoint(&tree.id, &why)
+    }
+
+    /// Keeps what an agent did that was stopped. Nobody waits for the remote then: it is not
+    /// pushed.
+    pub fn give_up(self, work: &Work, times: Attempt) {
+        if let Err(error) = self.keep(work, times) {
+            tracing::warn!("what is in the worktree could not be kept in a commit: {error}");
+        }
+    }
+
     /// Keeps what an agent did in a commit, and tells what the worktree is then. Its task may have
     /// been begun more than once.
     pub fn leave(self, site: &Site, work: &Work, times: Attempt, record: &mut Record) {
-        let Entered { trees, tree, run, hold, push, mut warnings } = self;
-        let step = work.step.to_string();
-        let why = Why { run: run.as_deref(), step: &step, attempt: work.attempt.max(times) };
         let mut checkpoint = None;
-        if work.asks {
-            // All that the agent started has ended.
-            let kept = hold.still_holds().and_then(|()| hold.clear_lock());
-            let kept = kept.and_then(|()| trees.checkpoint(&tree.id, &why));
-            match kept {
-                Ok(made) => {
-                    checkpoint = made.commit;
-                    if !made.left_out.is_empty() {
-                        let names = made.left_out.join(", ");
-                        warnings.push(format!(
-                            "what is in repositories in the worktree is in no commit: {names}"
-                        ));
-                    }
+        let kept = self.keep(work, times);
+        let Entered { trees, tree, hold, push, mut warnings, .. } = self;
+        match kept {
+            Ok(made) => {
+                checkpoint = made.commit;
+                if !made.left_out.is_empty() {
+                    let names = made.left_out.join(", ");
+                    warnings.push(format!(
+                        "what is in repositories in the worktree is in no commit: {names}"
+                    ));
                 }
-                Err(error) => fail(site, record, &error),
             }
+            Err(error) => fail(site, record, &error),
         }
         if let Err(error) = trees.linked(&tree.id) {
             fail(site, record, &error);
@@ -259,13 +275,16 @@ pub fn merge(
 fn blocked(site: &Site, id: &BeadId, block: &Block) -> Record {
     let context = match block {
         Block::Conflicts { base, files } => json!({ "base": base, "conflicts": files }),
-        Block::Copy { base, path, .. } => json!({ "base": base, "copy": path }),
+        Block::Copy { base, path, .. } | Block::Held { base, path, .. } => {
+            json!({ "base": base, "copy": path })
+        }
         Block::Check { command, code, .. } => json!({ "check": command, "check_exit_code": code }),
         Block::Moving { base, .. } => json!({ "base": base }),
     };
     let context = context.as_object().cloned().unwrap_or_default();
     let message = format!("`{id}` cannot be merged: {block}; {}", block.cure(id));
-    let mut record = Record::refused(1, site.mask.text(&message), context);
+    let code = i32::from(block.exit_code());
+    let mut record = Record::refused(code, site.mask.text(&message), context);
     if let (Block::Check { stdout, stderr, .. }, Some(error)) = (block, &mut record.error) {
         (error.stdout_tail, error.stderr_tail) = (stdout.clone(), stderr.clone());
     }

@@ -72,6 +72,8 @@ pub enum GitError {
     Failed { what: String, code: i32, said: String },
     #[error("`git {what}` was stopped")]
     Stopped { what: String },
+    #[error("`git` is too old: {version}")]
+    TooOld { version: String },
     #[error("`git {what}` printed {fault}")]
     Odd { what: String, fault: &'static str },
 }
@@ -85,7 +87,7 @@ impl GitError {
             GitError::TimedOut { .. } => 124,
             GitError::Failed { code, .. } => *code,
             GitError::Stopped { .. } => 143,
-            GitError::Odd { .. } => 1,
+            GitError::TooOld { .. } | GitError::Odd { .. } => 1,
         }
     }
 }

@@ -92,7 +92,14 @@ impl Repo {
 
     /// All worktrees. Under the lock, because the list cannot be read while one is being added.
     pub fn worktrees(&self, git: &Git) -> Result<Vec<Entry>, GitError> {
-        Ok(entries(&git.bytes(&["worktree", "list", "--porcelain", "-z"])?))
+        match git.bytes(&["worktree", "list", "--porcelain", "-z"]) {
+            Ok(list) => Ok(entries(&list)),
+            // An option that it does not know: of all that is asked of it, this is the newest.
+            Err(GitError::Failed { code: 129, .. }) => {
+                Err(GitError::TooOld { version: git.text(&["--version"])? })
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether there is a remote to fetch from.

@@ -70,14 +70,14 @@ fn unambiguous(object: Object<'_>) -> Result<Object<'_>, String> {
 }
 
 fn most_likely(text: &str) -> Result<Object<'_>, String> {
-    let (block, after) = contract::last_block(text);
-    let Some(block) = block else {
+    let contract::Blocks { json, end, .. } = contract::last_block(text);
+    let Some(block) = json else {
         return first_object(text)?.ok_or_else(|| "the answer has no JSON object in it".into());
     };
     match read(block.trim()) {
         Ok(value) => only_object(value, block.trim(), "the last code block of JSON"),
         // What follows it may be a second try; what comes before it is not the last word.
-        Err(error) => match first_object(&text[after..])? {
+        Err(error) => match first_object(&text[end..])? {
             Some(object) => Ok(object),
             None => Err(format!("the last code block of JSON cannot be read: {error}")),
         },

@@ -4,7 +4,8 @@
 //! An object outside of any block counts only as the last thing in the text. A block may stand in a
 //! list or in a quote, and say in several ways that it is JSON, as readers of Markdown take it.
 //!
-//! **Invariant:** a block that cannot be read never lets an earlier one decide.
+//! **Invariant:** a block that cannot be read never lets an earlier one decide. Where something
+//! behind the last block may be one, or may be an answer, nothing decides.
 
 use std::borrow::Cow;
 
@@ -131,12 +132,16 @@ pub fn parse(text: &str) -> Contract {
 /// there is none, if anything does.
 pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
     let text = &*unquoted(text);
-    let (block, after) = last_block(text);
+    let Blocks { json, behind, end } = last_block(text);
     let invalid = |why: String| Err(Some(why));
-    match (bare(&text[after..]), block) {
+    match (bare(&text[end..]), json) {
         (Bare::Object(map), None) => Ok(map),
         (Bare::Object(map), Some(_)) if map.contains_key("success") => Ok(map),
         (Bare::Torn, _) => invalid("the JSON object at the end is cut off".into()),
+        (_, Some(_)) if may_hold_another(&text[behind..]) => invalid(
+            "behind it stands what may be another answer, so nobody can tell which one counts"
+                .into(),
+        ),
         (_, Some(block)) => match serde_json::from_str(block.trim()) {
             Ok(Value::Object(map)) => Ok(map),
             Ok(other) => invalid(format!("it must be an object, not {}", kind(&other))),
@@ -275,16 +280,25 @@ fn is_json(word: &str) -> bool {
     ["json", "jsonc", "json5"].iter().any(|json| word.eq_ignore_ascii_case(json))
 }
 
-/// The content of the last JSON code block, and where what follows the last block of any kind
-/// begins.
+/// What code blocks a text has.
+pub(super) struct Blocks<'t> {
+    /// The content of the last one of JSON.
+    pub json: Option<&'t str>,
+    /// Where what follows that one begins.
+    pub behind: usize,
+    /// Where what follows the last one of any kind begins.
+    pub end: usize,
+}
+
+/// Finds the last JSON code block.
 ///
 /// A block is JSON if it says so, or if it says nothing and begins with a brace. A block that
 /// opens inside one of another kind counts, since samples in answers are often nested wrongly;
 /// not if the outer one has the longer marks, which is how to nest them rightly. The text has no
 /// marks of quotes ([`unquoted`]).
-pub(super) fn last_block(text: &str) -> (Option<&str>, usize) {
+pub(super) fn last_block(text: &str) -> Blocks<'_> {
     let mut found = None;
-    let mut end = 0;
+    let (mut behind, mut end) = (0, 0);
     let mut outer: Option<(Fence, usize)> = None;
     let mut at = 0;
     while at < text.len() {
@@ -303,7 +317,7 @@ pub(super) fn last_block(text: &str) -> (Option<&str>, usize) {
             if fence.closes(open) {
                 let content = &text[*start..at];
                 if open.rest.is_empty() && content.trim_start().starts_with('{') {
-                    found = Some(content);
+                    (found, behind) = (Some(content), next);
                 }
                 outer = None;
                 end = next;
@@ -315,7 +329,7 @@ pub(super) fn last_block(text: &str) -> (Option<&str>, usize) {
             Some(same_line) => {
                 let start = if same_line.is_empty() { next } else { offset(text, same_line) };
                 let (content, after) = content(text, start, next, &fence);
-                found = Some(content);
+                (found, behind) = (Some(content), after);
                 (at, end, outer) = (after, after, None);
             }
             // Marks within a line are no block.
@@ -329,11 +343,58 @@ pub(super) fn last_block(text: &str) -> (Option<&str>, usize) {
     if let Some((open, start)) = outer {
         let content = &text[start..];
         if open.rest.is_empty() && content.trim_start().starts_with('{') {
-            found = Some(content);
+            (found, behind) = (Some(content), text.len());
         }
         end = text.len();
     }
-    (found, end)
+    Blocks { json: found, behind, end }
+}
+
+/// Whether what stands behind the last JSON block may hold another one, or another answer: marks
+/// of a block in the midst of a line, or `success` as a key, in a block of another kind or in none.
+/// What is nested rightly, in longer marks, is a sample.
+fn may_hold_another(text: &str) -> bool {
+    let mut outer: Option<Fence> = None;
+    // Where what is looked into next begins: a block, or what stands between two.
+    let (mut from, mut at) = (0, 0);
+    let mut nested = false;
+    for line in text.split_inclusive('\n') {
+        let (start, next) = (at, at + line.len());
+        at = next;
+        let fence = Fence::read(line);
+        match (&outer, fence) {
+            (Some(open), Some(fence)) if fence.closes(open) => {
+                if !nested && says_how_it_went(&text[from..start]) {
+                    return true;
+                }
+                (outer, from, nested) = (None, next, false);
+            }
+            (Some(open), Some(fence)) => nested |= open.length > fence.length,
+            (Some(_), None) => {}
+            (None, Some(fence)) if !fence.rest.contains(fence.mark) => {
+                if fence.json().is_some() || says_how_it_went(&text[from..start]) {
+                    return true;
+                }
+                (outer, from) = (Some(fence), next);
+            }
+            (None, _) if ["```", "~~~"].iter().any(|marks| line.contains(marks)) => return true,
+            (None, _) => {}
+        }
+    }
+    says_how_it_went(&text[from..])
+}
+
+/// Whether `success` stands in a text as a key of an object does.
+fn says_how_it_went(text: &str) -> bool {
+    text.match_indices("success").any(|(at, word)| {
+        let (before, behind) = (&text[..at], &text[at + word.len()..]);
+        let quote = before.chars().next_back().filter(|c| matches!(c, '"' | '\''));
+        let rest = match quote {
+            Some(quote) => behind.strip_prefix(quote),
+            None => before.trim_end().ends_with('{').then_some(behind),
+        };
+        rest.is_some_and(|rest| rest.trim_start().starts_with(':'))
+    })
 }
 
 /// Where a part of `text` begins in it.
@@ -352,6 +413,10 @@ fn content<'t>(text: &'t str, start: usize, next: usize, open: &Fence) -> (&'t s
         let rest = text[end..].trim_start();
         let marks = rest.len() - rest.trim_start_matches(open.mark).len();
         if rest.is_empty() || marks >= open.length {
+            // Marks that open the next block close none.
+            let line = rest.split('\n').next().unwrap_or(rest);
+            let anew = Fence::read(line).is_some_and(|fence| fence.json().is_some());
+            let marks = if anew { 0 } else { marks };
             return (&text[start..end], text.len() - rest.len() + marks);
         }
     }
@@ -512,11 +577,61 @@ mod tests {
             (&format!("```json\n{A}\n```\n> ```json\n> {{\"success\"\n\nbye"), "invalid: it is…"),
             (&format!("```json\n{A}\n```\n```diff\n- ```json\n+ ```js\n```"), "ok a"),
             (&format!("```json\n{A}\n```\n```sh\ncat x.json > /dev/null\n> {{\n```"), "ok a"),
-            (&format!("```json\n{A}\n```\n-```json"), "ok a"),
+            (&format!("```json\n{A}\n```json\n{B}\n```\n"), "failed b"),
+            (&format!("```json\n{A}\n``` json\n{B}\n```\n"), "failed b"),
+            (&format!("```json\n{A}\n````json\n{B}\n````\n"), "failed b"),
+            (&format!("```json {A} ```json {B} ```"), "failed b"),
             (&format!("```python\n{B}\n```\n```json\n{A}\n```"), "ok a"),
             (&format!("```python\n{A}\n```"), "missing"),
             (&format!("```json\n{{\"success\":\n\nagain:\n```json\n{A}\n```"), "ok a"),
         ]);
+    }
+
+    /// An earlier block never decides because the last one is written in a way that is not known.
+    #[test]
+    fn what_may_be_another_answer_leaves_nothing_to_decide() {
+        let behind = |text: &str| format!("```json\n{A}\n```\n{text}\n");
+        for opening in [
+            "Result: ```json",
+            "- [ ] ```json",
+            "# ```json",
+            "**```json**",
+            "| ```json",
+            "-```json",
+            "\u{200b}```json",
+            "```output.json",
+            "```:json",
+            "```ndjson",
+            "```js",
+            "<pre>",
+            "",
+        ] {
+            let closing = if opening == "<pre>" { "</pre>" } else { "```" };
+            let read = read(&behind(&format!("{opening}\n{B}\n{closing}\nbye")));
+            assert!(read.starts_with("invalid: behind it"), "{opening}: {read}");
+        }
+        for text in [
+            "Result: ```json\n{\"success\": fal\n```",
+            "-```json",
+            "```js\n({success: false})\n```",
+            "```py\n{'success' : False}\n```",
+            "It said\n{\n  \"success\"\n: false} and more",
+            "````md\n{\"success\": false}\n````",
+        ] {
+            let read = read(&behind(text));
+            assert!(read.starts_with("invalid: behind it"), "{text}: {read}");
+        }
+        for text in [
+            "```sh\nmake success\n```",
+            "The \"success\" is yours: bye.",
+            "success: all of it",
+            "```\nls\n```\n```sh\nls",
+            "```",
+            "~~done~~ with `x` and ``y``",
+        ] {
+            assert_eq!(read(&behind(text)), "ok a", "{text}");
+        }
+        assert_eq!(read(&format!("```markdown\n```json\n{A}\n```\n```")), "ok a");
     }
 
     #[test]
@@ -552,7 +667,8 @@ mod tests {
             (&format!("{B}\n{A}"), "ok a"),
             (&format!("{A}\nThat was all."), "missing"),
             (&format!("```json\n{A}\n```\nNo: {B}"), "failed b"),
-            (&format!("```json\n{B}\n```\n{A}\nThat was all."), "failed b"),
+            (&format!("```json\n{B}\n```\n{A}\nThat was all."), "invalid: behind it…"),
+            (&format!("```json\n{B}\n```\n{{\"a\": 1}}\nThat was all."), "failed b"),
             (&format!("```json\n{A}\n```\nSee `struct Foo {{}}`"), "ok a"),
             (&format!("```json\n{A}\n```\nSee struct Foo {{}}"), "ok a"),
             (&format!("```json\n{A}\n```\n{{\"success\": fal"), "invalid: the JSON object…"),

@@ -102,9 +102,7 @@ impl Node {
     fn mend_integers(&mut self, lines: &[&str]) {
         match &mut self.value {
             Value::Number(number) if number.is_f64() => {
-                let line = lines.get(self.place.line - 1).copied().unwrap_or_default();
-                let from = self.place.column - 1;
-                let token: String = line.chars().skip(from).take(self.place.len).collect();
+                let token = token(self.place, lines);
                 let digits = token.strip_prefix(['-', '+']).unwrap_or(&token);
                 if !digits.is_empty()
                     && digits.bytes().all(|b| b.is_ascii_digit())
@@ -120,6 +118,14 @@ impl Node {
             }),
             _ => {}
         }
+    }
+
+    /// A number as it stands in the document: `007` and `1.10` are names to people, and not those
+    /// that their values print as.
+    pub fn digits(&self, document: &str) -> Option<String> {
+        let Value::Number(_) = &self.value else { return None };
+        let document = document.strip_prefix('\u{feff}').unwrap_or(document);
+        Some(token(self.place, &document.lines().collect::<Vec<_>>()))
     }
 
     pub fn text(&self) -> Option<&str> {
@@ -162,6 +168,12 @@ impl Node {
             other => other.to_string(),
         }
     }
+}
+
+/// What stands at a place.
+fn token(place: Place, lines: &[&str]) -> String {
+    let line = lines.get(place.line - 1).copied().unwrap_or_default();
+    line.chars().skip(place.column - 1).take(place.len).collect()
 }
 
 impl<'de> Deserialize<'de> for Node {

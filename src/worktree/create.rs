@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::follow::{Expects, Has};
 use super::look::Found;
-use super::record::SCHEMA;
-use super::{BRANCHES, Record, TreeError, Trees, Worktree, arg, short_branch};
+use super::record::{RECORD, SCHEMA};
+use super::{BRANCHES, Record, TreeError, Trees, Worktree, arg, branch, short_branch};
 use crate::git::repo::{self, REMOTE};
 use crate::git::{GitError, Lock};
 use crate::ids::BeadId;
@@ -70,6 +70,7 @@ impl Trees {
         let mut found = self.look(&lock, id)?;
         if found.record.is_none() && found.tip.is_none() {
             self.alone_of_its_name(id)?;
+            self.has_room(id)?;
         }
         let mut start = None;
         if found.is_nothing() {
@@ -108,7 +109,7 @@ impl Trees {
 
     /// Refuses a bead whose id differs from that of another by capital letters only: where file
     /// names know none, both would have one worktree and one branch.
-    fn alone_of_its_name(&self, id: &BeadId) -> Result<(), TreeError> {
+    pub(super) fn alone_of_its_name(&self, id: &BeadId) -> Result<(), TreeError> {
         let remote = repo::of_remote(&short_branch(id));
         let remote = remote.strip_suffix(id.as_str()).unwrap_or(&remote);
         let refs = self.git().text(&["for-each-ref", "--format=%(refname)", BRANCHES, remote])?;
@@ -117,9 +118,12 @@ impl Trees {
             .filter_map(|name| name.strip_prefix(BRANCHES).or(name.strip_prefix(remote)))
             .map(str::to_owned)
             .collect();
-        for dir in [self.dir(), self.repo.home().join("worktrees")] {
-            let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
-            names.extend(entries.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+        let listed = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+        // What never came to be a worktree may have left a lock.
+        let known = listed(&self.repo.home().join("worktrees"));
+        let known = known.filter(|entry| entry.path().join(RECORD).exists());
+        for entry in listed(&self.dir()).chain(known) {
+            names.push(entry.file_name().to_string_lossy().into_owned());
         }
         let alike = |name: &&String| *name != id.as_str() && name.eq_ignore_ascii_case(id.as_str());
         match names.iter().find(alike) {
@@ -131,6 +135,61 @@ impl Trees {
                 ),
             )),
         }
+    }
+
+    /// Refuses a bead whose branch cannot be, because of another one: git keeps branches as files
+    /// do, where a name is that of a directory or of a file.
+    pub(super) fn has_room(&self, id: &BeadId) -> Result<(), TreeError> {
+        let (top, own) = (BRANCHES.trim_end_matches('/'), branch(id));
+        let git = self.git();
+        let names = git.text(&["for-each-ref", "--format=%(refname)", top])?;
+        let below = format!("{own}/");
+        let is_in_the_way = |name: &&str| *name == top || name.starts_with(&below);
+        let Some(other) = names.lines().find(is_in_the_way) else { return Ok(()) };
+        let other = other.trim_start_matches("refs/heads/");
+        let name = short_branch(id);
+        Err(TreeError::found(
+            format!("the branch `{other}` is in the way: git cannot have `{name}` beside it"),
+            format!("give it another name: `git branch -m {other} NAME`"),
+        ))
+    }
+
+    /// Proves that work on a bead can begin at a branch, before anything is started: the branch is
+    /// there; and a worktree that exists began at it, if somebody insists on that.
+    pub fn may_begin_at(&self, id: &BeadId, base: &str, insists: bool) -> Result<(), TreeError> {
+        if let Some(record) = self.record(id)? {
+            let began = &record.base_branch;
+            return match insists && began != base && self.is_branch(began)? {
+                false => Ok(()),
+                true => Err(TreeError::found(
+                    format!("worktree `{id}` began at `{began}`, not at `{base}`"),
+                    format!(
+                        "leave the base out to go on and to merge into `{began}`; or remove the \
+                         worktree first: `orchestrate worktree rm {id}`"
+                    ),
+                )),
+            };
+        }
+        self.is_name(base)?;
+        if self.is_branch(base)? {
+            return Ok(());
+        }
+        if self.repo.has_remote()? {
+            let asked = self.remote_git().text(&["ls-remote", REMOTE, &repo::branch(base)]);
+            // One that does not answer is asked again when the work begins.
+            if asked.map_or(true, |listed| !listed.is_empty()) {
+                return Ok(());
+            }
+        }
+        Err(no_branch(base))
+    }
+
+    fn is_name(&self, name: &str) -> Result<(), TreeError> {
+        if self.git().is(&["check-ref-format", "--branch", name]).unwrap_or(false) {
+            return Ok(());
+        }
+        let what = format!("`{name}` cannot be the name of a branch");
+        Err(TreeError::found(what, "name a branch of the repository"))
     }
 
     fn make(&self, lock: &Lock, id: &BeadId, start: Start) -> Result<(), TreeError> {
@@ -180,13 +239,10 @@ impl Trees {
             self.finish_making(lock, id, found)?;
             return Ok((Way::Reused, warnings));
         }
-        let name = short_branch(id);
-        if let Some(path) = &found.elsewhere {
-            return Err(TreeError::found(
-                format!("`{name}` is checked out in `{}`", path.display()),
-                "it is no worktree of this workspace: switch it to another branch, or remove it",
-            ));
+        if let Some(error) = self.elsewhere(id, found) {
+            return Err(error);
         }
+        let name = short_branch(id);
         let Some(tip) = &found.tip else {
             let path = self.path(id);
             return Err(TreeError::found(
@@ -364,10 +420,7 @@ impl Trees {
                 )
             })?,
         };
-        if !git.is(&["check-ref-format", "--branch", &name]).unwrap_or(false) {
-            let what = format!("`{name}` cannot be the name of a branch");
-            return Err(TreeError::found(what, "name a branch of the repository"));
-        }
+        self.is_name(&name)?;
         let (mut warnings, mut silent) = (Vec::new(), false);
         let local = git.commit(&repo::branch(&name))?;
         if self.repo.has_remote()? {

@@ -52,7 +52,7 @@ impl TreeError {
     /// How to go on.
     pub fn cure(&self) -> Option<String> {
         match self {
-            TreeError::Git(GitError::NotThere) => {
+            TreeError::Git(GitError::NotThere | GitError::TooOld { .. }) => {
                 Some("worktrees need git 2.36 or newer; install it".into())
             }
             TreeError::NoRepo { .. } => {

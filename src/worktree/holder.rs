@@ -115,25 +115,46 @@ impl Trees {
         is_alive: &dyn Fn(&Holder) -> bool,
     ) -> Result<Hold, TreeError> {
         let lock = self.repo.lock(&format!("taking worktree `{id}`"))?;
-        self.hold_under(&lock, id, wants, is_alive)
-    }
-
-    pub(super) fn hold_under(
-        &self,
-        _lock: &Lock,
-        id: &BeadId,
-        wants: &Wants,
-        is_alive: &dyn Fn(&Holder) -> bool,
-    ) -> Result<Hold, TreeError> {
-        let before = self.holder(id)?;
-        let from_afar =
-            before.as_ref().is_some_and(|dead| !dead.process.is_beside(&Process::this()));
-        let was_held = before.is_some();
-        if let Some(holder) = before.filter(is_alive) {
+        if let Some(holder) = self.holder(id)?.filter(is_alive) {
             let (id, holder) = (id.to_string(), holder.to_string());
             return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
         }
-        if was_held {
+        self.take(lock, id, wants)
+    }
+
+    /// Takes a worktree that nobody has who lives. What the one before left at work there is
+    /// ended, whoever comes and whatever for; others need not wait for that.
+    pub(super) fn take(&self, lock: Lock, id: &BeadId, wants: &Wants) -> Result<Hold, TreeError> {
+        let dead = self.holder(id)?;
+        let hold = self.write_holder(id, wants, dead.as_ref())?;
+        drop(lock);
+        if let Some(dead) = dead {
+            end_what_it_left(&dead);
+            // A `git` that outlived a process which was killed is let finish.
+            self.alone_in(id)?;
+        }
+        Ok(hold)
+    }
+
+    /// Ends what a dead holder left at work, for whoever does not take the worktree. Gives one
+    /// that lives.
+    pub fn relieve(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
+        match self.holder(id)? {
+            Some(holder) if !lives(&holder) => {
+                self.hold(id, &Wants::by_hand("add"), &lives).map(|_| None)
+            }
+            holder => Ok(holder),
+        }
+    }
+
+    fn write_holder(
+        &self,
+        id: &BeadId,
+        wants: &Wants,
+        dead: Option<&Holder>,
+    ) -> Result<Hold, TreeError> {
+        let from_afar = dead.is_some_and(|dead| !dead.process.is_beside(&Process::this()));
+        if dead.is_some() {
             // What tells that the dead one lived is of no use any more.
             self.sweep_owners()?;
         }
@@ -168,6 +189,17 @@ impl Trees {
             }),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(TreeError::io("read", &path, error)),
+        }
+    }
+}
+
+/// Ends what a dead holder of this machine left running.
+fn end_what_it_left(dead: &Holder) {
+    let Holder { mark: Some(mark), process, .. } = dead else { return };
+    if process.is_beside(&Process::this()) {
+        let ended = exec::sweep_if(&|other| other == mark);
+        if ended > 0 {
+            tracing::info!("ended {ended} processes that were left in a worktree");
         }
     }
 }

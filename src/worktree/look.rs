@@ -1,5 +1,6 @@
 //! What is there of a worktree, and whether somebody may be let into it.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,7 @@ pub(super) struct Found {
     pub is_there: bool,
     /// The commit that its branch is at.
     pub tip: Option<String>,
-    /// Another worktree that has its branch checked out.
+    /// Another worktree that has its branch checked out, or works at it on no branch.
     pub elsewhere: Option<PathBuf>,
     /// Other worktrees that lie in its directory.
     pub inside: Vec<PathBuf>,
@@ -51,17 +52,19 @@ impl Found {
         self.entry.is_none() && !self.is_there && self.tip.is_none()
     }
 
-    /// The same worktree in a workspace of another path, which may be this one, seen from another
-    /// machine.
-    fn elsewhere_of(&self, id: &BeadId) -> Option<&PathBuf> {
+    /// The workspace that the same worktree is in, if that has another path: it may be this one,
+    /// seen from another machine.
+    fn other_workspace(&self, id: &BeadId) -> Option<&Path> {
+        let path = self.elsewhere.as_deref()?;
         let ending = Path::new(DIR).join(id.as_str());
-        self.elsewhere.as_ref().filter(|path| path.ends_with(&ending))
+        path.ends_with(&ending).then(|| path.ancestors().nth(ending.components().count()))?
     }
 
-    /// Its directory is gone, and nobody said that it is to be waited for.
+    /// Its directory is gone, and nobody said that it is to be waited for: no worktree of the
+    /// repository has its branch, wherever that lies.
     pub(super) fn is_branch_alone(&self) -> bool {
         let locked = self.entry.as_ref().is_some_and(|entry| entry.locked.is_some());
-        !self.is_there && !locked && self.tip.is_some()
+        !self.is_there && !locked && self.tip.is_some() && self.elsewhere.is_none()
     }
 }
 
@@ -97,6 +100,28 @@ pub(super) fn stays(path: &Path) -> bool {
 
 const MOMENTS: Duration = Duration::from_secs(2);
 
+/// The directory that a worktree's file `.git` says git keeps for it.
+fn named_dir(path: &Path) -> Option<PathBuf> {
+    let link = path.join(".git");
+    let is_file = std::fs::symlink_metadata(&link).ok()?.is_file();
+    let said = std::fs::read_to_string(&link).ok().filter(|_| is_file)?;
+    Some(path.join(said.strip_prefix("gitdir: ")?.trim_end_matches('\n')))
+}
+
+/// Whether a worktree is on no branch because this one is being rebased or bisected there.
+pub(super) fn works_at(entry: &Entry, name: &str) -> bool {
+    if entry.branch.is_some() || !entry.path.is_dir() {
+        return false;
+    }
+    // Not by asking git: every worktree is looked at for each of them.
+    let git_dir = named_dir(&entry.path).unwrap_or_else(|| entry.path.join(".git"));
+    let short = name.trim_start_matches("refs/heads/");
+    ["rebase-merge/head-name", "rebase-apply/head-name", "BISECT_START"].iter().any(|file| {
+        let head = std::fs::read_to_string(git_dir.join(file)).unwrap_or_default();
+        [name, short].contains(&head.trim())
+    })
+}
+
 impl Trees {
     pub(super) fn look(&self, lock: &Lock, id: &BeadId) -> Result<Found, TreeError> {
         let git = lock.git(&self.repo.workspace)?;
@@ -117,11 +142,32 @@ impl Trees {
             if entry.path.starts_with(&path) {
                 found.inside.push(entry.path.clone());
             }
-            if entry.branch.as_ref() == Some(&branch) {
+            if entry.branch.as_ref() == Some(&branch) || works_at(&entry, &branch) {
                 found.elsewhere = Some(entry.path);
             }
         }
         Ok(found)
+    }
+
+    /// What there is to say of a branch that another worktree has: what is in that one is not seen
+    /// from here, so nothing is done to the branch.
+    pub(super) fn elsewhere(&self, id: &BeadId, found: &Found) -> Option<TreeError> {
+        let path = found.elsewhere.as_ref()?;
+        let cure = match (path.is_dir(), found.other_workspace(id)) {
+            (false, _) => {
+                "that directory is not there: `git worktree prune` forgets it, once you know that \
+                 it is not of another machine"
+                    .into()
+            }
+            (true, Some(workspace)) => {
+                format!("it belongs to another workspace: `cd {}` first", workspace.display())
+            }
+            (true, None) => "it is no worktree of this workspace: switch it to another branch, or \
+                             remove it"
+                .into(),
+        };
+        let what = format!("`{}` is checked out in `{}`", short_branch(id), path.display());
+        Some(TreeError::Found { what, cure })
     }
 
     /// Proves that a worktree is what it must be before anybody is let into it: registered, whole,
@@ -136,13 +182,12 @@ impl Trees {
     /// works there may have pointed it at another, whose settings git would execute.
     pub fn linked(&self, id: &BeadId) -> Result<(), TreeError> {
         let path = self.path(id);
+        if !path.is_dir() {
+            return Err(self.lost_directory(id));
+        }
         let (common, shown) = (&self.repo.common, path.display());
         let is_ours = || -> Option<bool> {
-            let link = path.join(".git");
-            let is_file = std::fs::symlink_metadata(&link).ok()?.is_file();
-            let said = std::fs::read_to_string(&link).ok().filter(|_| is_file)?;
-            let dir = path.join(said.strip_prefix("gitdir: ")?.trim_end_matches('\n'));
-            let dir = dir.canonicalize().ok()?;
+            let dir = named_dir(&path)?.canonicalize().ok()?;
             let shared = std::fs::read_to_string(dir.join("commondir")).ok()?;
             let shared = dir.join(shared.trim_end_matches('\n')).canonicalize().ok()?;
             Some(dir.parent()? == common.join("worktrees") && &shared == common)
@@ -158,16 +203,27 @@ impl Trees {
         }
     }
 
+    fn lost_directory(&self, id: &BeadId) -> TreeError {
+        TreeError::found(
+            format!("the directory of worktree `{id}` is gone: `{}`", self.path(id).display()),
+            format!("`orchestrate worktree add {id}` makes it again from its branch"),
+        )
+    }
+
     pub(super) fn verified(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
         let path = self.path(id);
         let shown = path.display();
         let stop = |what: String, cure: String| Err(TreeError::Found { what, cure });
         let Some(entry) = &found.entry else {
-            return match (found.is_there, found.elsewhere_of(id)) {
-                (false, _) => stop(
-                    format!("there is no worktree `{id}`"),
-                    format!("`orchestrate worktree add {id}` makes it"),
-                ),
+            let elsewhere =
+                found.elsewhere.as_ref().filter(|_| found.other_workspace(id).is_some());
+            return match (found.is_there, elsewhere) {
+                (false, _) => Err(self.elsewhere(id, found).unwrap_or_else(|| {
+                    TreeError::found(
+                        format!("there is no worktree `{id}`"),
+                        format!("`orchestrate worktree add {id}` makes it"),
+                    )
+                })),
                 (true, Some(other)) => stop(
                     format!("git knows worktree `{id}` as `{}`, not as `{shown}`", other.display()),
                     format!(
@@ -188,12 +244,6 @@ impl Trees {
             return stop(
                 format!("worktree `{id}` is locked: {reason}"),
                 format!("`git worktree unlock {shown}`, once you know that nobody needs the lock"),
-            );
-        }
-        if !path.is_dir() {
-            return stop(
-                format!("the directory of worktree `{id}` is gone: `{shown}`"),
-                format!("`orchestrate worktree add {id}` makes it again from its branch"),
             );
         }
         self.linked(id)?;
@@ -344,7 +394,10 @@ impl Trees {
         let (git, _index) = self.seeing(git)?;
         let args = ["status", "--porcelain", "-z", "--untracked-files=all", "--no-renames"];
         let lines = git.names(&args)?;
-        Ok(lines.into_iter().filter_map(|line| line.get(3..).map(str::to_owned)).collect())
+        let names = lines.iter().filter_map(|line| line.get(3..).map(str::to_owned));
+        // One that was removed from the index and is there has a line for each.
+        let mut known = HashSet::new();
+        Ok(names.filter(|name| known.insert(name.clone())).collect())
     }
 
     /// Directories in a worktree that are repositories of their own, which git adds no files of.

@@ -17,12 +17,12 @@ use std::time::Duration;
 use super::checkpoint::Why;
 use super::checks::Checks;
 use super::lane::Turn;
-use super::look::under_way;
+use super::look::{under_way, works_at};
 use super::remove::some;
 use super::save::tree_of;
-use super::{Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
+use super::{BRANCHES, Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
 use crate::exec::{self, Stop};
-use crate::git::repo::{self, Entry, git_dir};
+use crate::git::repo::{self, git_dir};
 use crate::git::{Git, Lock, failed, lock};
 use crate::ids::BeadId;
 
@@ -78,6 +78,9 @@ pub enum Block {
     },
     #[error("`{base}` is checked out in `{}`: {why}", path.display())]
     Copy { base: String, path: PathBuf, why: String },
+    /// Somebody works on the base.
+    #[error("`{base}` is checked out in `{}`: {holder} works there", path.display())]
+    Held { base: String, path: PathBuf, holder: String },
     #[error("`{base}` moved {times} times while it was being merged")]
     Moving { base: String, times: u32 },
 }
@@ -91,7 +94,16 @@ impl Block {
             }
             Block::Check { .. } => "make it succeed in the worktree, and try again".into(),
             Block::Copy { .. } => "see to that copy, and try again".into(),
+            Block::Held { .. } => "try again when that is done".into(),
             Block::Moving { .. } => "try again".into(),
+        }
+    }
+
+    /// The exit code of a program that can do no more.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Block::Held { .. } => 5,
+            _ => 1,
         }
     }
 }
@@ -130,6 +142,10 @@ impl Trees {
         self.wait_turn(&turn, order.wait, stop)?;
         // One that was killed may have left a `git` at work in a stage of its own.
         let alone = lock::take_kernel(&self.repo.home().join("lane.kernel"), order.wait)?;
+        let _held = match hold {
+            Some(hold) if hold.id == *id => None,
+            _ => Some(self.hold(id, &Wants::by_hand("merge"), is_alive)?),
+        };
         let lock = self.repo.lock(&format!("beginning to merge `{id}`"))?;
         self.sweep_merges(&lock)?;
         let found = self.look(&lock, id)?;
@@ -139,11 +155,6 @@ impl Trees {
                 "`orchestrate worktree ls` shows those there are",
             ));
         }
-        let wants = Wants::by_hand("merge");
-        let _held = match hold {
-            Some(hold) if hold.id == *id => None,
-            _ => Some(self.hold_under(&lock, id, &wants, is_alive)?),
-        };
         // At once: to let go of a hold needs the lock.
         drop(lock);
         let (base, _) = self.base_of(id, &found)?;
@@ -209,10 +220,10 @@ impl Trees {
         Ok(())
     }
 
-    /// Who works in a worktree of ours, if it is one: a bead's branch may be the base of another.
-    fn holder_at(&self, path: &Path) -> Result<Option<Holder>, TreeError> {
-        let name = path.file_name().filter(|_| path.parent() == Some(&self.dir()));
-        let id = name.and_then(|name| BeadId::parse(name.to_str()?).ok());
+    /// Who works on a branch, if it is one of ours: a bead's may be the base of another, wherever
+    /// its worktree lies.
+    fn holder_of(&self, branch: &str) -> Result<Option<Holder>, TreeError> {
+        let id = branch.strip_prefix(BRANCHES).and_then(|id| BeadId::parse(id).ok());
         match id {
             Some(id) => Ok(self.holder(&id)?.filter(lives)),
             None => Ok(None),
@@ -230,8 +241,8 @@ impl Trees {
             };
             let here = entry.branch.as_ref() == Some(&name);
             if !here {
-                if rebases(&entry, &name) {
-                    return blocked("it is being rebased there".into());
+                if works_at(&entry, &name) {
+                    return blocked("it is being rebased or bisected there".into());
                 }
                 continue;
             }
@@ -241,8 +252,10 @@ impl Trees {
             if matches!(landing, Landing::Copy(_)) {
                 return blocked("and in another copy too".into());
             }
-            if let Some(holder) = self.holder_at(&entry.path)? {
-                return blocked(format!("{holder} works there"));
+            if let Some(holder) = self.holder_of(&name)? {
+                let (base, path) = (base.to_owned(), entry.path.clone());
+                let holder = holder.to_string();
+                return Ok(Err(Block::Held { base, path, holder }));
             }
             let inside = Git::at(&entry.path);
             if let Some(what) = under_way(&git_dir(&inside)?) {
@@ -419,16 +432,4 @@ fn discard(git: &Git, path: &Path) -> Result<(), TreeError> {
     // It may not be registered at all.
     let _ = git.run(&remove);
     Ok(())
-}
-
-/// Whether a branch is being rebased in a worktree, which then is on no branch.
-fn rebases(entry: &Entry, name: &str) -> bool {
-    if entry.branch.is_some() || !entry.path.is_dir() {
-        return false;
-    }
-    let Ok(git_dir) = git_dir(&Git::at(&entry.path)) else { return false };
-    ["rebase-merge", "rebase-apply"].iter().any(|kind| {
-        let head = fs::read_to_string(git_dir.join(kind).join("head-name"));
-        head.is_ok_and(|head| head.trim() == name)
-    })
 }

@@ -29,10 +29,12 @@ pub struct Record {
 }
 
 pub const SCHEMA: &str = "worktree/v1";
+/// The file that it is in.
+pub const RECORD: &str = "record.json";
 
 impl Trees {
     fn record_path(&self, id: &BeadId) -> PathBuf {
-        self.home(id).join("record.json")
+        self.home(id).join(RECORD)
     }
 
     /// The record of a worktree. One that is damaged is told, not taken for none.

@@ -4,11 +4,10 @@
 //! Killed anywhere in between, the next call finds what is left and goes on.
 
 use std::path::Path;
-use std::time::Duration;
 
 use super::look::{Found, under_way};
 use super::save::Scope;
-use super::{Holder, TreeError, Trees, arg, branch};
+use super::{Holder, TreeError, Trees, Wants, arg, branch};
 use crate::git::repo::{self, git_dir, top_level};
 use crate::git::{Git, Lock};
 use crate::ids::BeadId;
@@ -83,6 +82,8 @@ impl Trees {
         force: Option<Scope>,
         is_alive: &dyn Fn(&Holder) -> bool,
     ) -> Result<Removed, TreeError> {
+        // Nobody can take it from here on, and what a dead one left at work there has ended.
+        let _held = self.hold(id, &Wants::by_hand("rm"), is_alive)?;
         let lock = self.repo.lock(&format!("removing worktree `{id}`"))?;
         let found = self.look(&lock, id)?;
         if found.is_nothing() {
@@ -96,11 +97,6 @@ impl Trees {
                     "`orchestrate worktree ls` shows those there are",
                 )),
             };
-        }
-        // Nobody can take it from here on: that needs the lock too.
-        if let Some(holder) = self.holder(id)?.filter(is_alive) {
-            let (id, holder) = (id.to_string(), holder.to_string());
-            return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
         }
         self.remove_found(&lock, id, &found, force)
     }
@@ -179,6 +175,10 @@ impl Trees {
         found: &Found,
     ) -> Result<Option<std::path::PathBuf>, TreeError> {
         let path = self.path(id);
+        if let Some(error) = self.elsewhere(id, found) {
+            let strange = found.is_there && found.entry.is_none();
+            return Err(if strange { self.misfit(id, found) } else { error });
+        }
         let Some(entry) = &found.entry else {
             return if found.is_there { Err(self.misfit(id, found)) } else { Ok(None) };
         };

@@ -57,11 +57,12 @@ impl Trees {
     }
 
     pub(super) fn review_found(&self, id: &BeadId, found: &Found) -> Result<Review, TreeError> {
-        let there = found.entry.is_some() || found.is_there;
+        let alone = found.entry.is_none() && found.is_branch_alone();
+        let there = !alone && !found.is_nothing();
+        let name = short_branch(id);
         if there {
             self.verified(id, found)?;
         }
-        let name = short_branch(id);
         let tip = found.tip.as_deref().ok_or_else(|| {
             TreeError::found(
                 format!("there is no branch `{name}`"),

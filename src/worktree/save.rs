@@ -133,6 +133,8 @@ impl Trees {
         let lock = self.repo.lock(&format!("recovering worktree `{id}`"))?;
         let found = self.look(&lock, id)?;
         if found.is_nothing() {
+            self.alone_of_its_name(id)?;
+            self.has_room(id)?;
             return self.restore_under(&lock, saved, id);
         }
         let made_of_it = |record: &&Record| record.from.as_ref() == Some(&saved.name);

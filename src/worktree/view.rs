@@ -89,6 +89,11 @@ impl View {
     }
 }
 
+/// A problem and its cure.
+fn told(error: &TreeError) -> (String, String) {
+    (error.to_string(), error.cure().unwrap_or_default())
+}
+
 impl Trees {
     /// All worktrees, and all branches of beads, by their ids.
     pub fn views(&self) -> Result<Vec<View>, TreeError> {
@@ -122,21 +127,19 @@ impl Trees {
             Ok(found) => found,
             // What cannot be read of one is no reason to show none.
             Err(error @ TreeError::Found { .. }) => {
-                let problem = (error.to_string(), error.cure().unwrap_or_default());
-                return Ok(View { problem: Some(problem), ..self.bare(id) });
+                return Ok(View { problem: Some(told(&error)), ..self.bare(id) });
             }
             Err(error) => return Err(error),
         };
         let base = self.base_of(id, &found).ok();
         let problem = match self.verified(id, &found) {
             Ok(tree) if !self.is_branch(&tree.base_branch)? => {
-                let error = self.baseless(id, &tree.base_branch);
-                Some((error.to_string(), error.cure().unwrap_or_default()))
+                Some(told(&self.baseless(id, &tree.base_branch)))
             }
-            Ok(_) => None,
+            Ok(_) => self.elsewhere(id, &found).as_ref().map(told),
             // A branch alone is no problem: the directory is made again when it is needed.
-            Err(_) if found.entry.is_none() && !found.is_there => None,
-            Err(error) => Some((error.to_string(), error.cure().unwrap_or_default())),
+            Err(_) if found.entry.is_none() && found.is_branch_alone() => None,
+            Err(error) => Some(told(&error)),
         };
         // One that is damaged is told whenever somebody wants to take the worktree.
         let holder = self.holder(id).ok().flatten();

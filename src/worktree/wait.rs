@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lane::Turn;
 use super::{Hold, Holder, TreeError, Trees, Wants};
-use crate::exec::{self, Stop};
+use crate::exec::Stop;
 use crate::git::lock::owners;
 use crate::git::presence::Watch;
 use crate::ids::{Attempt, BeadId};
@@ -65,13 +65,7 @@ impl Trees {
                 // Once more: now nobody else can take it.
                 before = self.before(id, turn.as_ref(), &mut sight)?;
                 if before.is_none() {
-                    let dead = self.holder(id)?;
-                    let hold = self.hold_under(&lock, id, wants, &|_| false)?;
-                    drop(lock);
-                    end_what_it_left(dead);
-                    // A `git` that outlived a process which was killed is let finish.
-                    self.alone_in(id)?;
-                    return Ok(hold);
+                    return self.take(lock, id, wants);
                 }
             }
             let holder = before.unwrap_or_default();
@@ -154,16 +148,5 @@ impl Sight {
         let dead = watch.look(&owners, &word).dead;
         self.of_holder = Some((word, watch));
         !dead
-    }
-}
-
-/// Ends what a dead holder of this machine left running.
-fn end_what_it_left(dead: Option<Holder>) {
-    let Some(Holder { mark: Some(mark), process, .. }) = dead else { return };
-    if process.is_beside(&Process::this()) {
-        let ended = exec::sweep_if(&|other| other == mark);
-        if ended > 0 {
-            tracing::info!("ended {ended} processes that were left in a worktree");
-        }
     }
 }

@@ -477,7 +477,7 @@ fn a_base_that_is_checked_out_nowhere_is_moved_alone() {
     assert!(!rebase.status.success());
     worktree(&world, &["add", "b", "--base", "main"]).exits(0);
     world.write(&format!("{}/b", place("b")), "b");
-    worktree(&world, &["merge", "b"]).exits(1).says("it is being rebased there");
+    worktree(&world, &["merge", "b"]).exits(1).says("it is being rebased or bisected there");
 }
 
 fn a_conflict_blocks_with_its_files() {

@@ -206,7 +206,12 @@ pub fn run_on(
     };
     let Said { ran, heard, asked_again } = match said {
         Ok(Some(said)) => said,
-        Ok(None) => return None,
+        Ok(None) => {
+            if let Some(entered) = entered {
+                entered.give_up(&work, times);
+            }
+            return None;
+        }
         Err(refused) => return Some(*refused),
     };
     let (work, ended) = (&*work, &ran.ended);

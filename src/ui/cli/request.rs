@@ -1,6 +1,7 @@
 //! What a run of the `nodes:` dialect is started for: the person's message, the issue it is about,
 //! the base branch, and the files that the workflow is made of.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::workflow::nodes_commands::{self, CommandFile};
 use crate::workflow::plan::{
     Action, Code, Isolation, Part, PartKind, Plan, Script, ShellText, Step, StepBead, Words,
 };
-use crate::workflow::{Problem, shell, without_bom, yaml};
+use crate::workflow::{Place, Problem, shell, without_bom, yaml};
 use crate::workspace::Workspace;
 use crate::worktree::Trees;
 
@@ -163,18 +164,29 @@ impl RequestArgs {
             Some(IsolationArg::Workspace) => Isolation::Workspace,
             _ => Isolation::Worktree,
         });
-        let in_worktree = |isolation: &Isolation| *isolation == Isolation::Worktree;
-        if isolation.as_ref().is_some_and(in_worktree) {
+        let base_branch = self.base_branch.clone().or(around.config.base_branch.clone());
+        if isolation == Some(Isolation::Worktree) {
             // Found now, a workspace that has no worktrees costs nothing.
-            Trees::open(&around.workspace).map_err(|error| {
+            let trees = Trees::open(&around.workspace).map_err(|error| {
                 let failure = Failure::new(2, &error);
                 match error.cure() {
                     Some(cure) => failure.hint(format!("{cure}; or give `--isolation workspace`")),
                     None => failure,
                 }
             })?;
+            // Nor does a branch that the work cannot begin at.
+            if let (Some(bead), Some(base)) = (&bead, &base_branch) {
+                let trees = trees.patient(around.config.tree_remote, None);
+                let insists = self.base_branch.is_some();
+                trees.may_begin_at(&bead.id, base, insists).map_err(|error| {
+                    let failure = Failure::new(2, &error);
+                    match error.cure() {
+                        Some(cure) => failure.hint(cure),
+                        None => failure,
+                    }
+                })?;
+            }
         }
-        let base_branch = self.base_branch.clone().or(around.config.base_branch.clone());
         let bead = bead.map(|bead| bead.to_json());
         Ok(Request { bead, isolation, beads, base_branch, ..Request::default() })
     }
@@ -272,12 +284,24 @@ pub fn look_for_beads(
     (beads, missing)
 }
 
+/// A file as the workspace calls it, where a person gives the whole path.
+fn in_workspace<'a>(around: &Surroundings, name: &'a str) -> Cow<'a, str> {
+    let path = Path::new(name);
+    let inside = || {
+        let whole = path.canonicalize().ok()?;
+        let below = whole.strip_prefix(around.workspace.canonicalize().ok()?).ok()?;
+        below.to_str().map(|below| format!("./{below}"))
+    };
+    let inside = if path.is_absolute() { inside() } else { None };
+    inside.map_or(Cow::Borrowed(name), Cow::Owned)
+}
+
 /// Reads a bead as it is now.
 pub fn read_bead(around: &Surroundings, name: &str) -> Result<Bead, Failure> {
     let workspace = super::common::open_workspace(around)?;
     let limit = around.config.input_bytes;
     let read = |path: &str| workspace.read_text(path, limit);
-    Bead::find(name, &read).map_err(|error| match error {
+    Bead::find(&in_workspace(around, name), &read).map_err(|error| match error {
         BeadError::Wrong { file, text, problems } => Failure::in_text(problems, &file, &text),
         other => Failure::new(2, other),
     })
@@ -327,8 +351,12 @@ fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Fai
         }
         Err(error) => return Err(Failure::new(2, format!("cannot read `{MAPPING}`: {error}"))),
     };
-    let mapping: Mapping = serde_json::from_str(without_bom(&text))
-        .map_err(|error| Failure::new(2, format!("`{MAPPING}` cannot be used: {error}")))?;
+    let text = without_bom(&text);
+    let mapping: Mapping = serde_json::from_str(text).map_err(|error| {
+        let message = format!("`{MAPPING}` cannot be used: {error}");
+        let place = Place { line: error.line().max(1), column: error.column().max(1), len: 1 };
+        Failure::in_text(vec![Problem::error(message).at(place)], MAPPING, text)
+    })?;
     let found = mapping.by_type.get(&bead.kind).cloned().or(mapping.default);
     Ok((found.unwrap_or_else(|| USUAL.into()), by))
 }

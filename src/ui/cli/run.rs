@@ -8,13 +8,13 @@ use super::common::{self, Driver, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
 use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
 use crate::engine::Request;
+use crate::fleet::grimoires;
 use crate::ids::counted;
 use crate::ui::talk::talk;
-use crate::workflow::Plan;
 use crate::workflow::plan::{
     Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
 };
-use crate::workflow::{without_bom, yaml};
+use crate::workflow::{Place, Plan, Problem, without_bom, yaml};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct RunArgs {
@@ -96,8 +96,15 @@ fn read_context(path: &Path) -> Result<Map<String, Value>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(2, format!("cannot read the context file `{name}`: {error}"))
     })?;
-    if let Ok(Value::Object(map)) = serde_json::from_str(without_bom(&text)) {
-        return Ok(map);
+    let is_json = path.extension().is_some_and(|ending| ending == "json");
+    match serde_json::from_str(without_bom(&text)) {
+        Ok(Value::Object(map)) => return Ok(map),
+        Err(error) if is_json => {
+            let place = Place { line: error.line().max(1), column: error.column().max(1), len: 1 };
+            let problem = Problem::error(format!("this is no JSON: {error}")).at(place);
+            return Err(Failure::in_text(vec![problem], &name.to_string(), without_bom(&text)));
+        }
+        _ => {}
     }
     // What is no JSON may be YAML; its reader gives places too.
     let node = yaml::parse(&text)
@@ -192,7 +199,7 @@ fn sort_out(around: &Surroundings, args: &RunArgs) -> Result<(PathBuf, Option<Pa
         _ if args.request.bead.is_some() => {
             let bead = args.request.bead.as_deref().unwrap_or_default();
             let name = request::grimoire_for(around, &request::read_bead(around, bead)?)?;
-            around.say(format!("grimoire `{name}` for bead `{bead}`"));
+            around.say(format!("{} for bead `{bead}`", grimoires::shown(&name)));
             Ok((PathBuf::from(name), archive.map(Option::unwrap_or_default)))
         }
         _ => {

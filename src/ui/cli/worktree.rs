@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::common::{self, Surroundings};
+use super::common::Surroundings;
 use super::show::{put, put_json, table};
-use super::{Common, Failure, signals};
-use crate::bead::{self, Bead, BeadError};
+use super::{Common, Failure, request, signals};
+use crate::bead;
 use crate::ids::{BeadId, counted, shown};
 use crate::time::parse_duration;
 use crate::ui::talk::{Tamed, talk};
@@ -47,7 +47,8 @@ pub struct AddArgs {
     /// The bead: its id, or its file
     #[arg(value_name = "ID|FILE")]
     pub bead: String,
-    /// The branch to begin at [default: the one that is checked out]
+    /// The branch to begin at [default: `worktree.base_branch` of the settings, else the one that
+    /// is checked out]
     #[arg(long, value_name = "BRANCH")]
     pub base: Option<String>,
 }
@@ -112,6 +113,7 @@ pub struct RecoverArgs {
 pub fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
     let trees = Trees::open(&around.workspace).map_err(|error| refused(&error))?;
+    let trees = trees.patient(around.config.tree_remote, None);
     match verb {
         WorktreeVerb::Ls => list(&trees, &around),
         WorktreeVerb::Add(args) => add(args, &trees, &around),
@@ -218,24 +220,25 @@ fn view_json(view: &View) -> Value {
 
 /// The id that is meant: one, or that of a bead in a file.
 fn bead_id(name: &str, around: &Surroundings) -> Result<BeadId, Failure> {
-    if BeadId::fault(name).is_none() && !bead::is_file(name) {
-        return id(name);
+    if BeadId::fault(name).is_some() || bead::is_file(name) {
+        return Ok(request::read_bead(around, name)?.id);
     }
-    let workspace = common::open_workspace(around)?;
-    let limit = around.config.input_bytes;
-    match Bead::find(name, &|path: &str| workspace.read_text(path, limit)) {
-        Ok(bead) => Ok(bead.id),
-        Err(BeadError::Wrong { file, text, problems }) => {
-            Err(Failure::in_text(problems, &file, &text))
-        }
-        Err(error) => Err(Failure::new(2, error)),
+    if name.contains('.') && around.workspace.join(name).is_file() {
+        let message = format!("`{name}` is a file here, and not one that can be of a bead");
+        return Err(Failure::new(2, message).hint(
+            "a bead is a `.md`, `.yaml` or `.json` file, or an id that is the name of none",
+        ));
     }
+    id(name)
 }
 
 fn add(args: &AddArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     let id = bead_id(&args.bead, around)?;
-    let created = trees.create(&id, args.base.as_deref()).map_err(|error| refused(&error))?;
-    let Created { tree, way, dirty, warnings } = created;
+    let at_work = trees.relieve(&id).map_err(|error| refused(&error))?;
+    let base = args.base.as_deref().or(around.config.base_branch.as_deref());
+    let created = trees.create(&id, base).map_err(|error| refused(&error))?;
+    let Created { tree, way, dirty, mut warnings } = created;
+    warnings.extend(at_work.map(|holder| format!("{holder} works there")));
     warn(&warnings);
     if !dirty.is_empty() {
         let are = if dirty.len() == 1 { "is" } else { "are" };
@@ -395,7 +398,8 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
 
 /// A merge that has to wait for a person.
 fn blocked(id: &BeadId, block: &Block, around: &Surroundings) -> Result<Failure, Failure> {
-    let failure = Failure::new(1, format!("cannot merge `{id}`: {block}")).hint(block.cure(id));
+    let failure = Failure::new(block.exit_code(), format!("cannot merge `{id}`: {block}"));
+    let failure = failure.hint(block.cure(id));
     if !around.common.json {
         return Ok(failure);
     }

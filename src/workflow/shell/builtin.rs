@@ -313,7 +313,8 @@ pub fn maps(script: &[u8]) -> Vec<(String, usize)> {
         let end = (0..line.len()).find(commented).unwrap_or(line.len());
         let (code, comment) = line.split_at(end);
         for command in code.split_inclusive(|byte| b";&|()`\n".contains(byte)) {
-            found.extend(declared_maps(command).into_iter().map(|name| (name, at)));
+            let (names, within) = declared_maps(command);
+            found.extend(names.into_iter().map(|name| (name, at + within)));
             at += command.len();
         }
         at += comment.len();
@@ -321,22 +322,23 @@ pub fn maps(script: &[u8]) -> Vec<(String, usize)> {
     found
 }
 
-/// The maps that a command, with what ends it, declares.
-fn declared_maps(command: &[u8]) -> Vec<String> {
+/// The maps that a command, with what ends it, declares, and where in it.
+fn declared_maps(command: &[u8]) -> (Vec<String>, usize) {
     let text = String::from_utf8_lossy(command);
     let words = text.split(|c: char| c.is_ascii_whitespace() || ";&|()`".contains(c));
     let words = words.filter(|word| !word.is_empty());
     let mut words = words.skip_while(|word| BEFORE.contains(word));
-    if words.next().is_none_or(|word| !DECLARE.contains(&word)) {
-        return Vec::new();
-    }
+    let Some(declare) = words.next().filter(|word| DECLARE.contains(word)) else {
+        return Default::default();
+    };
     let (options, names): (Vec<_>, Vec<_>) = words.partition(|word| word.starts_with('-'));
     let map = |word: &&str| !word.starts_with("--") && word.contains('A');
     if !options.iter().any(map) {
-        return Vec::new();
+        return Default::default();
     }
     let names = names.iter().map(|word| word.split('=').next().unwrap_or(word));
-    names.filter(|name| is_name(name)).map(str::to_owned).collect()
+    let names = names.filter(|name| is_name(name)).map(str::to_owned).collect();
+    (names, text.find(declare).unwrap_or_default())
 }
 
 fn is_name(text: &str) -> bool {
@@ -582,7 +584,7 @@ mod tests {
         let script = b"x; declare -A a b=(1); local -gA c\n# declare -A d\nif typeset -A e";
         let found: Vec<_> = maps(script).into_iter().map(|(name, _)| name).collect();
         assert_eq!(found, ["a", "b", "c", "e"]);
-        assert_eq!(maps(script)[0].1, 2);
+        assert_eq!(maps(script)[0].1, 3);
         let found = lists(b"read -ra x <<< 1; local -A y=; mapfile z");
         assert!(["x", "y", "z"].iter().all(|name| found.contains(*name)), "{found:?}");
     }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::builtin;
 
 /// So many bytes are looked at, in each direction.
-const NEAR: usize = 4096;
+pub const NEAR: usize = 4096;
 
 /// What a command may be behind of: words that begin one, and settings.
 const OPENERS: [&str; 10] =

@@ -164,7 +164,7 @@ pub struct Scanner<'a> {
     /// Variables that are lists.
     lists: BTreeSet<String>,
     /// Variables that are maps, each with where it is one.
-    maps: Vec<(String, Range<usize>)>,
+    maps: BTreeMap<String, Vec<Range<usize>>>,
     functions: BTreeSet<String>,
     flows: Vec<Flow>,
     set: Vec<Set>,
@@ -193,10 +193,7 @@ impl<'a> Scanner<'a> {
                 .map(|name| (name, Reading::Number))
                 .collect(),
             lists: builtin::lists(text),
-            maps: builtin::maps(text)
-                .into_iter()
-                .map(|(name, at)| (name, scope(text, at)))
-                .collect(),
+            maps: maps(text),
             functions: builtin::functions(text),
             flows: by_name(text),
             set: Vec::new(),
@@ -547,7 +544,8 @@ impl<'a> Scanner<'a> {
 
     /// What stands in the brackets behind the name of a list.
     fn subscript(&self, list: &str) -> Inside {
-        match self.maps.iter().any(|(name, scope)| name == list && scope.contains(&self.at)) {
+        let there = |scope: &Range<usize>| scope.contains(&self.at);
+        match self.maps.get(list).is_some_and(|scopes| scopes.iter().any(there)) {
             true => Inside::Key,
             false => Inside::Subscript,
         }
@@ -697,6 +695,7 @@ impl<'a> Scanner<'a> {
             let (Goes::Out, Some(index)) = (goes, index) else { return Vec::new() };
             let frame = &self.inside[index];
             let last = self.text.get(command..).unwrap_or_default();
+            let last = &last[..last.len().min(outlet::NEAR)];
             let end = last.iter().position(|byte| b"\n;|&)`".contains(byte));
             let opened = if frame.inside == Inside::Backticks { 1 } else { 2 };
             let (Some(back), Some(begin)) = (frame.back, frame.begin.checked_sub(opened)) else {
@@ -1229,8 +1228,9 @@ impl<'a> Scanner<'a> {
             within.command = usize::MAX;
             within.open(Inside::Here);
             within.functions.clone_from(&self.functions);
-            let declared = self.maps.iter().filter(|(_, scope)| scope.contains(&body.0));
-            within.maps = declared.map(|(name, _)| (name.clone(), 0..usize::MAX)).collect();
+            let there = |scope: &Range<usize>| scope.contains(&body.0);
+            let maps = self.maps.iter().filter(|(_, scopes)| scopes.iter().any(there));
+            within.maps = maps.map(|(name, _)| (name.clone(), vec![0..usize::MAX])).collect();
             within.walk();
             let before = self.layout.spots.len();
             self.layout.spots.append(&mut within.layout.spots);
@@ -1288,20 +1288,33 @@ fn pairs(text: &[u8]) -> HashMap<usize, usize> {
     pairs
 }
 
-/// Where a variable is there that is declared at a place: a function or group that has ended took
-/// what it declared with it.
-fn scope(text: &[u8], at: usize) -> Range<usize> {
-    let (mut depth, mut end) = (0_usize, at);
-    for word in text[at..].split(|byte| byte.is_ascii_whitespace() || *byte == b';') {
+/// The maps of a script, each with where it is one: a function or group that has ended took what it
+/// declared with it.
+fn maps(text: &[u8]) -> BTreeMap<String, Vec<Range<usize>>> {
+    let mut maps: BTreeMap<String, Vec<Range<usize>>> = BTreeMap::new();
+    let mut left = builtin::maps(text).into_iter().peekable();
+    if left.peek().is_none() {
+        return maps;
+    }
+    let (mut open, mut at) = (vec![Vec::new()], 0);
+    let mut end = |declared: Vec<(String, usize)>, end: usize| {
+        for (name, begin) in declared {
+            maps.entry(name).or_default().push(begin..end);
+        }
+    };
+    for word in text.split(|byte| byte.is_ascii_whitespace() || *byte == b';') {
+        while let Some(declared) = left.next_if(|(_, declared)| *declared <= at) {
+            open.last_mut().into_iter().for_each(|group| group.push(declared.clone()));
+        }
         match word {
-            b"{" => depth += 1,
-            b"}" if depth == 0 => return at..end,
-            b"}" => depth -= 1,
+            b"{" => open.push(Vec::new()),
+            b"}" if open.len() > 1 => end(open.pop().unwrap_or_default(), at),
             _ => {}
         }
-        end += word.len() + 1;
+        at += word.len() + 1;
     }
-    at..usize::MAX
+    open.into_iter().flatten().chain(left).for_each(|one| end(vec![one], usize::MAX));
+    maps
 }
 
 /// Stands for what is reckoned with at once.
