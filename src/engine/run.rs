@@ -326,6 +326,11 @@ impl Run {
         }
     }
 
+    /// Whether every step has had its turn, so that there is nothing to go on with.
+    pub fn is_through(&self, plan: &Plan) -> bool {
+        plan.root.edges.is_none() && self.slot(&self.position()).is_none()
+    }
+
     /// Every slot with its address, loops before what is in them.
     pub fn slots(&self) -> Vec<(Address, &Slot)> {
         fn walk<'a>(body: &'a Body, loops: &[(usize, usize)], into: &mut Vec<(Address, &'a Slot)>) {

@@ -62,6 +62,12 @@ pub fn path(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
     root.join(CONTROL).join(format!("{step}.{attempt}.answer"))
 }
 
+/// So much of what was shown as people type.
+pub fn short(shown: &str) -> &str {
+    const SHORT: usize = 12;
+    shown.get(..SHORT).unwrap_or(shown)
+}
+
 /// The answer to a gate, if there is one that counts. One that does not is put aside, for people
 /// to find.
 pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, gate: &GateRecord) -> Option<Answer> {

@@ -90,16 +90,30 @@ fn notice(occasion: Occasion, plan: &Plan, run: &Run, event: &Event, workspace: 
         _ => {
             let failed = run.failed_steps.first().filter(|_| occasion.is_bad());
             let failed = failed.map(ToString::to_string);
-            let why = match event {
-                Event::Ended { record, .. } => record.error.as_ref().map(|e| e.message.clone()),
-                _ => None,
+            let record = match event {
+                Event::Ended { record, .. } if record.error.is_some() => Some(&**record),
+                // The end of a run may come long after what it fails by.
+                _ => run
+                    .failed_steps
+                    .first()
+                    .and_then(|path| run.slot(&Address::of(plan, path)?)?.record.as_deref()),
             };
+            let why = record.and_then(|record| Some(record.error.as_ref()?.message.clone()));
             (failed, run.error.clone().or(why.filter(|_| occasion.is_bad())))
         }
     };
     let cure = match (occasion, &step) {
         (Occasion::Paused, Some(step)) => {
-            format!("{ORCHESTRATE} approve {id} --step {}", shown(step))
+            // An answer is for what was told here, and for nothing that is asked later.
+            let digest = match event {
+                Event::Gated { gate, .. } => format!(" --shown {}", gates::short(&gate.shown)),
+                _ => String::new(),
+            };
+            format!("{ORCHESTRATE} approve {id} --step {}{digest}", shown(step))
+        }
+        (Occasion::Failed, Some(step)) if run.is_through(plan) => {
+            let step = step.split('.').next().unwrap_or(step);
+            format!("{ORCHESTRATE} retry {id} --from {}", shown(step))
         }
         (Occasion::Failed | Occasion::Blocked, _) => format!("{ORCHESTRATE} resume {id}"),
         (Occasion::Cancelled, _) => format!("{ORCHESTRATE} retry {id}"),
@@ -135,7 +149,7 @@ impl Notifier {
     }
 
     /// Looks whether an event is worth a notice, and begins to send it.
-    fn hear(&self, before: RunStatus, plan: &Plan, run: &Run, event: &Event) {
+    pub fn hear(&self, before: RunStatus, plan: &Plan, run: &Run, event: &Event) {
         if self.settings.is_silent() && !self.traces.are_wanted() {
             return;
         }

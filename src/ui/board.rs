@@ -13,6 +13,7 @@ mod memory;
 mod runs;
 mod spent;
 mod tasks;
+mod tried;
 mod turns;
 mod why;
 
@@ -45,7 +46,8 @@ pub use memory::Memory;
 pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView, Walk};
 pub use spent::{RunSpent, at_least, money, of_step as step_spent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
-pub use why::{remark, skipped, why_run, why_step, why_task};
+pub use tried::{Tried, is_passed_over, printed};
+pub use why::{first_failed, remark, skipped, why_queued, why_run, why_step, why_task};
 
 /// How often a task that moves while it is looked for is looked for again.
 const LOOKS: usize = 2;

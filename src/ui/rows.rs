@@ -3,7 +3,7 @@
 use super::board::{
     self, InboxView, Life, Owner, PlaceView, RunView, StepShown, StepView, WorkerView,
 };
-use super::text::seconds;
+use super::text::{seconds, whole_seconds};
 use crate::fleet::post::COORDINATOR;
 use crate::ids::{counted, shown};
 use crate::time::Time;
@@ -17,7 +17,8 @@ pub fn run_row(run: &RunView, now: Time) -> Vec<String> {
 /// How long a run has taken, or takes by now.
 pub fn run_time(run: &RunView, now: Time) -> String {
     let until = if run.state.rests() { run.updated_at } else { Some(now) };
-    until.zip(run.started_at).map(|(end, start)| seconds(end.ms_since(start))).unwrap_or_default()
+    // A run's moments are kept to the second: no tenth is known.
+    until.zip(run.started_at).map(|(end, at)| whole_seconds(end.ms_since(at))).unwrap_or_default()
 }
 
 /// How a member is told of in a line.
@@ -156,8 +157,12 @@ fn notes(step: &StepView) -> Vec<String> {
 /// How far a step is, and what it waits for.
 pub fn stands(step: &StepView) -> Vec<String> {
     let mut notes = Vec::new();
+    notes.extend(step.item.as_ref().map(|item| format!("item `{item}`")));
     notes.extend(step.items.map(|items| items.words()));
     notes.extend(step.rounds.filter(|rounds| *rounds > 1).map(|rounds| format!("round {rounds}")));
+    if step.is_passed_over() {
+        notes.push("executed at an earlier visit".to_owned());
+    }
     if step.completed_before {
         notes.push("completed before".to_owned());
     }

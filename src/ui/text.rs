@@ -295,6 +295,14 @@ pub fn excerpt(line: &str) -> String {
     shown
 }
 
+/// How long something took of which no more than the second is known.
+pub fn whole_seconds(ms: u64) -> String {
+    match ms {
+        0..60_000 => format!("{}s", ms / 1000),
+        _ => seconds(ms),
+    }
+}
+
 pub fn seconds(ms: u64) -> String {
     match ms {
         0..10_000 => format!("{}.{}s", ms / 1000, ms % 1000 / 100),
@@ -371,8 +379,15 @@ impl Report for TextReport {
             let _ = std::io::stderr().flush();
             let line = match self.read_line(stop) {
                 Line::Read(line) => line,
-                Line::End => return Some(Choice::Stop),
-                Line::Stopped => return None,
+                // What is said next begins on a line of its own.
+                Line::End => {
+                    let _ = std::io::stderr().write_all(b"\n");
+                    return Some(Choice::Stop);
+                }
+                Line::Stopped => {
+                    let _ = std::io::stderr().write_all(b"\n");
+                    return None;
+                }
             };
             match line.trim().to_lowercase().as_str() {
                 "r" | "retry" => return Some(Choice::Retry),

@@ -21,6 +21,7 @@ pub fn trials() -> Vec<Trial> {
         trial("serve/many at once", many),
         trial("serve/the token is its user's alone, and ends with the server", token),
         trial("serve/programs ask and act with the token", programs),
+        trial("serve/what is typed is not lost without script", typing),
         trial("serve/a person decides, follows and puts out tasks", browser),
     ]
 }
@@ -379,6 +380,41 @@ fn programs() {
     assert_eq!((&said["schema"], &said["agent"]), (&"enqueued/v1".into(), &"qa".into()));
     let heard = post("/api/enqueue", &serde_json::json!({ "agent": "../x", "text": "y" }));
     assert_eq!(heard.status, 400, "{}", heard.body);
+    // What is not understood is refused: a wish may depend on it.
+    for body in [
+        serde_json::json!({ "agent": "qa", "text": "x", "priority": "1" }),
+        serde_json::json!({ "agent": "qa", "text": 5 }),
+    ] {
+        let heard = post("/api/enqueue", &body);
+        assert_eq!(heard.status, 400, "{}", heard.body);
+        assert!(
+            heard.body.contains("`priority` is not taken")
+                || heard.body.contains("`text` is a text")
+        );
+    }
+    let mistyped = serde_json::json!({ "step": "x", "shown": "y", "coment": "only if green" });
+    let heard = post(&approve, &mistyped);
+    assert_eq!(heard.status, 400, "{}", heard.body);
+    assert!(heard.body.contains("`coment` is not taken"), "{}", heard.body);
+    assert_eq!(world.list("inbox/qa").iter().filter(|name| name.ends_with(".task")).count(), 1);
+}
+
+/// Without script a page loads itself again, unless what is typed into it would be lost by that.
+fn typing() {
+    let world = paused();
+    let page = Page::of(&world);
+    let id = world.run_id();
+    let refreshes = |path: &str| {
+        let heard = page.ask(&format!("GET {path}"), &page.bearer(), "");
+        assert_eq!(heard.status, 200, "{path}: {}", heard.body);
+        heard.body.contains("http-equiv=\"refresh\"")
+    };
+    for path in ["/", &format!("/runs/{id}"), "/enqueue"] {
+        assert!(!refreshes(path), "{path}");
+    }
+    assert!(refreshes("/workers"));
+    world.run(&["reject", "latest", "--reason", "no"]).exits(4);
+    assert!(refreshes("/") && refreshes(&format!("/runs/{id}")));
 }
 
 fn browser() {
@@ -446,6 +482,9 @@ fn browser() {
     let fourth = world.run_id();
     browser.open(&page.url(&format!("/runs/{fourth}")));
     browser.until_text("Cancel the run");
+    // One click asks; what it opens does it.
+    browser.click("details.sure > summary");
+    assert_eq!(world.status(), "paused", "it is asked first");
     browser.click("form[action$=cancel] button");
     browser.until("return document.querySelector('header .state')?.textContent === 'cancelled'");
     assert_eq!(world.status(), "cancelled");

@@ -63,7 +63,7 @@ fn calm(screen: &str) -> String {
     let word = |word: &str| {
         let bytes = word.as_bytes();
         let is_run = word.len() == 23 && word[..8].bytes().all(|b| b.is_ascii_digit());
-        let is_clock = word.len() == 8 && bytes[2] == b':' && bytes[5] == b':';
+        let is_clock = word.len() == 9 && bytes[2] == b':' && bytes[5] == b':';
         let is_time = word.ends_with('s') && bytes[0].is_ascii_digit();
         match word {
             _ if is_run => "RUN".to_owned(),
@@ -108,7 +108,7 @@ fn looks_and_approves() {
          RUNS\n\
          > RUN paused gate.yaml TIME waits for a person; …\n\
          RUN failed w.yaml TIME at `Test`{}\n\
-         Enter open l log c cancel r retry Tab next list / filter ? help q quit",
+         Enter open a approve x reject l log c cancel Tab next ? help q quit",
         "\n".repeat(16)
     );
     assert_eq!(calm(&screen), wanted, "{screen}");
@@ -121,7 +121,7 @@ fn looks_and_approves() {
     pane.keys(&["Enter"]);
     pane.shows("asked for");
     pane.keys(&["a"]);
-    pane.shows("approve `deploy`, with a comment or without:");
+    pane.shows("approve `deploy` of run");
     pane.keys(&["fine", "Enter"]);
     pane.shows("completed");
     assert_eq!(world.read("shipped"), "shipped\n");
@@ -137,7 +137,7 @@ fn rejects() {
     let pane = Pane::start(&world, (100, 30), TOP);
     pane.shows("Ship 1.2?");
     pane.keys(&["x"]);
-    pane.shows("reject `deploy`, because:");
+    pane.shows("reject `deploy` of run");
     pane.keys(&["Enter"]);
     pane.shows("say why");
     pane.keys(&["too early", "Enter"]);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt as _;
 
 use serde_json::Map;
 
@@ -14,6 +15,7 @@ use crate::fleet::post::{self};
 use crate::host;
 use crate::ids::RunId;
 use crate::queue::{ClaimName, Place, Queue, TaskId, TaskName, UNREADABLE};
+use crate::time::Time;
 
 impl Coordinator {
     pub(super) fn cancel_asked(&mut self, asked: &HashSet<String>) {
@@ -127,6 +129,9 @@ impl Coordinator {
             shown.shift_remove(own);
         }
         let path = format!("artifacts/{}/status_{}.json", out.task.agent, out.step);
+        if self.is_of_agent(&path, status) {
+            return;
+        }
         let text = serde_json::to_vec_pretty(&shown).unwrap_or_default();
         let written = self
             .setup
@@ -137,6 +142,20 @@ impl Coordinator {
         if let Err(error) = written {
             tracing::debug!("cannot write `{path}`: {error}");
         }
+    }
+
+    /// Whether an agent has left a status of its own there in the attempt that ended: it stays.
+    /// Ours names a task.
+    fn is_of_agent(&self, path: &str, status: &Map<String, serde_json::Value>) -> bool {
+        let Ok(file) = self.setup.workspace.open_file(path) else { return false };
+        let began = status.get("started_at").and_then(|at| Time::parse(at.as_str()?));
+        let written = file.metadata().ok().map(|file| Time(file.mtime() * 1000 + 999));
+        if written.zip(began).is_none_or(|(written, began)| written < began) {
+            return false;
+        }
+        let text = self.setup.workspace.read(path, 1 << 20).unwrap_or_default();
+        let ours = serde_json::from_slice::<Map<String, serde_json::Value>>(&text);
+        !ours.is_ok_and(|status| status.contains_key("task_id"))
     }
 
     /// Looks for what no hint may have told: tasks that ended, tasks that are nowhere.

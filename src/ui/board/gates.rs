@@ -44,12 +44,9 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// So much of `shown` as people type.
-    const SHORT: usize = 12;
-
     /// What is shown, short enough to be typed.
     pub fn short(&self) -> &str {
-        self.shown.get(..Gate::SHORT).unwrap_or(&self.shown)
+        gates::short(&self.shown)
     }
 
     /// Whether this is what somebody looked at, by the whole of `shown` or the short form.

@@ -144,6 +144,12 @@ pub struct RunView {
     pub failed_steps: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Every step has had its turn: there is nothing to go on with.
+    #[serde(skip)]
+    pub through: bool,
+    /// Its workflow was changed since it began.
+    #[serde(skip)]
+    pub changed: bool,
     /// What its author calls a step.
     #[serde(skip)]
     pub unit: &'static str,
@@ -157,6 +163,19 @@ impl RunView {
             None => file.to_owned(),
         }
     }
+
+    /// Whether somebody drives it, or is about to. One that waits for a person may be held too.
+    pub fn is_driven(&self) -> bool {
+        match self.state {
+            Standing::Running | Standing::Queued | Standing::Doubtful => true,
+            Standing::Paused => match &self.owner {
+                Owner::Process { .. } | Owner::Locked { .. } | Owner::Queue { .. } => true,
+                Owner::Coordinator { life, .. } => *life != Life::Dead,
+                Owner::Nobody { .. } => false,
+            },
+            _ => false,
+        }
+    }
 }
 
 /// A run with its steps and what happened to it last.
@@ -168,6 +187,9 @@ pub struct RunDetail {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<RunSpent>,
     pub steps: Vec<StepView>,
+    /// The step that it failed at last, which may be of an item that is over.
+    #[serde(skip)]
+    pub failed: Option<StepView>,
     pub events: Vec<EventView>,
 }
 
@@ -284,6 +306,9 @@ pub struct StepView {
     /// What asking a provider has cost, over all attempts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Spent>,
+    /// The item that it is about, in a loop over items.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item: Option<String>,
     /// How many rounds were begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<usize>,
@@ -311,6 +336,13 @@ pub struct StepView {
     pub last_line: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskView>,
+}
+
+impl StepView {
+    /// It was executed, and skipped when it was visited again.
+    pub fn is_passed_over(&self) -> bool {
+        self.state == StepShown::Skipped && self.attempt > 0
+    }
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -426,6 +458,8 @@ impl Board {
             step: None,
             failed_steps: Vec::new(),
             error: None,
+            through: false,
+            changed: false,
             unit: "step",
         }
     }
@@ -462,6 +496,7 @@ impl Board {
             }),
             failed_steps: run.failed_steps.iter().map(StepPath::to_string).collect(),
             error: run.error.as_deref().map(one_line),
+            through: run.is_through(plan),
             unit: plan.unit(),
             ..self.unread(&run.id, root)
         }
@@ -538,7 +573,8 @@ impl Board {
         let root = self.run_root(id);
         let open = self.opened(id)?;
         let (plan, run) = (&open.0, &open.1);
-        let view = self.view(plan, run, &root);
+        let mut view = self.view(plan, run, &root);
+        view.changed = view.state.rests() && self.is_changed(run);
         let walk = self.walk(plan, run, view.state);
         let mut steps = Vec::new();
         walk.block(&plan.root, &run.body, &[], &mut steps);
@@ -549,7 +585,27 @@ impl Board {
         });
         let mut events: Vec<EventView> = events.collect();
         events.reverse();
-        Ok(RunDetail { run: view, usage: spent::of_run(&run.body), steps, events })
+        let failed = run.failed_steps.last().and_then(|path| Address::of(plan, path));
+        let failed = failed.and_then(|at| Some(walk.step(&at, run.slot(&at)?)));
+        Ok(RunDetail { run: view, usage: spent::of_run(&run.body), steps, failed, events })
+    }
+
+    /// Whether the workflow of a run is another by now. One that is gone, or built in, is not.
+    fn is_changed(&self, run: &Run) -> bool {
+        let file = self.workspace.root().join(&run.origin.workflow_file);
+        let bytes = std::fs::read(file).ok();
+        bytes.is_some_and(|bytes| {
+            format!("sha256:{}", crate::digest::sha256(&bytes)) != run.origin.workflow_checksum
+        })
+    }
+
+    /// A step as a person names it, also of an item that is over.
+    pub fn step(&self, id: &RunId, name: &str) -> Option<StepView> {
+        let open = self.opened(id).ok()?;
+        let (plan, run) = (&open.0, &open.1);
+        let at = Address::named(plan, name)?;
+        let state = self.view(plan, run, &self.run_root(id)).state;
+        Some(self.walk(plan, run, state).step(&at, run.slot(&at)?))
     }
 
     /// A walk over the steps of a run that stands so.
@@ -691,6 +747,7 @@ impl Walk<'_> {
             of_spell: record.error.as_ref().is_some_and(Fault::is_of_spell),
             error: record.error.map(|error| one_line(&error.message)),
             items: slot.each.as_deref().filter(|_| !rounds).map(items),
+            item: self.item(at),
             rounds: slot.each.as_deref().filter(|_| rounds).map(|each| each.iterations.len()),
             answered: gate.is_some_and(|gate| {
                 gates::is_answered(self.board.workspace.root(), self.plan, self.run, &gate)
@@ -703,6 +760,17 @@ impl Walk<'_> {
             needs,
             task,
         }
+    }
+
+    /// The item of the innermost loop that a step is about.
+    fn item(&self, at: &Address) -> Option<String> {
+        let ((step, index), outer) = at.loops.split_last()?;
+        let around = Address { loops: outer.to_vec(), step: *step };
+        if !matches!(around.step_of(self.plan).action, Action::Each(_)) {
+            return None;
+        }
+        let item = self.run.slot(&around)?.each.as_ref()?.items.get(*index)?;
+        Some(one_line(&item.as_str().map_or_else(|| item.to_string(), str::to_owned)))
     }
 
     /// What a step that is being executed said last.

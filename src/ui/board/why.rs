@@ -9,7 +9,7 @@ use crate::time::Time;
 
 /// Why a run is where it is.
 pub fn why_run(detail: &RunDetail) -> String {
-    let RunDetail { run, steps, .. } = detail;
+    let RunDetail { run, steps, failed, .. } = detail;
     let id = &run.run_id;
     let at = run.updated_at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
     match run.state {
@@ -19,11 +19,22 @@ pub fn why_run(detail: &RunDetail) -> String {
             format!("run {id} was cancelled{at}{reason}")
         }
         Standing::Failed | Standing::Blocked => {
-            let why = why_failed(run, steps);
+            let why = why_failed(run, failed.as_ref());
             match run.error.is_none() && !run.failed_steps.is_empty() {
-                true if failed_by_spell(run, steps) => format!(
+                true if failed.as_ref().is_some_and(|step| step.of_spell) => format!(
                     "{why}; the run keeps the spells that it began with: mend it, and \
                      `{ORCHESTRATE} resume {id} --force-restart` begins anew"
+                ),
+                true if run.changed => format!(
+                    "{why}; `{}` was changed since, and `{ORCHESTRATE} resume {id} \
+                     --force-restart` begins anew with it as it is now",
+                    run.workflow_file
+                ),
+                true if run.through => format!(
+                    "{why}; every {} has had its turn, and `{ORCHESTRATE} retry {id} --from {}` \
+                     goes on from there again",
+                    run.unit,
+                    first_failed(&run.failed_steps)
                 ),
                 true => {
                     format!("{why}; `{ORCHESTRATE} resume {id}` goes on with that {}", run.unit)
@@ -80,23 +91,23 @@ pub(super) fn why_damaged(run: &RunView) -> String {
     format!("run {id} cannot be read: {reason}; `{ORCHESTRATE} resume {id} --repair` rebuilds it")
 }
 
-fn why_failed(run: &RunView, steps: &[StepView]) -> String {
+/// The step of the workflow itself that the first failure was in.
+pub fn first_failed(failed: &[String]) -> String {
+    let path = failed.first().map(String::as_str).unwrap_or_default();
+    shown(path.split('.').next().unwrap_or(path)).into_owned()
+}
+
+fn why_failed(run: &RunView, step: Option<&StepView>) -> String {
     let id = &run.run_id;
     let word = if run.state == Standing::Blocked { "is blocked" } else { "failed" };
     if let Some(error) = &run.error {
         return format!("run {id} {word}: {error}");
     }
     let Some(failed) = run.failed_steps.last() else { return format!("run {id} {word}") };
-    let step = steps.iter().find(|step| step.step == *failed);
     let because = step.and_then(fault).map(|fault| format!(", because: {fault}"));
-    let failed = shown(failed);
-    format!("run {id} {word} at {} `{failed}`{}", run.unit, because.unwrap_or_default())
-}
-
-/// Whether the step that a run failed at has a spell that is at fault, which no resume mends.
-fn failed_by_spell(run: &RunView, steps: &[StepView]) -> bool {
-    let failed = run.failed_steps.last();
-    steps.iter().any(|step| step.of_spell && Some(&step.step) == failed)
+    let item = step.and_then(|step| Some(format!(" (`{}`)", step.item.as_ref()?)));
+    let (failed, item) = (shown(failed), item.unwrap_or_default());
+    format!("run {id} {word} at {} `{failed}`{item}{}", run.unit, because.unwrap_or_default())
 }
 
 /// What is known of why a step failed: its error, and what it printed last.
@@ -140,7 +151,7 @@ fn why_answered(run: &RunView, names: &str) -> String {
     }
 }
 
-fn why_queued(run: &RunView) -> String {
+pub fn why_queued(run: &RunView) -> String {
     let id = &run.run_id;
     if let Some(before) = &run.turn_after {
         return format!("run {id} waits for its turn: {before} works on this checkout");
@@ -265,6 +276,13 @@ fn why_current(run: &RunView, steps: &[StepView]) -> String {
 
 /// Why a step is in the state it is in.
 fn sentence(run: &RunView, step: &StepView) -> String {
+    match &step.item {
+        Some(item) => format!("{}; its item is `{item}`", stands(run, step)),
+        None => stands(run, step),
+    }
+}
+
+fn stands(run: &RunView, step: &StepView) -> String {
     let (name, unit) = (shown(&step.step), run.unit);
     let lives = matches!(step.state, StepShown::Running);
     if let Some(tree) = step.waits_for_worktree.as_ref().filter(|_| lives) {
@@ -302,6 +320,15 @@ fn sentence(run: &RunView, step: &StepView) -> String {
             let asks = step.asks.as_deref().unwrap_or_default();
             format!("{unit} `{name}` asks a person{since}: {asks}")
         }
+        StepShown::Skipped if step.is_passed_over() => {
+            let cause = step.skip_cause.map(skipped);
+            let why = step.warning.as_deref().or(cause).map(because).unwrap_or_default();
+            format!(
+                "{unit} `{name}` was skipped at its last visit{why}; before that it was executed: \
+                 `{ORCHESTRATE} logs {} {name}` shows what it printed",
+                run.run_id
+            )
+        }
         StepShown::Skipped if step.skip_cause.is_some() => {
             let cause = step.skip_cause.map_or("", skipped);
             let why = step.warning.as_deref().unwrap_or(cause);
@@ -309,6 +336,16 @@ fn sentence(run: &RunView, step: &StepView) -> String {
         }
         StepShown::Asking => {
             format!("{unit} `{name}` failed, and a person is asked what follows by {}", who(run))
+        }
+        StepShown::Failed if step.error.is_none() && step.items.is_some() => {
+            let items = step.items.map(|items| items.words()).unwrap_or_default();
+            let within = format!("{}.", step.step);
+            let last = run.failed_steps.iter().rfind(|failed| failed.starts_with(&within));
+            let last = last.map(|failed| {
+                let id = &run.run_id;
+                format!("; `{ORCHESTRATE} why {id} {}` tells more", shown(failed))
+            });
+            format!("{unit} `{name}` failed: {items}{}", last.unwrap_or_default())
         }
         StepShown::Failed => {
             let fault = fault(step).map(|fault| because(&fault)).unwrap_or_default();
@@ -510,6 +547,7 @@ mod tests {
             error: None,
             of_spell: false,
             items: None,
+            item: None,
             rounds: None,
             asks: None,
             answered: false,
@@ -539,9 +577,11 @@ mod tests {
             step: Some("Build".into()),
             failed_steps: Vec::new(),
             error: None,
+            through: false,
+            changed: false,
             unit: "step",
         };
-        RunDetail { run, usage: None, steps, events: Vec::new() }
+        RunDetail { run, usage: None, steps, failed: None, events: Vec::new() }
     }
 
     #[track_caller]

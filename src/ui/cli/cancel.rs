@@ -290,6 +290,11 @@ fn record_end(
         let cancelled = Event::Cancelled { reason: None };
         store.record(now, &cancelled).map_err(|error| common::disk_failure(&error, id))?;
         crate::engine::apply(&plan, &mut run, now, &cancelled);
+        store.hand_over(&plan, &run, now).map_err(|error| common::disk_failure(&error, id))?;
+        let notifier = common::notifier(around);
+        notifier.hear(RunStatus::Running, &plan, &run, &cancelled);
+        notifier.finish();
+        return Ok(run.status);
     }
     store.hand_over(&plan, &run, now).map_err(|error| common::disk_failure(&error, id))?;
     Ok(run.status)

@@ -1006,7 +1006,7 @@ pub fn tell_end(
         return code;
     }
     // After the last step there is nothing to go on with.
-    if plan.root.edges.is_some() || run.slot(&run.position()).is_some() {
+    if !run.is_through(plan) {
         // Whoever cancelled it did not mean to go on; that it can be is said all the same.
         let (why, verb) =
             if code == 4 { ("take it up again", "retry") } else { ("go on", "resume") };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::common::{self, Surroundings};
-use super::show::{put, put_json};
+use super::show::{self, put, put_json};
 use super::{Common, Failure};
 use crate::exec::{self, How, Order};
 use crate::fleet::{credentials, open, site};
@@ -44,6 +44,10 @@ pub fn main(args: &DebugBundleArgs, common: &Common) -> Result<u8, Failure> {
     let stamp: String = now.to_second().chars().filter(|c| !"-:".contains(*c)).collect();
     let top = format!("orchestrate-debug-{stamp}");
     let file = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{top}.tar.gz")));
+    if show::is_stdout(&file) {
+        return Err(Failure::new(2, "a bundle is a file that only you can read")
+            .hint("`--output FILE` names it"));
+    }
     // Before minutes are spent on it.
     if file.symlink_metadata().is_ok() {
         return Err(is_there(&file));

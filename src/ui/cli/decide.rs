@@ -131,7 +131,7 @@ pub fn give(
         // Whoever takes the answer in goes on with the run, and would refuse to.
         resume::check_source(around, &asked.plan, &asked.run)?;
     }
-    let by = whoami(around);
+    let by = Some(whoami());
     let answer = AnswerFile::new(approve, comment.to_owned(), by, gate.shown.clone());
     let given = gates::give(root, &gate.step, gate.attempt, &answer).map_err(|error| {
         Failure::new(1, format!("cannot leave the answer in `{}`: {error}", root.display()))
@@ -346,9 +346,11 @@ fn answered_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure
     )))
 }
 
-/// Who answers, as far as the environment knows.
-fn whoami(around: &Surroundings) -> Option<String> {
-    let user = ["USER", "LOGNAME"].iter().find_map(|key| around.environment.get(*key))?;
+/// Who answers: the user whose process this is, whatever the environment calls them.
+fn whoami() -> String {
+    let uid = nix::unistd::getuid();
+    let user = nix::unistd::User::from_uid(uid).ok().flatten();
+    let user = user.map_or_else(|| format!("uid {uid}"), |user| user.name);
     let host = std::fs::read_to_string(PathBuf::from("/proc/sys/kernel/hostname"));
-    Some(format!("{}@{}", user.to_string_lossy(), host.unwrap_or_default().trim()))
+    format!("{user}@{}", host.unwrap_or_default().trim())
 }

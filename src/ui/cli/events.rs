@@ -15,7 +15,7 @@ use crate::disk;
 use crate::ids::RunId;
 use crate::store::History;
 use crate::store::journal::Entry;
-use crate::ui::board::{Board, Standing, one_line};
+use crate::ui::board::{Board, one_line};
 use crate::ui::text::log_line;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -111,16 +111,17 @@ impl Reader<'_> {
     fn follow(&mut self, mut board: Board, mut events: Vec<Shown>) -> Result<u8, Failure> {
         let mut vigil = Vigil::begin()?;
         vigil.watch(&self.root);
+        let mut waits = show::Waits::default();
         loop {
             vigil.look();
+            waits.say(self.around, &board, &self.id);
             let run = board.run(&self.id);
             // Looked at after who drives it, so that the last events are not missed.
             events.extend(self.new_events(&board)?);
             if !self.print(&events)? {
                 return Ok(0);
             }
-            use Standing::{Doubtful, Queued, Running};
-            if !matches!(run.state, Running | Queued | Doubtful) {
+            if !run.is_driven() {
                 show::say_standing(self.around, &run);
                 return Ok(0);
             }

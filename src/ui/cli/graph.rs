@@ -46,7 +46,7 @@ pub fn main(args: &GraphArgs, common: &Common) -> Result<u8, Failure> {
         (false, Format::Dot) => dot::draw(&graph),
         (false, Format::Svg) => svg::draw(&graph),
     };
-    let Some(file) = &args.output else {
+    let Some(file) = args.output.as_ref().filter(|file| !show::is_stdout(file)) else {
         put(&text)?;
         return Ok(0);
     };

@@ -22,13 +22,17 @@ const TOPICS: [(&str, &str, &str); 7] = [
     ("exit-codes", "what exit codes mean", include_str!("../../../docs/help/exit-codes.txt")),
 ];
 
-/// The languages in full, for those who have the program and not its source.
-const BOOKS: [(&str, &str, &str); 5] = [
+/// Pages in full, for those who have the program and not its source.
+const BOOKS: [(&str, &str, &str); 9] = [
     ("steps", "the language of `steps:`", include_str!("../../../docs/steps.md")),
     ("nodes", "the language of `nodes:`", include_str!("../../../docs/nodes.md")),
     ("grimoires", "the language of grimoires", include_str!("../../../docs/grimoires.md")),
     ("spells", "templates for prompts", include_str!("../../../docs/spells.md")),
     ("offline", "the provider that needs no key", include_str!("../../../docs/offline.md")),
+    ("operations", "every verb and setting", include_str!("../../../docs/operations.md")),
+    ("tasks-full", "tasks and their heads", include_str!("../../../docs/tasks.md")),
+    ("layout-full", "every file there is", include_str!("../../../inbox-layout.md")),
+    ("lints-full", "each lint and its cure", include_str!("../../../docs/lints.md")),
 ];
 
 /// The verbs as people look for them. One that is in no group is shown after them.

@@ -5,7 +5,7 @@
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -42,6 +42,8 @@ struct Outcome {
     workspace: String,
     made: Vec<String>,
     left_alone: Vec<LeftAlone>,
+    /// Inboxes that were there and that everybody may write to.
+    world_writable: Vec<String>,
 }
 
 /// A file that was there before.
@@ -102,6 +104,12 @@ pub fn main(args: &InitArgs, common: &Common) -> Result<u8, Failure> {
             outcome.made.push(format!("{name}/"));
         }
     }
+    let open = |name: &&str| {
+        let there = dir.join(name).metadata();
+        there.is_ok_and(|there| there.permissions().mode() & 0o002 != 0)
+    };
+    let inboxes = ["inbox"].into_iter().chain(INBOXES);
+    outcome.world_writable = inboxes.filter(open).map(str::to_owned).collect();
     tell(&outcome, args, common)?;
     Ok(0)
 }
@@ -117,7 +125,7 @@ fn lay(path: &Path, text: &str) -> io::Result<bool> {
     if let Some(parent) = path.parent() {
         make_dir(parent)?;
     }
-    let mut file = match OpenOptions::new().write(true).create_new(true).open(path) {
+    let mut file = match OpenOptions::new().write(true).create_new(true).mode(0o664).open(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
         file => file?,
     };
@@ -168,6 +176,15 @@ fn tell(outcome: &Outcome, args: &InitArgs, common: &Common) -> Result<(), Failu
         for line in lacks {
             talk(format_args!("{}", format!("    {line}").trim_end()));
         }
+    }
+    if !outcome.world_writable.is_empty() {
+        let named: Vec<_> = outcome.world_writable.iter().map(|name| args.dir.join(name)).collect();
+        let named: Vec<_> = named.iter().map(|path| called::word(path)).collect();
+        talk(format_args!(
+            "warning: everybody may write to an inbox that was there, and whoever does gives \
+             orders: workers refuse it\n  chmod o-w {}",
+            named.join(" ")
+        ));
     }
     let enter = match args.dir.as_path() {
         here if here == Path::new(".") => String::new(),

@@ -15,14 +15,18 @@ use super::common::{self, Surroundings};
 use super::show::{self, Target, put_json};
 use super::vigil::Vigil;
 use super::{Common, Failure};
+use crate::disk;
 use crate::engine::run::{Address, Body, Slot, StepState};
 use crate::engine::{Record, Run, RunStatus};
 use crate::fleet::free::FreeTask;
 use crate::ids::{RunId, StepPath, shown};
 use crate::provider::{self, Kind};
 use crate::queue::{FsQueue, Queue};
+use crate::store::History;
 use crate::time::{Clock, SystemClock, Time, parse_duration};
-use crate::ui::board::{Board, Found, PlaceView, Standing, StepShown, StepView};
+use crate::ui::board::{
+    Board, Found, PlaceView, Standing, StepShown, StepView, Tried, is_passed_over, printed,
+};
 use crate::ui::talk::Tamed;
 use crate::workflow::plan::{Action, Block, Step};
 use crate::workflow::{Configured, Plan};
@@ -224,13 +228,20 @@ impl Reader {
         id: &RunId,
         wanted: Option<&str>,
     ) -> Result<(Vec<Execution>, bool), Failure> {
-        let state = board.run(id).state;
-        let driven = matches!(state, Standing::Running | Standing::Queued | Standing::Doubtful);
-        let goes_on = driven || (state == Standing::Stopped && is_at_work(board, id));
+        let view = board.run(id);
+        let goes_on =
+            view.is_driven() || (view.state == Standing::Stopped && is_at_work(board, id));
         let open =
             board.open(id).map_err(|error| Failure::new(7, error).hint(common::mends(id)))?;
         let (plan, run) = (&open.0, &open.1);
-        let walk = Walk { run_root: board.run_root(id), plan, run };
+        // What came of earlier attempts is in the journal alone.
+        let passed_over = || run.slots().iter().any(|(_, slot)| is_passed_over(slot));
+        let history = match self.attempt.is_some() || passed_over() {
+            true => History::read(&*disk::machine(), &board.run_root(id)).unwrap_or_default(),
+            false => History::default(),
+        };
+        let tried = Tried::of(&history);
+        let walk = Walk { run_root: board.run_root(id), plan, run, tried: &tried };
         let mut all = Vec::new();
         walk.block(&plan.root, &run.body, "", &mut all);
         if let Some(since) = self.since {
@@ -246,7 +257,7 @@ impl Reader {
         let over = settled == Some(StepState::Settled)
             || all.first().is_some_and(|execution| execution.over && execution.name == wanted);
         if let Some(attempt) = self.attempt {
-            choose_attempt(&mut all, wanted, attempt)?;
+            choose_attempt(&mut all, wanted, attempt, &tried)?;
             return Ok((all, goes_on && !over));
         }
         Ok((all, goes_on && !over))
@@ -328,8 +339,12 @@ impl Telling<'_> {
     /// Prints what is new until nothing more can come.
     fn follow(&mut self, mut board: Board) -> Result<u8, Failure> {
         let mut vigil = Vigil::begin()?;
+        let mut waits = show::Waits::default();
         loop {
             vigil.look();
+            if let Source::Run { id, .. } = &self.reader.source {
+                waits.say(self.around, &board, id);
+            }
             let (executions, more) = self.reader.executions(&board)?;
             if let Some(execution) = executions.first() {
                 vigil.watch(&execution.dir);
@@ -379,7 +394,12 @@ fn printed_since(execution: &Execution, since: Time) -> bool {
 }
 
 /// Leaves one attempt of a step. Those before the last have logs of their own.
-fn choose_attempt(all: &mut Vec<Execution>, step: &str, attempt: u32) -> Result<(), Failure> {
+fn choose_attempt(
+    all: &mut Vec<Execution>,
+    step: &str,
+    attempt: u32,
+    tried: &Tried,
+) -> Result<(), Failure> {
     all.retain(|execution| execution.name == step);
     let made = all.first().map_or(0, |execution| execution.attempt);
     if attempt == 0 || attempt > made {
@@ -393,7 +413,8 @@ fn choose_attempt(all: &mut Vec<Execution>, step: &str, attempt: u32) -> Result<
     }
     for execution in all.iter_mut().filter(|_| attempt < made) {
         execution.stem = format!("{step}.{attempt}");
-        (execution.attempt, execution.kept, execution.over) = (attempt, None, true);
+        execution.kept = tried.record(step, attempt).and_then(printed);
+        (execution.attempt, execution.over) = (attempt, true);
     }
     Ok(())
 }
@@ -511,6 +532,7 @@ struct Walk<'a> {
     run_root: PathBuf,
     plan: &'a Plan,
     run: &'a Run,
+    tried: &'a Tried<'a>,
 }
 
 impl Walk<'_> {
@@ -534,15 +556,24 @@ impl Walk<'_> {
     }
 
     fn execution(&self, name: String, step: &Step, slot: &Slot) -> Option<Execution> {
-        let record = slot.record.as_deref()?;
+        let mut record = slot.record.as_deref()?;
+        let (dir, mut stem) = (self.run_root.join("logs"), name.clone());
+        if is_passed_over(slot) {
+            // What it did at an earlier visit is told: at the last it did nothing.
+            record = self.tried.record(&name, slot.attempts).unwrap_or(record);
+            let is_there = |kind: &str| dir.join(format!("{stem}.{kind}")).exists();
+            if !is_there("stdout") && !is_there("stderr") {
+                stem = format!("{name}.{}", slot.attempts);
+            }
+        }
         let stands = self.run.status != RunStatus::Running;
         let ended = record.started_at.zip(record.duration_ms).map(|(at, ms)| at.plus_ms(ms));
         Some(Execution {
-            stem: name.clone(),
+            stem,
             name,
             ended,
-            dir: self.run_root.join("logs"),
-            kept: self.whole(record).or_else(|| kept(record)),
+            dir,
+            kept: self.whole(record).or_else(|| printed(record)),
             attempt: slot.attempts,
             over: stands || slot.state == StepState::Settled,
             adapter: self.plan.adapter(step),
@@ -556,18 +587,6 @@ impl Walk<'_> {
         let bytes = std::fs::read(self.run_root.join(&record.whole.as_ref()?.path)).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
-}
-
-/// What a record holds of the standard output.
-pub fn kept(record: &Record) -> Option<String> {
-    if let Some(output) = &record.output {
-        return Some(output.clone());
-    }
-    if let Some(lines) = &record.lines {
-        return Some(lines.iter().map(|line| format!("{line}\n")).collect());
-    }
-    let json = serde_json::to_string_pretty(record.json.as_ref()?).unwrap_or_default();
-    Some(format!("{json}\n"))
 }
 
 /// A step that the plan has: it may not have been reached yet.

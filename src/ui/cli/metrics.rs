@@ -37,7 +37,12 @@ pub fn main(args: &MetricsArgs, common: &Common) -> Result<u8, Failure> {
     let every = every.transpose()?;
     let mut meter = Meter::default();
     let text = take(&around, &mut meter)?;
-    let Some(file) = &args.output else {
+    let file = args.output.as_ref().filter(|file| !show::is_stdout(file));
+    if let (None, Some(_), Some(_)) = (file, &args.output, every) {
+        return Err(Failure::new(2, "`--every` replaces a file, and `-` is standard output")
+            .hint("name a file with `-o FILE`"));
+    }
+    let Some(file) = file else {
         match common.json {
             true => put_json("metrics/v1", json!({ "text": text }))?,
             false => put(&text)?,

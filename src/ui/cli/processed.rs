@@ -45,6 +45,20 @@ impl<'a> Processed<'a> {
         Failure::new(1, format!("cannot {doing} `{}`: {error}", self.name))
     }
 
+    /// What emptying it would do.
+    pub fn would_clean(&self) -> String {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().count();
+        format!("first empty `{}`, which has {entries} in it", self.name)
+    }
+
+    /// What packing it would do.
+    pub fn would_archive(&self, destination: &Path) -> String {
+        match destination.as_os_str().is_empty() {
+            true => format!("pack `{}` into `processed.zip` of the run after success", self.name),
+            false => format!("pack `{}` into `{}` after success", self.name, destination.display()),
+        }
+    }
+
     /// Empties the directory.
     pub fn clean(&self) -> Result<(), Failure> {
         let entries = match fs::read_dir(&self.dir) {

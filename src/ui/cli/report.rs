@@ -34,7 +34,7 @@ pub fn main(args: &ReportArgs, common: &Common) -> Result<u8, Failure> {
         put_json("report/v1", tell(&board, &id)?)?;
         return Ok(0);
     }
-    if args.output.as_deref() == Some(Path::new("-")) {
+    if args.output.as_deref().is_some_and(show::is_stdout) {
         put(&web::report::page(&tell(&board, &id)?, &|_| None))?;
         return Ok(0);
     }

@@ -369,7 +369,11 @@ pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(),
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
             let message = format!("`{file}` was changed since run {} began", run.id);
             if plan.root.edges.is_some() {
-                tracing::warn!("{message}; it goes on with its own copy");
+                tracing::warn!(
+                    "{message}; it goes on with its own copy, and `{ORCHESTRATE} resume {} \
+                     --force-restart` begins anew with the file as it is now",
+                    run.id
+                );
                 return Ok(());
             }
             Err(Failure::new(1, message)

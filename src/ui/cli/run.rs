@@ -10,6 +10,7 @@ use super::{Common, Failure, clean, coordinator, processed, show, signals, submi
 use crate::engine::Request;
 use crate::fleet::grimoires;
 use crate::ids::counted;
+use crate::ui::graph;
 use crate::ui::talk::talk;
 use crate::workflow::plan::{
     Action, Block, Rounds, RoundsKind, ShellText, SpellSource, Step, Words,
@@ -177,7 +178,15 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
         processed.check_archive(destination)?;
     }
     if args.dry_run {
-        return dry_run(around, &loaded).map(|_| None);
+        let fleet = args.fleet || args.detach;
+        let mut also = Vec::new();
+        if args.clean_processed {
+            also.push(processed.would_clean());
+        }
+        if let Some(destination) = &archive {
+            also.push(processed.would_archive(destination));
+        }
+        return dry_run(around, &loaded, fleet, &also).map(|_| None);
     }
     if args.clean_processed {
         processed.clean()?;
@@ -219,37 +228,84 @@ pub fn tell_warnings(around: &Surroundings, loaded: &Loaded) {
     }
 }
 
-fn dry_run(around: &Surroundings, loaded: &Loaded) -> Result<u8, Failure> {
+fn dry_run(
+    around: &Surroundings,
+    loaded: &Loaded,
+    fleet: bool,
+    also: &[String],
+) -> Result<u8, Failure> {
+    let outline = Outline { around, fleet };
     if around.common.json {
-        let steps = outline_json(&loaded.plan.root);
-        show::put_json("dry-run/v1", serde_json::json!({ "steps": steps }))?;
+        let steps = outline.json(&loaded.plan.root);
+        show::put_json("dry-run/v1", serde_json::json!({ "steps": steps, "also": also }))?;
         return Ok(0);
     }
     let mut text = format!("{} is valid; it would run:\n", loaded.file);
-    outline(&loaded.plan.root, 1, &mut text);
+    outline.text(&loaded.plan.root, 1, &mut text);
+    also.iter().for_each(|what| text.push_str(&format!("it would also {what}\n")));
     show::put(&text)?;
     Ok(0)
 }
 
-fn outline(block: &Block, depth: usize, into: &mut String) {
-    for (index, step) in block.steps.iter().enumerate() {
-        let (indent, number) = ("  ".repeat(depth), index + 1);
-        *into += &format!("{indent}{number}. {}: {}\n", step.name, kind(&step.action));
-        if let Some(inner) = repeated(step) {
-            outline(inner, depth + 1, into);
-        }
-    }
+/// What would be done, step by step.
+struct Outline<'a> {
+    around: &'a Surroundings,
+    fleet: bool,
 }
 
-fn outline_json(block: &Block) -> Vec<Value> {
-    let step = |step: &Step| {
-        let mut value = serde_json::json!({ "name": step.name, "does": kind(&step.action) });
-        if let Some(inner) = repeated(step) {
-            value["steps"] = outline_json(inner).into();
+impl Outline<'_> {
+    fn text(&self, block: &Block, depth: usize, into: &mut String) {
+        for (index, step) in block.steps.iter().enumerate() {
+            let (indent, number) = ("  ".repeat(depth), index + 1);
+            let mut words = kind(&step.action);
+            words.extend(self.agent(step).map(|agent| format!(", by agent {agent}")));
+            words.extend(step.when.as_ref().map(|when| format!(", if {}", graph::condition(when))));
+            words.extend(self.missing(step).map(|file| format!("; `{file}` is not there yet")));
+            *into += &format!("{indent}{number}. {}: {words}\n", step.name);
+            if let Some(inner) = repeated(step) {
+                self.text(inner, depth + 1, into);
+            }
         }
-        value
-    };
-    block.steps.iter().map(step).collect()
+    }
+
+    fn json(&self, block: &Block) -> Vec<Value> {
+        let step = |step: &Step| {
+            let mut value = serde_json::json!({ "name": step.name, "does": kind(&step.action) });
+            let when = step.when.as_ref().map(graph::condition);
+            let known =
+                [("agent", self.agent(step)), ("when", when), ("missing", self.missing(step))];
+            for (key, word) in known {
+                if let Some(word) = word {
+                    value[key] = word.into();
+                }
+            }
+            if let Some(inner) = repeated(step) {
+                value["steps"] = self.json(inner).into();
+            }
+            value
+        };
+        block.steps.iter().map(step).collect()
+    }
+
+    /// Who gets it in a fleet; nobody, where the coordinator does it itself.
+    fn agent(&self, step: &Step) -> Option<String> {
+        let config = &self.around.config;
+        let default = match &step.action {
+            Action::Ask { .. } | Action::Prompt(_) => Some(&config.default_agent),
+            Action::Exec { .. } | Action::Shell { .. } | Action::Script(_) => {
+                config.command_agent.as_ref()
+            }
+            _ => return None,
+        };
+        step.agent.as_ref().or(default).filter(|_| self.fleet).cloned()
+    }
+
+    /// A prompt file that is not there, where its name has no variable in it. A step before may
+    /// make it.
+    fn missing(&self, step: &Step) -> Option<String> {
+        let file = step.input_file.as_ref()?.literal()?;
+        (!self.around.workspace.join(file).exists()).then(|| file.to_owned())
+    }
 }
 
 /// The steps that an author put inside of this one.

@@ -6,6 +6,7 @@
 //! **Invariant:** a file that does not say that it was written here is never changed or removed.
 
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{User, geteuid};
@@ -79,7 +80,7 @@ pub struct ServiceArgs {
     #[arg(long)]
     pub system: bool,
     /// Below this directory instead of /, for the image of a machine
-    #[arg(long, value_name = "DIR", requires = "system")]
+    #[arg(long, value_name = "DIR", conflicts_with = "user")]
     pub root: Option<PathBuf>,
     /// Show what would be done
     #[arg(long)]
@@ -93,6 +94,8 @@ struct Outcome {
     program: PathBuf,
     dry_run: bool,
     units: Vec<Unit>,
+    /// Why the units could not start as things are.
+    warnings: Vec<String>,
     next: Vec<String>,
 }
 
@@ -144,6 +147,10 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
             return Err(Failure::new(2, message).hint("rename it"));
         }
     }
+    if args.root.is_some() && !system {
+        let message = "`--root` is for units of the machine, and you are not root";
+        return Err(Failure::new(2, message).hint("say `--system` too"));
+    }
     let dir = directory(&around, args, system)?;
     let mut units = Vec::new();
     for (name, text) in UNITS {
@@ -167,10 +174,12 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
         }
         ServiceVerb::Status(_) => {}
     }
+    let install = system && matches!(verb, ServiceVerb::Install(_));
+    let warnings = if install { out_of_reach(&around.workspace, &program) } else { Vec::new() };
     let next = next(verb, &around, system);
     let scope = if system { "system" } else { "user" };
     let (workspace, dry_run) = (around.workspace.clone(), args.dry_run);
-    tell(&Outcome { scope, workspace, program, dry_run, units, next }, common)?;
+    tell(&Outcome { scope, workspace, program, dry_run, units, warnings, next }, common)?;
     Ok(0)
 }
 
@@ -293,7 +302,44 @@ fn for_the_machine(text: &str, workspace: &Path, program: &Path) -> String {
         true => text.replace("ProtectHome=yes", "ProtectHome=no"),
         false => text,
     };
+    // And a `/tmp` of their own is an empty one.
+    let in_tmp = [workspace, program]
+        .iter()
+        .any(|path| ["/tmp", "/var/tmp"].iter().any(|tmp| path.starts_with(tmp)));
+    let text = match in_tmp {
+        true => text.replace("PrivateTmp=yes", "PrivateTmp=no"),
+        false => text,
+    };
     format!("{MARK}{text}")
+}
+
+/// What the user of the machine's units may not get to, because a directory above it is closed to
+/// others. The workspace itself is given to that user.
+fn out_of_reach(workspace: &Path, program: &Path) -> Vec<String> {
+    let closed = |path: &Path| {
+        let is_closed = |dir: &&Path| {
+            let mode = dir.metadata().map_or(0o777, |there| there.permissions().mode());
+            mode & 0o001 == 0
+        };
+        path.ancestors().find(is_closed).map(Path::to_owned)
+    };
+    let mut warnings = Vec::new();
+    if let Some(dir) = closed(program) {
+        warnings.push(format!(
+            "the units run as `orchestrate`, who may not execute `{}`: `{}` is closed to others; \
+             put the program elsewhere and install from there: install -m 755 {0} /usr/local/bin/",
+            program.display(),
+            dir.display()
+        ));
+    }
+    if let Some(dir) = workspace.parent().and_then(closed) {
+        warnings.push(format!(
+            "the units run as `orchestrate`, who may not get to the workspace: `{}` is closed to \
+             others",
+            dir.display()
+        ));
+    }
+    warnings
 }
 
 fn for_a_user(text: &str, workspace: &Path, program: &Path) -> String {
@@ -375,6 +421,9 @@ fn tell(outcome: &Outcome, common: &Common) -> Result<(), Failure> {
             put(&unit.text)?;
         }
     }
+    for warning in &outcome.warnings {
+        talk(format_args!("warning: {warning}"));
+    }
     if !common.quiet {
         talk(format_args!("next:"));
         outcome.next.iter().for_each(|line| talk(format_args!("  {line}")));
@@ -404,6 +453,9 @@ mod tests {
             assert!(unit.contains("ProtectHome=yes"), "{name}");
             let home = for_the_machine(text, &Path::new("/home").join("a"), program);
             assert!(home.contains("ProtectHome=no"), "{name}");
+            assert!(unit.contains("PrivateTmp=yes"), "{name}");
+            let tmp = for_the_machine(text, &Path::new("/tmp").join("a"), program);
+            assert!(tmp.contains("PrivateTmp=no"), "{name}");
         }
     }
 

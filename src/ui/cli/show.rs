@@ -2,6 +2,7 @@
 //! means, and how data is written.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::fleet::intake::Aside;
 use crate::fleet::parking;
 use crate::ids::RunId;
 use crate::queue::{self, FsQueue, Layout, Turn};
-use crate::ui::board::{Board, Found, Lookup, RunView, remark};
+use crate::ui::board::{Board, Found, Lookup, RunView, Standing, remark, why_queued};
 use crate::ui::talk::Tamed;
 
 /// The queue of the workspace, if there ever was one: looking makes none.
@@ -68,11 +69,39 @@ fn board_after(
         .map_err(|error| unreadable(&error))
 }
 
+/// Whether what is written somewhere is to go to standard output.
+pub fn is_stdout(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+/// Tells whoever follows a run why nothing comes, once for each reason.
+#[derive(Default)]
+pub struct Waits(Option<String>);
+
+impl Waits {
+    pub fn say(&mut self, around: &Surroundings, board: &Board, id: &RunId) {
+        let view = board.run(id);
+        let why = match view.state {
+            Standing::Queued => why_queued(&view),
+            Standing::Paused if view.is_driven() => standing(&view),
+            _ => return self.0 = None,
+        };
+        if self.0.as_ref() != Some(&why) {
+            around.say(&why);
+            self.0 = Some(why);
+        }
+    }
+}
+
 /// Says where a run stands, to whoever followed it for as long as it went on.
 pub fn say_standing(around: &Surroundings, run: &RunView) {
+    around.say(standing(run));
+}
+
+fn standing(run: &RunView) -> String {
     let remark = remark(run);
     let remark = if remark.is_empty() { remark } else { format!(": {remark}") };
-    around.say(format!("run {} {}{remark}", run.run_id, run.state.word()));
+    format!("run {} {}{remark}", run.run_id, run.state.word())
 }
 
 /// Says which providers are left alone.

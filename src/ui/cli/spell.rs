@@ -179,7 +179,8 @@ fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
         Contract::Found(output) => output,
         Contract::Missing => {
             let failure = Failure::new(1, "the agent output is missing");
-            return Err(failure.hint("an answer ends with a JSON code block; see docs/spells.md"));
+            return Err(failure
+                .hint("an answer ends with a JSON code block; see `orchestrate help spells`"));
         }
         Contract::Invalid(why) => {
             return Err(Failure::new(1, format!("the agent output is invalid: {why}")));

@@ -39,8 +39,8 @@ pub struct Overview {
 impl Overview {
     /// Whether there is nothing to be shown.
     fn is_empty(&self) -> bool {
-        let Overview { runs, workers, inboxes, parked, failed_tasks, .. } = self;
-        let seen = runs.is_empty() && workers.is_empty() && inboxes.is_empty();
+        let Overview { runs_kept, workers, inboxes, parked, failed_tasks, .. } = self;
+        let seen = *runs_kept == 0 && workers.is_empty() && inboxes.is_empty();
         seen && parked.is_empty() && *failed_tasks == 0
     }
 
@@ -147,7 +147,7 @@ fn damaged(
 }
 
 fn run_text(detail: &RunDetail, now: Time) -> String {
-    let RunDetail { run, usage, steps, events } = detail;
+    let RunDetail { run, usage, steps, events, .. } = detail;
     let mut text =
         format!("run {} of {}: {}\n", run.run_id, run.what(&run.workflow_file), run.state.word());
     text.push_str(&format!("  {}\n", board::why_run(detail)));

@@ -45,12 +45,13 @@ fn why_run(board: &Board, id: &RunId, step: Option<&str>) -> Result<Why, Failure
     };
     let exact = detail.steps.iter().find(|step| step.step == name);
     let named = || detail.steps.iter().find(|step| shown(&step.step) == shown(name));
-    let step = exact.or_else(named).ok_or_else(|| {
+    let over = || board.step(id, name);
+    let step = exact.or_else(named).cloned().or_else(over).ok_or_else(|| {
         let unit = detail.run.unit;
-        let message = format!("run {id} has no {unit} `{name}`, or it is of an item that is over");
+        let message = format!("run {id} has no {unit} `{name}`, or has not come to it");
         Failure::new(2, message).hint(format!("`{ORCHESTRATE} status {id}` shows its {unit}s"))
     })?;
-    Ok((id.to_string(), step.state.word(), board::why_step(&detail, step)))
+    Ok((id.to_string(), step.state.word(), board::why_step(&detail, &step)))
 }
 
 fn why_task(board: &Board, found: &Found, step: Option<&str>) -> Result<Why, Failure> {

@@ -181,7 +181,7 @@ impl State {
             State::Failed => "failed",
             State::Skipped => "skipped",
             State::Running => "running",
-            State::Paused => "paused",
+            State::Paused => "asking",
             State::Pending => "pending",
             State::Interrupted => "interrupted",
         }
@@ -595,7 +595,7 @@ fn asks(slot: &Slot) -> bool {
 }
 
 /// A condition as its author wrote it.
-fn condition(when: &When) -> String {
+pub fn condition(when: &When) -> String {
     match when {
         When::Outputs(condition) => condition.text().to_owned(),
         When::Spell(spell) => spell.text().to_owned(),

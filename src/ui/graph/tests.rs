@@ -173,14 +173,14 @@ fn states_are_a_word_and_a_colour() {
     graph.nodes[1].progress = progress(State::Paused, 1, Some(2));
     graph.nodes[1].most = Some(5);
     assert_eq!(graph.nodes[0].lines()[2], "completed, 3 attempts");
-    assert_eq!(graph.nodes[1].lines()[2], "paused, round 2 of 5");
+    assert_eq!(graph.nodes[1].lines()[2], "asking, round 2 of 5");
     let text = mermaid::draw(&graph);
     assert!(text.contains("classDef completed fill:#d3f9d8"));
-    assert!(text.contains("class n1 paused\n"));
-    assert!(dot::draw(&graph).contains("class=\"paused\""));
+    assert!(text.contains("class n1 asking\n"));
+    assert!(dot::draw(&graph).contains("class=\"asking\""));
     let text = svg::draw(&graph);
     balanced(&text).unwrap();
-    assert!(text.contains("<g class=\"node paused\">"));
+    assert!(text.contains("<g class=\"node asking\">"));
     assert_eq!(text.matches(">interrupted<").count(), 1, "the legend has every state");
     assert_eq!(graph.to_json()["nodes"][1]["rounds"], 2);
 }

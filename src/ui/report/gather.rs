@@ -16,7 +16,10 @@ use crate::ids::{Attempt, RunId};
 use crate::provider::{Kind, Stream};
 use crate::store::{DEFINITION, History};
 use crate::time::Time;
-use crate::ui::board::{self, Board, EventView, RunSpent, Standing, Walk, gates_of, one_line};
+use crate::ui::board::{
+    self, Board, EventView, RunSpent, Standing, Tried, Walk, gates_of, is_passed_over, one_line,
+    printed,
+};
 use crate::ui::graph;
 use crate::ui::text::log_line;
 use crate::workflow::Plan;
@@ -29,7 +32,7 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
     let root = board.run_root(id);
     let history = History::read(&*disk::machine(), &root).unwrap_or_default();
     let driven = matches!(detail.run.state, Standing::Running | Standing::Doubtful);
-    let tried = attempts(&history, driven);
+    let tried = attempts(&plan, &history, driven);
     let mut gathering = Gathering {
         board,
         plan: &plan,
@@ -37,6 +40,7 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
         root,
         walk: board.walk(&plan, &run, detail.run.state),
         tried,
+        ended: Tried::of(&history),
         amount,
         left: amount.text,
     };
@@ -67,7 +71,7 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
         context: run.origin.context.clone(),
         graph: graph::of_run(&detail, &plan, &run),
         pending,
-        gates: gates(&history),
+        gates: gates(&plan, &history),
         steps,
         steps_left_out,
         events,
@@ -85,6 +89,8 @@ struct Gathering<'a> {
     walk: Walk<'a>,
     /// Everything that was tried, by the step's path.
     tried: HashMap<String, Vec<AttemptReport>>,
+    /// What came of each, by the step's path and the attempt.
+    ended: Tried<'a>,
     amount: Amount,
     /// How much text may still be told.
     left: usize,
@@ -94,8 +100,10 @@ impl Gathering<'_> {
     /// The steps that are told, and how many are not.
     fn steps(&mut self) -> (Vec<StepReport>, usize) {
         let slots = self.run.slots();
+        // What a gate asks is told with its node.
         let is_told = |at: &Address, slot: &Slot| {
-            at.loops.is_empty() || slot.record.is_some() || slot.attempts > 0
+            let begun = at.loops.is_empty() || slot.record.is_some() || slot.attempts > 0;
+            begun && !matches!(at.step_of(self.plan).action, Action::Gate(_))
         };
         let told: Vec<(Address, &Slot)> =
             slots.into_iter().filter(|(at, slot)| is_told(at, slot)).collect();
@@ -117,7 +125,11 @@ impl Gathering<'_> {
         let mut view = self.walk.step(at, slot);
         (view.error, view.last_line) = (None, None);
         let path = view.step.clone();
-        let record = slot.record.as_deref().cloned().unwrap_or_default();
+        let mut record = slot.record.as_deref().cloned().unwrap_or_default();
+        if is_passed_over(slot) {
+            // What it did at an earlier visit is told: at the last it did nothing.
+            record = self.ended.record(&path, slot.attempts).cloned().unwrap_or(record);
+        }
         let room = match at.loops.is_empty() || is_bad(slot) {
             true => self.amount.room,
             false => Room::LITTLE,
@@ -221,14 +233,20 @@ impl Gathering<'_> {
         let mut logs = Vec::new();
         for attempt in (1..=slot.attempts).rev().take(ATTEMPTS as usize) {
             for stream in ["stdout", "stderr"] {
-                let file = match attempt == slot.attempts {
-                    true => format!("logs/{path}.{stream}"),
-                    false => format!("logs/{path}.{attempt}.{stream}"),
+                let latest = attempt == slot.attempts;
+                let aside = || self.file(&format!("logs/{path}.{attempt}.{stream}"), room);
+                let log = match latest {
+                    true => self.file(&format!("logs/{path}.{stream}"), room),
+                    false => aside(),
                 };
-                let Some(text) = self.file(&file, room).filter(|text| !text.is_empty()) else {
+                let log = log.or_else(|| aside().filter(|_| is_passed_over(slot)));
+                let readable = stream == "stdout" && adapter.is_stream() && log.is_some();
+                // What was short has no log: the journal has it.
+                let ended = self.ended.record(path, attempt).filter(|_| stream == "stdout");
+                let short = || Some(Excerpt::of(&printed(ended.filter(|_| !latest)?)?, room));
+                let Some(text) = log.or_else(short).filter(|text| !text.is_empty()) else {
                     continue;
                 };
-                let readable = stream == "stdout" && adapter.is_stream();
                 let text = if readable { heard(text, adapter) } else { text };
                 if self.pay(&text) {
                     logs.push(LogReport { stream, attempt, readable, text });
@@ -283,7 +301,7 @@ fn keep(told: &[(Address, &Slot)], most: usize) -> Vec<usize> {
 }
 
 /// Every execution in the journal, by step.
-fn attempts(history: &History, driven: bool) -> HashMap<String, Vec<AttemptReport>> {
+fn attempts(plan: &Plan, history: &History, driven: bool) -> HashMap<String, Vec<AttemptReport>> {
     let mut all: HashMap<String, Vec<AttemptReport>> = HashMap::new();
     for entry in &history.entries {
         match &entry.event {
@@ -310,13 +328,13 @@ fn attempts(history: &History, driven: bool) -> HashMap<String, Vec<AttemptRepor
                 tried.push(next);
             }
             Event::Gated { step, attempt, .. } => {
-                let asked = begun(*attempt, entry.at, AttemptOutcome::Asked);
-                all.entry(step.clone()).or_default().push(asked);
+                let asked = begun(*attempt, entry.at, AttemptOutcome::Asking);
+                all.entry(asker(plan, step)).or_default().push(asked);
             }
             Event::Answered { step, attempt, .. } => {
-                let tried = all.entry(step.clone()).or_default();
+                let tried = all.entry(asker(plan, step)).or_default();
                 if let Some(one) = tried.iter_mut().rev().find(|one| one.attempt == *attempt) {
-                    one.ended_at = Some(entry.at);
+                    (one.ended_at, one.outcome) = (Some(entry.at), AttemptOutcome::Answered);
                 }
             }
             Event::Ended { step, attempt, record } => {
@@ -371,12 +389,20 @@ fn end(one: &mut AttemptReport, at: Time, record: &Record) {
     one.error = record.error.as_ref().map(|error| one_line(&error.message));
 }
 
-fn gates(history: &History) -> Vec<GateReport> {
+/// Who asks, as the author wrote it: a gate has no name of its own, its node has.
+fn asker(plan: &Plan, step: &str) -> String {
+    let at = Address::parse(plan, step);
+    let gate = at.is_some_and(|at| matches!(at.step_of(plan).action, Action::Gate(_)));
+    let node = step.split('.').next().filter(|_| gate);
+    node.unwrap_or(step).to_owned()
+}
+
+fn gates(plan: &Plan, history: &History) -> Vec<GateReport> {
     let mut gates: Vec<GateReport> = Vec::new();
     for entry in &history.entries {
         match &entry.event {
             Event::Gated { step, attempt, gate } => gates.push(GateReport {
-                step: step.clone(),
+                step: asker(plan, step),
                 attempt: *attempt,
                 asked_at: entry.at,
                 message: gate.message.clone(),
@@ -384,7 +410,8 @@ fn gates(history: &History) -> Vec<GateReport> {
                 answer: None,
             }),
             Event::Answered { step, attempt, answer } => {
-                let same = |gate: &&mut GateReport| gate.step == *step && gate.attempt == *attempt;
+                let step = asker(plan, step);
+                let same = |gate: &&mut GateReport| gate.step == step && gate.attempt == *attempt;
                 if let Some(gate) = gates.iter_mut().rev().find(same) {
                     (gate.answered_at, gate.answer) = (Some(entry.at), Some(answer.clone()));
                 }

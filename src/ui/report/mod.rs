@@ -191,8 +191,10 @@ pub enum AttemptOutcome {
     /// It was begun and never ended: whoever executed it was stopped or died.
     Interrupted,
     Running,
-    /// A person is or was asked.
-    Asked,
+    /// A person is asked.
+    Asking,
+    /// A person was asked, and has answered.
+    Answered,
 }
 
 impl AttemptOutcome {
@@ -202,7 +204,8 @@ impl AttemptOutcome {
             AttemptOutcome::Failed => "failed",
             AttemptOutcome::Interrupted => "interrupted",
             AttemptOutcome::Running => "running",
-            AttemptOutcome::Asked => "asked",
+            AttemptOutcome::Asking => "asking",
+            AttemptOutcome::Answered => "answered",
         }
     }
 }

@@ -50,7 +50,10 @@ pub fn draw(state: &State, seen: &Seen, look: Look, frame: &mut Frame) {
     }
     let [said, keys] = Layout::vertical([Constraint::Length(1); 2]).areas(foot);
     frame.render_widget(said_line(state, seen, look, said.width.into()), said);
-    frame.render_widget(Line::styled(cut(keys_of(state), keys.width.into()), look.dim()), keys);
+    frame.render_widget(
+        Line::styled(cut(keys_of(state, seen), keys.width.into()), look.dim()),
+        keys,
+    );
 }
 
 /// What is seen on the left, how many there are and the time on the right.
@@ -72,7 +75,7 @@ fn title(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'static
         Screen::Queue { agent } => format!(" queue of {agent}"),
     };
     let clock = seen.now.map(|now| now.to_second()).unwrap_or_default();
-    let clock = clock.get(11..19).unwrap_or_default();
+    let clock = clock.get(11..20).unwrap_or_default();
     let right = match state.screen() {
         Screen::Board => format!("{}   {clock} ", counts(seen)),
         _ => format!("{clock} "),
@@ -111,13 +114,13 @@ fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'st
     let plain = |text: String, style: Style| Line::styled(cut(&format!(" {text}"), columns), style);
     match &state.asking {
         Some(Asking::Filter(text)) => return typed("filter: ".to_owned(), text),
-        Some(Asking::Comment { asked: Question { node, .. }, text }) => {
-            return typed(format!("approve `{node}`, with a comment or without: "), text);
+        Some(Asking::Comment { asked: Question { run, node, .. }, text }) => {
+            return typed(format!("approve `{node}` of run {run}; comment: "), text);
         }
-        Some(Asking::Reason { asked: Question { node, .. }, text }) => {
+        Some(Asking::Reason { asked: Question { run, node, .. }, text }) => {
             let wrong = state.said.as_ref().filter(|(_, wrong)| *wrong);
             let wrong = wrong.map(|(said, _)| format!("{said}: ")).unwrap_or_default();
-            return typed(format!("{wrong}reject `{node}`, because: "), text);
+            return typed(format!("{wrong}reject `{node}` of run {run}, because: "), text);
         }
         Some(Asking::Sure { question, .. }) => {
             return plain(format!("{question} y/n"), look.title());
@@ -131,6 +134,10 @@ fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'st
         (Some((text, true)), _) => plain(format!("! {text}"), look.state("failed")),
         (Some((text, false)), _) => plain(text.clone(), Style::new()),
         (None, Some(trouble)) => plain(format!("! {trouble}"), look.state("failed")),
+        (None, None) if state.gone.is_some() => {
+            let gone = state.gone.as_deref().unwrap_or_default();
+            plain(format!("! {gone} is gone"), look.state("doubtful"))
+        }
         (None, None) if !state.filter.is_empty() => {
             plain(format!("only what has `{}`; Esc shows all", state.filter), look.dim())
         }
@@ -139,7 +146,7 @@ fn said_line(state: &State, seen: &Seen, look: Look, columns: usize) -> Line<'st
 }
 
 /// The keys that mean something here.
-fn keys_of(state: &State) -> &'static str {
+fn keys_of(state: &State, seen: &Seen) -> &'static str {
     match &state.asking {
         Some(Asking::Sure { .. }) => return " y yes  n no",
         Some(Asking::Reason { .. }) => return " Enter reject  Esc leave it",
@@ -150,6 +157,9 @@ fn keys_of(state: &State) -> &'static str {
     match (state.screen(), state.panel) {
         (Screen::Board, Panel::Asks) => {
             " Enter look  a approve  x reject  c cancel  Tab next  / filter  ? help  q quit"
+        }
+        (Screen::Board, Panel::Runs) if state.run(seen).is_some_and(|run| seen.asks(&run)) => {
+            " Enter open  a approve  x reject  l log  c cancel  Tab next  ? help  q quit"
         }
         (Screen::Board, Panel::Runs) => {
             " Enter open  l log  c cancel  r retry  Tab next list  / filter  ? help  q quit"

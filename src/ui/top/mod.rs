@@ -53,6 +53,11 @@ impl Seen {
         self.runs.iter().find(|run| run.run_id == id)
     }
 
+    /// Whether a run asks people anything.
+    fn asks(&self, run: &str) -> bool {
+        self.gates_of(run).next().is_some()
+    }
+
     /// What a run asks people and nobody has answered yet.
     fn gates_of<'a>(&'a self, run: &'a str) -> impl Iterator<Item = &'a Gate> {
         self.gates.iter().filter(move |gate| gate.run_id.as_str() == run && !gate.answered)

@@ -64,9 +64,16 @@ fn asks(seen: &Seen) -> Vec<Row> {
         };
         let since = seen.since(gate.since).map(seconds).unwrap_or_default();
         let cells = vec![gate.run_id.to_string(), gate.node.clone(), since, asked];
-        Row::new(format!("{} {}", gate.run_id, gate.node), cells)
+        // A node that asks something else asks another question.
+        Row::new(format!("{} {} {}", gate.run_id, gate.node, gate.shown), cells)
     };
     seen.gates.iter().map(row).collect()
+}
+
+/// The run and the node of a question, by its key.
+pub fn asked(key: &str) -> Option<(&str, &str)> {
+    let (run, rest) = key.split_once(' ')?;
+    Some((run, rest.rsplit_once(' ')?.0))
 }
 
 /// What `status` says of a run, with less of where its workflow lies.

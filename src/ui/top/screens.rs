@@ -51,7 +51,7 @@ pub fn run(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect
         let mut lines = vec![Line::styled(" LAST EVENTS", look.dim())];
         lines.extend(detail.events.iter().map(|event| {
             let at = event.at.to_second();
-            let line = format!("   {}  {}", at.get(11..19).unwrap_or_default(), event.text);
+            let line = format!("   {}  {}", at.get(11..20).unwrap_or_default(), event.text);
             Line::styled(cut(&line, foot.width.into()), look.dim())
         }));
         frame.render_widget(Paragraph::new(lines), foot);

@@ -79,6 +79,12 @@ pub struct State {
     pub panel: Panel,
     /// What is chosen on each panel, in a run and in a queue, by its key.
     pub(super) chosen: [Option<String>; 6],
+    /// Where each of them stood when it was seen last.
+    pub(super) places: [usize; 6],
+    /// What the question that is open was shown as when it was opened.
+    pub(super) looked: Option<String>,
+    /// What was chosen went away by itself: the next key that does something is held back once.
+    pub(super) gone: Option<String>,
     pub filter: String,
     pub asking: Option<Asking>,
     /// What was said last, and whether it was a refusal.
@@ -99,6 +105,9 @@ impl Default for State {
             screens: vec![Screen::Board],
             panel: Panel::Runs,
             chosen: Default::default(),
+            places: Default::default(),
+            looked: None,
+            gone: None,
             filter: String::new(),
             asking: None,
             said: None,
@@ -138,10 +147,63 @@ impl State {
         known.or_else(|| rows.iter().position(|row| row.current)).unwrap_or(0)
     }
 
-    /// Fits the state to what was seen: a list that is gone cannot be chosen from.
+    /// Fits the state to what was seen. What is chosen stays chosen while it is there; where it
+    /// went away by itself, its neighbour is chosen, and whoever was about to act is told first.
     pub fn settle(&mut self, seen: &Seen) {
-        if panels::rows(seen, self.panel, &self.filter).is_empty() {
-            self.panel = Panel::Runs;
+        match self.screen().clone() {
+            Screen::Board => self.settle_board(seen),
+            Screen::Queue { .. } => {
+                let rows = panels::tasks(seen);
+                self.pin(IN_QUEUE, &rows, |_| true);
+            }
+            Screen::Gate { run, node } => {
+                let now = seen.gates_of(&run).find(|gate| gate.node == shown(&node));
+                let other = now.map(|gate| &gate.shown) != self.looked.as_ref();
+                if seen.now.is_some() && self.looked.is_some() && other {
+                    self.looked = now.map(|gate| gate.shown.clone());
+                    self.gone = Some(format!("what `{node}` asked when you opened it"));
+                }
+            }
+            // In a run what goes on is chosen, until a person chooses.
+            Screen::Run { .. } | Screen::Log { .. } | Screen::Help => {}
+        }
+    }
+
+    fn settle_board(&mut self, seen: &Seen) {
+        for panel in PANELS {
+            let all = panels::rows(seen, panel, "");
+            let rows = panels::rows(seen, panel, &self.filter);
+            let hidden = |key: &str| all.iter().any(|row| row.key == key);
+            if rows.is_empty() && panel == self.panel && panel != Panel::Runs {
+                // A list that is gone cannot be chosen from.
+                let (slot, was) = (panel as usize, self.chosen[panel as usize].take());
+                self.places[slot] = 0;
+                self.panel = Panel::Runs;
+                self.gone =
+                    was.filter(|key| !hidden(key)).map(|key| told(&key)).or(self.gone.take());
+            }
+            self.pin(panel as usize, &rows, |key| !hidden(key));
+        }
+    }
+
+    /// Keeps what is chosen in a list, or chooses the neighbour of what is gone.
+    fn pin(&mut self, slot: usize, rows: &[Row], is_gone: impl Fn(&str) -> bool) {
+        let Some(last) = rows.len().checked_sub(1) else { return };
+        let known = self.chosen[slot].as_ref();
+        let at = known.and_then(|key| rows.iter().position(|row| row.key == *key));
+        let place = at.unwrap_or_else(|| match known {
+            Some(_) => self.places[slot].min(last),
+            None => self.place(slot, rows),
+        });
+        if let Some(key) = self.chosen[slot].as_ref().filter(|key| at.is_none() && is_gone(key))
+            && slot == self.slot()
+        {
+            self.gone = Some(told(key));
+        }
+        let hidden = at.is_none() && self.chosen[slot].as_ref().is_some_and(|key| !is_gone(key));
+        if !hidden {
+            self.places[slot] = place;
+            self.chosen[slot] = Some(rows[place].key.clone());
         }
     }
 
@@ -165,18 +227,19 @@ impl State {
         let place = self.place_here(&rows).saturating_add_signed(by).min(last);
         let slot = self.slot();
         self.chosen[slot] = Some(rows[place].key.clone());
+        self.places[slot] = place;
+        self.gone = None;
     }
 
     /// The run that keys are about.
-    fn run(&self, seen: &Seen) -> Option<String> {
+    pub(super) fn run(&self, seen: &Seen) -> Option<String> {
         match self.screen() {
             Screen::Run { run } | Screen::Gate { run, .. } | Screen::Log { run, .. } => {
                 Some(run.clone())
             }
             Screen::Board if self.panel == Panel::Runs => self.chosen_key(seen),
             Screen::Board if self.panel == Panel::Asks => {
-                let key = self.chosen_key(seen)?;
-                key.split_once(' ').map(|(run, _)| run.to_owned())
+                panels::asked(&self.chosen_key(seen)?).map(|(run, _)| run.to_owned())
             }
             _ => None,
         }
@@ -185,19 +248,25 @@ impl State {
     /// The question that is meant, as it is on the screen now; or why none is.
     fn gate(&self, seen: &Seen) -> Result<Question, String> {
         let run = self.run(seen).ok_or("choose what is to be decided under ASKS")?;
-        let named = match self.screen() {
-            Screen::Gate { node, .. } => Some(node.clone()),
+        // Where one question alone is looked at, no other is meant.
+        let (named, alone) = match self.screen() {
+            Screen::Gate { node, .. } => (Some(node.clone()), true),
             Screen::Board if self.panel == Panel::Asks => {
                 let key = self.chosen_key(seen);
-                key.and_then(|key| Some(key.split_once(' ')?.1.to_owned()))
+                (key.and_then(|key| Some(panels::asked(&key)?.1.to_owned())), true)
             }
-            Screen::Run { .. } => self.chosen_key(seen),
-            _ => None,
+            Screen::Run { .. } => (self.chosen_key(seen), false),
+            _ => (None, false),
         };
         let open: Vec<&Gate> = seen.gates_of(&run).collect();
-        let named = named.and_then(|node| open.iter().find(|gate| gate.node == shown(&node)));
-        let gate = match (named, open.as_slice()) {
+        let found =
+            named.as_ref().and_then(|node| open.iter().find(|gate| gate.node == shown(node)));
+        let gate = match (found, open.as_slice()) {
             (Some(gate), _) => gate,
+            (None, _) if alone => {
+                let node = named.unwrap_or_default();
+                return Err(format!("`{}` of run {run} asks nothing any more", shown(&node)));
+            }
             (None, [gate]) => gate,
             (None, []) => return Err(format!("run {run} asks nobody anything")),
             (None, several) => {
@@ -212,6 +281,7 @@ impl State {
 
     fn open(&mut self, screen: Screen) -> Option<Wish> {
         self.up = 0;
+        (self.gone, self.looked) = (None, None);
         self.chosen[IN_QUEUE] = None;
         if matches!(screen, Screen::Run { .. }) {
             self.chosen[IN_RUN] = None;
@@ -222,6 +292,7 @@ impl State {
 
     fn back(&mut self) -> Option<Wish> {
         self.up = 0;
+        self.gone = None;
         if self.screens.len() > 1 {
             self.screens.pop();
         } else {
@@ -233,6 +304,14 @@ impl State {
     fn refuse(&mut self, why: impl Into<String>) -> Option<Wish> {
         self.said = Some((why.into(), true));
         None
+    }
+}
+
+/// What a row was, by its key.
+fn told(key: &str) -> String {
+    match panels::asked(key) {
+        Some((run, node)) => format!("`{}` of run {run}", shown(node)),
+        None => key.to_owned(),
     }
 }
 
@@ -291,6 +370,7 @@ fn turn(state: &mut State, seen: &Seen, by: usize) {
         let panel = PANELS[(state.panel as usize + turn * by) % PANELS.len()];
         if !panels::rows(seen, panel, &state.filter).is_empty() {
             state.panel = panel;
+            state.gone = None;
             return;
         }
     }
@@ -302,7 +382,7 @@ fn enter(state: &mut State, seen: &Seen) -> Option<Wish> {
         (Screen::Board, Panel::Runs) => Screen::Run { run: key },
         (Screen::Board, Panel::Queues) => Screen::Queue { agent: key },
         (Screen::Board, Panel::Asks) => {
-            let (run, node) = key.split_once(' ')?;
+            let (run, node) = panels::asked(&key)?;
             Screen::Gate { run: run.to_owned(), node: node.to_owned() }
         }
         (Screen::Run { run }, _) => {
@@ -316,7 +396,15 @@ fn enter(state: &mut State, seen: &Seen) -> Option<Wish> {
         }
         _ => return None,
     };
-    state.open(screen)
+    let looked = match &screen {
+        Screen::Gate { run, node } => {
+            seen.gates_of(run).find(|gate| gate.node == shown(node)).map(|gate| gate.shown.clone())
+        }
+        _ => None,
+    };
+    let wish = state.open(screen);
+    state.looked = looked;
+    wish
 }
 
 /// The step whose log is meant: a loop prints nothing itself, so the whole run is shown.
@@ -330,6 +418,11 @@ fn printing(seen: &Seen, step: &str) -> Option<String> {
 /// Keys that do something, if this is one.
 fn act(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Option<Wish>> {
     let KeyCode::Char(letter) = code else { return None };
+    if "axcr".contains(letter)
+        && let Some(gone) = state.gone.take()
+    {
+        return Some(state.refuse(format!("{gone} is gone; look again, then press `{letter}`")));
+    }
     Some(match letter {
         'a' => match state.gate(seen) {
             Ok(asked) => ask(state, Asking::Comment { asked, text: String::new() }),

@@ -38,6 +38,8 @@ fn run(id: &str, state: Standing, file: &str) -> RunView {
         step: None,
         failed_steps: Vec::new(),
         error: None,
+        through: false,
+        changed: false,
         unit: "step",
     }
 }
@@ -84,6 +86,7 @@ fn step(path: &str, depth: usize, state: StepShown) -> StepView {
         error: None,
         of_spell: false,
         items: None,
+        item: None,
         usage: None,
         rounds: None,
         asks: None,
@@ -166,6 +169,7 @@ fn detail() -> RunDetail {
         run: view,
         usage: None,
         steps: vec![design, build, part, implement, test, report],
+        failed: None,
         events: vec![EventView { at: at(80), text: "step `Build.1.Implement` put out".into() }],
     }
 }
@@ -283,6 +287,62 @@ fn an_answer_is_for_what_was_shown_when_it_was_begun() {
     let wish = press(&mut state, &seen, KeyCode::Enter);
     let Some(Wish::Act(Deed::Approve { asked, .. })) = wish else { panic!("{wish:?}") };
     assert_eq!(asked.shown, "sum");
+}
+
+/// Five questions, all of nodes of one name.
+fn asked_five_times() -> Seen {
+    let mut seen = seen();
+    let asked = |n: usize| {
+        let run_id = RunId::parse(&format!("20260101T00001{n}Z-bbbbbb")).expect("an id");
+        Gate { run_id, node: "ask".into(), shown: format!("sum{n}"), ..gate() }
+    };
+    seen.gates = (0..5).map(asked).collect();
+    seen
+}
+
+#[test]
+fn a_question_that_goes_away_lets_no_other_be_answered_in_its_place() {
+    let (mut state, mut seen) = (State::default(), asked_five_times());
+    press(&mut state, &seen, KeyCode::BackTab);
+    press(&mut state, &seen, KeyCode::End);
+    // Somebody else answers it before the key comes.
+    seen.gates.pop();
+    state.settle(&seen);
+    assert!(screen(&state, &seen, 80, 24, false).contains("20260101T000014Z-bbbbbb is gone"));
+    assert_eq!(press(&mut state, &seen, KeyCode::Char('a')), None);
+    assert_eq!(state.asking, None, "nothing is answered that was not chosen");
+    let (said, wrong) = state.said.clone().expect("it is told");
+    assert!(wrong && said.contains("`ask` of run 20260101T000014Z-bbbbbb is gone"), "{said}");
+    // The neighbour is chosen, and what is asked names its run.
+    press(&mut state, &seen, KeyCode::Char('a'));
+    let shown = screen(&state, &seen, 80, 24, false);
+    assert!(shown.contains("approve `ask` of run 20260101T000013Z-bbbbbb"), "{shown}");
+    press(&mut state, &seen, KeyCode::Enter);
+    // With the last question the list goes: no key is for a run that nobody chose.
+    seen.gates.clear();
+    state.settle(&seen);
+    assert_eq!(state.panel, Panel::Runs);
+    press(&mut state, &seen, KeyCode::Char('c'));
+    assert_eq!(state.asking, None);
+}
+
+#[test]
+fn a_question_that_is_open_stays_the_one_that_was_opened() {
+    let (mut state, mut seen) = (State::default(), asked_five_times());
+    press(&mut state, &seen, KeyCode::BackTab);
+    press(&mut state, &seen, KeyCode::Enter);
+    seen.gates[0].shown = "another round".into();
+    state.settle(&seen);
+    assert_eq!(press(&mut state, &seen, KeyCode::Char('a')), None);
+    assert_eq!(state.asking, None, "it asks something else by now");
+    press(&mut state, &seen, KeyCode::Char('a'));
+    assert!(matches!(state.asking, Some(Asking::Comment { .. })));
+    press(&mut state, &seen, KeyCode::Esc);
+    // Its run asks at another node: that is another question.
+    seen.gates[0].node = "other".into();
+    press(&mut state, &seen, KeyCode::Char('a'));
+    press(&mut state, &seen, KeyCode::Char('a'));
+    assert_eq!(state.asking, None);
 }
 
 #[test]

@@ -22,6 +22,11 @@ impl Html {
         self
     }
 
+    /// Whether it has markup that is written in this program. Text has none: it is escaped.
+    pub fn has(&self, markup: &'static str) -> bool {
+        self.0.contains(markup)
+    }
+
     /// Text of anybody's.
     pub fn text(&mut self, text: impl Display) -> &mut Html {
         let mut out = Escaping(&mut self.0);

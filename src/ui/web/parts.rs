@@ -26,7 +26,7 @@ pub fn state(out: &mut Html, word: &'static str) {
 /// A moment, to the second.
 pub fn time(out: &mut Html, at: Time) {
     let full = at.to_second();
-    let shown = full.replace('T', " ").replace('Z', "");
+    let shown = full.replace('T', " ");
     out.element("time", &[("datetime", &full), ("title", &"UTC")], shown);
 }
 
@@ -179,6 +179,7 @@ fn what(step: &StepReport) -> String {
 /// What stands at the end of a step's line.
 fn rest(step: &StepReport) -> String {
     let mut words = Vec::new();
+    words.extend(step.view.item.clone());
     words.extend(step.view.items.map(|items| items.words()));
     words.extend(step.view.rounds.zip(step.max_rounds).map(|(begun, most)| match most {
         1 => "1 round".to_owned(),
@@ -198,6 +199,11 @@ fn rest(step: &StepReport) -> String {
 }
 
 fn inside(out: &mut Html, step: &StepReport, href: Href) {
+    if step.view.is_passed_over() {
+        let attempt = step.view.attempt;
+        let told = format!("Skipped at its last visit; this is of attempt {attempt}, before that.");
+        out.plain("p", told);
+    }
     if let Some(cause) = step.view.skip_cause {
         out.plain("p", format!("Skipped: {}.", board::skipped(cause)));
     }

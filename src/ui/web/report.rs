@@ -41,7 +41,7 @@ pub fn page(report: &Report, href: parts::Href) -> String {
     out.raw("<footer>");
     out.text(format!("Written by orchestrate {} at ", report.version));
     parts::time(&mut out, report.generated_at);
-    out.text(format!(" UTC from {}. All times are UTC.", report.run.run_root));
+    out.text(format!(" from {}. All times are UTC.", report.run.run_root));
     out.raw("</footer>\n</main>\n<script>").raw(SCRIPT).raw("</script></body></html>\n");
     out.into_string()
 }
@@ -125,15 +125,15 @@ pub fn until(report: &Report) -> Time {
 }
 
 fn waiting(out: &mut Html, gate: &Gate) {
-    let Gate { run_id, node, .. } = gate;
+    let (Gate { run_id, node, .. }, shown) = (gate, gate.short());
     out.raw("<div class=\"box ask\">");
     question(out, gate);
     if gate.answered {
         out.raw("<p>It was answered, which counts once somebody drives the run.</p>");
     }
     let words = format!(
-        "{ORCHESTRATE} approve {run_id} --step {node} [--comment TEXT]\n\
-         {ORCHESTRATE} reject {run_id} --step {node} --reason TEXT"
+        "{ORCHESTRATE} approve {run_id} --step {node} --shown {shown} [--comment TEXT]\n\
+         {ORCHESTRATE} reject {run_id} --step {node} --shown {shown} --reason TEXT"
     );
     out.plain("pre", words).raw("</div>");
 }
@@ -222,7 +222,7 @@ fn gates(out: &mut Html, gates: &[GateReport]) {
                 }
             }
             None => {
-                parts::state(out, "asked");
+                parts::state(out, "asking");
                 out.text(" at ");
                 parts::time(out, gate.asked_at);
                 out.text(", not answered");

@@ -27,19 +27,30 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// A whole page. It loads itself again where no script runs.
+    /// A whole page. It loads itself again where no script runs, unless something can be typed
+    /// into it, which would be lost.
     pub fn page(&self, body: &Html) -> String {
         let mut out = Html::default();
         out.raw("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
         out.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
         out.raw("<meta name=\"color-scheme\" content=\"light dark\">");
-        out.raw("<noscript><meta http-equiv=\"refresh\" content=\"5\"></noscript>");
+        let typed = body.has("<textarea");
+        if !typed {
+            out.raw("<noscript><meta http-equiv=\"refresh\" content=\"5\"></noscript>");
+        }
         let waiting = if self.waiting > 0 { format!("({}) ", self.waiting) } else { String::new() };
         out.plain("title", format!("{waiting}{} · orchestrate", self.title));
         out.raw("<link rel=\"stylesheet\" href=\"/style.css\">");
         out.raw("<script src=\"/live.js\" defer></script></head>\n<body>");
         self.bar(&mut out);
-        out.raw("<main>").add(body).raw("</main></body></html>\n");
+        out.raw("<main>");
+        if typed {
+            out.raw("<noscript><p class=\"small\">Without script this page stays as it is while ");
+            out.raw(
+                "something can be typed into it. <a href=\"\">Load it again</a></p></noscript>",
+            );
+        }
+        out.add(body).raw("</main></body></html>\n");
         out.into_string()
     }
 
@@ -75,6 +86,14 @@ impl Frame<'_> {
     fn button(&self, out: &mut Html, action: &str, class: &str, name: &str) {
         self.form(out, action);
         out.element("button", &[("class", &class)], name).raw("</form>");
+    }
+
+    /// A button that asks first: it opens, and what it opens does it.
+    fn sure(&self, out: &mut Html, action: &str, name: &'static str, question: &'static str) {
+        out.raw("<details class=\"sure\" id=\"sure\"><summary class=\"button no\">");
+        out.text(name).raw("</summary><p>").text(question).raw("</p>");
+        self.button(out, action, "no", "Yes, cancel it");
+        out.raw("</details>");
     }
 
     /// A question with what is to be judged, and both answers.
@@ -160,10 +179,12 @@ impl Frame<'_> {
         out.raw("<div class=\"actions\">");
         let state = told.run.state;
         if !state.is_over() && state != Standing::Damaged {
-            self.button(&mut out, &format!("/runs/{id}/cancel"), "no", "Cancel the run");
+            let question = "It ends with everything it has started.";
+            self.sure(&mut out, &format!("/runs/{id}/cancel"), "Cancel the run", question);
         }
         let rests = matches!(state, Standing::Stopped) || state.is_over();
-        if rests && state != Standing::Completed {
+        // After the last step there is nothing to go on with.
+        if rests && state != Standing::Completed && !told.run.through {
             self.button(&mut out, &format!("/runs/{id}/retry"), "", "Go on with it");
         }
         let to = format!("/runs/{id}/report");
@@ -260,7 +281,8 @@ impl Frame<'_> {
         let id = part(&task.task);
         match task.place.word() {
             "waiting" | "claimed" => {
-                self.button(&mut out, &format!("/tasks/{id}/cancel"), "no", "Cancel the task");
+                let question = "If it is being executed, it is stopped.";
+                self.sure(&mut out, &format!("/tasks/{id}/cancel"), "Cancel the task", question);
             }
             _ if task.kind == "free" => {
                 self.button(&mut out, &format!("/tasks/{id}/retry"), "", "Put it back");

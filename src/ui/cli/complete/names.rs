@@ -4,20 +4,23 @@ use clap::Arg;
 
 use super::{Beside, Spot, Words};
 use crate::fleet::grimoires;
+use crate::fleet::post::COORDINATOR;
 use crate::ids::shown;
 use crate::prompt::spell;
 use crate::queue::Queue;
-use crate::ui::board::{Board, Gate, one_line};
+use crate::ui::board::{Board, Gate, StepView, one_line};
 use crate::ui::cli::common::{self, Surroundings};
 use crate::ui::cli::{Common, help, request, show, worktree};
 use crate::workflow::Configured;
-use crate::workflow::plan::PartKind;
+use crate::workflow::plan::{Action, PartKind};
 use crate::workflow::shape::schema::Topic;
 use crate::worktree::Trees;
 
 /// How many runs, and how many tasks of each inbox, are offered: the newest and the next.
 const RUNS: usize = 30;
 const TASKS: usize = 30;
+/// How many steps in loops are offered.
+const STEPS: usize = 200;
 
 /// What may be given for an argument. What it is called says what is meant by it.
 pub fn of(arg: &Arg, spot: &Spot, common: &Common) -> (Beside, Words) {
@@ -69,6 +72,11 @@ impl Names {
             "STEP" if verb == "run-step" => self.steps_of_file(spot.value("workflow")?)?,
             "NODE" => self.nodes(spot.value("run")?)?,
             "STEP" => self.steps(spot.value("target")?)?,
+            // Nobody but a coordinator serves its inbox.
+            "AGENT" if matches!(verb, "worker" | "enqueue") => {
+                let agents = self.agents().into_iter();
+                agents.filter(|(agent, _)| agent != COORDINATOR).collect()
+            }
             "AGENT" | "AGENT,..." => self.agents(),
             "WORKER|AGENT" => [self.agents(), self.workers()].concat(),
             "PROVIDER" => self.providers(),
@@ -112,8 +120,26 @@ impl Names {
     fn steps(&self, run: &str) -> Option<Words> {
         let (id, _) = common::find_run(&self.around, run).ok()?;
         let detail = self.board.detail(&id).ok()?;
-        let steps = detail.steps.iter();
-        Some(steps.map(|s| (shown(&s.step).into_owned(), s.state.word().to_owned())).collect())
+        let mut steps = detail.steps;
+        // Of items that are over too: what they printed can be read.
+        let (plan, run) = self.board.open(&id).ok()?;
+        let within = run.slots().into_iter().filter(|(at, slot)| {
+            let over = !at.loops.is_empty() && slot.attempts > 0;
+            over && !matches!(at.step_of(&plan).action, Action::Gate(_))
+        });
+        let walk = self.board.walk(&plan, &run, detail.run.state);
+        for (at, slot) in within.take(STEPS) {
+            let view = walk.step(&at, slot);
+            if !steps.iter().any(|step| step.step == view.step) {
+                steps.push(view);
+            }
+        }
+        let word = |s: &StepView| {
+            let about = [Some(s.state.word()), s.item.as_deref()];
+            let about: Vec<_> = about.into_iter().flatten().collect();
+            (shown(&s.step).into_owned(), about.join(", "))
+        };
+        Some(steps.iter().map(word).collect())
     }
 
     fn steps_of_file(&self, file: &str) -> Option<Words> {

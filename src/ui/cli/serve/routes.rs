@@ -14,11 +14,10 @@ use crate::fleet::called::ORCHESTRATE;
 use crate::ids::{RunId, shown};
 use crate::provider::Stream;
 use crate::queue::Queue;
-use crate::ui::board::{Board, Lookup};
+use crate::ui::board::{Board, Lookup, printed};
 use crate::ui::cli::Failure;
 use crate::ui::cli::act::{Came, Deed, Hands, Question};
 use crate::ui::cli::common::Surroundings;
-use crate::ui::cli::logs;
 use crate::ui::cli::show::{self, document};
 use crate::ui::cli::status::Overview;
 use crate::ui::report::excerpt::{Excerpt, Room};
@@ -363,6 +362,22 @@ impl House {
             found.map(|(_, value)| value.as_str()).unwrap_or_default()
         };
         let parts = if api { &parts[1..] } else { parts };
+        let taken: &[&str] = match parts {
+            ["runs", _, "answer"] => &["answer", "step", "shown", "comment"],
+            ["runs", _, "approve" | "reject"] => &["step", "shown", "comment"],
+            ["runs", _, "retry"] => &["from"],
+            ["enqueue"] => &["agent", "title", "text"],
+            _ => &[],
+        };
+        // What is not understood may be what somebody's wish depends on.
+        let strange = form.iter().find(|(key, _)| key != "word" && !taken.contains(&key.as_str()));
+        if let Some((key, _)) = strange {
+            let known: Vec<_> = taken.iter().map(|key| format!("`{key}`")).collect();
+            return Err(bad(&match known.is_empty() {
+                true => format!("`{key}` is not taken: there is nothing to say here"),
+                false => format!("`{key}` is not taken: there are {}", known.join(", ")),
+            }));
+        }
         let board = self.board()?;
         let (came, place) = match parts {
             ["runs", id, verb @ ("answer" | "approve" | "reject")] => {
@@ -445,7 +460,7 @@ fn with_allowed(no: &No, answer: Answer) -> Answer {
 /// What the state of a run holds of a step's output.
 pub fn kept(board: &Board, log: &Log) -> Option<String> {
     let (plan, run) = board.open(&log.id).ok()?;
-    logs::kept(run.slot(&Address::parse(&plan, &log.name)?)?.record.as_deref()?)
+    printed(run.slot(&Address::parse(&plan, &log.name)?)?.record.as_deref()?)
 }
 
 fn bad(message: &str) -> No {
@@ -483,12 +498,12 @@ fn fields(request: &Request) -> Result<Vec<(String, String)>, No> {
     }
     let object: serde_json::Map<String, Value> = serde_json::from_slice(&request.body)
         .map_err(|error| bad(&format!("the body is no JSON object: {error}")))?;
-    let text = |value: Value| match value {
-        Value::String(text) => text,
-        Value::Null => String::new(),
-        other => other.to_string(),
+    let text = |(key, value): (String, Value)| match value {
+        Value::String(text) => Ok((key, text)),
+        Value::Null => Ok((key, String::new())),
+        other => Err(bad(&format!("`{key}` is a text, and not `{other}`"))),
     };
-    Ok(object.into_iter().map(|(key, value)| (key, text(value))).collect())
+    object.into_iter().map(text).collect()
 }
 
 /// From where a log is followed: where the browser was when the connection broke, or where the page
