@@ -14,6 +14,7 @@ use nix::fcntl::{
     AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, renameat, renameat2,
 };
 use nix::sys::stat::{Mode, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::workflow::{path_fault, without_bom};
 
@@ -190,6 +191,39 @@ impl Workspace {
         Ok(file)
     }
 
+    /// Puts a file in the place of whatever has its name, along with the directories it is in: seen
+    /// whole or not at all. A link of that name is replaced, not followed. It is not synced.
+    pub fn put<T>(
+        &self,
+        path: &str,
+        make: impl FnOnce(&mut File) -> io::Result<T>,
+    ) -> Result<T, PathError> {
+        let (parent, name) = parent_and_name(path, self.resolve_name(path)?)?;
+        let dir = self.make_dirs_resolved(&parent).map_err(|error| failed("make", path, error))?;
+        let way = PathBuf::from(format!(".{}.tmp", name.display()));
+        let put = || {
+            unlink_in(&dir, &way)?;
+            let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+            let made = make(&mut open_in(&dir, &way, flags)?)?;
+            renameat(&dir, &way, &dir, &name)?;
+            Ok(made)
+        };
+        put().map_err(|error| {
+            let _ = unlink_in(&dir, &way);
+            failed("write", path, error)
+        })
+    }
+
+    /// Removes a file, or a link itself. Says whether there was one.
+    pub fn remove(&self, path: &str) -> Result<bool, PathError> {
+        let (parent, name) = parent_and_name(path, self.resolve_name(path)?)?;
+        let dir = match self.open_beneath(&parent, OFlag::O_DIRECTORY) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            opened => opened.map_err(|error| failed("open", path, error))?,
+        };
+        unlink_in(&dir, &name).map_err(|error| failed("remove", path, error))
+    }
+
     /// Makes directories one in the other, each through a handle on the one before: a link that
     /// is put in their place meanwhile leads nowhere.
     fn make_dirs_resolved(&self, dir: &Path) -> io::Result<File> {
@@ -343,6 +377,15 @@ fn open_in(dir: &File, name: &Path, flags: OFlag) -> io::Result<File> {
             }
             Ok(here)
         }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Removes a name in a directory, and says whether it was there.
+fn unlink_in(dir: &File, name: &Path) -> io::Result<bool> {
+    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) => Ok(true),
+        Err(Errno::ENOENT) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }

@@ -184,6 +184,8 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
             }
         }
     }
+    // Where the run may be ended, nothing new is begun before that.
+    let (begun, mut ends) = (effects.len(), Vec::new());
     let mut next = if room == 0 { front.free.first() } else { front.ready.first() };
     while let Some(index) = next {
         let here = Address { loops: Vec::new(), step: *index };
@@ -192,6 +194,8 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
             effects.push(Effect::Skip { step: here.path(plan), cause });
         } else if slot.keep && stands(plan, run, *index) {
             effects.push(Effect::Keep { step: here.path(plan) });
+        } else if matches!(here.step_of(plan).action, Action::Cancel { .. }) {
+            ends.extend(super::owed_by(plan, &here, slot));
         } else if !here.step_of(plan).takes_process() {
             effects.extend(super::owed_by(plan, &here, slot));
         } else if room > 0 {
@@ -202,6 +206,7 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
         let left = if room == 0 { &front.free } else { &front.ready };
         next = left.range((Bound::Excluded(index), Bound::Unbounded)).next();
     }
+    effects.splice(begun..begun, ends);
     effects.extend(rests.into_iter().map(|at| Effect::Wake { at }));
     effects
 }
@@ -348,9 +353,15 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
             look_again(&mut run.body.slots[*index]);
         }
     }
-    // Nothing after the step that a person named stands, whatever it will be given.
+    // Nothing after the step that a person named stands, whatever it will be given: it is visited
+    // once more, as that step is, and what it said to agents before is no part of that.
     for index in from.map(|from| done_again(edges, from)).unwrap_or_default() {
-        run.body.slots[index].keep = false;
+        let visited = again.contains(&index) || is_out(run, index);
+        let slot = &mut run.body.slots[index];
+        slot.keep = false;
+        if !visited && slot.attempts > 0 {
+            slot.visits = slot.visits.max(1) + 1;
+        }
     }
     run.failed_steps.retain(|path| {
         let found = plan.root.find(&path.step);
@@ -366,6 +377,12 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
     if run.body.front.as_ref().is_some_and(|front| front.left == 0) {
         finish(run);
     }
+}
+
+/// Whether anything of a run would be executed if it were resumed.
+pub fn has_more(plan: &Plan, run: &Run) -> bool {
+    let mut steps = plan.root.steps.iter().zip(&run.body.slots);
+    steps.any(|(step, slot)| slot.state != StepState::Settled || is_owed_again(step, slot))
 }
 
 /// What is done again if a graph goes on from a step: that step, and all that comes after it.

@@ -230,6 +230,7 @@ impl Script {
                 gate: Box::new(GateRecord {
                     message: "well?".into(),
                     shown: "x".into(),
+                    subject: None,
                     expires_at: None,
                     answer: None,
                 }),

@@ -222,6 +222,7 @@ steps:
     let gate = GateRecord {
         message: "Merge?".into(),
         shown: "abc".into(),
+        subject: None,
         expires_at: None,
         answer: None,
     };

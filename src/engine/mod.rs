@@ -26,7 +26,7 @@ mod tests;
 
 pub use effect::Effect;
 pub use event::{Choice, Event};
-pub use graph::{done_again, inputs, references, survey};
+pub use graph::{done_again, has_more, inputs, references, survey};
 pub use record::{Answer, Fault, GateRecord, Record, SkipCause, StepStatus, TaskRef};
 pub use rounds::unmade;
 pub use run::{OnError, Origin, Policy, Request, Run, RunStatus};

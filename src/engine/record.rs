@@ -142,12 +142,23 @@ pub struct TreeRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GateRecord {
     pub message: String,
-    /// A digest of what is shown to the person: an answer to something else does not count.
+    /// A digest of this asking and what is shown to the person: an answer to something else, or to
+    /// the same question when it was asked before, does not count.
     pub shown: String,
+    /// What an approval stays good for, where that outlives the asking: the digest of a change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Answer>,
+}
+
+impl GateRecord {
+    /// What is asked about, by its digest.
+    pub fn subject(&self) -> &str {
+        self.subject.as_deref().unwrap_or(&self.shown)
+    }
 }
 
 /// What a person said.

@@ -26,6 +26,8 @@ pub struct WholeText {
     /// All of it, or its beginning where it is in a file.
     pub head: String,
     pub file: Option<TextFile>,
+    /// It had bytes that are no UTF-8, which were replaced.
+    pub replaced: bool,
 }
 
 /// A text in a file.
@@ -54,6 +56,8 @@ pub(super) struct Whole {
     part: Vec<u8>,
     /// A newline that is the last so far.
     newline: bool,
+    /// Bytes that are no UTF-8 were replaced.
+    replaced: bool,
 }
 
 struct Spill {
@@ -73,7 +77,14 @@ impl Spill {
 impl Whole {
     /// A text that goes into a file of this path if it is long.
     pub(super) fn new(path: PathBuf) -> Whole {
-        Whole { path, head: String::new(), file: None, part: Vec::new(), newline: false }
+        Whole {
+            path,
+            head: String::new(),
+            file: None,
+            part: Vec::new(),
+            newline: false,
+            replaced: false,
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -102,6 +113,7 @@ impl Whole {
                 self.part = rest.to_vec();
                 return Ok(());
             };
+            self.replaced = true;
             self.put_line("\u{fffd}")?;
             bytes = &rest[wrong..];
         }
@@ -140,13 +152,15 @@ impl Whole {
     /// Ends the text. A newline at its end is left out.
     pub(super) fn finish(mut self) -> io::Result<WholeText> {
         if !self.part.is_empty() {
+            self.replaced = true;
             self.put_line("\u{fffd}")?;
         }
-        let Whole { path, head, file, .. } = self;
-        let Some(mut spill) = file else { return Ok(WholeText { head, file: None }) };
+        let Whole { path, head, file, replaced, .. } = self;
+        let Some(mut spill) = file else { return Ok(WholeText { head, file: None, replaced }) };
         spill.file.flush()?;
         let sha256 = spill.digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(WholeText { head, file: Some(TextFile { path, bytes: spill.bytes, sha256 }) })
+        let file = TextFile { path, bytes: spill.bytes, sha256 };
+        Ok(WholeText { head, file: Some(file), replaced })
     }
 }
 

@@ -2,26 +2,32 @@
 //! and beside it what it is, for people and for other tools.
 //!
 //! **Invariant:** what cannot be kept is told and changes nothing: the run has the output itself.
+//!
+//! **Invariant:** what is there is of a step that has completed, and lies in the run's directory,
+//! whatever links an agent left there.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use serde_json::json;
 
 use super::prepare::refs::ARTIFACTS;
 use super::site::Site;
-use crate::disk;
 use crate::engine::{Event, Record, Run, StepStatus};
 use crate::ids::StepPath;
 use crate::workflow::Plan;
+use crate::workspace::Workspace;
 
 /// Where artifacts of nodes lie among a run's artifacts.
 const NODES: &str = "nodes";
 
 /// Keeps the output of the step that this event completed, if it is one that is to be kept.
 pub fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
-    let (Event::Ended { step, .. } | Event::Answered { step, .. } | Event::Kept { step }) = event
+    let (Event::Ended { step, .. }
+    | Event::Answered { step, .. }
+    | Event::Kept { step }
+    | Event::Skipped { step, .. }) = event
     else {
         return;
     };
@@ -33,65 +39,73 @@ pub fn keep_after(site: &Site, plan: &Plan, run: &Run, event: &Event) {
     }
 }
 
-/// Keeps the output of a step of the workflow, if it has completed and its output has a kind.
+/// Keeps the output of a step of the workflow, if it has completed and its output has a kind. Of
+/// one that has not, what an earlier execution gave is no more.
 pub fn keep(site: &Site, plan: &Plan, run: &Run, index: usize) {
     let step = &plan.root.steps[index];
     let Some(kind) = &step.output_type else { return };
     let Some(slot) = run.body.slots.get(index) else { return };
-    if slot.status() != StepStatus::Completed {
-        return;
-    }
-    if let Some(record) = &slot.record
-        && let Err(error) = write(&site.root(), run, &step.name, kind, record)
-    {
+    let root = site.root();
+    let done = match (slot.status(), &slot.record) {
+        (StepStatus::Completed, Some(record)) => write(&root, run, &step.name, kind, record),
+        (StepStatus::Failed | StepStatus::Skipped, _) => forget(&root, &step.name),
+        _ => Ok(()),
+    };
+    if let Err(error) = done {
         tracing::warn!("the output of `{}` is not kept as an artifact: {error}", step.name);
     }
 }
 
+/// The text and what it is, from the run's directory.
+fn files(name: &str) -> [String; 2] {
+    ["md", "meta.json"].map(|ending| format!("{ARTIFACTS}/{NODES}/{name}.{ending}"))
+}
+
 fn write(root: &Path, run: &Run, name: &str, kind: &str, record: &Record) -> io::Result<()> {
-    let dir = root.join(ARTIFACTS).join(NODES);
-    fs::create_dir_all(&dir)?;
-    let text = dir.join(format!("{name}.md"));
-    let size = match &record.whole {
+    // Whoever does the work may write among the artifacts: what they left there leads nowhere else.
+    let place = Workspace::open(root)?;
+    let [text, about] = files(name);
+    let size = place.put(&text, |file| match &record.whole {
         // It may be larger than memory.
-        Some(whole) => put(&text, |way| fs::copy(root.join(&whole.path), way))?,
+        Some(whole) => io::copy(&mut File::open(root.join(&whole.path))?, file),
         None => {
             let output = record.output.as_deref().unwrap_or_default();
-            put(&text, |way| fs::write(way, output))?;
-            output.len() as u64
+            file.write_all(output.as_bytes()).map(|()| output.len() as u64)
         }
-    };
+    });
     let meta = json!({
         "nodeId": name,
         "outputType": kind,
         "runId": run.id.as_str(),
         "producedAt": record.completed_at.unwrap_or(run.updated_at).to_milli(),
         "path": format!("{NODES}/{name}.md"),
-        "size": size,
+        "size": size.map_err(io::Error::other)?,
         "sessionId": null,
     });
-    put(&dir.join(format!("{name}.meta.json")), |way| fs::write(way, format!("{meta:#}\n")))
+    let put = place.put(&about, |file| file.write_all(format!("{meta:#}\n").as_bytes()));
+    put.map_err(io::Error::other)
 }
 
-/// Makes a file that is seen whole or not at all. It is not synced: whoever drives the run does
-/// not wait for what only others read.
-fn put<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let way = path.with_file_name(format!(".{name}.tmp"));
-    let made = make(&way)?;
-    disk::rename(&way, path)?;
-    Ok(made)
+/// Removes what was kept.
+fn forget(root: &Path, name: &str) -> io::Result<()> {
+    let Ok(place) = Workspace::open(root) else { return Ok(()) };
+    // What it is goes first: a text alone tells of nothing.
+    for file in files(name).iter().rev() {
+        place.remove(file).map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::engine::record::Whole;
     use crate::engine::run::{Origin, Policy, StepState};
     use crate::ids::RunId;
     use crate::time::Time;
     use crate::workflow::compile;
-    use crate::workspace::Workspace;
 
     #[test]
     fn what_a_completed_node_gave_is_kept_with_what_it_is() {
@@ -137,10 +151,34 @@ mod tests {
 
         let failed = Record { status: StepStatus::Failed, output: Some("no".into()), ..record };
         run.body.slots[0].record = Some(Box::new(failed));
+        let names = || fs::read_dir(root.join("artifacts/nodes")).unwrap().count();
+        assert_eq!(names(), 2, "nothing else is left there");
         keep(&site, &plan, &run, 0);
-        assert_eq!(read("plan.md").unwrap(), "all of it");
-        let names = fs::read_dir(root.join("artifacts/nodes")).unwrap().count();
-        assert_eq!(names, 2, "nothing else is left there");
+        assert_eq!(names(), 0, "it gave something once, but no more");
+    }
+
+    #[test]
+    fn a_link_among_the_artifacts_leads_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, elsewhere) = (dir.path().join("run"), dir.path().join("elsewhere"));
+        fs::create_dir_all(root.join("artifacts")).unwrap();
+        fs::create_dir(&elsewhere).unwrap();
+        let mut plan = plan();
+        plan.root.steps[0].output_type = Some("plan".into());
+        let mut run = run(&plan);
+        let record = Record { status: StepStatus::Completed, ..Record::default() };
+        run.body.slots[0].state = StepState::Settled;
+        run.body.slots[0].record = Some(Box::new(record));
+        let nodes = root.join("artifacts/nodes");
+        std::os::unix::fs::symlink(&elsewhere, &nodes).unwrap();
+        keep(&site(dir.path(), &root), &plan, &run, 0);
+        fs::remove_file(&nodes).unwrap();
+        fs::create_dir(&nodes).unwrap();
+        std::os::unix::fs::symlink(elsewhere.join("x"), nodes.join(".plan.md.tmp")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.join("y"), nodes.join("plan.md")).unwrap();
+        keep(&site(dir.path(), &root), &plan, &run, 0);
+        assert!(nodes.join("plan.md").symlink_metadata().unwrap().is_file());
+        assert_eq!(fs::read_dir(elsewhere).unwrap().count(), 0);
     }
 
     fn site(workspace: &Path, root: &Path) -> Site {

@@ -53,8 +53,8 @@ impl AnswerFile {
 }
 
 /// The diff that a person is asked about who is to review a merge, from the run's directory.
-pub fn review(shown: &str) -> String {
-    format!("reviews/{}.diff", shown.get(..32).unwrap_or(shown))
+pub fn review(subject: &str) -> String {
+    format!("reviews/{}.diff", subject.get(..32).unwrap_or(subject))
 }
 
 /// Where the answer to a gate belongs: one name for every time that it is asked.
@@ -72,27 +72,51 @@ pub fn short(shown: &str) -> &str {
 /// to find.
 pub fn answer(root: &Path, step: &StepPath, attempt: Attempt, gate: &GateRecord) -> Option<Answer> {
     let path = path(root, step, attempt);
-    let reason = match read(&path) {
-        Ok(None) => return None,
-        Ok(Some(_)) if !is_in_time(&path, gate.expires_at) => {
-            "it came when the time to answer was over".to_owned()
+    match judged(&path, &gate.shown, gate.expires_at) {
+        Ok(file) => {
+            file.map(|file| Answer { approve: file.approve, comment: file.comment, by: file.by })
         }
-        Ok(Some(file)) if file.shown.as_ref() == Some(&gate.shown) => {
-            return Some(Answer { approve: file.approve, comment: file.comment, by: file.by });
+        Err(reason) => {
+            refuse(&path, &reason);
+            None
         }
-        Ok(Some(AnswerFile { shown: None, .. })) => "it does not say what was `shown`, which \
-             `orchestrate pending --json` tells"
-            .to_owned(),
-        Ok(Some(_)) => "it is about something that was shown before and has changed".to_owned(),
-        Err(reason) => reason,
-    };
-    refuse(&path, &reason);
-    None
+    }
 }
 
-/// Whether somebody has answered a gate, and in time.
-pub fn is_answered(path: &Path, expires_at: Option<Time>) -> bool {
-    path.exists() && is_in_time(path, expires_at)
+/// What lies where an answer belongs, if it counts for this asking; or why it does not.
+fn judged(
+    path: &Path,
+    shown: &str,
+    expires_at: Option<Time>,
+) -> Result<Option<AnswerFile>, String> {
+    let Some(file) = read(path)? else { return Ok(None) };
+    if !is_in_time(path, expires_at) {
+        return Err("it came when the time to answer was over".into());
+    }
+    match file.shown.as_deref() {
+        Some(known) if known == shown => Ok(Some(file)),
+        Some(_) => Err("it is about something that was shown before and has changed".into()),
+        None => {
+            Err("it does not say what was `shown`, which `orchestrate pending --json` tells"
+                .to_owned())
+        }
+    }
+}
+
+/// Whether somebody has answered a gate, in a way that counts.
+pub fn is_answered(path: &Path, shown: &str, expires_at: Option<Time>) -> bool {
+    matches!(judged(path, shown, expires_at), Ok(Some(_)))
+}
+
+/// Why an answer that somebody dropped for this asking does not count, where one does not.
+pub fn refused(path: &Path, shown: &str) -> Option<String> {
+    let wrong = |path: &Path| judged(path, shown, None).err();
+    wrong(path).or_else(|| wrong(&aside(path)))
+}
+
+/// Where an answer is put that does not count.
+fn aside(path: &Path) -> PathBuf {
+    path.with_extension("answer-refused")
 }
 
 /// Whether an answer came in time. Whoever drives the run may see it later, so its file tells: by
@@ -139,8 +163,7 @@ pub fn clear(root: &Path, step: &StepPath, attempt: Attempt) {
 
 fn refuse(path: &Path, reason: &str) {
     tracing::warn!("the answer `{}` does not count: {reason}", path.display());
-    let aside = path.with_extension("answer-refused");
-    if let Err(error) = disk::machine().rename(path, &aside) {
+    if let Err(error) = disk::machine().rename(path, &aside(path)) {
         tracing::warn!("cannot put `{}` aside: {error}", path.display());
     }
 }

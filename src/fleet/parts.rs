@@ -1,13 +1,123 @@
 //! The files that a workflow is made of beside its own text, command files and scripts: where they
-//! are looked for, and the copies of them that a run keeps.
+//! are looked for, the copies of them that a run keeps, and where each came from.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
+use crate::digest::sha256;
+use crate::disk;
 use crate::workflow::plan::{Part, PartKind, Runtime};
 use crate::workflow::{Plan, Problem, front, without_bom, yaml};
 
 /// Where a run keeps them, in its directory.
 pub const PARTS: &str = "parts";
+/// Says where they came from, among them.
+const SOURCES: &str = "sources.json";
+
+/// Where a part lay when the run began, and what was in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartSource {
+    /// From the workspace; `~/…` at home; else from the root of the file system.
+    pub from: String,
+    pub sha256: String,
+}
+
+/// What has become of a part since its run began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    Same,
+    Changed,
+    Gone,
+}
+
+impl Since {
+    /// The same in words that follow the name of the file.
+    pub fn words(self) -> &'static str {
+        match self {
+            Since::Same => "is as it was when the run began",
+            Since::Changed => "was changed since the run began",
+            Since::Gone => "is not there any more",
+        }
+    }
+}
+
+impl PartSource {
+    /// A part as it lies there now.
+    pub fn of(from: &Path, text: &[u8], workspace: &Path, home: Option<&Path>) -> PartSource {
+        // The directory is told without links, for the workspace's is; the file by its own name,
+        // for what lies beside that is what it may want.
+        let real = |path: &Path| Path::new(".").join(path).canonicalize().ok();
+        let dir = from.parent().and_then(real).unwrap_or_default();
+        let whole = dir.join(from.file_name().unwrap_or_default());
+        let beneath = |root: &Path| whole.strip_prefix(real(root)?).ok().map(Path::to_owned);
+        let at_home = |rest: PathBuf| Path::new("~").join(rest);
+        let told = beneath(workspace).or_else(|| home.and_then(beneath).map(at_home));
+        let from = told.unwrap_or(whole).to_string_lossy().into_owned();
+        PartSource { from, sha256: sha256(text) }
+    }
+
+    /// Where it lies here.
+    pub fn path(&self, workspace: &Path, home: Option<&Path>) -> PathBuf {
+        match (self.from.strip_prefix("~/"), home) {
+            (Some(rest), Some(home)) => home.join(rest),
+            _ => workspace.join(&self.from),
+        }
+    }
+
+    /// Whether what lies there is still what it was.
+    pub fn since(&self, path: &Path) -> Since {
+        // Whoever left a pipe there does not make us wait.
+        match path.is_file().then(|| disk::machine().read(path)) {
+            Some(Ok(bytes)) if sha256(&bytes) == self.sha256 => Since::Same,
+            Some(Ok(_)) => Since::Changed,
+            Some(Err(_)) | None => Since::Gone,
+        }
+    }
+}
+
+/// The document that says where the parts of a run came from.
+#[derive(Debug, Serialize, Deserialize)]
+struct Sources {
+    schema: String,
+    /// By the name of the copy in the directory of parts.
+    parts: BTreeMap<String, PartSource>,
+}
+
+/// Keeps copies of the files that a workflow is made of, and where they came from. The error names
+/// the file that cannot be written.
+pub fn keep(
+    root: &Path,
+    parts: &[(PathBuf, &[u8], PartSource)],
+) -> Result<(), (PathBuf, io::Error)> {
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let disk = disk::machine();
+    let mut sources = Sources { schema: "parts/v1".into(), parts: BTreeMap::new() };
+    let dir = root.join(PARTS);
+    let write = |path: &Path, text: &[u8]| {
+        disk.make_dirs(path.parent().unwrap_or(root))
+            .and_then(|()| disk::replace(&*disk, path, text))
+            .map_err(|error| (path.to_owned(), error))
+    };
+    for (path, text, source) in parts {
+        write(path, text)?;
+        let name = path.strip_prefix(&dir).unwrap_or(path).to_string_lossy().into_owned();
+        sources.parts.insert(name, source.clone());
+    }
+    let text = serde_json::to_vec_pretty(&sources).unwrap_or_default();
+    write(&dir.join(SOURCES), &text)
+}
+
+/// Where the parts of a run came from, by the names of their copies. One that was begun before
+/// this was noted does not know.
+pub fn sources(root: &Path) -> BTreeMap<String, PartSource> {
+    let text = disk::machine().read(&root.join(PARTS).join(SOURCES)).unwrap_or_default();
+    serde_json::from_slice::<Sources>(&text).map(|sources| sources.parts).unwrap_or_default()
+}
 
 /// Where such files are looked for.
 pub struct Library {
@@ -203,6 +313,25 @@ pub fn frozen_command(root: &Path, name: &str) -> Result<String, String> {
     }
 }
 
+/// What is wrong with the text of a part, whatever a workflow does with it.
+pub fn fault(part: &Part, file: &str, text: &[u8]) -> Option<Problem> {
+    let text = String::from_utf8_lossy(text);
+    let says = match part.kind {
+        PartKind::Command => without_front_matter(&text),
+        PartKind::Script => &text,
+    };
+    if !says.trim().is_empty() {
+        return None;
+    }
+    let what = match part.kind {
+        PartKind::Command => "command file",
+        PartKind::Script => "script",
+    };
+    let problem = Problem::error(format!("the {what} `{file}` is empty"));
+    let problem = problem.hint("write into it what is to be done, or name another");
+    Some(Problem { place: part.place, ..problem })
+}
+
 /// Lets a plan know what the command files refer to that its run has copies of.
 pub fn learn(plan: &mut Plan, root: &Path) {
     plan.learn_commands(|name| frozen_command(root, name).ok());
@@ -224,14 +353,17 @@ pub fn without_front_matter(text: &str) -> &str {
     text
 }
 
-/// A run's copy of a script, relative to its directory. Its ending says what runs it.
-pub fn frozen_script(root: &Path, name: &str) -> Result<String, String> {
+/// A run's copy of a script, relative to its directory, and where it came from. Its ending says
+/// what runs it.
+pub fn frozen_script(root: &Path, name: &str) -> Result<(String, Option<PartSource>), String> {
     let part = Part { kind: PartKind::Script, name: name.to_owned(), place: None };
     for ending in ["ts", "js", "py"] {
         let path = kept(root, &part, Path::new(&format!("x.{ending}")));
         if path.is_file() {
-            let relative = path.strip_prefix(root).unwrap_or(&path);
-            return Ok(relative.to_string_lossy().into_owned());
+            let copy = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+            let named = copy.strip_prefix(PARTS).map(|name| name.trim_start_matches('/'));
+            let source = named.and_then(|name| sources(root).remove(name));
+            return Ok((copy, source));
         }
     }
     Err(format!("the run has no copy of the script `{name}`"))

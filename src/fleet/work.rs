@@ -1,7 +1,7 @@
 //! Work that can be done: one execution, resolved, in a form that fits into a task file.
 //!
 //! **Invariant:** whoever carries it out needs no engine and no plan, and it holds no secret's
-//! value and no path of the machine it was prepared on.
+//! value and depends on no path of the machine it was prepared on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::parts::PartSource;
 use crate::exec::Sweep;
 use crate::ids::{Attempt, StepPath};
 use crate::provider::Kind;
@@ -295,6 +296,10 @@ pub struct ScriptWork {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deps: Vec<String>,
     pub source: Source,
+    /// Where the file came from. It is run there if it is still the same: it may want what lies
+    /// beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<PartSource>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -54,7 +54,7 @@ const FATAL: [&str; 28] = [
 ];
 /// Said by so many, and about so much, that any sign of the other kind outweighs it.
 const PERHAPS_FATAL: [&str; 1] = ["auth error"];
-const TRANSIENT: [&str; 30] = [
+const TRANSIENT: [&str; 33] = [
     "timeout",
     "timed out",
     "deadline exceeded",
@@ -67,6 +67,9 @@ const TRANSIENT: [&str; 30] = [
     "connection failed",
     "connection error",
     "connection closed",
+    "connectionrefused",
+    "connectionclosed",
+    "connectionreset",
     "stream disconnected",
     "network error",
     "network is unreachable",

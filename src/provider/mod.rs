@@ -198,14 +198,18 @@ impl End<'_> {
         first.or_else(|| said.next_back())
     }
 
-    /// What is to be thought of a stream without a last event.
+    /// What is to be thought of a stream without a last event. What another try is worth, its last
+    /// words tell, as they do for a command line whose output is no stream.
     fn without_end(&self, began: bool) -> Verdict {
-        // A command line that did not even begin was called in the wrong way.
-        let refused = !began && self.exit_code.is_some_and(|code| code != 0) && !self.timed_out;
-        match self.last_words() {
-            Some(words) if refused => Verdict::Fail { reason: words },
-            _ => Verdict::Stopped { reason: format!("there is no last event: {}", self.how()) },
-        }
+        let failed = self.exit_code.is_some_and(|code| code != 0) && !self.timed_out;
+        let reason = match self.last_words() {
+            Some(words) if failed && !began => words,
+            Some(words) if failed => {
+                format!("there is no last event: {}; it said: {words}", self.how())
+            }
+            _ => format!("there is no last event: {}", self.how()),
+        };
+        Verdict::Stopped { reason }
     }
 }
 

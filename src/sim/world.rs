@@ -926,7 +926,7 @@ struct Telling {
 }
 
 impl Reports for Telling {
-    fn about(&mut self, run: &Run, _: &Path) -> Box<dyn Report> {
+    fn about(&mut self, run: &Run, _: &Site) -> Box<dyn Report> {
         Box::new(Recording { judge: self.judge.clone(), run: run.id.to_string() })
     }
 

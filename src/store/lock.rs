@@ -74,8 +74,8 @@ pub fn take_repair(workspace: &Path) -> Result<RunLock, LockError> {
     take_made(&workspace.join(REPAIR))
 }
 
-/// Takes the lock of a file that is made if it is missing.
-fn take_made(path: &Path) -> Result<RunLock, LockError> {
+/// Takes the lock of a file that is made if it is missing, or says who has it.
+pub fn take_made(path: &Path) -> Result<RunLock, LockError> {
     std::fs::create_dir_all(path.parent().unwrap_or(path))?;
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
     // Those who want it ask again by themselves.

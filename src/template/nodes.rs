@@ -308,11 +308,17 @@ fn reference(text: &str) -> Option<(Piece, usize)> {
 }
 
 /// The text of a command that a person calls directly: `$1` to `$9` are the arguments, and
-/// `$ARGUMENTS` all of them. An argument that is not given stays as it was written, `\$` is a
-/// dollar, and nothing else is replaced.
+/// `$ARGUMENTS` all of them. One argument alone is all that was said, and its words are taken for
+/// arguments; several are as the caller divided them. An argument that is not given stays as it
+/// was written, `\$` is a dollar, and nothing else is replaced.
 ///
 /// `$10` is no argument: a price has more than one digit, and there are nine.
 pub fn positional(text: &str, args: &[&str]) -> String {
+    let said = args.join(" ");
+    let words: Vec<&str> = match args {
+        [all] => all.split_whitespace().collect(),
+        several => several.to_vec(),
+    };
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['$', '\\']) {
@@ -324,10 +330,10 @@ pub fn positional(text: &str, args: &[&str]) -> String {
             out.push_str(if escaped.is_some() { "$" } else { mark });
             rest = escaped.unwrap_or(after);
         } else if name == Var::Arguments.name() {
-            out.push_str(&args.join(" "));
+            out.push_str(&said);
             rest = &after[name.len()..];
-        } else if let Some(arg) = digit(after).and_then(|digit| args.get(digit - 1)) {
-            out.push_str(arg);
+        } else if let Some(word) = digit(after).and_then(|digit| words.get(digit - 1)) {
+            out.push_str(word);
             rest = &after[1..];
         } else {
             out.push_str(mark);
@@ -526,7 +532,8 @@ mod tests {
             ("$1 $2 $3", &["a"][..], "a $2 $3"),
             ("<$ARGUMENTS>", &["a", "b c"][..], "<a b c>"),
             ("<$ARGUMENTS>", &[][..], "<>"),
-            ("$1", &[""][..], ""),
+            ("$1", &[""][..], "$1"),
+            ("<$1>", &["", "b"][..], "<>"),
             ("$1 $2", &["$2", "$ARGUMENTS"][..], "$2 $ARGUMENTS"),
             (r"\$1 costs \$ \\$1 \n \", &["a"][..], r"$1 costs $ \$1 \n \"),
             ("$10 $1st $1_x $0 $$1", &["a"][..], "$10 ast a_x $0 $a"),
@@ -537,6 +544,7 @@ mod tests {
             ),
             ("$9$8", &["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"][..], "98"),
             ("$ARGUMENTS을 $1를", &["가", "나"][..], "가 나을 가를"),
+            ("$1|$2|$3|$4|$ARGUMENTS", &["a  b\tc"][..], "a|b|c|$4|a  b\tc"),
         ] {
             assert_eq!(positional(text, args), wanted, "{text}");
         }

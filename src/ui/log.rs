@@ -1,17 +1,20 @@
 //! Where log lines go: a run's `logs/orchestrator.log`, and standard error for those who should
 //! see them at once.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::exec::Mask;
@@ -21,14 +24,61 @@ use crate::ui::talk::{folded, talk};
 /// The open log of the run that this process drives.
 static RUN_LOG: Mutex<Option<RunLog>> = Mutex::new(None);
 
+/// The logs of the runs that a coordinator drives, by their ids.
+static LOGS: Mutex<BTreeMap<String, RunLog>> = Mutex::new(BTreeMap::new());
+
 /// Nothing is shown, because something else has the screen.
 static HUSHED: AtomicBool = AtomicBool::new(false);
 
 struct RunLog {
-    file: File,
+    /// A coordinator drives more runs than it may have files open.
+    place: Place,
     /// Put on every line, where traces are asked for.
     trace: Option<String>,
     mask: Mask,
+}
+
+enum Place {
+    Open(File),
+    At(PathBuf),
+}
+
+impl RunLog {
+    fn keep(&mut self, level: Level, text: &str) {
+        let trace = self.trace.as_ref().map(|t| format!(" trace_id={t}")).unwrap_or_default();
+        let text = self.mask.text(text);
+        let now = SystemClock.now().to_milli();
+        let line = format!("{now} {level:<5}{trace} {text}\n");
+        // A line of log that cannot be written is no reason to stop a run.
+        let _ = match &mut self.place {
+            Place::Open(file) => file.write_all(line.as_bytes()),
+            Place::At(path) => File::options()
+                .create(true)
+                .append(true)
+                .open(path)
+                .and_then(|mut file| file.write_all(line.as_bytes())),
+        };
+    }
+}
+
+/// Where the log of a run is.
+pub fn path(root: &Path) -> PathBuf {
+    root.join("logs").join("orchestrator.log")
+}
+
+fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// Begins to keep what is said of one run among many in its own log.
+pub fn keep_of(id: &str, root: &Path, mask: Mask) {
+    let log = RunLog { place: Place::At(path(root)), trace: None, mask };
+    locked(&LOGS).insert(id.to_owned(), log);
+}
+
+/// Ends that.
+pub fn keep_of_no_more(id: &str) {
+    locked(&LOGS).remove(id);
 }
 
 struct Lines {
@@ -48,20 +98,41 @@ pub fn hush(on: bool) {
 
 /// Begins to keep lines in a run's log.
 pub fn keep_in(root: &Path, trace: Option<String>, mask: Mask) -> std::io::Result<()> {
-    let path = root.join("logs").join("orchestrator.log");
-    let file = File::options().create(true).append(true).open(path)?;
-    *RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner()) =
-        Some(RunLog { file, trace, mask });
+    let file = File::options().create(true).append(true).open(path(root))?;
+    *locked(&RUN_LOG) = Some(RunLog { place: Place::Open(file), trace, mask });
     Ok(())
 }
 
 /// Ends to keep lines: the run is somebody else's now.
 pub fn keep_no_more() {
-    *RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner()) = None;
+    *locked(&RUN_LOG) = None;
 }
 
-impl<S: Subscriber> Layer<S> for Lines {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+/// The run that a span is about.
+struct OfRun(String);
+
+impl Visit for OfRun {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "id" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let meta = attributes.metadata();
+        if meta.name() == "run"
+            && meta.target().starts_with("orchestrate")
+            && let Some(span) = context.span(id)
+        {
+            let mut run = OfRun(String::new());
+            attributes.record(&mut run);
+            span.extensions_mut().insert(run);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let level = *event.metadata().level();
         // Libraries have things to say too, but not to our users.
         if !event.metadata().target().starts_with("orchestrate")
@@ -75,8 +146,15 @@ impl<S: Subscriber> Layer<S> for Lines {
         if line.0.contains('\n') {
             line.0 = folded(&line.0);
         }
+        let spans = context.event_scope(event).into_iter().flatten();
+        let mut runs = spans.filter_map(|span| Some(span.extensions().get::<OfRun>()?.0.clone()));
+        let run = runs.next().filter(|run| locked(&LOGS).contains_key(run));
         if level <= self.kept {
-            keep(level, &line.0);
+            let mut logs = locked(&LOGS);
+            match run.as_ref().and_then(|run| logs.get_mut(run)) {
+                Some(log) => log.keep(level, &line.0),
+                None => keep(level, &line.0),
+            }
         }
         if level <= self.shown && !HUSHED.load(Ordering::SeqCst) {
             let label = match level {
@@ -84,20 +162,18 @@ impl<S: Subscriber> Layer<S> for Lines {
                 Level::WARN => "warning: ",
                 _ => "",
             };
-            talk(format_args!("{label}{}", line.0));
+            // Who drives many runs says which.
+            let run = run.filter(|run| !line.0.contains(run.as_str()));
+            let run = run.map(|run| format!("run {run}: ")).unwrap_or_default();
+            talk(format_args!("{label}{run}{}", line.0));
         }
     }
 }
 
 /// Keeps a line in the run's log without showing it.
 pub fn keep(level: Level, text: &str) {
-    let mut log = RUN_LOG.lock().unwrap_or_else(|poison| poison.into_inner());
-    if let Some(log) = log.as_mut() {
-        let trace = log.trace.as_ref().map(|t| format!(" trace_id={t}")).unwrap_or_default();
-        let text = log.mask.text(text);
-        let now = SystemClock.now().to_milli();
-        // A line of log that cannot be written is no reason to stop a run.
-        let _ = log.file.write_all(format!("{now} {level:<5}{trace} {text}\n").as_bytes());
+    if let Some(log) = locked(&RUN_LOG).as_mut() {
+        log.keep(level, text);
     }
 }
 

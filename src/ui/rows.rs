@@ -169,7 +169,11 @@ pub fn stands(step: &StepView) -> Vec<String> {
     notes.extend(
         step.warning.clone().or(step.skip_cause.map(|cause| board::skipped(cause).to_owned())),
     );
-    let asks = if step.answered { "was answered" } else { "asks" };
+    let asks = match (step.answered, step.expired) {
+        (true, _) => "was answered",
+        (_, true) => "nobody answered in time",
+        _ => "asks",
+    };
     notes.extend(step.asks.as_ref().map(|asked| format!("{asks}: {asked}")));
     if !step.needs.is_empty() && step.state == StepShown::Pending {
         notes.push(format!("waits for {}", listed(&step.needs)));

@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
 use super::{spells, steps};
-use crate::template::nodes::{NodeText, Var};
+use crate::template::nodes::{NodeText, Piece, Var};
 
 /// How long a script may take that says nothing itself.
 const SCRIPT_TIMEOUT: Duration = Duration::from_millis(120_000);
@@ -77,6 +77,7 @@ pub fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Opt
     if scripted {
         tell_variables_in_env(fields);
     }
+    tell_texts_in_env(fields);
     match mode {
         Mode::Command => around.command(),
         Mode::Prompt => around.prompt(),
@@ -102,6 +103,25 @@ fn tell_variables_in_env(fields: &Fields) {
             let hint = format!("a script has the run's own `{var}`: take another name");
             fields.findings.add(Problem::warning(message).at(key.place).hint(hint));
         }
+    }
+}
+
+/// Tells of variables and references in the values of `env`, which are what they are.
+fn tell_texts_in_env(fields: &Fields) {
+    let Some(Value::Map(pairs)) = fields.get("env").map(|env| &env.value) else { return };
+    for (key, value) in pairs {
+        let text = NodeText::parse(value.text().unwrap_or_default());
+        let first = text.pieces().iter().find_map(|piece| match piece {
+            Piece::Var(var) => Some(var.to_string()),
+            Piece::Ref(reference) => Some(reference.to_string()),
+            Piece::Text(_) => None,
+        });
+        let Some(first) = first else { continue };
+        let (name, what) = (key.text().unwrap_or_default(), &fields.what);
+        let message = format!("`{first}` is not replaced in `{name}` of `env` of {what}");
+        let hint = "write it into the prompt or the script itself; a script has the variables of \
+                    the run in its environment";
+        fields.findings.add(Problem::warning(message).at(value.place).hint(hint));
     }
 }
 

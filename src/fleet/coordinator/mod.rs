@@ -20,7 +20,7 @@ mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -39,7 +39,7 @@ use super::member::{Buried, Member, uptime_ms, wait_above};
 use super::perform::Performed;
 use super::pool::Pool;
 use super::post::COORDINATOR;
-use super::site::Environment;
+use super::site::{Environment, Site};
 use super::worker::{obituary, recover};
 use crate::engine::{Run, RunStatus, TaskRef};
 use crate::exec::Stop;
@@ -78,7 +78,7 @@ pub type Alive = Box<dyn Fn() -> Option<Duration> + Send + Sync>;
 /// Who is told what a coordinator does.
 pub trait Reports {
     /// Who is told about one run.
-    fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report>;
+    fn about(&mut self, run: &Run, site: &Site) -> Box<dyn Report>;
     fn note(&mut self, line: &str);
     /// No new runs are taken any more.
     fn closing(&mut self) {}
@@ -429,8 +429,9 @@ impl Coordinator {
         };
     }
 
-    /// Does something with a run, its reins in hand.
+    /// Does something with a run, its reins in hand. Whatever is logged meanwhile is of the run.
     fn with<T>(&mut self, held: &mut Held, act: impl FnOnce(&mut Drive, &mut Reins) -> T) -> T {
+        let _of = tracing::info_span!("run", id = %held.drive.run.id).entered();
         let mut hands = FleetHands {
             queue: &self.setup.queue,
             claim: &held.claim.name,

@@ -155,7 +155,7 @@ impl Coordinator {
             sandboxes: crate::fleet::sandboxes::Sandboxes::of(&config, None),
         };
         let masked = site::secrets(&plan);
-        let report = reports.about(&run, root);
+        let report = reports.about(&run, &site);
         let stop = Stop::new().map_err(|error| away("drive", error))?;
         let drive = Drive::new(Arc::new(site), Arc::new(plan), run, store, self.setup.backups);
         Ok(Some(Held {

@@ -115,16 +115,18 @@ impl Heard {
         }
     }
 
-    /// Whether a failure may pass by itself.
-    pub fn class(&self, how: How) -> FaultClass {
-        match &self.outcome.verdict {
+    /// Whether a failure may pass by itself. Nothing where its stream does not say: then what was
+    /// said beside it tells, as for any command.
+    pub fn class(&self, how: How) -> Option<FaultClass> {
+        Some(match &self.outcome.verdict {
             _ if matches!(how, How::TimedOut | How::Silent) => FaultClass::Transient,
             Verdict::RetryAt { .. } | Verdict::BackOff { .. } => FaultClass::Transient,
-            Verdict::Answered | Verdict::Stopped { .. } => FaultClass::Unknown,
+            Verdict::Answered => FaultClass::Unknown,
+            Verdict::Stopped { .. } => return None,
             Verdict::NeedsPerson { .. } | Verdict::Fail { .. } | Verdict::Limit { .. } => {
                 FaultClass::Fatal
             }
-        }
+        })
     }
 
     /// Why it failed, in a sentence.

@@ -1,7 +1,8 @@
 //! Installing the packages that a script names, before it runs: with a limit and a log of its own.
 //!
-//! Packages for `bun` lie in the workspace, once for each set of them; those for `uv` are where it
-//! keeps them.
+//! Packages for `bun` lie in the workspace, once for each set of them, and whoever wants a set that
+//! another is installing waits for it; those for `uv` are where it keeps them, which locks them
+//! itself.
 //!
 //! **Invariant:** a set of packages gets its name only when it is whole, so that neither a crash
 //! nor another who installs the same leaves a script with half of them.
@@ -18,10 +19,15 @@ use crate::disk;
 use crate::exec::{self, Capture, How, Mode, Order, Sweep};
 use crate::fleet::member::new_incarnation;
 use crate::prompt::limits::{self, FaultClass};
+use crate::store::lock::{self, LockError};
 use crate::time::{Clock, SystemClock, Time};
 
 /// Where sets of packages lie in a workspace.
 const CACHE: &str = ".orchestrate/cache/bun";
+/// What those lock who make one, beside them.
+const LOCKS: &str = ".orchestrate/cache/bun-locks";
+/// How long one who waits for another rests between two looks.
+const BETWEEN: Duration = Duration::from_millis(50);
 /// How long installing may take. A script's own timeout is for the script.
 const LIMIT: Duration = Duration::from_secs(600);
 /// What the names of sets begin with that are not whole.
@@ -33,6 +39,19 @@ const SETTINGS: [&str; 2] = [".npmrc", "bunfig.toml"];
 pub fn bun(child: &Child, deps: &[String]) -> Result<PathBuf, Unready> {
     let cache = child.site.cwd().join(CACHE);
     let set = cache.join(name(deps));
+    // Of those who want the same at once, one installs it and the others wait.
+    let lock = child.site.cwd().join(LOCKS).join(name(deps));
+    let _turn = loop {
+        if set.exists() {
+            return Ok(set);
+        }
+        match lock::take_made(&lock) {
+            Ok(turn) => break turn,
+            Err(LockError::Held { .. }) if child.stop.sleep(BETWEEN) => {}
+            Err(LockError::Held { .. }) => return Err(Unready::Stopped),
+            Err(LockError::Io(error)) => return Err(unwritten(error)),
+        }
+    };
     if set.exists() {
         return Ok(set);
     }

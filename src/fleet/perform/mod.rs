@@ -31,7 +31,7 @@ pub use self::hear::ANSWER;
 use self::hear::Heard;
 use self::json::check_json;
 use self::repair::Wanting;
-use self::script::Unready;
+use self::script::{Ready, Unready};
 pub use self::session::SESSIONS;
 use self::session::{Busy, Session};
 pub use self::wait::wait;
@@ -192,14 +192,17 @@ pub fn run_on(
         task_attempt,
         confined,
     };
+    let mut ready = Ready::default();
     if let Some(script) = &work.script {
-        let argv = match script::ready(&child, script) {
-            Ok(argv) => argv,
+        ready = match script::ready(&child, script) {
+            Ok(ready) => ready,
             Err(Unready::Stopped) => return None,
             Err(Unready::Failed(record)) => return Some(unready(site, *record, began)),
         };
-        work.to_mut().argv = argv;
+        work.to_mut().argv = std::mem::take(&mut ready.argv);
     }
+    let all: Vec<_> = env.iter().cloned().chain(ready.env).collect();
+    let child = Child { env: &all, ..child };
     let said = match work.adapter.is_stream() {
         true => converse(&child, &mut work).map(|said| said.map(Said::heard)),
         false => have_said(&child, &work),
@@ -228,6 +231,7 @@ pub fn run_on(
         (Err(error), _) | (_, Err(error)) => result.fail(1, error.to_string(), Map::new()),
     }
     let mut record = result.record;
+    record.warning = record.warning.or(ready.warning);
     classify(work, Some(ended.how), &mut record);
     if let Some(entered) = entered {
         entered.leave(site, work, times, &mut record);
@@ -595,21 +599,27 @@ fn output_path(work: &Work) -> PathBuf {
     PathBuf::from(format!("outputs/{}.{}.txt", work.step, work.attempt))
 }
 
-/// Says of a node's failure whether it may pass by itself. Of other steps, their exit codes say
-/// it.
+/// Says of a node's failure whether it may pass by itself, by the table of what is said then. Of
+/// other commands, their exit codes say it.
 fn classify(work: &Work, how: Option<How>, record: &mut Record) {
-    let Some(error) = record.error.as_mut().filter(|_| work.capture == CaptureMode::Whole) else {
-        return;
-    };
+    let told = work.capture == CaptureMode::Whole || work.adapter.is_stream();
+    let Some(error) = record.error.as_mut().filter(|_| told) else { return };
     let mut said = vec![error.message.as_str()];
     said.extend(error.stderr_tail.iter().map(String::as_str));
-    if work.asks {
+    // What an agent says in its conversation is no fault of its own.
+    if work.asks && !work.adapter.is_stream() {
         said.extend(error.stdout_tail.iter().map(String::as_str));
     }
     error.class.get_or_insert_with(|| match (how, error.exit_code) {
         (Some(How::TimedOut | How::Silent), _) => FaultClass::Transient,
         (_, 126 | 127) | (None, 2) => FaultClass::Fatal,
-        _ => limits::classify(&said.join("\n")),
+        _ => match limits::classify(&said.join("\n")) {
+            // An agent that somebody killed said nothing of itself; the next may live.
+            FaultClass::Unknown if work.asks && matches!(how, Some(How::Killed(_))) => {
+                FaultClass::Transient
+            }
+            class => class,
+        },
     });
 }
 
@@ -737,7 +747,7 @@ impl Outcome<'_> {
         let Some(error) = &mut self.record.error else { return };
         error.stdout_tail = heard.tail().iter().map(|line| site.mask.text(line)).collect();
         if failed {
-            error.class = Some(heard.class(self.ended.how));
+            error.class = heard.class(self.ended.how);
             error.retry_at = heard.outcome.verdict.at();
             error.context.extend(mask_map(site, heard.context(self.ended.how)));
         }
@@ -807,6 +817,12 @@ impl Outcome<'_> {
 
     fn keep_whole(&mut self, whole: &WholeText) {
         let root = self.site.root();
+        if whole.replaced {
+            self.record.warning.get_or_insert_with(|| {
+                "its output has bytes that are no UTF-8; the character U+FFFD stands for them"
+                    .into()
+            });
+        }
         self.record.output = Some(whole.head.clone());
         self.record.truncated = Some(whole.file.is_some());
         self.record.whole = whole.file.as_ref().map(|file| Whole {
@@ -842,7 +858,7 @@ impl Outcome<'_> {
 
     fn keep_answer(&mut self, read: reply::Reply, out: &Captured) -> io::Result<()> {
         self.record.until_met = read.until_met;
-        self.record.warning = read.warning;
+        self.record.warning = read.warning.or(self.record.warning.take());
         self.record.json = read.json.map(|value| mask_json(self.site, value));
         let text = match &self.record.json {
             Some(_) => read.text.map(|json| mask_written(self.site, &json)),

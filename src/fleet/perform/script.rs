@@ -1,7 +1,7 @@
 //! A script of a language that has a runtime of its own: the command that runs it, and its
 //! packages, which are there before it begins.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::place::{VALUES, leave};
 use crate::digest::Parts;
 use crate::engine::Record;
 use crate::exec;
-use crate::fleet::parts::runtime_of;
+use crate::fleet::parts::{Since, runtime_of};
 use crate::fleet::work::{ScriptWork, Source};
 use crate::prompt::limits::FaultClass;
 use crate::workflow::plan::Runtime;
@@ -39,17 +39,37 @@ impl Unready {
 /// Where the code of a script is.
 enum Code<'a> {
     Inline(&'a str),
+    /// A file, where its author put it.
     File(PathBuf),
+    /// A copy of a file whose author has changed it since, or taken it away.
+    Copy {
+        file: PathBuf,
+        /// The directory that it was in.
+        beside: Option<PathBuf>,
+    },
+}
+
+/// A script that can be run.
+#[derive(Default)]
+pub struct Ready {
+    pub argv: Vec<String>,
+    /// Variables that it needs beside those of its step.
+    pub env: Vec<(String, OsString)>,
+    /// What should be known of it.
+    pub warning: Option<String>,
 }
 
 /// Makes everything ready and gives the command.
-pub fn ready(child: &Child, script: &ScriptWork) -> Result<Vec<String>, Unready> {
+pub fn ready(child: &Child, script: &ScriptWork) -> Result<Ready, Unready> {
     let root = child.site.root();
+    let mut ready = Ready::default();
     // A file is what its name says, whatever the node says.
     let (code, runtime) = match &script.source {
         Source::Text(code) => (Code::Inline(code), script.runtime),
         Source::File(path) => {
-            (Code::File(root.join(path)), runtime_of(path).unwrap_or(script.runtime))
+            let (code, warning) = find(child, script, root.join(path));
+            ready.warning = warning;
+            (code, runtime_of(path).unwrap_or(script.runtime))
         }
     };
     check(child, runtime, &script.deps)?;
@@ -62,7 +82,13 @@ pub fn ready(child: &Child, script: &ScriptWork) -> Result<Vec<String>, Unready>
         }
     };
     let code = match (code, packages) {
-        (Code::File(path), None) => Code::File(path),
+        (Code::File(path), packages) => {
+            // Nothing can be put beside it, so its packages are looked for after those that are
+            // there already.
+            ready.env.extend(packages.map(|packages| node_path(child, &packages)));
+            Code::File(path)
+        }
+        (Code::Copy { file, beside: None }, None) => Code::File(file),
         (Code::Inline(code), None) if code.len() <= CODE_BYTES => Code::Inline(code),
         (code, packages) => match put(&root, runtime, &code, packages.as_deref()) {
             Ok(path) => Code::File(path),
@@ -72,7 +98,42 @@ pub fn ready(child: &Child, script: &ScriptWork) -> Result<Vec<String>, Unready>
             }
         },
     };
-    Ok(command(runtime, &script.deps, &code))
+    ready.argv = command(runtime, &script.deps, &code);
+    Ok(ready)
+}
+
+/// A variable of the child, by its own environment or the one that it inherits.
+fn variable<'c>(child: &'c Child, name: &str) -> Option<&'c OsStr> {
+    let own = child.env.iter().rev().find(|(own, _)| own == name).map(|(_, value)| value);
+    own.or(child.site.environment.get(name)).map(OsString::as_os_str)
+}
+
+/// Where the packages of a script are looked for that they cannot be put beside.
+fn node_path(child: &Child, packages: &Path) -> (String, OsString) {
+    const NAME: &str = "NODE_PATH";
+    let mut paths = packages.join("node_modules").into_os_string();
+    if let Some(others) = variable(child, NAME).filter(|others| !others.is_empty()) {
+        paths.push(":");
+        paths.push(others);
+    }
+    (NAME.into(), paths)
+}
+
+/// A script that has a file: it is run where it lies, with all that lies beside it, if it is what
+/// it was when the run began. Otherwise the run's copy is, with what lies there now.
+fn find(child: &Child, script: &ScriptWork, copy: PathBuf) -> (Code<'static>, Option<String>) {
+    let Some(source) = &script.from else {
+        return (Code::Copy { file: copy, beside: None }, None);
+    };
+    let home = variable(child, "HOME").filter(|home| !home.is_empty()).map(Path::new);
+    let path = source.path(child.site.cwd(), home);
+    match source.since(&path) {
+        Since::Same => (Code::File(path), None),
+        since => {
+            let warning = format!("`{}` {}: its copy is run", source.from, since.words());
+            (Code::Copy { file: copy, beside: path.parent().map(Path::to_owned) }, Some(warning))
+        }
+    }
 }
 
 fn check(child: &Child, runtime: Runtime, deps: &[String]) -> Result<(), Unready> {
@@ -80,9 +141,8 @@ fn check(child: &Child, runtime: Runtime, deps: &[String]) -> Result<(), Unready
         Runtime::Bun => ("bun", "`npm install --global bun`, or see https://bun.sh"),
         Runtime::Uv => ("uv", "`pip install uv`, or see https://docs.astral.sh/uv"),
     };
-    let own = child.env.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path);
-    let path = own.or(child.site.environment.get("PATH")).map(|path| path.as_os_str());
-    if let Err(error) = exec::locate(program, path.unwrap_or(OsStr::new("")), child.site.cwd()) {
+    let path = variable(child, "PATH").unwrap_or(OsStr::new(""));
+    if let Err(error) = exec::locate(program, path, child.site.cwd()) {
         let message = format!("{error}, but runs this script; to install it: {cure}");
         return Err(Unready::failed(127, message, FaultClass::Fatal));
     }
@@ -113,38 +173,58 @@ fn command(runtime: Runtime, deps: &[String], code: &Code) -> Vec<String> {
         (Runtime::Uv, Code::Inline(code)) => {
             argv.extend(["python".into(), "-c".into(), (*code).into()]);
         }
-        (Runtime::Bun, Code::File(file)) => {
+        (Runtime::Bun, Code::File(file) | Code::Copy { file, .. }) => {
             argv.extend(["run".into(), file.to_string_lossy().into_owned()]);
         }
-        (Runtime::Uv, Code::File(file)) => argv.push(file.to_string_lossy().into_owned()),
+        (Runtime::Uv, Code::File(file) | Code::Copy { file, .. }) => {
+            argv.push(file.to_string_lossy().into_owned());
+        }
     }
     argv
 }
 
-/// Puts a script into a directory of its own beside its packages, in the run's directory. The
-/// directory is named by all that is in it, so that others who do the same meet no half of it.
+/// Puts a script into a directory of its own beside its packages, and beside links to what it was
+/// among, in the run's directory. The directory is named by all that is in it, so that others who
+/// do the same meet no half of it.
 fn put(root: &Path, runtime: Runtime, code: &Code, packages: Option<&Path>) -> io::Result<PathBuf> {
+    let mut among = None;
     let (text, name) = match code {
         Code::Inline(code) if runtime == Runtime::Bun => ((*code).to_owned(), "script.ts".into()),
         Code::Inline(code) => ((*code).to_owned(), "script.py".into()),
-        Code::File(path) => {
+        Code::File(path) | Code::Copy { file: path, .. } => {
+            if let Code::Copy { beside, .. } = code {
+                among = beside.as_deref();
+            }
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             (std::fs::read_to_string(path)?, name)
         }
     };
     let mut digest = Parts::default();
     digest.add(&text);
-    digest.add(&packages.unwrap_or(Path::new("")).to_string_lossy());
+    for path in [packages, among] {
+        digest.add(&path.unwrap_or(Path::new("")).to_string_lossy());
+    }
     let dir = root.join(VALUES).join(&digest.hex()[..32]);
     std::fs::create_dir_all(&dir)?;
     if let Some(packages) = packages {
         // Packages are looked for beside the script.
-        match std::os::unix::fs::symlink(packages.join("node_modules"), dir.join("node_modules")) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        link(&packages.join("node_modules"), &dir)?;
+    }
+    for entry in among.map(std::fs::read_dir).into_iter().flatten().flatten().flatten() {
+        if entry.file_name().to_string_lossy() != name {
+            link(&entry.path(), &dir)?;
         }
     }
     let path = dir.join(name);
     leave(&path, &text)?;
     Ok(path)
+}
+
+/// Lets a directory have something under its own name, unless it has that already.
+fn link(to: &Path, dir: &Path) -> io::Result<()> {
+    let name = dir.join(to.file_name().unwrap_or_default());
+    match std::os::unix::fs::symlink(to, name) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }

@@ -64,7 +64,11 @@ fn says(answer: &str, rules: AnswerRules) -> Work {
 
 fn script(runtime: Runtime, deps: &[&str], source: Source) -> Work {
     let deps = deps.iter().map(|dep| dep.to_string()).collect();
-    Work { script: Some(ScriptWork { runtime, deps, source }), argv: Vec::new(), ..bash("") }
+    Work {
+        script: Some(ScriptWork { runtime, deps, source, from: None }),
+        argv: Vec::new(),
+        ..bash("")
+    }
 }
 
 impl Trial {
@@ -550,7 +554,7 @@ fn a_verdict_decides_and_not_the_exit_code() {
         (Kind::Claude, "play claude/max-turns; exit 1", 1, "limit", FaultClass::Fatal),
         (Kind::Gemini, "play gemini/status-401; exit 145", 1, "needs_person", FaultClass::Fatal),
         (Kind::Codex, "play codex/status-400; exit 1", 1, "fail", FaultClass::Fatal),
-        (Kind::Codex, "play codex/plain; kill -9 $$", 137, "stopped", FaultClass::Unknown),
+        (Kind::Codex, "play codex/plain; kill -9 $$", 137, "stopped", FaultClass::Transient),
     ] {
         let record = trial.run(&heard(kind, script));
         assert_eq!(record.exit_code, Some(code), "{script}");

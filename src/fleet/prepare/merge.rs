@@ -56,13 +56,16 @@ impl Preparing<'_> {
             message = format!("{by} is void: what it was for has changed since.\n{message}");
         }
         let message = self.site.mask.text(&message);
-        let gate = GateRecord { message, shown: diff.hash, expires_at: None, answer: None };
+        let mut shown = self.asking();
+        shown.add(&diff.hash);
+        let (shown, subject) = (shown.hex(), Some(diff.hash));
+        let gate = GateRecord { message, shown, subject, expires_at: None, answer: None };
         Ok(Prepared::Gate(Box::new(gate)))
     }
 
     /// Whether a person has approved just this.
     fn is_approved(&self, hash: &str) -> bool {
-        self.approval().is_some_and(|gate| gate.shown == hash)
+        self.approval().is_some_and(|gate| gate.subject() == hash)
     }
 
     /// What a person has approved before.

@@ -184,11 +184,12 @@ impl Preparing<'_> {
     }
 
     fn script(&mut self, script: &Script) -> Result<Prepared, Refusal> {
-        let source = match &script.code {
-            Code::Inline(text) => Source::Text(self.fill(text, Into::Script)?),
+        let (source, from) = match &script.code {
+            Code::Inline(text) => (Source::Text(self.fill(text, Into::Script)?), None),
             Code::Named(name) => {
                 let found = parts::frozen_script(&self.site.root(), name);
-                Source::File(found.map_err(Refusal::new)?)
+                let (copy, from) = found.map_err(Refusal::new)?;
+                (Source::File(copy), from)
             }
         };
         let text = match &script.code {
@@ -203,7 +204,7 @@ impl Preparing<'_> {
             )));
         }
         let (runtime, deps) = (script.runtime, script.deps.clone());
-        let script = Some(ScriptWork { runtime, deps, source });
+        let script = Some(ScriptWork { runtime, deps, source, from });
         let work = Work::new(self.path.clone(), self.attempt, Vec::new());
         self.node_work(Work { env, script, ..work })
     }
@@ -367,7 +368,7 @@ impl Preparing<'_> {
 
     fn gate(&mut self, gate: &Gate) -> Result<Prepared, Refusal> {
         let message = self.site.mask.text(&self.fill(&gate.message, Into::Message)?);
-        let mut shown = Parts::default();
+        let mut shown = self.asking();
         shown.add(&message);
         let message = self.bounded(message, MESSAGE_BYTES)?;
         let around =
@@ -381,7 +382,18 @@ impl Preparing<'_> {
         shown.add(whole.map_or("", |whole| &whole.sha256));
         let expires_at =
             self.step.timeout.map(|limit| SystemClock.now().plus_ms(limit.as_millis() as u64));
-        let gate = GateRecord { message, shown: shown.hex(), expires_at, answer: None };
+        let shown = shown.hex();
+        let gate = GateRecord { message, shown, subject: None, expires_at, answer: None };
         Ok(Prepared::Gate(Box::new(gate)))
+    }
+
+    /// What the digest of a question begins with, so that it is of this asking alone: a person who
+    /// answers what somebody else has answered meanwhile does not answer what is asked next, even
+    /// if it reads the same.
+    pub(super) fn asking(&self) -> Parts {
+        let mut asking = Parts::default();
+        asking.add(&self.path.to_string());
+        asking.add(&self.attempt.to_string());
+        asking
     }
 }

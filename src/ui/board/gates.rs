@@ -41,6 +41,9 @@ pub struct Gate {
     /// Nobody answered in time; whoever drives the run next fails the node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub expired: bool,
+    /// Why an answer that somebody dropped does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 impl Gate {
@@ -63,28 +66,36 @@ pub fn is_answered(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> 
     let gate = slot.record.as_ref().and_then(|record| record.gate.as_ref());
     let root = workspace.join(&run.origin.run_root);
     let path = gates::path(&root, &here.path(plan), slot.attempts);
-    gate.is_some_and(|gate| gates::is_answered(&path, gate.expires_at))
+    gate.is_some_and(|gate| gates::is_answered(&path, &gate.shown, gate.expires_at))
+}
+
+/// Whether nobody has answered a gate in time, which whoever drives the run has not seen yet.
+pub fn is_expired(workspace: &Path, plan: &Plan, run: &Run, here: &Address) -> bool {
+    let Some(slot) = run.slot(here).filter(|slot| slot.state == StepState::Waiting) else {
+        return false;
+    };
+    let gate = slot.record.as_ref().and_then(|record| record.gate.as_ref());
+    let over = gate.and_then(|gate| gate.expires_at).is_some_and(|at| at <= SystemClock.now());
+    over && !is_answered(workspace, plan, run, here)
 }
 
 /// Everything that a run asks people.
 pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
     let mut found = Vec::new();
-    let now = SystemClock.now();
     for here in run.positions() {
         let Some(slot) = run.slot(&here).filter(|slot| slot.state == StepState::Waiting) else {
             continue;
         };
         let Some(record) = slot.record.as_deref() else { continue };
-        let Some(GateRecord { message, shown, expires_at, .. }) = record.gate.as_deref() else {
-            continue;
-        };
+        let Some(gate) = record.gate.as_deref() else { continue };
+        let GateRecord { message, shown, expires_at, .. } = gate;
         let step = here.path(plan);
         let answer_file = gates::path(Path::new(&run.origin.run_root), &step, slot.attempts);
         let answered = is_answered(workspace, plan, run, &here);
         let merges = matches!(here.step_of(plan).action, Action::Merge { .. });
         let diff = || {
             let root = workspace.join(&run.origin.run_root);
-            Excerpt::of_file(&root, &gates::review(shown), Room::CHANGE)
+            Excerpt::of_file(&root, &gates::review(gate.subject()), Room::CHANGE)
         };
         found.push(Gate {
             run_id: run.id.clone(),
@@ -97,7 +108,8 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
             since: record.started_at,
             expires_at: *expires_at,
             answered,
-            expired: !answered && expires_at.is_some_and(|at| at <= now),
+            refused: gates::refused(&workspace.join(&answer_file), shown).filter(|_| !answered),
+            expired: is_expired(workspace, plan, run, &here),
             answer_file: answer_file.display().to_string(),
             step,
         });

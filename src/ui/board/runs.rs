@@ -318,6 +318,9 @@ pub struct StepView {
     /// That was answered, which whoever drives the run has not seen yet.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub answered: bool,
+    /// Nobody answered that in time; whoever drives the run next fails the step.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub expired: bool,
     /// It completed before the run was last resumed, and was not executed again.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub completed_before: bool,
@@ -749,8 +752,11 @@ impl Walk<'_> {
             items: slot.each.as_deref().filter(|_| !rounds).map(items),
             item: self.item(at),
             rounds: slot.each.as_deref().filter(|_| rounds).map(|each| each.iterations.len()),
-            answered: gate.is_some_and(|gate| {
-                gates::is_answered(self.board.workspace.root(), self.plan, self.run, &gate)
+            answered: gate.as_ref().is_some_and(|gate| {
+                gates::is_answered(self.board.workspace.root(), self.plan, self.run, gate)
+            }),
+            expired: gate.as_ref().is_some_and(|gate| {
+                gates::is_expired(self.board.workspace.root(), self.plan, self.run, gate)
             }),
             asks,
             completed_before: slot.before,

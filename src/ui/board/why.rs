@@ -119,19 +119,31 @@ fn fault(step: &StepView) -> Option<String> {
     })
 }
 
+/// Nobody answered in time, and nobody has driven the run since.
+fn why_expired(run: &RunView, names: &str) -> String {
+    let id = &run.run_id;
+    format!(
+        "nobody answered run {id} in time at {names}; `{ORCHESTRATE} pending {id}` says how to ask \
+         again"
+    )
+}
+
 fn why_paused(run: &RunView, steps: &[StepView]) -> String {
     let id = &run.run_id;
-    let named = |answered: bool| {
-        let gates = steps.iter().filter(|step| step.asks.is_some() && step.answered == answered);
+    let named = |is: &dyn Fn(&StepView) -> bool| {
+        let gates = steps.iter().filter(|step| step.asks.is_some() && is(step));
         gates.map(|step| format!("`{}`", shown(&step.step))).collect::<Vec<_>>().join(", ")
     };
-    let asks = |names: &str| {
+    let filled = |names: String| (!names.is_empty()).then_some(names);
+    let answered = filled(named(&|step| step.answered)).map(|names| why_answered(run, &names));
+    let expired = filled(named(&|step| step.expired)).map(|names| why_expired(run, &names));
+    let open = filled(named(&|step| !step.answered && !step.expired)).map(|names| {
         format!("run {id} waits for a person at {names}; `orchestrate pending` says what to decide")
-    };
-    match (named(false).as_str(), named(true).as_str()) {
-        (open, "") => asks(open),
-        ("", answered) => why_answered(run, answered),
-        (open, answered) => format!("{}; {}", why_answered(run, answered), asks(open)),
+    });
+    let said: Vec<String> = [answered, expired, open].into_iter().flatten().collect();
+    match said.is_empty() {
+        true => format!("run {id} waits for a person; `orchestrate pending` says what to decide"),
+        false => said.join("; "),
     }
 }
 
@@ -315,6 +327,9 @@ fn stands(run: &RunView, step: &StepView) -> String {
                 "{unit} `{name}` was answered, which counts as soon as whoever drives the run has \
                  seen it"
             )
+        }
+        StepShown::Asking if step.expired => {
+            format!("{unit} `{name}` has failed: nobody answered in time")
         }
         StepShown::Asking if step.asks.is_some() => {
             let asks = step.asks.as_deref().unwrap_or_default();
@@ -551,6 +566,7 @@ mod tests {
             rounds: None,
             asks: None,
             answered: false,
+            expired: false,
             completed_before: false,
             skip_cause: None,
             warning: None,

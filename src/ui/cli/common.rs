@@ -16,12 +16,12 @@ use tracing::Level;
 use super::load::load_text;
 use super::pending;
 use super::processed::Processed;
-use super::request::Kept;
+use super::request::{self, Kept};
 use super::signals::Signals;
 use super::{Colour, Common, Failure, LogLevel, show};
 use crate::disk::faulty::{self, Faults};
 use crate::engine::run::Address;
-use crate::engine::{Event, Fault, OnError, Origin, Policy, Request, Run, RunStatus};
+use crate::engine::{self, Event, Fault, OnError, Origin, Policy, Request, Run, RunStatus};
 use crate::fleet::called::{self, ORCHESTRATE};
 
 use crate::digest::sha256;
@@ -32,7 +32,7 @@ use crate::fleet::grimoires;
 use crate::fleet::member::chance;
 use crate::fleet::notice::{Notifier, Notifying};
 use crate::fleet::parking::Parking;
-use crate::fleet::parts;
+use crate::fleet::parts::{self, PartSource};
 use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::{self, Environment, Turns};
 use crate::fleet::spellbook::{self, Page};
@@ -684,7 +684,7 @@ fn fill(
 ) -> Result<Owned, Failure> {
     let root_then = around.state_dir.join(id.as_str());
     let relative = root_then.strip_prefix(&around.workspace).unwrap_or(&root_then);
-    keep_parts(root, &new)
+    keep_parts(around, root, &new)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, RUN_AGAIN))?;
     let origin = Origin {
         run_id: id.as_str().to_owned(),
@@ -714,26 +714,21 @@ fn fill(
 }
 
 /// Copies the files that a workflow is made of, and makes the place for what it will make.
-fn keep_parts(root: &Path, new: &NewRun) -> Result<(), StoreError> {
-    spellbook::keep(root, &new.loaded.spells).map_err(|(path, source)| StoreError {
-        doing: "write",
-        path,
-        source,
-    })?;
+fn keep_parts(around: &Surroundings, root: &Path, new: &NewRun) -> Result<(), StoreError> {
+    let wrong = |(path, source)| StoreError { doing: "write", path, source };
+    spellbook::keep(root, &new.loaded.spells).map_err(wrong)?;
     if new.plan.root.edges.is_none() {
         return Ok(());
     }
-    let disk = disk::machine();
-    let wrong = |path: &Path, source| StoreError { doing: "write", path: path.to_owned(), source };
     let artifacts = root.join(ARTIFACTS);
-    disk.make_dirs(&artifacts).map_err(|error| wrong(&artifacts, error))?;
-    for Kept { part, from, text } in &new.loaded.parts {
-        let path = parts::kept(root, part, from);
-        disk.make_dirs(path.parent().unwrap_or(root))
-            .and_then(|()| disk::replace(&*disk, &path, text))
-            .map_err(|error| wrong(&path, error))?;
-    }
-    Ok(())
+    let made = disk::machine().make_dirs(&artifacts);
+    made.map_err(|error| wrong((artifacts, error)))?;
+    let home = request::home(around);
+    let kept = new.loaded.parts.iter().map(|Kept { part, from, text }| {
+        let source = PartSource::of(from, text, &around.workspace, home.as_deref());
+        (parts::kept(root, part, from), text.as_slice(), source)
+    });
+    parts::keep(root, &kept.collect::<Vec<_>>()).map_err(wrong)
 }
 
 /// Begins to keep the log of a run.
@@ -830,6 +825,7 @@ pub fn cannot_lock(error: LockError, root: &Path, id: &RunId) -> Failure {
     match error {
         LockError::Held { owner } => {
             Failure::new(5, format!("run {id} is being driven already: {owner} owns it"))
+                .hint(format!("`{ORCHESTRATE} status {id}` shows how far it is"))
         }
         LockError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!("run {id} is damaged: its `{DEFINITION}` is missing");
@@ -1003,6 +999,11 @@ pub fn tell_end(
     if code == 1 && fault.is_some_and(Fault::is_of_spell) {
         talk("  the run keeps the spells that it began with; mend it, then begin anew:");
         talk(format_args!("  {ORCHESTRATE} resume {} --force-restart", run.id));
+        return code;
+    }
+    if plan.root.edges.is_some() && !engine::has_more(plan, run) {
+        let file = &run.origin.workflow_file;
+        talk(format_args!("  no node was executed, and none would be: {ORCHESTRATE} run {file}"));
         return code;
     }
     // After the last step there is nothing to go on with.

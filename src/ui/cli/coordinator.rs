@@ -23,12 +23,13 @@ use crate::fleet::free::made_at;
 use crate::fleet::intake::{Adopt, Adopted, Dropped, FreeTasks};
 use crate::fleet::notice::{Notifier, Notifying};
 use crate::fleet::post::{self, RunTask};
-use crate::fleet::site::Environment;
+use crate::fleet::site::{Environment, Site};
 use crate::fleet::{Finish, Report, site};
 use crate::ids::{RunId, StepPath, shown};
 use crate::queue::{Claim, FsQueue, Queue, Task};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::{Life, PlaceView, StepView, TaskView, one_line};
+use crate::ui::log;
 use crate::ui::talk::talk;
 use crate::ui::text::{Telling, TextReport, log_line, seconds, warning_of};
 use crate::workflow::{Plan, Problem, yaml};
@@ -355,7 +356,7 @@ struct One {
 }
 
 impl Reports for One {
-    fn about(&mut self, _: &Run, _: &Path) -> Box<dyn Report> {
+    fn about(&mut self, _: &Run, _: &Site) -> Box<dyn Report> {
         let report = TextReport::new(self.telling, self.colour, self.mask.clone());
         Box::new(Notifying::new(report, &self.notifier))
     }
@@ -385,9 +386,10 @@ struct Daemon {
 }
 
 impl Reports for Daemon {
-    fn about(&mut self, run: &Run, root: &Path) -> Box<dyn Report> {
+    fn about(&mut self, run: &Run, site: &Site) -> Box<dyn Report> {
         self.teller.say(&format!("run {} of {}: taken up", run.id, run.origin.workflow_file));
-        let report = Logged { path: root.join("logs").join("orchestrator.log") };
+        log::keep_of(run.id.as_str(), &site.root(), site.mask.clone());
+        let report = Logged { path: log::path(&site.root()) };
         Box::new(Notifying::new(report, &self.notifier))
     }
 
@@ -407,6 +409,7 @@ impl Reports for Daemon {
             Left::Lost => "taken over by another coordinator".to_owned(),
         };
         self.teller.say(&format!("run {}: {how}", run.id));
+        log::keep_of_no_more(run.id.as_str());
     }
 }
 

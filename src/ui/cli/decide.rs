@@ -10,11 +10,12 @@ use super::common::{self, Driver, RunOptions, Surroundings};
 use super::resume;
 use super::show::put_json;
 use super::{Common, Failure, show};
-use crate::engine::{Run, RunStatus};
+use crate::engine::{Run, RunStatus, StepStatus};
 use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::gates::{self, AnswerFile};
 use crate::fleet::open;
 use crate::ids::{RunId, shown};
+use crate::time::{Clock, SystemClock, Time};
 use crate::ui::board::{Gate, Life, Owner, gates_of};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
@@ -136,7 +137,8 @@ pub fn give(
     let given = gates::give(root, &gate.step, gate.attempt, &answer).map_err(|error| {
         Failure::new(1, format!("cannot leave the answer in `{}`: {error}", root.display()))
     })?;
-    if given && !gates::is_answered(&gates::path(root, &gate.step, gate.attempt), gate.expires_at) {
+    let path = gates::path(root, &gate.step, gate.attempt);
+    if given && !gates::is_answered(&path, &gate.shown, gate.expires_at) {
         return Err(too_late(&asked));
     }
     if !given {
@@ -161,9 +163,12 @@ fn asked(around: &Surroundings, run: &str, step: Option<&str>) -> Result<Given, 
 }
 
 fn too_late(asked: &Given) -> Failure {
-    let Given { id, gate, .. } = asked;
-    let node = &gate.node;
-    let until = gate.expires_at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
+    expired(&asked.id, &asked.gate.node, asked.gate.expires_at)
+}
+
+/// Tells of a question that nobody answered in time.
+fn expired(id: &RunId, node: &str, at: Option<Time>) -> Failure {
+    let until = at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
     Failure::new(2, format!("`{node}` of run {id} expired{until}: nobody answered in time"))
         .hint(format!("`{ORCHESTRATE} retry {id} --from {node}` asks again"))
 }
@@ -286,7 +291,8 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
         None => true,
     };
     if !open.iter().any(asks)
-        && let Some(failure) = answered_before(plan, run, step)
+        && let Some(failure) =
+            answered_before(plan, run, step).or_else(|| expired_before(plan, run, step))
     {
         return Err(failure);
     }
@@ -344,6 +350,26 @@ fn answered_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure
         "`orchestrate status {id}` shows what came of it; `orchestrate retry {id} --from {node}` \
          asks again"
     )))
+}
+
+/// Tells of a question that nobody answered in time, which the run has seen. Without a name, the
+/// only one.
+fn expired_before(plan: &Plan, run: &Run, step: Option<&str>) -> Option<Failure> {
+    let mut found = Vec::new();
+    for (asking, slot) in plan.root.steps.iter().zip(&run.body.slots) {
+        let last = slot.each.as_ref().and_then(|each| each.iterations.last());
+        let gates = last.into_iter().flat_map(|round| &round.body.slots).filter_map(|slot| {
+            slot.record.as_ref()?.gate.as_ref().filter(|gate| gate.answer.is_none())
+        });
+        let over = slot.status() == StepStatus::Failed
+            && run.status != RunStatus::Cancelled
+            && step.is_none_or(|step| shown(step) == asking.name);
+        let now = SystemClock.now();
+        let at = gates.filter_map(|gate| gate.expires_at).rfind(|at| *at <= now);
+        found.extend(at.filter(|_| over).map(|at| (&asking.name, at)));
+    }
+    let [(node, at)] = found[..] else { return None };
+    Some(expired(&run.id, node, Some(at)))
 }
 
 /// Who answers: the user whose process this is, whatever the environment calls them.

@@ -47,7 +47,10 @@ pub fn main(args: &EventsArgs, common: &Common) -> Result<u8, Failure> {
             Ok(0)
         }
         (_, false) => {
-            reader.print(&shown)?;
+            // How it stands now is no event: a run is over by what happened last.
+            if reader.print(&shown)? {
+                show::say_standing(&around, &board.run(&reader.id));
+            }
             Ok(0)
         }
         (_, true) => reader.follow(board, shown),

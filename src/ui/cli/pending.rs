@@ -69,8 +69,12 @@ fn show(gate: &Gate) -> String {
     }
     let shown = gate.short();
     let said = gate.said.as_deref().map(|said| excerpt(said, run_id, node)).unwrap_or_default();
+    let refused = gate.refused.as_ref();
+    let refused =
+        refused.map(|why| format!("  an answer was dropped that does not count: {why}\n"));
+    let refused = refused.unwrap_or_default();
     format!(
-        "run {run_id} waits at `{node}`{since}{until}:\n{said}{asked}  \
+        "run {run_id} waits at `{node}`{since}{until}:\n{said}{asked}{refused}  \
          {ORCHESTRATE} approve {run_id} --step {node} --shown {shown} [--comment TEXT]\n  \
          {ORCHESTRATE} reject {run_id} --step {node} --shown {shown} --reason TEXT\n"
     )

@@ -70,6 +70,10 @@ pub fn look_for(around: &Surroundings, file: &str, parts: &[Part]) -> (Vec<Kept>
             let text = read_bounded(&from, around.config.input_bytes)
                 .map_err(|error| format!("cannot read `{}`: {error}", from.display()))
                 .map_err(|reason| Problem { place: part.place, ..Problem::error(reason) })?;
+            let file = from.strip_prefix(&around.workspace).unwrap_or(&from).display();
+            if let Some(fault) = parts::fault(part, &file.to_string(), &text) {
+                return Err(fault);
+            }
             Ok(Kept { part: part.clone(), from, text })
         });
         match read {
@@ -123,8 +127,12 @@ fn other_runtimes(around: &Surroundings, plan: &Plan, kept: &[Kept]) -> Vec<Prob
 pub fn library(around: &Surroundings, file: Option<&str>) -> Library {
     let path = file.map(|file| workflow_path(around, Path::new(file)));
     let beside = path.and_then(|path| path.parent().map(Path::to_owned));
-    let home = around.environment.get("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-    Library { workspace: around.workspace.clone(), beside, home }
+    Library { workspace: around.workspace.clone(), beside, home: home(around) }
+}
+
+/// The directory of whoever is here.
+pub fn home(around: &Surroundings) -> Option<PathBuf> {
+    around.environment.get("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
 impl RequestArgs {
@@ -211,6 +219,10 @@ impl RequestArgs {
         }
         let settings = Settings::read(around)?;
         let message = self.message()?.unwrap_or_default();
+        if message.contains('\0') {
+            let failure = Failure::new(2, "the message has a NUL in it, as no text has");
+            return Err(failure.hint("no variable and no argument can have one: leave it out"));
+        }
         let issue_context = match &self.issue_context_file {
             None => String::new(),
             Some(path) => {

@@ -8,13 +8,14 @@ use serde_json::json;
 use super::common::{self, Driver, Loaded, NewRun, Owned, RunOptions, Surroundings};
 use super::coordinator::{self, Back};
 use super::signals::{self, Signals};
-use super::{Common, Failure, cancel, fleet, retry, show};
+use super::{Common, Failure, cancel, fleet, request, retry, show};
 use crate::disk;
-use crate::engine::{Event, Origin, Policy, Run, RunStatus};
+use crate::engine::{self, Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
 use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::grimoires;
 use crate::fleet::open::{self, OpenError};
+use crate::fleet::parts::{self, Since};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::{Report as _, run_task, site};
 use crate::ids::RunId;
@@ -79,6 +80,7 @@ fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> 
     if is_over(&owned.run, why) {
         return nothing_to_do(&around, owned);
     }
+    refuse_idle(&owned, why)?;
     args.options.check(&owned.plan, Driver::Alone)?;
     check_source(&around, &owned.plan, &owned.run)?;
     if why == Why::Asked {
@@ -107,6 +109,21 @@ fn refuse_cancelled(owned: &Owned, why: Why) -> Result<(), Failure> {
         "`{ORCHESTRATE} retry {id}` takes it up where it stands, `{ORCHESTRATE} retry {id} --from \
          {name}` from a {unit} on; `orchestrate run {file}` begins anew",
         name = unit.to_uppercase(),
+        file = run.origin.workflow_file,
+    )))
+}
+
+/// A run none of whose nodes would be executed would only fail again.
+fn refuse_idle(owned: &Owned, why: Why) -> Result<(), Failure> {
+    let Owned { run, plan, .. } = owned;
+    if plan.root.edges.is_none() || engine::has_more(plan, run) || why == Why::Answered {
+        return Ok(());
+    }
+    let id = &run.id;
+    let message = format!("run {id} has nothing to go on with: all its nodes were skipped");
+    Err(Failure::new(1, message).hint(format!(
+        "`{ORCHESTRATE} retry {id} --from NODE` looks at a node again; `{ORCHESTRATE} run {file}` \
+         begins anew",
         file = run.origin.workflow_file,
     )))
 }
@@ -242,6 +259,7 @@ fn of_fleet(
     if is_over(&owned.run, why) {
         return nothing_to_do(around, owned);
     }
+    refuse_idle(&owned, why)?;
     args.options.check(&owned.plan, Driver::ForFleet)?;
     check_source(around, &owned.plan, &owned.run)?;
     record_resumed(around, &mut owned, &args.options, why)?;
@@ -361,6 +379,7 @@ fn cannot_open(error: OpenError, id: &RunId) -> Failure {
 /// A workflow that was changed since is not the one the run is of. A graph goes on with the run's
 /// own copy. To be asked before anything of the run is changed.
 pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(), Failure> {
+    warn_of_parts(around, run);
     let file = &run.origin.workflow_file;
     if grimoires::is_built_in(file) {
         return Ok(());
@@ -369,11 +388,7 @@ pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(),
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
             let message = format!("`{file}` was changed since run {} began", run.id);
             if plan.root.edges.is_some() {
-                tracing::warn!(
-                    "{message}; it goes on with its own copy, and `{ORCHESTRATE} resume {} \
-                     --force-restart` begins anew with the file as it is now",
-                    run.id
-                );
+                tracing::warn!("{message}; it goes on with its own copy; {}", anew(&run.id));
                 return Ok(());
             }
             Err(Failure::new(1, message)
@@ -385,6 +400,24 @@ pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(),
             Ok(())
         }
     }
+}
+
+/// Says of the files that the run is made of beside its workflow which are not what they were: it
+/// goes on with its copies.
+fn warn_of_parts(around: &Surroundings, run: &Run) {
+    let home = request::home(around);
+    for source in parts::sources(&around.state_dir.join(run.id.as_str())).values() {
+        let since = source.since(&source.path(&around.workspace, home.as_deref()));
+        if since != Since::Same {
+            let (file, words, anew) = (&source.from, since.words(), anew(&run.id));
+            tracing::warn!("`{file}` {words}; it goes on with its own copy; {anew}");
+        }
+    }
+}
+
+/// How what is there now is run.
+fn anew(id: &RunId) -> String {
+    format!("`{ORCHESTRATE} resume {id} --force-restart` begins anew with what is there now")
 }
 
 /// Begins a new run of the same workflow with the same context and policy.

@@ -91,6 +91,7 @@ fn step(path: &str, depth: usize, state: StepShown) -> StepView {
         rounds: None,
         asks: None,
         answered: false,
+        expired: false,
         completed_before: false,
         skip_cause: None,
         warning: None,
@@ -115,6 +116,7 @@ fn gate() -> Gate {
         answer_file: "x".into(),
         answered: false,
         expired: false,
+        refused: None,
     }
 }
 
