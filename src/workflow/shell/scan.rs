@@ -1230,7 +1230,8 @@ impl<'a> Scanner<'a> {
             within.functions.clone_from(&self.functions);
             let there = |scope: &Range<usize>| scope.contains(&body.0);
             let maps = self.maps.iter().filter(|(_, scopes)| scopes.iter().any(there));
-            within.maps = maps.map(|(name, _)| (name.clone(), vec![0..usize::MAX])).collect();
+            let all = || std::iter::once(0..usize::MAX).collect();
+            within.maps = maps.map(|(name, _)| (name.clone(), all())).collect();
             within.walk();
             let before = self.layout.spots.len();
             self.layout.spots.append(&mut within.layout.spots);
