@@ -436,18 +436,20 @@ fn is_script_of_shell(before: &[String]) -> bool {
 /// Whether a program hands a word that begins like this to a shell, as script: `flock FILE -c`,
 /// `script -qc`, `env -S`, `watch`, `ssh HOST`.
 fn is_handed(before: &[String], current: &str) -> bool {
-    let base = |word: &String| word.rsplit('/').next().unwrap_or_default().to_owned();
-    let hands = |word: &String| HANDERS.contains(&base(word).as_str());
+    fn base(word: &String) -> &str {
+        word.rsplit('/').next().unwrap_or_default()
+    }
+    let hands = |word: &String| HANDERS.contains(&base(word));
     // Others may have the name of one among their arguments: `grep watch`.
     let first = before.first().map(base).unwrap_or_default();
-    let runs = HANDERS.contains(&first.as_str()) || RUNNERS.contains(&first.as_str());
+    let runs = HANDERS.contains(&first) || RUNNERS.contains(&first);
     let Some(at) = before.iter().rposition(hands).filter(|_| runs) else { return false };
     let (rest, last) = (&before[at + 1..], before.last().map_or("", String::as_str));
     let letters = |word: &str| {
         let letters = word.strip_prefix('-').filter(|letters| !letters.starts_with('-'));
         letters.unwrap_or_default().to_owned()
     };
-    match base(&before[at]).as_str() {
+    match base(&before[at]) {
         "env" => {
             last == "--split-string"
                 || current.starts_with("--split-string=")

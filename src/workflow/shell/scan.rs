@@ -166,6 +166,8 @@ pub struct Scanner<'a> {
     /// Variables that are maps, each with where it is one.
     maps: BTreeMap<String, Vec<Range<usize>>>,
     functions: BTreeSet<String>,
+    /// Whether what a command prints may go anywhere but out.
+    hands_on: bool,
     flows: Vec<Flow>,
     set: Vec<Set>,
 }
@@ -195,6 +197,7 @@ impl<'a> Scanner<'a> {
             lists: builtin::lists(text),
             maps: maps(text),
             functions: builtin::functions(text),
+            hands_on: text.iter().any(|byte| b"|(`".contains(byte)),
             flows: by_name(text),
             set: Vec::new(),
         }
@@ -675,6 +678,9 @@ impl<'a> Scanner<'a> {
     fn made(&self, at: usize, single: bool) -> Vec<String> {
         /// So many substitutions in each other, and pipes behind each other, are followed.
         const DEEP: usize = 4;
+        if !self.hands_on {
+            return Vec::new();
+        }
         let (mut level, mut command, mut at) = (self.inside.len(), self.command, at);
         let mut quote = single.then_some(b'\'');
         for _ in 0..DEEP {
