@@ -2,11 +2,12 @@
 //! how to ask again.
 //!
 //! An agent that was asked for an object alone often says something around it. The whole text
-//! counts if it is JSON; else the last code block of JSON; else the first object in the text.
+//! counts if it is JSON; else the last code block of JSON; else the first object in the text. But
+//! if there are other objects beside it that say something else, none of them counts.
 //!
-//! **Invariant:** no part of a list, or of an object that cannot be read, is taken for the answer:
-//! it is better to ask again than to go on with a piece. The time needed grows with the length of
-//! the answer, whatever is in it.
+//! **Invariant:** no part of a list, or of an object that cannot be read, is taken for the answer,
+//! nor one of several: it is better to ask again than to go on with a piece, or with a draft. The
+//! time needed grows with the length of the answer, whatever is in it.
 
 use std::borrow::Cow;
 
@@ -44,7 +45,7 @@ pub fn extract_object(answer: &str) -> Result<Object<'_>, String> {
         return Err("the answer is empty".into());
     }
     if let Ok(value) = read(text) {
-        return only_object(value, text, "the answer");
+        return unambiguous(only_object(value, text, "the answer")?);
     }
     match contract::unquoted(text) {
         Cow::Borrowed(text) => among_words(text),
@@ -53,6 +54,22 @@ pub fn extract_object(answer: &str) -> Result<Object<'_>, String> {
 }
 
 fn among_words(text: &str) -> Result<Object<'_>, String> {
+    let object = most_likely(text)?;
+    match has_another(text, &object.value) {
+        true => Err("the answer has more than one JSON object in it".into()),
+        false => unambiguous(object),
+    }
+}
+
+/// Refuses an object in which two keys have one name: which of them counts is anybody's guess.
+fn unambiguous(object: Object<'_>) -> Result<Object<'_>, String> {
+    match written::key_of_two(&object.text) {
+        Some(key) => Err(format!("the JSON object has the key `{key}` twice")),
+        None => Ok(object),
+    }
+}
+
+fn most_likely(text: &str) -> Result<Object<'_>, String> {
     let contract::Blocks { json, end, .. } = contract::last_block(text);
     let Some(block) = json else {
         return first_object(text)?.ok_or_else(|| "the answer has no JSON object in it".into());
@@ -158,6 +175,36 @@ fn first_object(text: &str) -> Result<Option<Object<'_>>, String> {
         (_, Some(why)) => Err(why),
         (empty, None) => Ok(empty),
     }
+}
+
+/// Whether a text has an object in it that is not this one, or behind this one something that was
+/// meant for one.
+fn has_another(text: &str, this: &Value) -> bool {
+    let (mut at, mut behind) = (0, false);
+    while let Some(open) = text[at..].find(['{', '[']).map(|open| at + open) {
+        at = open + 1;
+        let inside = text[at..].trim_start();
+        let is_list = text[open..].starts_with('[');
+        let names = if is_list { inside.strip_prefix('{') } else { Some(inside) };
+        let is_meant = names.is_some_and(|names| names.trim_start().starts_with('"'));
+        if !is_meant {
+            continue;
+        }
+        match value(&text[open..]) {
+            (Some(Ok(value)), length) => {
+                if value != *this {
+                    return true;
+                }
+                (at, behind) = (open + length, true);
+            }
+            _ if behind => return true,
+            _ => match balanced(&text[open..]) {
+                Some(length) => at = open + length,
+                None => return false,
+            },
+        }
+    }
+    false
 }
 
 /// The JSON value that a text begins with, and how long it is.
@@ -267,8 +314,8 @@ mod tests {
         gives(&[
             ("```json\n{\"a\": 1}\n```", r#"{"a":1}"#),
             ("```\n{\"a\": 1}\n```", r#"{"a":1}"#),
-            ("Here {\"x\": 1} it is:\n\n```JSON\n{\"a\": 1}\n```\nAll {well}.", r#"{"a":1}"#),
-            ("```json\n{\"a\": 1}\n```\nbetter:\n```json\n{\"a\": 2}\n```", r#"{"a":2}"#),
+            ("Here {x} it is:\n\n```JSON\n{\"a\": 1}\n```\nAll {well}.", r#"{"a":1}"#),
+            ("so {\"a\": 1}:\n```json\n{\"a\":1}\n```", r#"{"a":1}"#),
             ("~~~json\n{\"a\": \"```\"}\n~~~", r#"{"a":"```"}"#),
             ("```sh\nls\n```\n{\"a\": 1}", r#"{"a":1}"#),
             (
@@ -287,7 +334,6 @@ mod tests {
     fn an_object_is_found_between_words() {
         gives(&[
             ("Sure! {\"a\": {\"b\": [1]}} Anything else?", r#"{"a":{"b":[1]}}"#),
-            ("{\"a\": 1} and {\"b\": 2}", r#"{"a":1}"#),
             ("the set {x} and f() {}: {\"a\": \"}\"}", r#"{"a":"}"}"#),
             ("see [1] and [x](y): {\"a\": 1}", r#"{"a":1}"#),
             ("{{\"a\": 1}}", r#"{"a":1}"#),
@@ -295,6 +341,23 @@ mod tests {
             ("끝: {\"가\": \"나\"}", r#"{"가":"나"}"#),
             ("no object at all", "the answer has no JSON object in it"),
             ("{ not json }", "the answer has no JSON object in it"),
+        ]);
+    }
+
+    #[test]
+    fn of_several_objects_none_is_the_answer() {
+        let several = "the answer has more than one JSON object in it";
+        gives(&[
+            ("{\"a\": 1} and {\"b\": 2}", several),
+            ("draft {\"a\": 1}:\n```json\n{\"a\": 2}\n```", several),
+            ("```json\n{\"a\": 1}\n```\nbetter:\n```json\n{\"a\": 2}\n```", several),
+            ("{\"a\": 1} or [{\"a\": 2}]", several),
+            ("{\"a\": 1}, no: {\"a\": 2,}", several),
+            ("{\"a\": 1}, no: {\"a\":", several),
+            ("{\"a\": 1}, again: {\"a\":1}, and {}", r#"{"a":1}"#),
+            ("{\"a\": {\"b\": 1}} :-{", r#"{"a":{"b":1}}"#),
+            ("{\"a\": 1, \"a\": 2}", "the JSON object has the key `a` twice"),
+            ("so: {\"a\": [{\"b\": 1, \"b\": 1}]}", "the JSON object has the key `b` twice"),
         ]);
     }
 

@@ -52,10 +52,6 @@ impl Findings {
         self.add(Problem::warning(message).at(at));
     }
 
-    pub fn any_error(&self) -> bool {
-        self.problems.borrow().iter().any(Problem::is_error)
-    }
-
     /// Notes what the workflow names.
     pub fn name(&self, note: impl FnOnce(&mut Named)) {
         note(&mut self.named.borrow_mut());

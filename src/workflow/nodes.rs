@@ -4,7 +4,7 @@
 //! graph and what texts refer to are looked at when all nodes are known.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Map;
 
@@ -192,10 +192,13 @@ fn read_nodes(reading: &Reading, top: &Fields) -> Option<Block> {
     for (index, node) in nodes.iter().enumerate() {
         let read = read_node(reading, node, index, &ids);
         let (step, depends, rule) = read.unwrap_or_default();
-        steps.extend(step);
+        steps.push(step);
         before.push(depends);
         rules.push(rule);
     }
+    let mentions = reading.mentions.borrow();
+    let by_node: Vec<_> = steps.iter().map(Option::as_ref).collect();
+    let known = texts::tell_mentions(findings, &ids, &by_node, &mentions);
     let edges = Edges::new(before, rules);
     let order = match graph::order(&edges.before, &edges.after) {
         Ok(order) => order,
@@ -206,13 +209,29 @@ fn read_nodes(reading: &Reading, top: &Fields) -> Option<Block> {
             return None;
         }
     };
-    // A node that could not be read has been reported.
-    if steps.len() < nodes.len() {
-        return None;
+    if knows_order(nodes, &ids, &edges) {
+        texts::tell_order(findings, &order, &edges.before, &known);
     }
-    let mentions = reading.mentions.borrow();
-    texts::tell_mentions(findings, &ids, &steps, &order, &edges.before, &mentions);
+    // A node that could not be read has been reported.
+    let steps = steps.into_iter().collect::<Option<_>>()?;
     Some(Block { steps, by_name: ids.by_name, edges: Some(edges) })
+}
+
+/// Whether who waits for whom is what was meant: not where an id, or what a node waits for, could
+/// not be read.
+fn knows_order(nodes: &[Node], ids: &Ids, edges: &Edges) -> bool {
+    let read = |(node, before): (&Node, &Vec<usize>)| {
+        let written = match node.get("depends_on").map(|list| &list.value) {
+            // That one stands there twice is told, and no matter.
+            Some(Value::List(list)) => {
+                list.iter().map(|id| id.text().map(str::trim)).collect::<HashSet<_>>().len()
+            }
+            Some(_) => return false,
+            None => 0,
+        };
+        written == before.len() && !keys::misspells(node, |key| key == "depends_on")
+    };
+    ids.by_name.len() == nodes.len() && nodes.iter().zip(&edges.before).all(read)
 }
 
 type Read = (Option<Step>, Vec<usize>, JoinRule);
@@ -253,9 +272,10 @@ fn read_node(reading: &Reading, node: &Node, index: usize, ids: &Ids) -> Option<
 /// A node does exactly one thing; a field without a value counts.
 fn check_modes(fields: &Fields, given: &[&(&str, Mode)]) {
     let refused = keys::REFUSED.iter().any(|key| fields.get(key).is_some());
+    let is_mode = |key: &str| Mode::ALL.iter().any(|(name, _)| *name == key);
     match given {
         [_] => {}
-        [] if refused => {}
+        [] if refused || keys::misspells(fields.node, is_mode) => {}
         [] => {
             let problem = Problem::error(format!("{} does nothing", fields.what));
             fields.findings.add(problem.at(fields.node.place).hint(keys::one_mode()));

@@ -50,7 +50,9 @@ pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
         }
     }
     let ids = Ids::known(by_name.clone());
-    texts::tell_mentions(&findings, &ids, steps, &order, &edges.before, &mentions);
+    let by_node: Vec<_> = steps.iter().map(Some).collect();
+    let known = texts::tell_mentions(&findings, &ids, &by_node, &mentions);
+    texts::tell_order(&findings, &order, &edges.before, &known);
     let (file, text): (Arc<str>, Arc<str>) = (command.file.into(), command.text.into());
     let elsewhere = |problem| Problem { elsewhere: Some((file.clone(), text.clone())), ..problem };
     findings.into_problems().into_iter().map(elsewhere).collect()

@@ -85,6 +85,9 @@ const SAFETIES: [&str; 16] = [
     "allowed_tools",
 ];
 
+/// The parts of a gate: elsewhere they are what is left of one.
+const GATE_PARTS: [&str; 3] = ["message", "gate_message", "capture_response"];
+
 /// Other words for a safety, in lower case and without separators: as other engines have them, or
 /// as people remember them.
 const SYNONYMS: [(&str, &[&str]); 8] = [
@@ -92,17 +95,24 @@ const SYNONYMS: [(&str, &[&str]); 8] = [
         "depends_on",
         &[
             "after",
+            "blockedby",
             "follows",
             "need",
             "needs",
+            "parent",
+            "parents",
+            "predecessor",
+            "predecessors",
             "prerequisite",
             "prerequisites",
             "require",
             "requires",
             "runafter",
             "upstream",
+            "wait",
             "waitfor",
             "waiton",
+            "waits",
             "waitsfor",
         ],
     ),
@@ -110,16 +120,23 @@ const SYNONYMS: [(&str, &[&str]); 8] = [
         "when",
         &["if", "ifnot", "notif", "onlyif", "onlywhen", "runif", "runwhen", "skipif", "unless"],
     ),
-    ("trigger_rule", &["join", "joinrule", "runson"]),
+    ("trigger_rule", &["join", "joinrule", "onfail", "onfailure", "runson"]),
     (
         "approval",
         &[
+            "ask",
+            "askhuman",
+            "askuser",
             "checkpoint",
             "confirm",
             "confirmation",
             "gate",
             "gates",
+            "hold",
+            "human",
             "manual",
+            "pause",
+            "pausebefore",
             "requireconfirmation",
             "review",
             "reviewer",
@@ -146,7 +163,8 @@ const STEMS: [(&str, &str); 6] = [
 
 /// The safety that a key was surely meant to be.
 fn safety(name: &str, levels: &[Level]) -> Option<&'static str> {
-    let near = nearest(name, SAFETIES);
+    let part = GATE_PARTS.into_iter().find(|part| *part == name);
+    let near = part.filter(|_| levels != [Level::Top]).or_else(|| nearest(name, SAFETIES));
     // The top has no order: what another engine has there by such a name stops nothing here.
     if near.is_some() || levels == [Level::Top] {
         return near;
@@ -190,6 +208,17 @@ impl Level {
     fn has(self, key: &str) -> bool {
         self.keys().chain(self.idle()).any(|name| name == key)
     }
+}
+
+/// Whether a node has a key that was surely meant to be one of these. Such a key is refused by
+/// itself.
+pub fn misspells(node: &Node, one: impl Fn(&str) -> bool) -> bool {
+    let Value::Map(pairs) = &node.value else { return false };
+    let mut keys = pairs.iter().filter_map(|(key, _)| key.text());
+    keys.any(|key| {
+        let meant = safety(key, &[Level::Node]).filter(|meant| *meant != key);
+        !Level::Node.has(key) && meant.is_some_and(&one)
+    })
 }
 
 /// Opens a map that has the keys of all these levels.

@@ -467,8 +467,8 @@ fn unknown_keys_are_told_and_safeties_insisted_on() {
         ("  - { id: a, bash: ls, tags: [x] }\n", &["W4 ..belongs to the top of the workflow"]),
         ("  - { id: a, bash: ls, runtime: bun }\n", &["W4 ..belongs to a `script` node"]),
         ("  - { id: a, bash: ls, deps: [x] }\n", &["W4 ..belongs to a `script` node"]),
-        ("  - { id: a, bash: ls, gate_message: x }\n", &["W4 ..belongs inside `loop:`"]),
-        ("  - { id: a, bash: ls, message: x }\n", &["W4 ..belongs inside `approval:`"]),
+        ("  - { id: a, bash: ls, gate_message: x }\n", &["E4 ..belongs inside `loop:`"]),
+        ("  - { id: a, bash: ls, message: x }\n", &["E4 ..belongs inside `approval:`"]),
         (
             "  - { id: a, bash: ls, dependsOn: [x] }\n",
             &["E4 ..`dependsOn` | did you mean `depends_on`?"],

@@ -190,14 +190,18 @@ fn tell_quotes(findings: &Findings, script: &shell::Script, what: &str, written:
         let message = format!("`{reference}` stands {} in {what}", spot.name());
         let hint = match spot {
             shell::Spot::Arithmetic { .. } => {
-                "there bash executes what stands in a value: the node fails if it is no whole \
-                 number"
-                    .to_owned()
+                format!(
+                    "there bash executes what stands in a value: the node fails if it is no whole \
+                     number; {}",
+                    shell::RECKON
+                )
             }
             shell::Spot::Numbers(_) => {
-                "bash executes what stands in a value that it reckons with: the node fails if a \
-                 word of it is no whole number"
-                    .to_owned()
+                format!(
+                    "bash executes what stands in a value that it reckons with: the node fails if \
+                     a word of it is no whole number; {}",
+                    shell::RECKON
+                )
             }
             shell::Spot::Name => {
                 "there bash executes what stands in a value: the node fails if it is no name"
@@ -215,17 +219,28 @@ fn tell_quotes(findings: &Findings, script: &shell::Script, what: &str, written:
         let problem = Problem::warning(message).at(at).hint(hint);
         findings.add(problem.lint(lint::QUOTED_REFERENCE));
     }
+    for (at, value) in script.passed() {
+        if seen.insert(value.clone()) {
+            let message = format!("`{value}` is reckoned with behind another program in {what}");
+            let hint = format!(
+                "bash executes what stands in a value that it reckons with, and what a program \
+                 prints is not checked; {}",
+                shell::RECKON
+            );
+            let problem = Problem::warning(message).at(written.at(at, &value)).hint(hint);
+            findings.add(problem.lint(lint::QUOTED_REFERENCE));
+        }
+    }
 }
 
-/// Tells of everything that is referred to and will not be there.
-pub fn tell_mentions(
+/// Tells of everything that is referred to and will not be there, and gives the rest, each with the
+/// node that it refers to.
+pub fn tell_mentions<'m>(
     findings: &Findings,
     ids: &Ids,
-    steps: &[Step],
-    order: &[usize],
-    before: &[Vec<usize>],
-    mentions: &[Mention],
-) {
+    steps: &[Option<&Step>],
+    mentions: &'m [Mention],
+) -> Vec<(&'m Mention, usize)> {
     let mut known = Vec::new();
     for mention in mentions {
         let Mention { node, what, reference, at } = mention;
@@ -243,13 +258,21 @@ pub fn tell_mentions(
             findings.warn(at.clone(), message);
             continue;
         }
-        tell_field(findings, &steps[target], mention);
+        if let Some(producer) = steps[target] {
+            tell_field(findings, producer, mention);
+        }
         known.push((mention, target));
     }
-    // Where ids are wrong, who waits for whom is not what was meant.
-    if findings.any_error() {
-        return;
-    }
+    known
+}
+
+/// Tells of everything that is referred to by a node that does not wait for it.
+pub fn tell_order(
+    findings: &Findings,
+    order: &[usize],
+    before: &[Vec<usize>],
+    known: &[(&Mention, usize)],
+) {
     let pairs: Vec<_> = known.iter().map(|(mention, target)| (mention.node, *target)).collect();
     let found = graph::comes_before(order, before, &pairs);
     for ((mention, _), _) in known.iter().zip(found).filter(|(_, found)| !found) {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::Refusal;
 use crate::template::nodes::Var;
-use crate::workflow::shell::{self, Quotes, Reading, Spot};
+use crate::workflow::shell::{self, Quotes, RECKON, Reading, Spot};
 
 /// Text of more characters goes into a script by way of a file.
 const SPILL_CHARS: usize = 32_768;
@@ -109,7 +109,8 @@ impl Expansions {
                 number.to_owned()
             }
             _ => {
-                self.refuse(&format!("{what} stands in arithmetic and is no whole number"), number)
+                let why = format!("{what} stands in arithmetic and is no whole number");
+                self.refuse(&why, number, Some(RECKON))
             }
         }
     }
@@ -127,7 +128,7 @@ impl Expansions {
         if !text.is_empty() && text.bytes().all(plain) {
             return text.to_owned();
         }
-        self.refuse(&format!("{what} stands where a variable is named and is no name"), text)
+        self.refuse(&format!("{what} stands where a variable is named and is no name"), text, None)
     }
 
     /// In anything but a list in parentheses, bash executes nothing.
@@ -137,7 +138,7 @@ impl Expansions {
                 "{what} stands where bash looks for a list, and has a parenthesis in it (set it \
                  without `declare`: `name=VALUE`)"
             );
-            self.refuse(&why, text);
+            self.refuse(&why, text, None);
         }
     }
 
@@ -153,9 +154,10 @@ impl Expansions {
         }
     }
 
-    fn refuse(&mut self, why: &str, text: &str) -> String {
+    fn refuse(&mut self, why: &str, text: &str, cure: Option<&str>) -> String {
         let shown: String = text.chars().filter(|c| !c.is_control()).take(40).collect();
-        self.refused.get_or_insert_with(|| format!("{why}: `{shown}`"));
+        let cure = cure.map(|cure| format!("; {cure}")).unwrap_or_default();
+        self.refused.get_or_insert_with(|| format!("{why}: `{shown}`{cure}"));
         String::new()
     }
 

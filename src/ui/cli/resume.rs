@@ -146,7 +146,12 @@ pub fn own(
         .map_err(|error| cannot_open(error, id))?;
     let disk = disk::machine();
     let (store, run) = match Store::load(disk.clone(), root, &plan) {
-        Ok(loaded) => loaded,
+        Ok(loaded) => {
+            if repair {
+                around.say(format!("run {id} is whole: there is nothing to repair"));
+            }
+            loaded
+        }
         Err(error) if repair => {
             around.say(format!("{error}"));
             let (mut store, run, by) =

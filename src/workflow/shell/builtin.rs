@@ -38,7 +38,19 @@ pub const LISTS: [&str; 2] = ["DIRSTACK", "COMP_WORDS"];
 const SCRIPTS: [&str; 5] = ["PS0=", "PS1=", "PS2=", "PS4=", "PROMPT_COMMAND="];
 
 /// Programs that read a script: from an argument behind `-c`, else from their input.
-const SHELLS: [&str; 8] = ["sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "su"];
+const SHELLS: [&str; 12] = [
+    "sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "su", "$SHELL", "${SHELL}", "$BASH",
+    "${BASH}",
+];
+
+/// Programs that hand one of their arguments to a shell, as script.
+const HANDERS: [&str; 5] = ["env", "flock", "script", "ssh", "watch"];
+
+/// The input of a command by the name of a file.
+pub const INPUT: [&str; 3] = ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
+
+/// Variables that name a file which a shell reads as script before it does anything else.
+const PROFILES: [&str; 2] = ["BASH_ENV=", "ENV="];
 
 /// Programs that run another one, which their arguments name, with their own input.
 const RUNNERS: [&str; 18] = [
@@ -94,8 +106,16 @@ pub fn reads_script(command: &[u8]) -> bool {
         return false;
     }
     let Some(at) = words.iter().rposition(|word| is_shell(word)) else { return false };
+    let is_input = |word: &str| INPUT.contains(&word);
+    let profile =
+        |word: &String| PROFILES.iter().any(|name| word.strip_prefix(name).is_some_and(is_input));
+    if words[..at].iter().any(profile) {
+        return true;
+    }
     let redirects = |word: &String| word.contains(['<', '>']);
-    let rest = words[at + 1..].iter().filter(|word| !word.is_empty() && !redirects(word));
+    let rest = words[at + 1..]
+        .iter()
+        .filter(|word| !word.is_empty() && !redirects(word) && !is_input(word));
     // With a script of its own, its input is only input; behind `-s` are arguments.
     let (options, others): (Vec<_>, Vec<_>) = rest.partition(|word| word.starts_with(['-', '+']));
     let has = |letter| options.iter().any(|word| !word.starts_with("--") && word.contains(letter));
@@ -201,13 +221,128 @@ pub fn targets(command: &[u8], functions: &BTreeSet<String>) -> Vec<String> {
     let plain = |words: &[String]| words.iter().filter(plain).cloned().collect::<Vec<_>>();
     match name {
         "for" | "select" if rest.get(1).is_some_and(|word| word == "in") => plain(&rest[..1]),
-        "printf" if rest.first().is_some_and(|word| word == "-v") && rest.len() > 2 => {
-            plain(&rest[1..2])
+        "printf" if rest.first().is_some_and(|word| word == "-v") && rest.len() > 1 => {
+            // Where nothing is behind the name, it is the format itself.
+            match rest.get(2).is_none_or(|format| prints_text(format)) {
+                true => plain(&rest[1..2]),
+                false => Vec::new(),
+            }
         }
+        "getopts" if rest.len() > 1 => plain(&[&rest[1..2], &[OPTION.to_owned()]].concat()),
         "set" => vec![ARGUMENTS.to_owned()],
         name if functions.contains(name) => vec![ARGUMENTS.to_owned()],
         _ => assigned(current).into_iter().collect(),
     }
+}
+
+/// Whether a format of `printf` prints an argument as it is. All else makes a number of it, or one
+/// character.
+pub fn prints_text(format: &str) -> bool {
+    // What the format is cannot be told.
+    if format.contains(['$', '\0', '\u{1}']) {
+        return true;
+    }
+    let flags = |c: char| c.is_ascii_digit() || "-+ #0'.*".contains(c);
+    let mut parts = format.split('%').skip(1);
+    parts.any(|part| part.trim_start_matches(flags).starts_with(['s', 'b', 'q', 'Q', '(']))
+}
+
+/// Whether a command prints whole numbers, whatever it reads.
+pub fn prints_numbers(command: &[u8]) -> bool {
+    let words = words_near(command);
+    let mut words = words
+        .iter()
+        .map(String::as_str)
+        .skip_while(|word| word.is_empty() || BEFORE.contains(word) || is_setting(word));
+    let name = words.next().unwrap_or_default();
+    let rest: Vec<&str> = words.take_while(|word| !word.contains(['<', '>'])).collect();
+    let has = |letter| {
+        rest.iter()
+            .any(|word| word.starts_with('-') && !word.starts_with("--") && word.contains(letter))
+    };
+    let digits =
+        |word: &&str| word.contains("[0-9]") && word.chars().all(|c| "[0-9]+*^$\\{},".contains(c));
+    match name {
+        "wc" | "cksum" | "nproc" => true,
+        "printf" => rest.first().is_some_and(|format| !prints_text(format)),
+        "grep" => has('c') || (has('o') && rest.iter().any(digits)),
+        "tr" => {
+            let sets = ["0-9", "[0-9]", "[:digit:]"];
+            has('d') && has('c') && rest.last().is_some_and(|set| sets.contains(set))
+        }
+        "sed" => rest.len() == 1 && rest[0] == "s/[^0-9]//g",
+        _ => false,
+    }
+}
+
+/// The variable that `getopts` sets to the value of an option.
+pub const OPTION: &str = "OPTARG";
+
+/// The variables that a script sets to the name of another one, each with that name and whether it
+/// stands for the other one from then on.
+pub fn aliases(script: &[u8]) -> Vec<(String, String, bool)> {
+    let mut found = Vec::new();
+    for command in script.split(|byte| b"\n;&|()`".contains(byte)) {
+        if !command.contains(&b'=') {
+            continue;
+        }
+        let text = String::from_utf8_lossy(command);
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let declares = words.iter().any(|word| DECLARE.contains(word));
+        let stands =
+            declares && words.iter().any(|word| word.starts_with('-') && word.contains('n'));
+        for word in words {
+            let Some((name, value)) = word.split_once('=') else { continue };
+            let value = value.trim_matches(['"', '\'']);
+            if is_name(name) && is_name(value) {
+                found.push((name.to_owned(), value.to_owned(), stands));
+            }
+        }
+    }
+    found
+}
+
+/// The variables that a script declares as maps from texts to texts, each with where.
+pub fn maps(script: &[u8]) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    for line in script.split_inclusive(|byte| *byte == b'\n') {
+        let commented = |at: &usize| {
+            line[*at] == b'#' && at.checked_sub(1).is_none_or(|at| line[at].is_ascii_whitespace())
+        };
+        let end = (0..line.len()).find(commented).unwrap_or(line.len());
+        let (code, comment) = line.split_at(end);
+        for command in code.split_inclusive(|byte| b";&|()`\n".contains(byte)) {
+            let (names, within) = declared_maps(command);
+            found.extend(names.into_iter().map(|name| (name, at + within)));
+            at += command.len();
+        }
+        at += comment.len();
+    }
+    found
+}
+
+/// The maps that a command, with what ends it, declares, and where in it.
+fn declared_maps(command: &[u8]) -> (Vec<String>, usize) {
+    let text = String::from_utf8_lossy(command);
+    let words = text.split(|c: char| c.is_ascii_whitespace() || ";&|()`".contains(c));
+    let words = words.filter(|word| !word.is_empty());
+    let mut words = words.skip_while(|word| BEFORE.contains(word));
+    let Some(declare) = words.next().filter(|word| DECLARE.contains(word)) else {
+        return Default::default();
+    };
+    let (options, names): (Vec<_>, Vec<_>) = words.partition(|word| word.starts_with('-'));
+    let map = |word: &&str| !word.starts_with("--") && word.contains('A');
+    if !options.iter().any(map) {
+        return Default::default();
+    }
+    let names = names.iter().map(|word| word.split('=').next().unwrap_or(word));
+    let names = names.filter(|name| is_name(name)).map(str::to_owned).collect();
+    (names, text.find(declare).unwrap_or_default())
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && text.bytes().all(is_word)
 }
 
 /// The variable that a word sets which begins like this.
@@ -257,6 +392,9 @@ pub fn read_as(command: &[u8]) -> Option<Reading> {
     let begin = before.iter().rposition(|word| BEFORE.contains(&word.as_str()));
     let before = &before[begin.map_or(0, |at| at + 1)..];
     let begin = before.iter().position(|word| !word.contains('='))?;
+    if is_handed(&before[begin..], current) {
+        return Some(Reading::Script);
+    }
     let (name, before) = (before[begin].as_str(), &before[begin + 1..]);
     let last = before.last().map_or("", String::as_str);
     match name {
@@ -294,6 +432,61 @@ fn is_script_of_shell(before: &[String]) -> bool {
     let rest = &before[at + 1..];
     rest.iter().position(script).is_some_and(|at| rest[at + 1..].iter().all(option))
 }
+
+/// Whether a program hands a word that begins like this to a shell, as script: `flock FILE -c`,
+/// `script -qc`, `env -S`, `watch`, `ssh HOST`.
+fn is_handed(before: &[String], current: &str) -> bool {
+    fn base(word: &String) -> &str {
+        word.rsplit('/').next().unwrap_or_default()
+    }
+    let hands = |word: &String| HANDERS.contains(&base(word));
+    // Others may have the name of one among their arguments: `grep watch`.
+    let first = before.first().map(base).unwrap_or_default();
+    let runs = HANDERS.contains(&first) || RUNNERS.contains(&first);
+    let Some(at) = before.iter().rposition(hands).filter(|_| runs) else { return false };
+    let (rest, last) = (&before[at + 1..], before.last().map_or("", String::as_str));
+    let letters = |word: &str| {
+        let letters = word.strip_prefix('-').filter(|letters| !letters.starts_with('-'));
+        letters.unwrap_or_default().to_owned()
+    };
+    match base(&before[at]) {
+        "env" => {
+            last == "--split-string"
+                || current.starts_with("--split-string=")
+                || letters(last).ends_with('S')
+                || letters(current).contains('S')
+        }
+        "watch" => {
+            let exec = |word: &String| word == "--exec" || letters(word).contains('x');
+            let option = last == "--interval" || letters(last).ends_with('n');
+            !rest.iter().any(exec) && !option && !current.starts_with('-')
+        }
+        // What follows the host is read by the shell there.
+        "ssh" => {
+            let mut words = rest.iter().map(String::as_str);
+            let host = loop {
+                match words.next() {
+                    Some(word) if letters(word).ends_with(SSH_OPTIONS) => _ = words.next(),
+                    Some(word) if word.starts_with('-') => {}
+                    other => break other,
+                }
+            };
+            host.is_some()
+        }
+        _ => {
+            last == "--command"
+                || current.starts_with("--command=")
+                || letters(last).ends_with('c')
+                || letters(current).starts_with('c')
+        }
+    }
+}
+
+/// The options of `ssh` that have a value.
+const SSH_OPTIONS: [char; 22] = [
+    'B', 'b', 'c', 'D', 'E', 'e', 'F', 'I', 'i', 'J', 'L', 'l', 'm', 'O', 'o', 'P', 'p', 'Q', 'R',
+    'S', 'W', 'w',
+];
 
 /// The options of `read` whose value is no name.
 const READ_OPTIONS: [char; 7] = ['d', 'i', 'n', 'N', 'p', 't', 'u'];
@@ -382,10 +575,18 @@ mod tests {
             ("if g-h ", "@"),
             ("echo n=", "n"),
             ("printf %s ", ""),
+            ("printf -v n ", "n"),
+            ("printf -v n '%-5s' ", "n"),
+            ("printf -v n %d ", ""),
+            ("getopts x: o -x ", "o OPTARG"),
             ("echo ", ""),
         ] {
             assert_eq!(targets(command.as_bytes(), &functions).join(" "), wanted, "{command}");
         }
+        let script = b"x; declare -A a b=(1); local -gA c\n# declare -A d\nif typeset -A e";
+        let found: Vec<_> = maps(script).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(found, ["a", "b", "c", "e"]);
+        assert_eq!(maps(script)[0].1, 3);
         let found = lists(b"read -ra x <<< 1; local -A y=; mapfile z");
         assert!(["x", "y", "z"].iter().all(|name| found.contains(*name)), "{found:?}");
     }
@@ -412,6 +613,17 @@ mod tests {
                 "bash <<< ",
                 "bash -s <<<\"",
                 "mapfile -C ",
+                "bash /dev/stdin <<< ",
+                "BASH_ENV=/dev/stdin bash -c : <<< ",
+                "$SHELL -c ",
+                "flock file -c ",
+                "sudo flock file -c ",
+                "script -qc ",
+                "env -S \"bash -c '",
+                "watch -n 5 ",
+                "watch \"ls ",
+                "ssh -p 22 host ",
+                "ssh host \"cat ",
             ][..],
             &[
                 "let n=",
@@ -476,6 +688,15 @@ mod tests {
                 "cat <<< ",
                 "bash x.sh <<< ",
                 "sh -c 'cat' <<< ",
+                "flock ",
+                "flock file cat ",
+                "grep watch ",
+                "watch -n ",
+                "watch -x ls ",
+                "ssh ",
+                "ssh -p ",
+                "env A=",
+                "env cat ",
             ][..],
         )] {
             for (commands, wanted) in [

@@ -160,6 +160,10 @@ pub struct Layout {
     pub spots: Vec<Option<Spot>>,
     /// Variables of the workflow that bash takes for more than text, by their names.
     pub ours: Vec<(Var, Reading)>,
+    /// The numbers of values that are reckoned with after another program had them.
+    passed: BTreeSet<usize>,
+    /// Variables of the workflow that are, by their names.
+    ours_passed: Vec<Var>,
     /// The numbers of values that stand behind a backslash.
     escaped: Vec<usize>,
     /// What the author wrote and has to be written in another way, in order.
@@ -310,17 +314,21 @@ impl Script {
             return Vec::new();
         }
         let source = self.text.source();
-        let named = self.layout.ours.iter().map(|(var, reading)| {
-            let word =
-                |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
-            let at = source.match_indices(var.name()).map(|(at, _)| at).find(|at| {
-                let before = at.checked_sub(1).and_then(|at| source.as_bytes().get(at));
-                let after = source.as_bytes().get(at + var.name().len());
-                !word(before) && !word(after) && before != Some(&b'$')
-            });
-            (at.unwrap_or_default(), *var, *reading)
+        let ours = self.layout.ours.iter();
+        ours.map(|(var, reading)| (named_at(&source, *var), *var, *reading)).collect()
+    }
+
+    /// The values that bash reckons with after another program had them, each with where it begins.
+    /// What they are then cannot be checked.
+    pub fn passed(&self) -> Vec<(usize, String)> {
+        let values = self.values().enumerate().filter(|(number, (_, piece, _))| {
+            let stranger = !matches!(piece, Piece::Var(var) if !var.is_user_text());
+            stranger && self.layout.passed.contains(number)
         });
-        named.collect()
+        let values = values.map(|(_, (at, piece, _))| (at, piece.to_string()));
+        let source = self.text.source();
+        let ours = self.layout.ours_passed.iter().filter(|var| var.is_user_text());
+        values.chain(ours.map(|var| (named_at(&source, *var), var.name().to_owned()))).collect()
     }
 
     /// The references that stand behind a backslash, which does not keep them out; each with where
@@ -337,6 +345,20 @@ impl Script {
         values.zip(&self.layout.spots).map(|((at, piece), spot)| (at, piece, *spot))
     }
 }
+
+/// Where a script first has a variable by its name alone.
+fn named_at(source: &str, var: Var) -> usize {
+    let word = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_');
+    let at = source.match_indices(var.name()).map(|(at, _)| at).find(|at| {
+        let before = at.checked_sub(1).and_then(|at| source.as_bytes().get(at));
+        let after = source.as_bytes().get(at + var.name().len());
+        !word(before) && !word(after) && before != Some(&b'$')
+    });
+    at.unwrap_or_default()
+}
+
+/// How to reckon with a value that may be no number.
+pub const RECKON: &str = "`number=$(printf %d \"$value\")` makes a number of anything";
 
 /// The values of a script that is a spell which would be script, whatever they are; each with a
 /// fault at its place.

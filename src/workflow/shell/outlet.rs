@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::builtin;
 
 /// So many bytes are looked at, in each direction.
-const NEAR: usize = 4096;
+pub const NEAR: usize = 4096;
 
 /// What a command may be behind of: words that begin one, and settings.
 const OPENERS: [&str; 10] =
@@ -53,7 +53,7 @@ pub fn prints(command: &[u8]) -> bool {
             // It is the format.
             None => !current.starts_with("-v"),
             Some("-v") => false,
-            Some(format) => ["%s", "%b", "%q"].iter().any(|text| format.contains(text)),
+            Some(format) => builtin::prints_text(format),
         },
         _ => false,
     }
@@ -97,6 +97,8 @@ pub fn goes<'a>(
             _ if quote == Some(byte) => quote = None,
             _ if quote.is_some() => {}
             b'\'' | b'"' => quote = Some(byte),
+            // What it complains of is another matter.
+            b'>' if text[..at - 1].ends_with(b" 2") => at += usize::from(next == Some(b'&')),
             b'<' | b'>' => return Goes::Elsewhere,
             b'|' if next == Some(b'|') => return Goes::Out,
             b'|' => return Goes::Piped(&text[at + usize::from(next == Some(b'&'))..]),
@@ -146,6 +148,16 @@ fn names<'a>(words: impl Iterator<Item = &'a str>, options: &str, usual: &str) -
     found
 }
 
+/// Every variable that a script reads into.
+pub fn read_anywhere(script: &[u8]) -> Vec<String> {
+    let commands = script.split(|byte| b"\n;|&()`".contains(byte));
+    let names = commands.filter_map(|command| match reader(command)? {
+        Reader::Names(names) => Some(names),
+        Reader::Script => None,
+    });
+    names.flatten().collect()
+}
+
 /// Who reads the input of the loop that ends behind this much of a script.
 pub fn of_loop(before: &[u8]) -> Option<Reader> {
     let near = &before[before.len().saturating_sub(NEAR)..];
@@ -191,6 +203,7 @@ mod tests {
         assert_eq!(goes(" |& cat", None), Goes::Piped(b" cat"));
         assert_eq!(goes("|\" | cat", Some(b'"')), Goes::Piped(b" cat"));
         assert_eq!(goes(" $(a|b) | cat", None), Goes::Piped(b" cat"));
+        assert_eq!(goes(" 2>&1 2> x | cat", None), Goes::Piped(b" cat"));
         for text in ["", " || cat", "; cat | x", " && x | y", "\\| x", ") | x", " '|' x"] {
             assert_eq!(goes(text, None), Goes::Out, "{text}");
         }

@@ -1,6 +1,7 @@
 //! The reading of a shell script, byte by byte, with a mark in place of each value.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use super::builtin::{self, Reading};
 use super::outlet::{self, Goes, Reader};
@@ -24,6 +25,8 @@ enum Inside {
     Bracket,
     /// Which element of a list: `a[…]`.
     Subscript,
+    /// Which one of a map, `declare -A`: a text, as it is.
+    Key,
     /// `${ … }`.
     Brace,
     /// Which part of a text: `${a:…}`.
@@ -89,23 +92,33 @@ struct Clause {
     names: Vec<String>,
 }
 
+/// How a value comes to a variable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Whole,
+    /// By a command that declares the variable.
+    Declared,
+    /// Printed and read again, word for word.
+    Printed,
+    /// By its name, which is what the variable is set to: arithmetic looks it up.
+    Named,
+    /// Through another program, which may make anything of it.
+    Program,
+}
+
 /// A value that variables are set to.
 struct Set {
     mark: usize,
     targets: Vec<String>,
     plain: Option<Spot>,
-    /// Whether by a command that declares them.
-    declared: bool,
-    /// Whether it is printed and read again, word for word.
-    printed: bool,
+    way: Way,
 }
 
 /// A variable that others are set to.
 struct Flow {
     name: String,
     targets: Vec<String>,
-    declared: bool,
-    printed: bool,
+    way: Way,
 }
 
 /// What becomes of what a command prints.
@@ -150,7 +163,11 @@ pub struct Scanner<'a> {
     read: BTreeMap<String, Reading>,
     /// Variables that are lists.
     lists: BTreeSet<String>,
+    /// Variables that are maps, each with where it is one.
+    maps: BTreeMap<String, Vec<Range<usize>>>,
     functions: BTreeSet<String>,
+    /// Whether what a command prints may go anywhere but out.
+    hands_on: bool,
     flows: Vec<Flow>,
     set: Vec<Set>,
 }
@@ -174,11 +191,14 @@ impl<'a> Scanner<'a> {
             read: builtin::numbers(text)
                 .into_iter()
                 .chain(builtin::INTEGERS.map(str::to_owned))
+                .chain([RECKONED.to_owned()])
                 .map(|name| (name, Reading::Number))
                 .collect(),
             lists: builtin::lists(text),
+            maps: maps(text),
             functions: builtin::functions(text),
-            flows: Vec::new(),
+            hands_on: text.iter().any(|byte| b"|(`".contains(byte)),
+            flows: by_name(text),
             set: Vec::new(),
         }
     }
@@ -194,11 +214,11 @@ impl<'a> Scanner<'a> {
     /// are in between.
     fn settle(&mut self) {
         let mut left: Vec<String> = self.read.keys().cloned().collect();
-        let mut from: HashMap<&str, Vec<(&str, bool)>> = HashMap::new();
-        for Flow { name, targets, declared, printed } in &self.flows {
+        let mut from: HashMap<&str, Vec<(&str, Way)>> = HashMap::new();
+        for Flow { name, targets, way } in &self.flows {
             for target in targets {
-                from.entry(target).or_default().push((name, *printed));
-                if *declared && self.lists.contains(target) {
+                from.entry(target).or_default().push((name, *way));
+                if *way == Way::Declared && self.lists.contains(target) {
                     self.read.entry(name.clone()).or_insert(Reading::List);
                     left.push(name.clone());
                 }
@@ -206,32 +226,53 @@ impl<'a> Scanner<'a> {
         }
         while let Some(target) = left.pop() {
             let Some(reading) = self.read.get(&target).copied() else { continue };
-            // What a script does with a variable of its own by `eval` is its author's business.
-            if reading == Reading::Script {
-                continue;
-            }
-            for (name, printed) in from.get(target.as_str()).into_iter().flatten() {
-                let reading = if *printed { word_for_word(reading) } else { reading };
+            for (name, way) in from.get(target.as_str()).into_iter().flatten() {
+                let Some(reading) = asked_of(reading, *way) else { continue };
                 if self.read.get(*name).is_none_or(|known| *known < reading) {
                     self.read.insert((*name).to_owned(), reading);
                     left.push((*name).to_owned());
                 }
             }
         }
-        for Set { mark, targets, plain, declared, printed } in &self.set {
+        let passed = self.passed(&from);
+        for Set { mark, targets, plain, way } in &self.set {
             let read = |name: &String| {
-                let read = self.read.get(name).copied().filter(|read| *read != Reading::Script);
-                let list = (*declared && self.lists.contains(name)).then_some(Reading::List);
-                read.max(list)
+                let read = self.read.get(name).and_then(|read| asked_of(*read, *way));
+                let list = *way == Way::Declared && self.lists.contains(name);
+                read.max(list.then_some(Reading::List))
             };
             if let Some(reading) = targets.iter().filter_map(read).max() {
-                let reading = if *printed { word_for_word(reading) } else { reading };
                 self.layout.spots[*mark] = Some(Spot::of(reading, *plain));
+            } else if targets.iter().any(|name| self.is_passed(name, *way, &passed)) {
+                self.layout.passed.insert(*mark);
             }
         }
         let ours =
             self.read.iter().filter_map(|(name, reading)| Some((Var::named(name)?, *reading)));
         self.layout.ours = ours.collect();
+        let passed = passed.iter().filter(|name| !self.read.contains_key(**name));
+        self.layout.ours_passed = passed.filter_map(|name| Var::named(name)).collect();
+    }
+
+    /// The variables that are reckoned with only after another program had them; `from` says what
+    /// each one is set to.
+    fn passed<'f>(&self, from: &HashMap<&'f str, Vec<(&'f str, Way)>>) -> BTreeSet<&'f str> {
+        let mut passed = BTreeSet::new();
+        let mut left: Vec<&str> = from.keys().copied().collect();
+        while let Some(target) = left.pop() {
+            for (name, way) in from.get(target).into_iter().flatten() {
+                if self.is_passed(target, *way, &passed) && passed.insert(name) {
+                    left.push(name);
+                }
+            }
+        }
+        passed
+    }
+
+    /// Whether what comes to a variable in this way is reckoned with after a program had it.
+    fn is_passed(&self, target: &str, way: Way, passed: &BTreeSet<&str>) -> bool {
+        let reckoned = matches!(self.read.get(target), Some(Reading::Number | Reading::Numbers));
+        passed.contains(target) || (way == Way::Program && reckoned)
     }
 
     fn walk(&mut self) {
@@ -288,7 +329,7 @@ impl<'a> Scanner<'a> {
                     self.close();
                     self.close();
                 }
-                b']' if matches!(last, Some(Inside::Bracket | Inside::Subscript)) => {
+                b']' if matches!(last, Some(Inside::Bracket | Inside::Subscript | Inside::Key)) => {
                     self.close();
                     self.part();
                 }
@@ -358,8 +399,9 @@ impl<'a> Scanner<'a> {
                     self.close();
                 }
                 b'[' if self.is_element() => {
+                    let list = self.list_before(self.at - 1).to_owned();
                     self.note_list(self.at - 1);
-                    self.open(Inside::Subscript);
+                    self.open(self.subscript(&list));
                 }
                 b'#' if self.reads_commands() && self.begins_word(self.at - 1) => {
                     self.skip_to(b'\n', Spot::Comment);
@@ -400,7 +442,8 @@ impl<'a> Scanner<'a> {
                 spot = Some(Spot::Refused(Unsafe::Backticks));
             }
         }
-        if matches!(spot, None | Some(Spot::Double | Spot::Single | Spot::Escaped)) {
+        let plain = matches!(spot, None | Some(Spot::Double | Spot::Single | Spot::Escaped));
+        if plain && !self.is_key() {
             let tested = self.is_tested();
             if let Some(clause) = self.tests.last_mut().filter(|_| tested) {
                 clause.marks.push((number, spot.is_some()));
@@ -408,15 +451,19 @@ impl<'a> Scanner<'a> {
             let targets = self.targets(self.at - 1);
             if !targets.is_empty() {
                 let declared = self.reading(self.at - 1) == Some(Reading::Declared);
-                let (plain, printed) = (spot, false);
-                self.set.push(Set { mark: number, targets, plain, declared, printed });
+                let way = if declared { Way::Declared } else { Way::Whole };
+                self.set.push(Set { mark: number, targets, plain: spot, way });
             }
             let single = spot == Some(Spot::Single);
             let outlet = if kept { None } else { self.outlet(self.at - 1, single) };
+            if outlet.is_none() && !kept {
+                let targets = self.made(self.at - 1, single);
+                self.set.push(Set { mark: number, targets, plain: spot, way: Way::Program });
+            }
             let outlet = outlet.unwrap_or_default();
             if !outlet.targets.is_empty() {
-                let (targets, plain, declared, printed) = (outlet.targets, spot, false, true);
-                self.set.push(Set { mark: number, targets, plain, declared, printed });
+                let (targets, plain, way) = (outlet.targets, spot, Way::Printed);
+                self.set.push(Set { mark: number, targets, plain, way });
             }
             if let Some(clause) = self.tests.last_mut().filter(|_| outlet.tested) {
                 clause.marks.push((number, spot.is_some()));
@@ -481,11 +528,38 @@ impl<'a> Scanner<'a> {
 
     /// A list is named before a place.
     fn note_list(&mut self, end: usize) {
-        const NEAR: usize = 256;
         let before = self.text[..end].strip_suffix(b"+").unwrap_or(&self.text[..end]);
-        let name = before.iter().rev().take(NEAR).take_while(|byte| is_word(**byte)).count();
-        let name = String::from_utf8_lossy(&before[before.len() - name..]).into_owned();
-        self.lists.insert(name);
+        self.lists.insert(name_at_end(before).to_owned());
+    }
+
+    /// The list whose elements are named at a bracket: before it, or before the parenthesis that
+    /// they stand in.
+    fn list_before(&self, bracket: usize) -> &'a str {
+        let name = name_at_end(&self.text[..bracket]);
+        match self.inside.last() {
+            Some(frame) if name.is_empty() && frame.inside == Inside::List => {
+                let before = &self.text[..frame.begin.saturating_sub(2)];
+                name_at_end(before.strip_suffix(b"+").unwrap_or(before))
+            }
+            _ => name,
+        }
+    }
+
+    /// What stands in the brackets behind the name of a list.
+    fn subscript(&self, list: &str) -> Inside {
+        let there = |scope: &Range<usize>| scope.contains(&self.at);
+        match self.maps.get(list).is_some_and(|scopes| scopes.iter().any(there)) {
+            true => Inside::Key,
+            false => Inside::Subscript,
+        }
+    }
+
+    /// Whether what stands at the cursor is a key of a map.
+    fn is_key(&self) -> bool {
+        let frames = self.inside.iter().rev();
+        let mut frames =
+            frames.skip_while(|frame| matches!(frame.inside, Inside::Double | Inside::Brace));
+        frames.next().is_some_and(|frame| frame.inside == Inside::Key)
     }
 
     /// Behind a dollar, before the name of a variable.
@@ -510,6 +584,9 @@ impl<'a> Scanner<'a> {
             Some(_) => builtin::ARGUMENTS.to_owned(),
             None => return,
         };
+        if self.is_key() {
+            return;
+        }
         let reading = match self.is_reckoned() {
             true => Some(Reading::Number),
             false => self.reading(dollar),
@@ -526,9 +603,14 @@ impl<'a> Scanner<'a> {
         let targets = self.targets(dollar);
         if !targets.is_empty() {
             let declared = reading == Some(Reading::Declared);
-            self.flows.push(Flow { name: name.clone(), targets, declared, printed: false });
+            let way = if declared { Way::Declared } else { Way::Whole };
+            self.flows.push(Flow { name: name.clone(), targets, way });
         }
-        let Some(outlet) = self.outlet(dollar, false) else { return };
+        let Some(outlet) = self.outlet(dollar, false) else {
+            let targets = self.made(dollar, false);
+            self.flows.push(Flow { name, targets, way: Way::Program });
+            return;
+        };
         match outlet.reading {
             Some(Reading::Script) if Var::named(&name).is_none() => {}
             Some(reading) => self.note(name.clone(), reading),
@@ -538,8 +620,7 @@ impl<'a> Scanner<'a> {
             clause.names.push(name.clone());
         }
         if !outlet.targets.is_empty() {
-            let (targets, declared, printed) = (outlet.targets, false, true);
-            self.flows.push(Flow { name, targets, declared, printed });
+            self.flows.push(Flow { name, targets: outlet.targets, way: Way::Printed });
         }
     }
 
@@ -592,6 +673,62 @@ impl<'a> Scanner<'a> {
         None
     }
 
+    /// The variables that are set to what a program makes of what stands at a place, in single
+    /// quotes or as the frames say.
+    fn made(&self, at: usize, single: bool) -> Vec<String> {
+        /// So many substitutions in each other, and pipes behind each other, are followed.
+        const DEEP: usize = 4;
+        if !self.hands_on {
+            return Vec::new();
+        }
+        let (mut level, mut command, mut at) = (self.inside.len(), self.command, at);
+        let mut quote = single.then_some(b'\'');
+        for _ in 0..DEEP {
+            let double = level.checked_sub(1).map(|last| self.inside[last].inside);
+            let double = (double == Some(Inside::Double)).then_some(b'"');
+            let mut goes = outlet::goes(self.text, at, quote.take().or(double), &self.closed);
+            for _ in 0..DEEP {
+                let Goes::Piped(next) = goes else { break };
+                if let Some(Reader::Names(names)) = outlet::reader(next) {
+                    return names;
+                }
+                command = self.text.len() - next.len();
+                goes = outlet::goes(self.text, command, None, &self.closed);
+            }
+            let commands =
+                |frame: &Frame| matches!(frame.inside, Inside::Parentheses | Inside::Backticks);
+            let index = self.inside[..level].iter().rposition(commands);
+            let (Goes::Out, Some(index)) = (goes, index) else { return Vec::new() };
+            let frame = &self.inside[index];
+            let last = self.text.get(command..).unwrap_or_default();
+            let last = &last[..last.len().min(outlet::NEAR)];
+            let end = last.iter().position(|byte| b"\n;|&)`".contains(byte));
+            let opened = if frame.inside == Inside::Backticks { 1 } else { 2 };
+            let (Some(back), Some(begin)) = (frame.back, frame.begin.checked_sub(opened)) else {
+                return Vec::new();
+            };
+            if builtin::prints_numbers(&last[..end.unwrap_or(last.len())]) {
+                return Vec::new();
+            }
+            let outer = self.text.get(back..begin).unwrap_or_default();
+            if self.text[begin] == b'<' {
+                return match self.redirected(back, outer) {
+                    Some(Reader::Names(names)) => names,
+                    _ => Vec::new(),
+                };
+            }
+            if index.checked_sub(1).is_some_and(|around| self.inside[around].reckoned) {
+                return vec![RECKONED.to_owned()];
+            }
+            let targets = builtin::targets(outer, &self.functions);
+            if !targets.is_empty() {
+                return targets;
+            }
+            (level, command, at) = (index, back, begin);
+        }
+        Vec::new()
+    }
+
     /// Who reads the input of a command that is cut off before where that comes from.
     fn redirected(&self, begin: usize, command: &[u8]) -> Option<Reader> {
         let words = builtin::words_near(command);
@@ -603,11 +740,14 @@ impl<'a> Scanner<'a> {
             || before.last().is_some_and(redirects);
         match first.as_str() {
             "done" => outlet::of_loop(&self.text[..begin]),
+            // A file that is open from then on, to whoever reads from it.
+            "exec" => outlet::reader(command)
+                .or_else(|| Some(Reader::Names(outlet::read_anywhere(self.text)))),
             // The file that it reads, or its input by the name of a file.
             "." | "source" => {
                 let file = before.iter().skip_while(|word| *word != first).nth(1);
                 let script = match input {
-                    true => file.is_some_and(|file| file == "/dev/stdin" || file == "/dev/fd/0"),
+                    true => file.is_some_and(|file| builtin::INPUT.contains(&file.as_str())),
                     false => file.is_none(),
                 };
                 script.then_some(Reader::Script)
@@ -620,8 +760,20 @@ impl<'a> Scanner<'a> {
 
     /// The variables that are set to what stands at a place.
     fn targets(&self, at: usize) -> Vec<String> {
-        let Some(command) = self.text.get(self.command..at) else { return Vec::new() };
-        builtin::targets(command, &self.functions)
+        let command = self.text.get(self.command..at);
+        let mut targets =
+            command.map_or_else(Vec::new, |command| builtin::targets(command, &self.functions));
+        let frames = self.inside.iter().rev();
+        let frames = frames.take_while(|f| matches!(f.inside, Inside::Double | Inside::Brace));
+        // `${name:=VALUE}` sets what it names.
+        for frame in frames.filter(|frame| frame.inside == Inside::Brace) {
+            let text = &self.text[frame.begin..];
+            let name = text.iter().take_while(|byte| is_word(**byte)).count();
+            if name > 0 && (text[name..].starts_with(b"=") || text[name..].starts_with(b":=")) {
+                targets.push(String::from_utf8_lossy(&text[..name]).into_owned());
+            }
+        }
+        targets
     }
 
     /// Behind a backslash.
@@ -687,6 +839,7 @@ impl<'a> Scanner<'a> {
             Inside::Double | Inside::Here => (true, was_reckoned),
             Inside::Brace => (was_quoted, was_reckoned),
             Inside::Slice | Inside::Subscript => (was_quoted, true),
+            Inside::Key => (was_quoted, false),
             Inside::Arithmetic | Inside::Nested | Inside::Bracket => (false, true),
         };
         let (pattern, cases) = (false, 0);
@@ -795,15 +948,17 @@ impl<'a> Scanner<'a> {
 
     /// Behind the name or the subscript of an expansion: what part of it is meant.
     fn part(&mut self) {
-        let Some(frame) = self.inside.last_mut().filter(|frame| frame.inside == Inside::Brace)
-        else {
+        if self.inside.last().is_none_or(|frame| frame.inside != Inside::Brace) {
             return;
-        };
+        }
         let part = match self.text.get(self.at..).unwrap_or_default() {
-            [b'[', ..] => Inside::Subscript,
+            [b'[', ..] => {
+                let name = name_at_end(&self.text[..self.at]);
+                self.subscript(name)
+            }
             [b':', after, ..] if !b"-=?+".contains(after) => Inside::Slice,
             [b'#' | b'%' | b'/' | b'^' | b',' | b'@', ..] => {
-                frame.pattern = true;
+                self.inside.last_mut().into_iter().for_each(|frame| frame.pattern = true);
                 return;
             }
             _ => return,
@@ -866,6 +1021,9 @@ impl<'a> Scanner<'a> {
 
     /// What a mark before the cursor is in, where it is nothing special or this.
     fn spot(&self, plain: Option<Spot>) -> Option<Spot> {
+        if self.is_key() {
+            return plain;
+        }
         let reading = match self.is_reckoned() {
             true => Some(Reading::Number),
             false => self.reading(self.at - 1),
@@ -1076,6 +1234,10 @@ impl<'a> Scanner<'a> {
             within.command = usize::MAX;
             within.open(Inside::Here);
             within.functions.clone_from(&self.functions);
+            let there = |scope: &Range<usize>| scope.contains(&body.0);
+            let maps = self.maps.iter().filter(|(_, scopes)| scopes.iter().any(there));
+            let all = || std::iter::once(0..usize::MAX).collect();
+            within.maps = maps.map(|(name, _)| (name.clone(), all())).collect();
             within.walk();
             let before = self.layout.spots.len();
             self.layout.spots.append(&mut within.layout.spots);
@@ -1133,9 +1295,77 @@ fn pairs(text: &[u8]) -> HashMap<usize, usize> {
     pairs
 }
 
+/// The maps of a script, each with where it is one: a function or group that has ended took what it
+/// declared with it.
+fn maps(text: &[u8]) -> BTreeMap<String, Vec<Range<usize>>> {
+    let mut maps: BTreeMap<String, Vec<Range<usize>>> = BTreeMap::new();
+    let mut left = builtin::maps(text).into_iter().peekable();
+    if left.peek().is_none() {
+        return maps;
+    }
+    let (mut open, mut at) = (vec![Vec::new()], 0);
+    let mut end = |declared: Vec<(String, usize)>, end: usize| {
+        for (name, begin) in declared {
+            maps.entry(name).or_default().push(begin..end);
+        }
+    };
+    for word in text.split(|byte| byte.is_ascii_whitespace() || *byte == b';') {
+        while let Some(declared) = left.next_if(|(_, declared)| *declared <= at) {
+            open.last_mut().into_iter().for_each(|group| group.push(declared.clone()));
+        }
+        match word {
+            b"{" => open.push(Vec::new()),
+            b"}" if open.len() > 1 => end(open.pop().unwrap_or_default(), at),
+            _ => {}
+        }
+        at += word.len() + 1;
+    }
+    open.into_iter().flatten().chain(left).for_each(|one| end(vec![one], usize::MAX));
+    maps
+}
+
+/// Stands for what is reckoned with at once.
+const RECKONED: &str = "(";
+
+/// What comes to variables by the names of others, and to those of `getopts` from the arguments.
+fn by_name(script: &[u8]) -> Vec<Flow> {
+    let mut flows = Vec::new();
+    for (name, value, stands) in builtin::aliases(script) {
+        if stands {
+            let (name, targets) = (name.clone(), vec![value.clone()]);
+            flows.push(Flow { name, targets, way: Way::Whole });
+        }
+        flows.push(Flow { name: value, targets: vec![name], way: Way::Named });
+    }
+    if script.windows(8).any(|word| word == b"getopts ") {
+        let (name, targets) = (builtin::ARGUMENTS.to_owned(), vec![builtin::OPTION.to_owned()]);
+        flows.push(Flow { name, targets, way: Way::Whole });
+    }
+    flows
+}
+
+/// What a value must be that comes in this way to what is read as that.
+fn asked_of(reading: Reading, way: Way) -> Option<Reading> {
+    match (reading, way) {
+        // What a script does with a variable of its own by `eval` is its author's business.
+        (Reading::Script, _) | (_, Way::Program) => None,
+        (reading, Way::Printed) => Some(word_for_word(reading)),
+        (Reading::Number | Reading::Numbers, Way::Named) => Some(reading),
+        (_, Way::Named) => None,
+        (reading, Way::Whole | Way::Declared) => Some(reading),
+    }
+}
+
 /// What of a text must be so that each word of it is only what it looks like.
 fn word_for_word(reading: Reading) -> Reading {
     if reading == Reading::Number { Reading::Numbers } else { reading }
+}
+
+/// The name that a text ends with, or nothing.
+fn name_at_end(text: &[u8]) -> &str {
+    const NEAR: usize = 256;
+    let name = text.iter().rev().take(NEAR).take_while(|byte| is_word(**byte)).count();
+    std::str::from_utf8(&text[text.len() - name..]).unwrap_or_default()
 }
 
 /// A line without the tabs before it.
