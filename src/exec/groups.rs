@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::sys::signal::killpg;
 use nix::unistd::{Uid, getsid};
 
-use super::process::{Pid, own_pid, stat};
+use super::process::{Pid, Stat, own_pid, pids, stat};
 
 /// Memory that is a directory, on every Linux that has it mounted.
 const MEMORY: &str = "/dev/shm";
@@ -154,29 +154,36 @@ fn dir() -> io::Result<PathBuf> {
     ours.then_some(dir).ok_or_else(|| io::ErrorKind::PermissionDenied.into())
 }
 
-/// The groups that were noted under marks that are wanted, by whomever, and that somebody is still
-/// in. Files of the dead of whose groups nobody is left are removed.
+/// The groups that were noted under marks that are wanted, by whomever, and that somebody who has
+/// not ended is still in. Files of the dead of whose groups nobody is left are removed.
 ///
-/// The processes of the machine are not walked through for it: whoever asks walks through them
-/// anyway, and the system knows of each group whether anybody is in it.
+/// The system knows of a group whether anybody is in it, but counts those who have ended and were
+/// not asked for yet: whoever waits for a group to be empty would wait for their parent.
 pub(super) fn noted(wanted: &dyn Fn(&str) -> bool) -> Vec<Group> {
     let Ok(dir) = dir() else { return Vec::new() };
+    let mut living = None;
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(text) = fs::read_to_string(entry.path()) else { continue };
-        let groups = text.lines().filter_map(Group::parse);
-        let left: Vec<Group> =
-            groups.filter(|group| is_inhabited(group) && is_same(group)).collect();
-        if left.is_empty() && is_of_the_dead(&entry.file_name().to_string_lossy()) {
+        let mut groups: Vec<Group> = text.lines().filter_map(Group::parse).collect();
+        groups.retain(|group| is_inhabited(group) && is_same(group));
+        if !groups.is_empty() {
+            let living = living.get_or_insert_with(|| -> Vec<Stat> {
+                pids().filter_map(stat).filter(|stat| !stat.ended).collect()
+            });
+            let has = |group: &Group, one: &Stat| group.has(one.group, one.session, one.started);
+            groups.retain(|group| living.iter().any(|one| has(group, one)));
+        }
+        if groups.is_empty() && is_of_the_dead(&entry.file_name().to_string_lossy()) {
             let _ = fs::remove_file(entry.path());
         }
-        found.extend(left.into_iter().filter(|group| wanted(&group.mark)));
+        found.extend(groups.into_iter().filter(|group| wanted(&group.mark)));
     }
     found
 }
 
 /// Whether anybody is in a group of this number, be it somebody whom we may not signal, or who has
-/// ended and was not asked for yet: who is meant is told when they are met.
+/// ended. Asked first, as it is cheap and the answer is mostly no.
 fn is_inhabited(group: &Group) -> bool {
     // Of these two, one is everybody and one is us.
     group.pid > 1 && killpg(nix::unistd::Pid::from_raw(group.pid), None) != Err(Errno::ESRCH)
