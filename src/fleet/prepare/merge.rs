@@ -84,7 +84,7 @@ impl Preparing<'_> {
         let gate = slot.record.as_deref()?.gate.as_deref()?;
         let answer = gate.answer.as_ref().filter(|answer| !answer.approve)?;
         let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
-        let changed = if gate.shown == hash { "nothing has" } else { "it has" };
+        let changed = if gate.subject() == hash { "nothing has" } else { "it has" };
         Some(format!("It was rejected{by}: {} ({changed} changed since)", answer.comment))
     }
 
