@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::work::TREE_WAIT;
 use crate::digest::sha256;
 use crate::workflow::plan::{Checks, Provider};
+use crate::workflow::problem::nearest;
 use crate::workflow::sandbox::Sandbox;
-use crate::workflow::settings::{AgentLayer, NotifyLayer, Occasion, QueueLayer};
+use crate::workflow::settings::{AgentLayer, NotifyLayer, Occasion, ProviderLayer, QueueLayer};
 use crate::workflow::{ConfigLayer, Configured, Problem, read_config};
 use crate::worktree::REMOTE_TIMEOUT;
 
@@ -331,12 +332,39 @@ impl Config {
         self.metrics.every = layer.metrics_every.unwrap_or(self.metrics.every);
         self.metrics.file = layer.metrics_file.unwrap_or(std::mem::take(&mut self.metrics.file));
         self.own_providers.extend(layer.providers);
+        self.change_providers(layer.changed)?;
         self.max_visits = layer.max_visits.unwrap_or(self.max_visits);
         self.grace = layer.grace.unwrap_or(self.grace);
         self.input_bytes = layer.input_bytes.unwrap_or(self.input_bytes);
         self.back_off = layer.back_off.unwrap_or(self.back_off);
         self.back_off_max = layer.back_off_max.unwrap_or(self.back_off_max);
         Ok(())
+    }
+
+    /// What is said of a provider without a command is laid over the one that is there.
+    fn change_providers(
+        &mut self,
+        layers: BTreeMap<String, ProviderLayer>,
+    ) -> Result<(), Vec<Problem>> {
+        let mut problems = Vec::new();
+        for (name, layer) in layers {
+            let there =
+                self.own_providers.remove(&name).or_else(|| built_in_providers().remove(&name));
+            let Some(mut provider) = there else {
+                let message = format!("provider `{name}` has no `command`");
+                let problem = Problem::error(message).at(layer.place);
+                let names: Vec<String> = built_in_providers().into_keys().collect();
+                let near = nearest(&name, names.iter().map(String::as_str));
+                problems.push(problem.hint(match near {
+                    Some(near) => format!("did you mean to change `{near}`?"),
+                    None => "only a provider that is there can be changed without one".into(),
+                }));
+                continue;
+            };
+            layer.lay_over(&mut provider);
+            self.own_providers.insert(name, provider);
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 
     /// An agent's settings are laid over one by one; two agents may not share an inbox where
@@ -369,11 +397,14 @@ impl Config {
     }
 }
 
+fn built_in_providers() -> BTreeMap<String, Provider> {
+    read_config(BUILT_IN).expect("the built-in settings are valid").providers
+}
+
 impl Configured for Config {
     fn providers(&self) -> &BTreeMap<String, Provider> {
         self.all_providers.get_or_init(|| {
-            let built_in = read_config(BUILT_IN).expect("the built-in settings are valid");
-            let mut all = built_in.providers;
+            let mut all = built_in_providers();
             all.extend(self.own_providers.clone());
             for provider in all.values_mut() {
                 provider.env_pass.extend(self.env_pass.iter().cloned());

@@ -305,22 +305,26 @@ impl<'a> Looker<'a> {
     }
 }
 
-/// The run that a status is of.
+/// The run that a status, or what is known of a conversation, is of.
 fn run_of(path: &Path) -> Option<String> {
     let document: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
     Some(document.get("run_id")?.as_str()?.to_owned())
 }
 
-/// When a file was last written to, by the clock of its volume. Nothing is decided from this but
-/// whether it is worth keeping.
-/// What is known of conversations that nobody has taken part in for long. Whoever would go on with
-/// one begins a new one.
-pub fn old_conversations(workspace: &Path, before: Time) -> Option<Heap> {
+/// What is known of conversations that nobody has taken part in for long, and that belong to no run
+/// that is kept: whoever takes up one of those goes on with what was said.
+pub fn old_conversations(workspace: &Path, runs: &Runs, before: Time) -> Option<Heap> {
     let dir = workspace.join(SESSIONS);
     let list = std::fs::read_dir(&dir).into_iter().flatten().flatten();
     let mut kept: Vec<PathBuf> = list.map(|entry| entry.path()).collect();
     kept.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
-    kept.retain(|path| written(path).is_some_and(|at| at < before) && !is_held(path));
+    let of_kept = |path: &Path| {
+        let run = run_of(path).and_then(|run| RunId::parse(&run));
+        run.is_some_and(|run| runs.kept.contains(&run))
+    };
+    kept.retain(|path| {
+        written(path).is_some_and(|at| at < before) && !is_held(path) && !of_kept(path)
+    });
     kept.sort();
     let items: Vec<Vec<PathBuf>> =
         kept.into_iter().map(|path| vec![path.clone(), path.with_extension("lock")]).collect();
@@ -344,6 +348,8 @@ fn is_held(kept: &Path) -> bool {
     lock.is_ok_and(|lock| fs4::FileExt::try_lock(&lock).is_err())
 }
 
+/// When a file was last written to, by the clock of its volume. Nothing is decided from this but
+/// whether it is worth keeping.
 fn written(path: &Path) -> Option<Time> {
     let at = path.symlink_metadata().ok()?.modified().ok()?;
     let since = at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

@@ -99,7 +99,11 @@ impl FreeTask {
         let data = self.variables(told, &settings);
         let said = match self.spell.as_ref().or(settings.spell.as_ref()) {
             None => self.text.clone(),
-            Some(spell) => spell::render(&spell::lookup(spell, told.read)?, &data, told.read)?,
+            Some(spell) => {
+                let said = spell::render(&spell::lookup(spell, told.read)?, &data, told.read)?;
+                let name = (!spell.contains('\n')).then_some(spell.as_str());
+                spell::something(said, name)?
+            }
         };
         let said = said.trim_end();
         let Some(own) = settings.system_prompt else {

@@ -104,6 +104,12 @@ impl Site {
     pub fn cwd(&self) -> &Path {
         self.workspace.root()
     }
+
+    /// The run that is executed; a free task has none.
+    pub fn run_id(&self) -> Option<String> {
+        let id = self.about.iter().find(|(name, _)| name == RUN_ID);
+        id.map(|(_, id)| id.to_string_lossy().into_owned())
+    }
 }
 
 /// The program `orchestrate`, which this process is: those beside it become it.
@@ -111,12 +117,11 @@ pub fn program() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate"))
 }
 
+const RUN_ID: &str = "ORCHESTRATE_RUN_ID";
+
 /// What the children of a run are told of it.
 pub fn about(id: &RunId, root: &Path) -> Vec<(String, OsString)> {
-    vec![
-        ("ORCHESTRATE_RUN_ID".into(), id.as_str().into()),
-        ("ORCHESTRATE_RUN_ROOT".into(), root.into()),
-    ]
+    vec![(RUN_ID.into(), id.as_str().into()), ("ORCHESTRATE_RUN_ROOT".into(), root.into())]
 }
 
 /// Hides the values of all secrets a plan names, from the environment and from `env` of its steps.

@@ -56,7 +56,14 @@ struct Gathering<'r> {
 impl Gathering<'_> {
     fn named(&mut self, name: &str, place: Place) {
         match spell::lookup(name, self.read) {
-            Ok(found) => self.found(name, found, &mut Vec::new()),
+            Ok(found) => {
+                if found.text.trim().is_empty() {
+                    let message = format!("spell `{name}` is empty: `{}` has no text", found.file);
+                    let hint = "write there what the agent is to do";
+                    self.problem(Problem::error(message).at(place).hint(hint));
+                }
+                self.found(name, found, &mut Vec::new());
+            }
             Err(lost) => self.problem(Problem::error(lost.to_string()).at(place)),
         }
     }

@@ -55,6 +55,19 @@ pub enum Lost {
     Unknown { name: String },
     #[error("cannot read `{file}`: {reason}")]
     Unreadable { file: String, reason: String },
+    #[error("{which} came to no text: the agent would have no task")]
+    Nothing { which: String },
+}
+
+/// What a spell says; one that says nothing is no task.
+pub fn something(said: String, name: Option<&str>) -> Result<String, Lost> {
+    match said.trim().is_empty() {
+        false => Ok(said),
+        true => {
+            let which = name.map(|name| format!("spell `{name}`"));
+            Err(Lost::Nothing { which: which.unwrap_or_else(|| "the spell".into()) })
+        }
+    }
 }
 
 /// Why there is no prompt.

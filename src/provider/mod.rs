@@ -198,6 +198,12 @@ impl End<'_> {
         first.or_else(|| said.next_back())
     }
 
+    /// What is to be thought of one that said it was done, and then did not end well.
+    fn after_end(&self) -> Verdict {
+        let words = self.last_words().map(|words| format!(": {words}")).unwrap_or_default();
+        Verdict::Stopped { reason: format!("it said that it was done, but {}{words}", self.how()) }
+    }
+
     /// What is to be thought of a stream without a last event. What another try is worth, its last
     /// words tell, as they do for a command line whose output is no stream.
     fn without_end(&self, began: bool) -> Verdict {

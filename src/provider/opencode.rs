@@ -36,6 +36,7 @@ impl Adapter for OpenCode {
         let verdict = match (&self.error, self.finished.as_deref()) {
             (Some(fault), _) => fault.verdict(end),
             (None, Some("stop")) if end.went_well() => Verdict::Answered,
+            (None, Some("stop")) => end.after_end(),
             (None, Some("length")) => {
                 Verdict::Fail { reason: "its answer was cut off: too many tokens".into() }
             }

@@ -261,6 +261,12 @@ impl TextReport {
 }
 
 /// Whether a step is the check of a loop of rounds.
+/// Whether a step is a merge, of which nothing else tells that it was rejected.
+fn merges(plan: &Plan, step: &str) -> bool {
+    let address = Address::parse(plan, step);
+    address.is_some_and(|at| matches!(at.step_of(plan).action, Action::Merge { .. }))
+}
+
 fn is_check(plan: &Plan, address: &Address) -> bool {
     let around = address.parent().map(|around| &around.step_of(plan).action);
     matches!(around, Some(Action::Rounds(Rounds { kind: RoundsKind::Loop, .. })))
@@ -334,6 +340,9 @@ impl Report for TextReport {
                 self.node(plan, step, &format!("{what} (it would be given the same)"));
             }
             Event::Gated { step, .. } => self.node(plan, step, "asks a person"),
+            Event::Answered { step, answer, .. } if !answer.approve && merges(plan, step) => {
+                self.node(plan, step, &format!("rejected: {}", excerpt(&answer.comment)));
+            }
             _ => {}
         }
         if self.telling != Telling::Quiet {

@@ -216,13 +216,38 @@ fn agent(reading: &Reading, fields: &Fields) -> Option<Step> {
     let timeout = fields.duration("timeout", "").unwrap_or(AGENT_TIMEOUT);
     steps::check_agent(fields);
     let provider = reading.provider(fields);
-    let model = fields.text("model").map(|model| Param::Fixed(Json::from(model)));
-    let params = model.map(|model| ("model".to_owned(), model)).into_iter().collect();
+    let params = params(fields);
     let (format, until) = (None, None);
     let words = Words::Spell(Box::new(spell?));
     let prompt = Prompt { words, provider, params, format, until, fresh: false };
     let agent = fields.text("agent").map(str::to_owned);
     Some(Step { agent, ..whole(Action::Prompt(prompt), Some(timeout)) })
+}
+
+/// What is said to the provider beside the prompt, as it is written.
+fn params(fields: &Fields) -> BTreeMap<String, Param> {
+    let mut params = BTreeMap::new();
+    match fields.get("provider_params").map(|node| (node, &node.value)) {
+        None | Some((_, Value::Null)) => {}
+        Some((_, Value::Map(pairs))) => {
+            let pairs = pairs.iter().filter_map(|(key, value)| Some((key.text()?, value)));
+            params
+                .extend(pairs.map(|(key, value)| (key.to_owned(), Param::Fixed(value.to_json()))));
+        }
+        Some((node, _)) => {
+            let (what, kind) = (&fields.what, node.kind());
+            let message = format!("`provider_params` of {what} must be a map, not {kind}");
+            fields.findings.error(node.place, message);
+        }
+    }
+    if let Some(model) = fields.text("model")
+        && params.insert("model".into(), Param::Fixed(Json::from(model))).is_some()
+    {
+        let place = fields.get("model").map_or(fields.node.place, |node| node.place);
+        let message = format!("{} has two models: `provider_params` has one too", fields.what);
+        fields.findings.error(place, message);
+    }
+    params
 }
 
 impl Reading<'_> {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::fields::Findings;
 use super::problem::{Place, Problem};
-use super::spells::RESERVED;
+use super::spells::{RESERVED, is_variable};
 use super::yaml::{Node, Value};
 use crate::ids::name_fault;
 
@@ -49,6 +49,11 @@ impl Seen<'_> {
         } else if RESERVED.contains(&folded(name).as_str()) {
             refuse("spells know something else by it");
         } else {
+            if !is_variable(name) {
+                let message = format!("spells have no way to name step `{name}`");
+                let hint = "letters, digits, `_` and `-`, beginning with a letter or `_`";
+                self.findings.add(Problem::warning(message).at(node.place).hint(hint));
+            }
             self.once(name, node.place, "two steps");
         }
     }

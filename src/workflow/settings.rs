@@ -13,6 +13,7 @@ use super::problem::{Place, Problem, in_order};
 use super::sandbox::{self, Sandbox};
 use super::shape::Table;
 use super::shape::settings::{AGENT, LIMITS, METRICS, NOTIFY, QUEUE, TOP, WORKTREE};
+use super::shape::steps::OF_COMMAND;
 use super::steps;
 use super::yaml::{self, Node, Value};
 use crate::ids::name_fault;
@@ -27,6 +28,8 @@ const VERSION: Version = Version::V1_1;
 #[derive(Debug, Default)]
 pub struct ConfigLayer {
     pub providers: BTreeMap<String, Provider>,
+    /// What is laid over providers that are there.
+    pub changed: BTreeMap<String, ProviderLayer>,
     pub agents: BTreeMap<String, AgentLayer>,
     pub default_agent: Option<String>,
     pub command_agent: Option<String>,
@@ -49,6 +52,37 @@ pub struct ConfigLayer {
     /// How long a provider is left alone that does not say how long, at first and at most.
     pub back_off: Option<Duration>,
     pub back_off_max: Option<Duration>,
+}
+
+/// What one file changes of a provider whose command it leaves alone.
+#[derive(Debug)]
+pub struct ProviderLayer {
+    pub place: Place,
+    /// What it says, and nothing else.
+    said: Provider,
+    /// Whether these were said at all.
+    env_pass: bool,
+    writes: bool,
+}
+
+impl ProviderLayer {
+    /// Lays it over a provider: parameters and variables one by one, all else whole.
+    pub fn lay_over(self, provider: &mut Provider) {
+        let ProviderLayer { said, env_pass, writes, .. } = self;
+        provider.defaults.extend(said.defaults);
+        for (name, value) in said.env {
+            provider.env.retain(|(other, _)| *other != name);
+            provider.env.push((name, value));
+        }
+        if env_pass {
+            provider.env_pass = said.env_pass;
+        }
+        if writes {
+            provider.writes = said.writes;
+        }
+        provider.account = said.account.or(provider.account.take());
+        provider.sandbox = said.sandbox.or(provider.sandbox.take());
+    }
 }
 
 /// What one file says about the worktrees of beads.
@@ -188,7 +222,7 @@ fn read_top(top: &Fields) -> ConfigLayer {
         ..ConfigLayer::default()
     };
     if let Some(node) = top.get("providers") {
-        layer.providers = steps::providers(findings, node, VERSION);
+        providers(findings, node, &mut layer);
     }
     if let Some(queue) = section("queue", &QUEUE) {
         layer.queue = read_queue(&queue);
@@ -211,6 +245,31 @@ fn read_top(top: &Fields) -> ConfigLayer {
         layer.back_off_max = limits.seconds("back_off_max_sec", false);
     }
     layer
+}
+
+/// Providers with a command stand for themselves; those without one change what is there.
+fn providers(findings: &Findings, node: &Node, layer: &mut ConfigLayer) {
+    for (name, body) in steps::named_providers(findings, node) {
+        let Some(said) = steps::read_provider(findings, name, body, VERSION) else { continue };
+        if body.get("command").is_some() {
+            layer.providers.insert(name.to_owned(), said);
+            continue;
+        }
+        if let Some(field) = OF_COMMAND.iter().find(|field| body.get(field.name).is_some()) {
+            let field = field.name;
+            let message =
+                format!("provider `{name}` has `{field}`, but no `command` it belongs to");
+            let place = body.get(field).map_or(body.place, |node| node.place);
+            findings.add(Problem::error(message).at(place).hint(
+                "without a `command` it is the provider of this name that is there, with other \
+                 `defaults`, `env`, `env_pass`, `account`, `sandbox` or `writes`",
+            ));
+        }
+        let has = |key: &str| body.get(key).is_some_and(|node| !matches!(node.value, Value::Null));
+        let (env_pass, writes) = (has("env_pass"), has("writes"));
+        let changed = ProviderLayer { place: body.place, said, env_pass, writes };
+        layer.changed.insert(name.to_owned(), changed);
+    }
 }
 
 fn number(fields: &Fields, key: &str, least: u32) -> Option<u32> {

@@ -164,13 +164,27 @@ fn read_dirs(top: &Fields, reading: &Reading) -> Dirs {
 
 /// Reads a map of provider templates.
 pub fn providers(findings: &Findings, node: &Node, version: Version) -> BTreeMap<String, Provider> {
+    let mut found = BTreeMap::new();
+    for (name, body) in named_providers(findings, node) {
+        if body.get("command").is_none() && matches!(body.value, Value::Map(_)) {
+            findings.error(body.place, format!("provider `{name}` has no `command`"));
+        }
+        if let Some(provider) = read_provider(findings, name, body, version) {
+            found.insert(name.to_owned(), provider);
+        }
+    }
+    found
+}
+
+/// What a map of providers has under each name.
+pub(super) fn named_providers<'a>(findings: &Findings, node: &'a Node) -> Vec<(&'a str, &'a Node)> {
     let Value::Map(pairs) = &node.value else {
         if !matches!(node.value, Value::Null) {
             findings.error(node.place, format!("`providers` must be a map, not {}", node.kind()));
         }
-        return BTreeMap::new();
+        return Vec::new();
     };
-    let mut found = BTreeMap::new();
+    let mut found = Vec::new();
     for (key, body) in pairs {
         let Some(name) = key.text() else {
             findings.error(key.place, "a provider's name must be text");
@@ -180,14 +194,13 @@ pub fn providers(findings: &Findings, node: &Node, version: Version) -> BTreeMap
             let message = format!("`{name}` cannot name a provider: {fault}");
             findings.add(check::unfit(message, name).at(key.place));
         }
-        if let Some(provider) = read_provider(findings, name, body, version) {
-            found.insert(name.to_owned(), provider);
-        }
+        found.push((name, body));
     }
     found
 }
 
-fn read_provider(
+/// Reads a provider, as far as it is written.
+pub(super) fn read_provider(
     findings: &Findings,
     name: &str,
     node: &Node,
@@ -197,9 +210,6 @@ fn read_provider(
     let input = fields
         .choice("input_mode", &[("argv", InputMode::Argv), ("stdin", InputMode::Stdin)])
         .unwrap_or_default();
-    if fields.get("command").is_none() {
-        findings.error(node.place, format!("provider `{name}` has no `command`"));
-    }
     let command = parts::command(&fields);
     if fields.list("command").is_some_and(<[_]>::is_empty) {
         findings.error(node.place, format!("`command` of provider `{name}` is empty"));

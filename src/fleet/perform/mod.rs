@@ -47,7 +47,7 @@ use crate::engine::{Fault, Record, StepStatus};
 use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, StartError, Stop, WholeText};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::limits::{self, FaultClass};
-use crate::provider::{self, Kind};
+use crate::provider::{self, Kind, Verdict};
 use crate::workflow::plan::CaptureMode;
 use crate::workspace::PathError;
 
@@ -746,6 +746,11 @@ impl Outcome<'_> {
         }
         let Some(error) = &mut self.record.error else { return };
         error.stdout_tail = heard.tail().iter().map(|line| site.mask.text(line)).collect();
+        if heard.outcome.verdict == Verdict::Answered && !error.stdout_tail.is_empty() {
+            // It is the answer that is wrong. What a command line says beside one that it gave
+            // explains nothing, and is in the log.
+            error.stderr_tail.clear();
+        }
         if failed {
             error.class = heard.class(self.ended.how);
             error.retry_at = heard.outcome.verdict.at();

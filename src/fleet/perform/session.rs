@@ -19,6 +19,7 @@ use super::super::work::SessionWork;
 use crate::digest::{Parts, uuid};
 use crate::disk;
 use crate::exec::Stop;
+use crate::host;
 use crate::provider::{Kind, Outcome, Usage};
 
 /// Where what is known of conversations lies in a workspace.
@@ -42,6 +43,9 @@ pub struct Session {
 /// What is kept of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Kept {
+    /// The run that it is part of: what is known stays as long as that does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run_id: Option<String>,
     /// What the provider calls it, once it was begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<String>,
@@ -93,7 +97,8 @@ impl Session {
             }
         }
         let path = dir.join(format!("{}.json", work.key));
-        let kept = read(&path).map_err(Busy::Error)?;
+        let mut kept = read(&path).map_err(Busy::Error)?;
+        kept.run_id = site.run_id();
         let parent = match &work.fork {
             Some(fork) if kept.id.is_none() && kept.generation == 0 => {
                 let parent = read(&dir.join(format!("{}.json", fork.from)));
@@ -137,11 +142,13 @@ impl Session {
         Ok(argv)
     }
 
-    /// The name of a new conversation.
+    /// The name of a new conversation. No two have the same, not even if what was known of the
+    /// first is gone: providers refuse a name that was used.
     fn name(&self) -> String {
         let mut parts = Parts::default();
         parts.add(&self.work.key);
         parts.add(&self.kept.generation.to_string());
+        parts.add(&format!("{:x} {:x}", host::chance(), host::chance()));
         uuid(&parts.hex())
     }
 

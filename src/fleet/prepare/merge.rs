@@ -55,6 +55,9 @@ impl Preparing<'_> {
         if let Some(by) = self.void_approval() {
             message = format!("{by} is void: what it was for has changed since.\n{message}");
         }
+        if let Some(said) = self.rejection(&diff.hash) {
+            message = format!("{said}\n{message}");
+        }
         let message = self.site.mask.text(&message);
         let mut shown = self.asking();
         shown.add(&diff.hash);
@@ -73,6 +76,16 @@ impl Preparing<'_> {
         let slot = self.scope.run.slot(&self.here);
         let gate = slot.and_then(|slot| slot.record.as_deref()?.gate.as_deref());
         gate.filter(|gate| gate.answer.as_ref().is_some_and(|said| said.approve))
+    }
+
+    /// That a person has rejected it before, in words.
+    fn rejection(&self, hash: &str) -> Option<String> {
+        let slot = self.scope.run.slot(&self.here)?;
+        let gate = slot.record.as_deref()?.gate.as_deref()?;
+        let answer = gate.answer.as_ref().filter(|answer| !answer.approve)?;
+        let by = answer.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+        let changed = if gate.shown == hash { "nothing has" } else { "it has" };
+        Some(format!("It was rejected{by}: {} ({changed} changed since)", answer.comment))
     }
 
     /// An approval of something that is not there any more, in words.

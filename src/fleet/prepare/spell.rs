@@ -112,11 +112,12 @@ impl Preparing<'_> {
             SpellSource::Named(name) => {
                 let found = spell::lookup(name, &read)?;
                 note(found.file.clone(), &found.text);
-                spell::render(&found, &data, &read)?
+                spell::something(spell::render(&found, &data, &read)?, Some(name))?
             }
             SpellSource::Inline(text) => {
                 note("inline spell".into(), text.text());
-                spell::with_includes(&read, |includes| text.render(&data, includes))?
+                let said = spell::with_includes(&read, |includes| text.render(&data, includes))?;
+                spell::something(said, None)?
             }
         };
         let system = match &used.system_prompt {

@@ -93,7 +93,8 @@ impl Preparing<'_> {
         // Whether the first visit is counted before it begins or after is not the same everywhere.
         let visits = |at: &Address| run.slot(at).map_or(1, |slot| slot.visits.max(1)).to_string();
         for (around, item) in at.around() {
-            parts.add(&around.path(self.plan).to_string());
+            // By its name: its path says in which round of a loop around it that is.
+            parts.add(&around.step_of(self.plan).name);
             parts.add(&visits(&around));
             let is_rounds = around.step_of(self.plan).rounds().is_some();
             if fresh || !is_rounds {

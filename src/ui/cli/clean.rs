@@ -29,8 +29,8 @@ pub struct CleanArgs {
     /// days]
     #[arg(long, value_name = "AGE")]
     pub older_than: Option<String>,
-    /// Also runs that were stopped or killed and could be resumed. Those that wait for a person
-    /// stay all the same
+    /// Also runs that are blocked, or were stopped or killed, and could be resumed. Those that wait
+    /// for a person stay all the same
     #[arg(long)]
     pub stopped: bool,
     /// Show what would be removed, but remove nothing
@@ -77,11 +77,11 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     }
     let mut heaps = Vec::new();
     let before = Time(SystemClock.now().0.saturating_sub_unsigned(age));
+    let runs = old.without(gone.iter());
     if let Some(queue) = &queue {
-        let runs = old.without(gone.iter());
         heaps = retain::old(queue, &runs, before).map_err(|error| unreadable(&error))?;
     }
-    heaps.extend(retain::old_conversations(&around.workspace, before));
+    heaps.extend(retain::old_conversations(&around.workspace, &runs, before));
     heaps.extend(retain::old_notes(&around.workspace, before));
     for heap in &heaps {
         let thrown = if args.dry_run { Ok(()) } else { throw_away(heap) };
@@ -90,7 +90,7 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
             Err(failure) => _ = note(&mut failed, failure),
         }
     }
-    let in_use = beads_in(&around.state_dir, old.without(gone.iter()).open);
+    let in_use = beads_in(&around.state_dir, runs.open);
     let trees = Cleaning { before, in_use, dry_run: args.dry_run, around: &around }.clean();
     let trees = trees.unwrap_or_else(|failure| usize::from(note(&mut failed, failure)));
     if !args.dry_run {
@@ -250,14 +250,12 @@ impl Old {
     }
 }
 
-/// Whether a run is over, and whether it is old. One that was stopped can be resumed, and one that
-/// cannot be read may be repaired: neither is over.
+/// Whether a run is over, and whether it is old. One that is blocked or was stopped can be resumed,
+/// and one that cannot be read may be repaired: none of them is over.
 fn look_at(path: &Path, id: &RunId, age_ms: u64) -> (bool, bool) {
     let (status, touched) = last_known(path, id);
-    let over = matches!(
-        status,
-        Some(RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled | RunStatus::Blocked)
-    );
+    let over =
+        matches!(status, Some(RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled));
     (over, SystemClock.now().ms_since(touched) > age_ms)
 }
 

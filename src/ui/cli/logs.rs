@@ -28,7 +28,7 @@ use crate::ui::board::{
     Board, Found, PlaceView, Standing, StepShown, StepView, Tried, is_passed_over, printed,
 };
 use crate::ui::talk::Tamed;
-use crate::workflow::plan::{Action, Block, Step};
+use crate::workflow::plan::{Action, Block, CaptureMode, Step};
 use crate::workflow::{Configured, Plan};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -573,7 +573,7 @@ impl Walk<'_> {
             name,
             ended,
             dir,
-            kept: self.whole(record).or_else(|| printed(record)),
+            kept: self.whole(record).or_else(|| printed(record)).map(|kept| with_end(step, kept)),
             attempt: slot.attempts,
             over: stands || slot.state == StepState::Settled,
             adapter: self.plan.adapter(step),
@@ -587,6 +587,14 @@ impl Walk<'_> {
         let bytes = std::fs::read(self.run_root.join(&record.whole.as_ref()?.path)).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
+}
+
+/// What was printed, with the end of its last line where that is not kept.
+fn with_end(step: &Step, mut kept: String) -> String {
+    if step.output.capture == CaptureMode::Whole && !kept.is_empty() && !kept.ends_with('\n') {
+        kept.push('\n');
+    }
+    kept
 }
 
 /// A step that the plan has: it may not have been reached yet.

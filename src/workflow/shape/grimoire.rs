@@ -1,7 +1,8 @@
 //! The language of grimoires.
 
 use super::Shape::{
-    Bool, Duration, Either, Filled, Integer, List, Name, OneOf, Some, Table as Map, Text,
+    Any, Bool, Duration, Each, Either, Filled, Integer, List, Maybe, Name, OneOf, Some,
+    Table as Map, Text,
 };
 use super::steps::{ALIAS, CONTRACT, CONTRACT_IS, INPUT, SPELL, SPELL_IS, SYSTEM_PROMPT};
 use super::{Field, Rule, Shape, Table, field};
@@ -62,6 +63,7 @@ pub static AGENT: Table = Table::new(
         field("agent", Name, "In a fleet, whose worker does it."),
         field("provider", Text, "Who is asked."),
         field("model", Text, "Which model."),
+        field("provider_params", Maybe(&Each(&Any)), "Parameters of the provider, as they are."),
     ],
 )
 .also(&[&HEAD]);

@@ -41,41 +41,51 @@ pub static TOP: Table = Table::new(
     ],
 );
 
-pub static PROVIDER: Table = Table::new(
-    "provider",
-    "A command line that answers prompts.",
-    &[
-        field(
-            "command",
-            Some(&Either(&[Text, Some(&Text)])),
-            "The argv. ${PROMPT} is the prompt, ${NAME} a parameter. A list in it is a group of \
-             arguments that are left out together when a parameter in them has no value.",
-        )
-        .required(),
-        field(
-            "input_mode",
-            OneOf(&["argv", "stdin"]),
-            "argv: the prompt is an argument. stdin: it is written to standard input. Default: \
-             argv.",
-        ),
-        field("defaults", Maybe(&Each(&Any)), "Parameters where a step gives none."),
-        field(
-            "adapter",
-            OneOf(ADAPTERS),
-            "How its output is read. plain, the default: what it prints is the answer.",
-        ),
-        field("env", ENV, "Variables that it gets."),
-        field(
-            "env_pass",
-            List(&VARIABLE),
-            "Names of variables that it inherits beside the usual ones; X_* is all that begin \
-             with X_.",
-        ),
-        field("sandbox", SANDBOX_SHAPE, "What it may do. Several take away together."),
-        field("writes", List(&PLACE), "Places of its own that it writes to, in a sandbox too."),
-        field("account", Name, "Whose limits it is under. Default: its own name."),
-    ],
+const COMMAND: super::Field = field(
+    "command",
+    Some(&Either(&[Text, Some(&Text)])),
+    "The argv. ${PROMPT} is the prompt, ${NAME} a parameter. A list in it is a group of arguments \
+     that are left out together when a parameter in them has no value.",
 );
+
+pub static PROVIDER: Table =
+    Table::new("provider", "A command line that answers prompts.", &[COMMAND.required()])
+        .also(&[&OF_COMMAND, &BESIDE_COMMAND]);
+
+/// A provider of the settings: without a `command` it is laid over the one of its name.
+pub static PROVIDER_SETTING: Table = Table::new(
+    "provider-setting",
+    "A command line that answers prompts; without a command, what is changed of one that is there.",
+    &[COMMAND],
+)
+.also(&[&OF_COMMAND, &BESIDE_COMMAND]);
+
+/// What belongs to the command of a provider.
+pub static OF_COMMAND: [super::Field; 2] = [
+    field(
+        "input_mode",
+        OneOf(&["argv", "stdin"]),
+        "argv: the prompt is an argument. stdin: it is written to standard input. Default: argv.",
+    ),
+    field(
+        "adapter",
+        OneOf(ADAPTERS),
+        "How its output is read. plain, the default: what it prints is the answer.",
+    ),
+];
+
+static BESIDE_COMMAND: [super::Field; 6] = [
+    field("defaults", Maybe(&Each(&Any)), "Parameters where a step gives none."),
+    field("env", ENV, "Variables that it gets."),
+    field(
+        "env_pass",
+        List(&VARIABLE),
+        "Names of variables that it inherits beside the usual ones; X_* is all that begin with X_.",
+    ),
+    field("sandbox", SANDBOX_SHAPE, "What it may do. Several take away together."),
+    field("writes", List(&PLACE), "Places of its own that it writes to, in a sandbox too."),
+    field("account", Name, "Whose limits it is under. Default: its own name."),
+];
 
 /// A path in the workspace, or a pattern of them.
 const PATH: super::Shape = Like("^[^/]");
