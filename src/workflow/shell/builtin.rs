@@ -436,12 +436,12 @@ fn is_script_of_shell(before: &[String]) -> bool {
 /// Whether a program hands a word that begins like this to a shell, as script: `flock FILE -c`,
 /// `script -qc`, `env -S`, `watch`, `ssh HOST`.
 fn is_handed(before: &[String], current: &str) -> bool {
-    fn base(word: &String) -> &str {
+    fn base(word: &str) -> &str {
         word.rsplit('/').next().unwrap_or_default()
     }
     let hands = |word: &String| HANDERS.contains(&base(word));
     // Others may have the name of one among their arguments: `grep watch`.
-    let first = before.first().map(base).unwrap_or_default();
+    let first = before.first().map_or("", |word| base(word));
     let runs = HANDERS.contains(&first) || RUNNERS.contains(&first);
     let Some(at) = before.iter().rposition(hands).filter(|_| runs) else { return false };
     let (rest, last) = (&before[at + 1..], before.last().map_or("", String::as_str));
