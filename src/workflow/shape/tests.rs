@@ -104,6 +104,12 @@ fn places() -> Vec<Place> {
             json!({ "command": ["a"] }),
         ),
         place(
+            Config,
+            &steps::PROVIDER_SETTING,
+            json!({ "providers": { "q": "HERE" } }),
+            json!({ "command": ["a"] }),
+        ),
+        place(
             Steps,
             &steps::DEPENDS,
             in_step(json!({ "provider": "p", "depends_on": "HERE" })),
