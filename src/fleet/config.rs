@@ -346,15 +346,18 @@ impl Config {
         &mut self,
         layers: BTreeMap<String, ProviderLayer>,
     ) -> Result<(), Vec<Problem>> {
+        // Most settings change none, and then nobody need read the built-in ones.
+        if layers.is_empty() {
+            return Ok(());
+        }
+        let built_in = built_in_providers();
         let mut problems = Vec::new();
         for (name, layer) in layers {
-            let there =
-                self.own_providers.remove(&name).or_else(|| built_in_providers().remove(&name));
-            let Some(mut provider) = there else {
+            let own = self.own_providers.remove(&name);
+            let Some(mut provider) = own.or_else(|| built_in.get(&name).cloned()) else {
                 let message = format!("provider `{name}` has no `command`");
                 let problem = Problem::error(message).at(layer.place);
-                let names: Vec<String> = built_in_providers().into_keys().collect();
-                let near = nearest(&name, names.iter().map(String::as_str));
+                let near = nearest(&name, built_in.keys().map(String::as_str));
                 problems.push(problem.hint(match near {
                     Some(near) => format!("did you mean to change `{near}`?"),
                     None => "only a provider that is there can be changed without one".into(),

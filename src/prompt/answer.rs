@@ -130,20 +130,34 @@ fn only_object<'a>(value: Value, text: &'a str, what: &str) -> Result<Object<'a>
     }
 }
 
+/// A brace or a bracket in a text.
+struct Opening {
+    at: usize,
+    is_list: bool,
+    /// Whether an object begins there, or a list of them.
+    is_meant: bool,
+}
+
+/// The next one from a place on.
+fn opening(text: &str, from: usize) -> Option<Opening> {
+    let at = from + text[from..].find(['{', '['])?;
+    let inside = text[at + 1..].trim_start();
+    let is_list = text[at..].starts_with('[');
+    // Footnotes and links are in brackets too, but a list of objects is not taken apart.
+    let names = if is_list { inside.strip_prefix('{') } else { Some(inside) };
+    // Nobody writes a quote here who does not begin an object.
+    let is_meant = names.is_some_and(|names| names.trim_start().starts_with('"'));
+    Some(Opening { at, is_list, is_meant })
+}
+
 /// The first object in a text that says something else too. An empty one is taken only if there
 /// is no other: `{}` stands in many a line of code.
 fn first_object(text: &str) -> Result<Option<Object<'_>>, String> {
     let mut empty = None;
     let mut broken = None;
     let mut at = 0;
-    while let Some(open) = text[at..].find(['{', '[']).map(|open| at + open) {
+    while let Some(Opening { at: open, is_list, is_meant }) = opening(text, at) {
         at = open + 1;
-        // Footnotes and links are in brackets too, but a list of objects is not taken apart.
-        let inside = text[at..].trim_start();
-        let is_list = text[open..].starts_with('[');
-        let names = if is_list { inside.strip_prefix('{') } else { Some(inside) };
-        // Nobody writes a quote here who does not begin an object.
-        let is_meant = names.is_some_and(|names| names.trim_start().starts_with('"'));
         if is_list && !is_meant {
             continue;
         }
@@ -181,12 +195,8 @@ fn first_object(text: &str) -> Result<Option<Object<'_>>, String> {
 /// meant for one.
 fn has_another(text: &str, this: &Value) -> bool {
     let (mut at, mut behind) = (0, false);
-    while let Some(open) = text[at..].find(['{', '[']).map(|open| at + open) {
+    while let Some(Opening { at: open, is_meant, .. }) = opening(text, at) {
         at = open + 1;
-        let inside = text[at..].trim_start();
-        let is_list = text[open..].starts_with('[');
-        let names = if is_list { inside.strip_prefix('{') } else { Some(inside) };
-        let is_meant = names.is_some_and(|names| names.trim_start().starts_with('"'));
         if !is_meant {
             continue;
         }

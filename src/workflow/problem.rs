@@ -151,7 +151,7 @@ impl From<&Fault> for Problem {
 impl Problem {
     /// Finds the place in the whole text, which has these lines, of what is inside of a value.
     /// Where it cannot be told, it stays at the beginning of the value.
-    pub fn located(mut self, lines: &[&str]) -> Problem {
+    fn located(mut self, lines: &[&str]) -> Problem {
         if let (Some(Inside { value, at, len }), Some(begin)) = (self.inside.take(), self.place) {
             self.place = scalar::place(lines, begin, &value, at, len).or(self.place);
         }

@@ -11,6 +11,7 @@ use crate::fleet::open;
 use crate::fleet::spellbook::{self, Page};
 use crate::prompt::spell::{self, SYSTEM_PROMPT};
 use crate::workflow::named::Mentioned;
+use crate::workflow::problem::located;
 use crate::workflow::{Compiled, Named, Plan, Problem, Rejected, compile_parsed, yaml};
 use crate::workspace::Workspace;
 
@@ -52,8 +53,7 @@ pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text:
     if let Some(plan) = &plan {
         warnings.extend(request::doubtful(around, plan, &parts));
     }
-    let lines: Vec<&str> = text.lines().collect();
-    errors = errors.into_iter().map(|problem| problem.located(&lines)).collect();
+    errors = located(text, errors);
     errors.sort_by(|one, other| {
         let file = |problem: &Problem| problem.elsewhere.as_ref().map(|(file, _)| file.clone());
         (file(one), one.place).cmp(&(file(other), other.place))
