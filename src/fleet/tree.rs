@@ -15,7 +15,7 @@ use crate::exec::Stop;
 use crate::ids::{self, Attempt, BeadId, RunId, StepPath};
 use crate::worktree::{
     Block, Checkpoint, Checks, Hold, Merge, Merged, Patience, TreeError, Trees, Wants, Why,
-    Worktree, lives,
+    Worktree,
 };
 
 /// A worktree that is worked in.
@@ -242,7 +242,7 @@ pub fn merge(
             approval: work.approval.as_deref(),
             wait: tree.wait(),
         };
-        let merged = trees.merge(&order, Some(&hold), stop, &lives)?;
+        let merged = trees.merge(&order, Some(&hold), stop)?;
         Ok((id, merged))
     };
     let done = |output: String, extra: Value| Record {

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Hold, TreeError, Trees, Wants, branch, lives, short_branch};
+use super::{Hold, TreeError, Trees, Wants, branch, short_branch};
 use crate::git::GitError;
 use crate::git::repo::{self, REMOTE};
 use crate::ids::{BeadId, shown};
@@ -118,7 +118,7 @@ impl Trees {
         }
         let _held = match hold {
             Some(_) => None,
-            None => Some(self.hold(id, &Wants::by_hand("review"), &lives)?),
+            None => Some(self.hold(id, &Wants::by_hand("review"))?),
         };
         match tip {
             Some(_) => self.follow(id, expects),

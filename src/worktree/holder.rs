@@ -1,10 +1,12 @@
 //! Who works in a worktree: one at a time.
 //!
 //! A holder can be seen to live ([`Presence`]): on its own machine by its process, from others by
-//! a beat that stands still for no longer than its lease. [`lives`] answers by the process alone,
-//! at once, and takes one of another machine for alive.
+//! a beat that stands still for no longer than its lease, which takes that long to see
+//! ([`Trees::is_alive`]). [`lives`] answers by the process alone, at once, and takes one of another
+//! machine for alive.
 //!
-//! **Invariant:** the file is read and replaced under the repository's lock only.
+//! **Invariant:** the file is replaced under the repository's lock only, and whoever replaces it
+//! has read it under the same lock.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -108,18 +110,22 @@ impl Trees {
     }
 
     /// Takes a worktree for oneself, also from a holder that is not alive.
-    pub fn hold(
-        &self,
-        id: &BeadId,
-        wants: &Wants,
-        is_alive: &dyn Fn(&Holder) -> bool,
-    ) -> Result<Hold, TreeError> {
-        let lock = self.repo.lock(&format!("taking worktree `{id}`"))?;
-        if let Some(holder) = self.holder(id)?.filter(is_alive) {
-            let (id, holder) = (id.to_string(), holder.to_string());
-            return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
+    pub fn hold(&self, id: &BeadId, wants: &Wants) -> Result<Hold, TreeError> {
+        loop {
+            // Whether one lives can take long to see, so it is looked at without the lock.
+            let seen = self.holder(id)?;
+            if let Some(holder) = &seen
+                && self.is_alive(holder)?
+            {
+                let (id, holder) = (id.to_string(), holder.to_string());
+                return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
+            }
+            let lock = self.repo.lock(&format!("taking worktree `{id}`"))?;
+            // Another may have come first.
+            if self.holder(id)? == seen {
+                return self.take(lock, id, wants);
+            }
         }
-        self.take(lock, id, wants)
     }
 
     /// Takes a worktree that nobody has who lives. What the one before left at work there is
@@ -140,8 +146,8 @@ impl Trees {
     /// that lives.
     pub fn relieve(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
         match self.holder(id)? {
-            Some(holder) if !lives(&holder) => {
-                self.hold(id, &Wants::by_hand("add"), &lives).map(|_| None)
+            Some(holder) if !self.is_alive(&holder)? => {
+                self.hold(id, &Wants::by_hand("add")).map(|_| None)
             }
             holder => Ok(holder),
         }

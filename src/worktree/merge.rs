@@ -125,6 +125,8 @@ struct Round<'a> {
     stop: &'a Stop,
     base: &'a str,
     tip: &'a str,
+    /// Who worked on the base, and is known to be dead.
+    dead: Option<&'a Holder>,
 }
 
 impl Trees {
@@ -135,7 +137,6 @@ impl Trees {
         order: &Merge,
         hold: Option<&Hold>,
         stop: &Stop,
-        is_alive: &dyn Fn(&Holder) -> bool,
     ) -> Result<Merged, TreeError> {
         let id = order.id;
         let turn = self.draw(&format!("merging `{id}`"))?;
@@ -144,7 +145,7 @@ impl Trees {
         let alone = lock::take_kernel(&self.repo.home().join("lane.kernel"), order.wait)?;
         let _held = match hold {
             Some(hold) if hold.id == *id => None,
-            _ => Some(self.hold(id, &Wants::by_hand("merge"), is_alive)?),
+            _ => Some(self.hold(id, &Wants::by_hand("merge"))?),
         };
         let lock = self.repo.lock(&format!("beginning to merge `{id}`"))?;
         self.sweep_merges(&lock)?;
@@ -159,9 +160,19 @@ impl Trees {
         drop(lock);
         let (base, _) = self.base_of(id, &found)?;
         let tip = self.reviewed(order, &found)?;
+        let dead = self.dead_at(&base)?;
         for round in 1..=ROUNDS {
             let (base, tip, alone) = (base.as_str(), tip.as_str(), alone.clone());
-            let one = Round { trees: self, order, turn: &turn, alone, stop, base, tip };
+            let one = Round {
+                trees: self,
+                order,
+                turn: &turn,
+                alone,
+                stop,
+                base,
+                tip,
+                dead: dead.as_ref(),
+            };
             if let Some(merged) = one.go(round)? {
                 return Ok(merged);
             }
@@ -220,18 +231,32 @@ impl Trees {
         Ok(())
     }
 
-    /// Who works on a branch, if it is one of ours: a bead's may be the base of another, wherever
-    /// its worktree lies.
+    /// Who has the worktree of a branch, dead or alive, if it is one of ours: a bead's may be the
+    /// base of another, wherever its worktree lies.
     fn holder_of(&self, branch: &str) -> Result<Option<Holder>, TreeError> {
         let id = branch.strip_prefix(BRANCHES).and_then(|id| BeadId::parse(id).ok());
         match id {
-            Some(id) => Ok(self.holder(&id)?.filter(lives)),
+            Some(id) => self.holder(&id),
             None => Ok(None),
         }
     }
 
+    /// Who worked on a base and is dead. It can take long to see, so nobody is kept from the lock
+    /// meanwhile.
+    fn dead_at(&self, base: &str) -> Result<Option<Holder>, TreeError> {
+        match self.holder_of(&repo::branch(base))? {
+            Some(holder) if !self.is_alive(&holder)? => Ok(Some(holder)),
+            _ => Ok(None),
+        }
+    }
+
     /// Whether the base may be moved, and what has to move with it.
-    fn landing(&self, git: &Git, base: &str) -> Result<Result<Landing, Block>, TreeError> {
+    fn landing(
+        &self,
+        git: &Git,
+        base: &str,
+        dead: Option<&Holder>,
+    ) -> Result<Result<Landing, Block>, TreeError> {
         let name = repo::branch(base);
         let mut landing = Landing::Nowhere;
         for entry in self.repo.worktrees(git)? {
@@ -252,7 +277,8 @@ impl Trees {
             if matches!(landing, Landing::Copy(_)) {
                 return blocked("and in another copy too".into());
             }
-            if let Some(holder) = self.holder_of(&name)? {
+            let works = |holder: &Holder| lives(holder) && dead != Some(holder);
+            if let Some(holder) = self.holder_of(&name)?.filter(works) {
                 let (base, path) = (base.to_owned(), entry.path.clone());
                 let holder = holder.to_string();
                 return Ok(Err(Block::Held { base, path, holder }));
@@ -289,7 +315,7 @@ impl Round<'_> {
             return Ok(Some(Merged::Already { base: (*base).to_owned() }));
         }
         let lock = trees.repo.lock(&format!("merging `{}`", self.order.id))?;
-        if let Err(block) = trees.landing(&lock.git(&trees.repo.workspace)?, base)? {
+        if let Err(block) = trees.landing(&lock.git(&trees.repo.workspace)?, base, self.dead)? {
             // Known before the checks are run, which may take long.
             return Ok(Some(Merged::Blocked(block)));
         }
@@ -336,7 +362,7 @@ impl Round<'_> {
         trees.has_turn(self.turn)?;
         let git = lock.git(&trees.repo.workspace)?;
         let name = repo::branch(base);
-        let landing = match trees.landing(&git, base)? {
+        let landing = match trees.landing(&git, base, self.dead)? {
             Ok(landing) => landing,
             Err(block) => return Ok(Some(Merged::Blocked(block))),
         };

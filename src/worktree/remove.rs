@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::look::{Found, under_way};
 use super::save::Scope;
-use super::{Holder, TreeError, Trees, Wants, arg, branch};
+use super::{TreeError, Trees, Wants, arg, branch};
 use crate::git::repo::{self, git_dir, top_level};
 use crate::git::{Git, Lock};
 use crate::ids::BeadId;
@@ -76,14 +76,9 @@ pub struct Removed {
 impl Trees {
     /// Removes a worktree and its branch. Where something would be lost it is refused, or, by
     /// `force`, saved before.
-    pub fn remove(
-        &self,
-        id: &BeadId,
-        force: Option<Scope>,
-        is_alive: &dyn Fn(&Holder) -> bool,
-    ) -> Result<Removed, TreeError> {
+    pub fn remove(&self, id: &BeadId, force: Option<Scope>) -> Result<Removed, TreeError> {
         // Nobody can take it from here on, and what a dead one left at work there has ended.
-        let _held = self.hold(id, &Wants::by_hand("rm"), is_alive)?;
+        let _held = self.hold(id, &Wants::by_hand("rm"))?;
         let lock = self.repo.lock(&format!("removing worktree `{id}`"))?;
         let found = self.look(&lock, id)?;
         if found.is_nothing() {

@@ -1,6 +1,5 @@
 //! Worktrees in real repositories: what cannot be brought about from outside the program.
 
-use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,32 +27,26 @@ fn one_works_in_a_worktree_at_a_time() {
     let (_dir, _top, trees) = trees();
     let a = id("a");
     trees.create(&a, None).unwrap();
-    let held = trees.hold(&a, &WANTS, &lives).unwrap();
-    let error = trees.hold(&a, &Wants { step: "Test", ..WANTS }, &lives).unwrap_err();
+    let held = trees.hold(&a, &WANTS).unwrap();
+    let error = trees.hold(&a, &Wants { step: "Test", ..WANTS }).unwrap_err();
     assert_eq!(error.exit_code(), 5);
     assert!(error.to_string().contains("step `Build`, attempt 1, of run run-1"), "{error}");
-    let error = trees.remove(&a, Some(Scope::Work), &lives).unwrap_err();
+    let error = trees.remove(&a, Some(Scope::Work)).unwrap_err();
     assert!(matches!(error, TreeError::Held { .. }), "{error}");
     drop(held);
     assert_eq!(trees.holder(&a).unwrap(), None);
-    trees.remove(&a, None, &lives).unwrap();
+    trees.remove(&a, None).unwrap();
 }
 
 #[test]
-fn whether_a_holder_lives_is_for_the_caller_to_say() {
+fn one_that_was_thought_dead_takes_nothing_from_who_came_after() {
     let (_dir, _top, trees) = trees();
     let a = id("a");
     trees.create(&a, None).unwrap();
-    let first = trees.hold(&a, &WANTS, &lives).unwrap();
-    let asked = Cell::new(0);
-    let dead = |holder: &Holder| {
-        asked.set(asked.get() + 1);
-        assert_eq!(holder.run.as_deref(), Some("run-1"));
-        false
-    };
-    let second = trees.hold(&a, &Wants { run: Some("run-2"), ..WANTS }, &dead).unwrap();
-    assert_eq!(asked.get(), 1);
-    // The first, which was thought dead, takes nothing from the second.
+    let first = trees.hold(&a, &WANTS).unwrap();
+    let sign = crate::git::lock::owners(&trees.repo.home()).join(&first.holder.word);
+    fs::remove_file(sign).unwrap();
+    let second = trees.hold(&a, &Wants { run: Some("run-2"), ..WANTS }).unwrap();
     drop(first);
     assert_eq!(trees.holder(&a).unwrap().unwrap().word, second.holder.word);
 }
@@ -139,7 +132,7 @@ fn a_merge_by_the_holder_of_the_worktree_needs_no_second_hold() {
     let (_dir, top, trees) = trees();
     let a = id("a");
     let tree = trees.create(&a, None).unwrap().tree;
-    let hold = trees.hold(&a, &WANTS, &lives).unwrap();
+    let hold = trees.hold(&a, &WANTS).unwrap();
     commit(&tree.path, "new", "x");
     let stop = Stop::new().unwrap();
     let order = Merge {
@@ -149,12 +142,12 @@ fn a_merge_by_the_holder_of_the_worktree_needs_no_second_hold() {
         approval: None,
         wait: Duration::from_secs(60),
     };
-    let error = trees.merge(&order, None, &stop, &lives).unwrap_err();
+    let error = trees.merge(&order, None, &stop).unwrap_err();
     assert!(matches!(error, TreeError::Held { .. }), "{error}");
-    let merged = trees.merge(&order, Some(&hold), &stop, &lives).unwrap();
+    let merged = trees.merge(&order, Some(&hold), &stop).unwrap();
     assert!(matches!(merged, Merged::Done { moved: Some(_), rounds: 1, .. }), "{merged:?}");
     assert!(top.join("new").exists());
-    let merged = trees.merge(&order, Some(&hold), &stop, &lives).unwrap();
+    let merged = trees.merge(&order, Some(&hold), &stop).unwrap();
     assert!(matches!(merged, Merged::Already { .. }), "{merged:?}");
 }
 
@@ -184,7 +177,7 @@ fn a_base_that_somebody_works_on_is_not_moved_under_them() {
     trees.create(&a, None).unwrap();
     let tree = trees.create(&b, Some("coven/a")).unwrap().tree;
     commit(&tree.path, "new", "x");
-    let hold = trees.hold(&a, &WANTS, &lives).unwrap();
+    let hold = trees.hold(&a, &WANTS).unwrap();
     let stop = Stop::new().unwrap();
     let order = Merge {
         id: &b,
@@ -193,11 +186,11 @@ fn a_base_that_somebody_works_on_is_not_moved_under_them() {
         approval: None,
         wait: Duration::from_secs(60),
     };
-    let merged = trees.merge(&order, None, &stop, &lives).unwrap();
+    let merged = trees.merge(&order, None, &stop).unwrap();
     let Merged::Blocked(block) = merged else { panic!("{merged:?}") };
     assert!(block.to_string().contains("step `Build`, attempt 1, of run run-1"), "{block}");
     drop(hold);
-    let merged = trees.merge(&order, None, &stop, &lives).unwrap();
+    let merged = trees.merge(&order, None, &stop).unwrap();
     assert!(matches!(merged, Merged::Done { .. }), "{merged:?}");
     assert!(trees.path(&a).join("new").exists());
 }

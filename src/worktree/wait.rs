@@ -22,6 +22,8 @@ use crate::ids::{Attempt, BeadId};
 use crate::process::Process;
 
 const POLL: Duration = Duration::from_millis(200);
+/// What one who lives is not silent for, usually: two beats.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// How somebody waits.
 #[derive(Clone, Copy)]
@@ -55,7 +57,7 @@ impl Trees {
         wants: &Wants,
         patience: &Patience,
     ) -> Result<Hold, TreeError> {
-        let mut sight = Sight { watch: Watch::new(), of_holder: None };
+        let mut sight = Sight::default();
         let (mut turn, mut told) = (None, String::new());
         let began = Instant::now();
         loop {
@@ -82,6 +84,31 @@ impl Trees {
             }
             if !patience.stop.sleep(POLL) {
                 return Err(TreeError::Stopped);
+            }
+        }
+    }
+
+    /// Whether a holder lives. One of another machine is watched until it gives a sign of life, or
+    /// has given none for its lease.
+    pub fn is_alive(&self, holder: &Holder) -> Result<bool, TreeError> {
+        let beat = || fs::read(owners(&self.repo.home()).join(&holder.word)).ok();
+        let (first, began) = (beat(), Instant::now());
+        let (mut sight, mut told) = (Sight::default(), false);
+        loop {
+            if !sight.sees(self, holder) {
+                return Ok(false);
+            }
+            if holder.process.is_beside(&Process::this()) || beat() != first {
+                return Ok(true);
+            }
+            if !told && began.elapsed() > SILENCE {
+                tracing::warn!("no sign of life of {holder}: waiting until it can be called dead");
+                told = true;
+            }
+            match &self.stop {
+                Some(stop) if !stop.sleep(POLL) => return Err(TreeError::Stopped),
+                Some(_) => {}
+                None => std::thread::sleep(POLL),
             }
         }
     }
@@ -128,6 +155,7 @@ impl Trees {
 }
 
 /// Looks at holders again and again.
+#[derive(Default)]
 struct Sight {
     watch: Watch,
     /// With the lease of the holder that it is for.

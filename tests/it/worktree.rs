@@ -690,6 +690,56 @@ fn what_the_dead_left_at_work_is_ended_before_the_next_is_let_in() {
     assert!(git(&world, &place("bd"), &["show", "HEAD:work"]).lines().count() == 2, "no work lost");
 }
 
+/// A holder on another machine is known by its beat: refused while it beats, and taken for dead
+/// once it stood still for its lease, by whoever comes and whatever for.
+fn a_holder_on_another_machine_is_known_by_its_beat() {
+    let (world, other) = (repository(), repository());
+    let holds = |world: &World, id: &str| {
+        worktree(world, &["add", id]).exits(0);
+        let process = serde_json::json!({
+            "word": format!("far-{id}"), "step": "Build", "attempt": 1, "host": "far",
+            "boot_id": "another", "pid_namespace": "another", "pid": 1, "start_time": 1,
+            "since": "2026-11-16T05:55:02.089Z", "lease_ms": 0, "doing": "building",
+        });
+        world.write(&format!(".git/coven/worktrees/{id}/holder.json"), process.to_string());
+        world.write(&sign(id), format!("000000000001\n{process}\n"));
+    };
+    fn sign(id: &str) -> String {
+        format!(".git/coven/owners/far-{id}")
+    }
+    for id in ["beats", "removed", "kept", "base"] {
+        holds(&world, id);
+    }
+    holds(&other, "cleaned");
+    world.write(&format!("{}/work", place("kept")), "done\n");
+    worktree(&world, &["add", "part", "--base", "coven/base"]).exits(0);
+    world.write(&format!("{}/part", place("part")), "done\n");
+    let dead: Vec<_> = [
+        &["worktree", "rm", "removed"][..],
+        &["worktree", "checkpoint", "kept"],
+        &["worktree", "merge", "part"],
+    ]
+    .into_iter()
+    .map(|arguments| world.start(arguments))
+    .chain([other.start(&["clean", "--older-than", "0s"])])
+    .collect();
+
+    let beat = "i=2; while :; do printf %012d $i 1<>$1; i=$((i+1)); sleep 0.1; done";
+    let sign = world.path(&sign("beats"));
+    let _beating = world.spawn(world.command("sh").args(["-c", beat, "sh"]).arg(sign));
+    let held = worktree(&world, &["rm", "beats"]).exits(5);
+    held.says("worktree `beats` is in use by step `Build`, attempt 1 (process 1 on far)");
+    worktree(&world, &["checkpoint", "beats"]).exits(5);
+
+    for started in dead {
+        started.wait().exits(0);
+    }
+    assert!(!world.exists(&place("removed")) && !other.exists(&place("cleaned")));
+    assert_eq!(git(&world, &place("kept"), &["show", "HEAD:work"]), "done");
+    assert_eq!(git(&world, &place("base"), &["show", "HEAD:part"]), "done");
+    assert_eq!(view(&world, "beats")["holder_alive"], true);
+}
+
 /// What the `git` of ours does to its caller at the n-th call.
 #[derive(Clone, Copy, Debug)]
 enum Kill {
@@ -842,6 +892,7 @@ pub fn trials() -> Vec<Trial> {
         trial("worktree/many at once", many_at_once_make_what_each_wants),
         trial("worktree/waiting", one_waits_its_turn_for_a_worktree_in_sight_of_all),
         trial("worktree/left", what_the_dead_left_at_work_is_ended_before_the_next_is_let_in),
+        trial("worktree/far holders", a_holder_on_another_machine_is_known_by_its_beat),
         trial("worktree/merge lane", merges_go_one_after_the_other_in_the_order_they_came),
     ];
     for fault in &FAULTS {

@@ -10,7 +10,7 @@ use super::show::put;
 use super::{Failure, worktree};
 use crate::ids::RunId;
 use crate::time::Time;
-use crate::worktree::{Fate, TreeError, Trees, View, lives};
+use crate::worktree::{Fate, TreeError, Trees, View};
 
 /// What of the worktrees is to go.
 pub struct Cleaning<'a> {
@@ -30,12 +30,13 @@ impl Cleaning<'_> {
         if !trees.repo.home().exists() && !trees.dir().exists() {
             return Ok(0);
         }
-        let views = trees.views().map_err(|error| worktree::refused(&error))?;
+        let mut views = trees.views().map_err(|error| worktree::refused(&error))?;
         let mut gone = 0;
-        for view in &views {
+        for view in &mut views {
+            self.look_for_holder(&trees, view)?;
             let mut fate = self.judge(view);
             if matches!(fate, Fate::Goes(_)) && !self.dry_run {
-                match trees.remove(&view.id, None, &lives) {
+                match trees.remove(&view.id, None) {
                     Ok(_) => {}
                     // Something has changed since it was looked at.
                     Err(error @ (TreeError::Found { .. } | TreeError::Held { .. })) => {
@@ -48,6 +49,17 @@ impl Cleaning<'_> {
             self.tell(view, &fate)?;
         }
         Ok(gone)
+    }
+
+    /// Finds out whether a holder on another machine is there at all, if nothing but that holder
+    /// keeps a worktree.
+    fn look_for_holder(&self, trees: &Trees, view: &mut View) -> Result<(), Failure> {
+        let Some(holder) = view.holder.take_if(|_| view.holder_lives) else { return Ok(()) };
+        let waits = matches!(self.judge(view), Fate::Goes(_));
+        view.holder_lives =
+            !waits || trees.is_alive(&holder).map_err(|error| worktree::refused(&error))?;
+        view.holder = Some(holder);
+        Ok(())
     }
 
     fn judge(&self, view: &View) -> Fate {

@@ -14,7 +14,7 @@ use crate::time::parse_duration;
 use crate::ui::talk::{Tamed, talk};
 use crate::worktree::{
     Block, Checks, Created, Merge, Merged, Patience, Saved, Scope, TreeError, Trees, View, Wants,
-    Way, Why, lives,
+    Way, Why,
 };
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -272,7 +272,7 @@ fn short(commit: &str) -> &str {
 fn checkpoint(args: &CheckpointArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
     let why = Why { run: None, step: &args.step, attempt: 1 };
-    let hold = trees.hold(&id, &Wants::by_hand("checkpoint"), &lives);
+    let hold = trees.hold(&id, &Wants::by_hand("checkpoint"));
     let done = hold.and_then(|_hold| trees.checkpoint(&id, &why));
     let done = done.map_err(|error| refused(&error))?;
     warn_left_out(&done.left_out);
@@ -367,7 +367,7 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
     let tell = |holder: &str| around.say(format!("waiting for {holder}"));
     let patience = Patience { wait, stop: &signals.stop, tell: &tell };
     let held = trees.wait_for(&id, &Wants::by_hand("merge"), &patience);
-    let merged = held.and_then(|hold| trees.merge(&order, Some(&hold), &signals.stop, &lives));
+    let merged = held.and_then(|hold| trees.merge(&order, Some(&hold), &signals.stop));
     let merged = match merged {
         Err(TreeError::Stopped) => {
             return Err(Failure::new(signals.code(), "stopped; nothing was merged"));
@@ -419,7 +419,7 @@ fn remove(args: &RmArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Fai
     let id = id(&args.id.id)?;
     let scope = if args.ignored { Scope::All } else { Scope::Work };
     let force = args.force.then_some(scope);
-    let removed = trees.remove(&id, force, &lives).map_err(|error| refused(&error))?;
+    let removed = trees.remove(&id, force).map_err(|error| refused(&error))?;
     if !removed.ignored.is_empty() {
         let list = removed.ignored.join(", ");
         around.say(format!("ignored files went with it: {list}"));
