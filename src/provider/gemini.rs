@@ -99,12 +99,14 @@ impl Gemini {
             }
             "error" => turns.extend(text(event, "message").map(Turn::tool_failed)),
             "result" => {
-                let error = event.get("error").unwrap_or(&Value::Null);
-                self.last = Some(match text(event, "status") {
-                    Some("success") => Ok(()),
-                    _ => {
-                        let message = text(error, "message").unwrap_or("it failed, and not why");
-                        Err(super::shortened(message, 2000))
+                // Without one it is of another program.
+                let Some(status) = text(event, "status") else { return turns };
+                self.last = Some(match status {
+                    "success" => Ok(()),
+                    status => {
+                        let error = event.get("error").and_then(|error| text(error, "message"));
+                        let unknown = format!("its last event has the status `{status}`");
+                        Err(super::shortened(error.unwrap_or(&unknown), 2000))
                     }
                 });
                 self.usage = usage(event.get("stats").unwrap_or(&Value::Null));
@@ -132,7 +134,8 @@ impl Gemini {
         let Ok(document) = serde_json::from_str::<Value>(&self.document[start..]) else { return };
         self.session = text(&document, "session_id").map(str::to_owned).or(self.session.take());
         if let Some(error) = document.get("error").filter(|error| !error.is_null()) {
-            let message = text(error, "message").unwrap_or("it failed, and not why");
+            let whole = error.to_string();
+            let message = text(error, "message").or(error.as_str()).unwrap_or(&whole);
             self.last = Some(Err(super::shortened(message, 2000)));
             return;
         }

@@ -109,7 +109,8 @@ impl Fault {
     fn read(error: &Value) -> Fault {
         let data = error.get("data").unwrap_or(&Value::Null);
         let message = text(data, "message").or_else(|| text(error, "message"));
-        let name = text(error, "name").unwrap_or("it failed, and not why");
+        let whole = error.to_string();
+        let name = text(error, "name").or(error.as_str()).unwrap_or(&whole);
         let headers = data.get("responseHeaders").unwrap_or(&Value::Null);
         Fault {
             reason: super::shortened(message.unwrap_or(name), 2000),

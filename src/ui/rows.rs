@@ -29,7 +29,7 @@ pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
         state.push_str(", draining");
     }
     let up = Time::parse(&worker.started_at).filter(|_| *life != Life::Dead);
-    let up = up.map(|at| format!("up {}", seconds(now.ms_since(at)))).unwrap_or_default();
+    let up = up.map(|at| format!("up {}", whole_seconds(now.ms_since(at)))).unwrap_or_default();
     vec![agent.clone(), name.clone(), state, format!("{host} pid {pid}"), busy(worker), up]
 }
 

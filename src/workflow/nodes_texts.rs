@@ -169,7 +169,7 @@ fn is_path(c: char) -> bool {
 fn tell_quotes(findings: &Findings, script: &shell::Script, what: &str, written: &Written) {
     let mut seen = BTreeSet::new();
     for (at, value, why) in script.refused() {
-        if seen.insert(value.clone()) {
+        if seen.insert((at, value.clone())) {
             let message = format!("`{value}` stands {} in {what}", why.place());
             findings.add(Problem::error(message).at(written.at(at, &value)).hint(why.cure()));
         }
@@ -184,7 +184,7 @@ fn tell_quotes(findings: &Findings, script: &shell::Script, what: &str, written:
     let references = references.map(|(at, reference, spot)| (at, reference.to_string(), spot));
     for (at, reference, spot) in references.chain(script.reckoned()) {
         let refused = matches!(spot, shell::Spot::Refused(_));
-        if refused || !seen.insert(reference.clone()) {
+        if refused || !seen.insert((at, reference.clone())) {
             continue;
         }
         let message = format!("`{reference}` stands {} in {what}", spot.name());
@@ -220,7 +220,7 @@ fn tell_quotes(findings: &Findings, script: &shell::Script, what: &str, written:
         findings.add(problem.lint(lint::QUOTED_REFERENCE));
     }
     for (at, value) in script.passed() {
-        if seen.insert(value.clone()) {
+        if seen.insert((at, value.clone())) {
             let message = format!("`{value}` is reckoned with behind another program in {what}");
             let hint = format!(
                 "bash executes what stands in a value that it reckons with, and what a program \

@@ -248,6 +248,9 @@ fn refusals() {
         }
     }
     assert_eq!(page.ask("PUT /", &page.bearer(), "").status, 405);
+    let put = page.ask("PUT /api/status", &page.bearer(), "");
+    let told: serde_json::Value = serde_json::from_str(&put.body).expect("a document");
+    assert_eq!((put.status, &told["error"]["code"]), (405, &405.into()), "{told}");
     assert_eq!(page.ask(&format!("GET {}", run("logs/nope")), &page.bearer(), "").status, 404);
     assert_eq!(world.status(), "paused", "nothing of that did anything");
     assert!(world.list("inbox/qa").is_empty());

@@ -240,6 +240,8 @@ fn answers_only_what_was_shown() {
     world.run(&["run", "w.yaml"]).exits(3);
     let pane = Pane::start(&world, (100, 30), TOP);
     pane.shows("Ship 1.2?");
+    pane.keys(&["r"]);
+    pane.shows("waits for a person: approve or reject");
     pane.keys(&["a"]);
     pane.shows("approve `deploy`");
     world.run(&["reject", "latest", "--reason", "too early"]).exits(3);

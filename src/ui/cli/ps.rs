@@ -9,7 +9,7 @@ use crate::ids::shown;
 use crate::time::Time;
 use crate::ui::board::{Board, Life, Owner, PlaceView, Standing, StepShown, TaskView, WorkerView};
 use crate::ui::rows::{inbox_row, worker_row};
-use crate::ui::text::seconds;
+use crate::ui::text::whole_seconds;
 
 /// Runs that go on are among the newest; older ones are not looked at.
 const RUNS: usize = 100;
@@ -153,7 +153,7 @@ fn row(execution: &Execution) -> Vec<String> {
         worker,
         text(&execution.host),
         text(&execution.pid.map(|pid| pid.to_string())),
-        seconds(execution.elapsed_ms),
+        whole_seconds(execution.elapsed_ms),
         execution.attempt.to_string(),
     ]
 }

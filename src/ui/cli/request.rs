@@ -15,7 +15,7 @@ use crate::engine::Request;
 use crate::fleet::grimoires;
 use crate::fleet::parts::{self, Library};
 use crate::git::Git;
-use crate::ids::name_fault;
+use crate::ids::{BeadId, name_fault};
 use crate::template::nodes::{NodeText, Var};
 use crate::workflow::nodes_commands::{self, CommandFile};
 use crate::workflow::plan::{
@@ -23,7 +23,7 @@ use crate::workflow::plan::{
 };
 use crate::workflow::{Place, Problem, shell, without_bom, yaml};
 use crate::workspace::Workspace;
-use crate::worktree::Trees;
+use crate::worktree::{TreeError, Trees};
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct RequestArgs {
@@ -158,6 +158,7 @@ impl RequestArgs {
         around: &Surroundings,
         plan: &Plan,
         loaded: &Loaded,
+        settings: &Settings,
     ) -> Result<Request, Failure> {
         let mut named = Vec::new();
         plan.root.walk(&mut |step| named.extend(step.bead.clone()));
@@ -172,28 +173,25 @@ impl RequestArgs {
             Some(IsolationArg::Workspace) => Isolation::Workspace,
             _ => Isolation::Worktree,
         });
-        let base_branch = self.base_branch.clone().or(around.config.base_branch.clone());
-        if isolation == Some(Isolation::Worktree) {
-            // Found now, a workspace that has no worktrees costs nothing.
-            let trees = Trees::open(&around.workspace).map_err(|error| {
+        let settled = settings.base_branch.as_ref().or(around.config.base_branch.as_ref());
+        let base_branch = self.base_branch.as_ref().or(settled).cloned();
+        let base =
+            base_branch.as_deref().map(|name| Base { name, insists: self.base_branch.is_some() });
+        if let Some(bead) = bead.as_ref().filter(|_| isolation == Some(Isolation::Worktree)) {
+            may_begin(around, &bead.id, base).map_err(|error| {
                 let failure = Failure::new(2, &error);
-                match error.cure() {
-                    Some(cure) => failure.hint(format!("{cure}; or give `--isolation workspace`")),
-                    None => failure,
+                match (error.cure(), &error) {
+                    (Some(cure), TreeError::NoRepo { .. }) => {
+                        failure.hint(format!("{cure}; or give `--isolation workspace`"))
+                    }
+                    (Some(cure), _) => failure.hint(cure),
+                    (None, _) => failure,
                 }
             })?;
-            // Nor does a branch that the work cannot begin at.
-            if let (Some(bead), Some(base)) = (&bead, &base_branch) {
-                let trees = trees.patient(around.config.tree_remote, None);
-                let insists = self.base_branch.is_some();
-                trees.may_begin_at(&bead.id, base, insists).map_err(|error| {
-                    let failure = Failure::new(2, &error);
-                    match error.cure() {
-                        Some(cure) => failure.hint(cure),
-                        None => failure,
-                    }
-                })?;
-            }
+        }
+        let stuck = stuck_beads(around, &named, &beads, base);
+        if !stuck.is_empty() {
+            return Err(Failure::in_text(stuck, &loaded.file, &loaded.text));
         }
         let bead = bead.map(|bead| bead.to_json());
         Ok(Request { bead, isolation, beads, base_branch, ..Request::default() })
@@ -206,8 +204,10 @@ impl RequestArgs {
         plan: &Plan,
         loaded: &Loaded,
     ) -> Result<Option<Box<Request>>, Failure> {
-        let about = self.about(around, plan, loaded)?;
-        if plan.root.edges.is_none() {
+        let of_nodes = plan.root.edges.is_some();
+        let settings = if of_nodes { Settings::read(around)? } else { Settings::default() };
+        let about = self.about(around, plan, loaded, &settings)?;
+        if !of_nodes {
             if !self.is_empty() {
                 let message = "`--message`, `--issue-context-file` and `--base-branch` are for \
                                workflows of `nodes:`";
@@ -217,7 +217,6 @@ impl RequestArgs {
             let wanted = about.bead.is_some() || !about.beads.is_empty();
             return Ok(wanted.then(|| Box::new(about)));
         }
-        let settings = Settings::read(around)?;
         let message = self.message()?.unwrap_or_default();
         if message.contains('\0') {
             let failure = Failure::new(2, "the message has a NUL in it, as no text has");
@@ -238,8 +237,7 @@ impl RequestArgs {
                 without_bom(&text).to_owned()
             }
         };
-        let said = self.base_branch.clone().or(settings.base_branch);
-        let base_branch = match said.or(about.base_branch.clone()) {
+        let base_branch = match about.base_branch.clone() {
             Some(branch) => Some(branch),
             None if named(plan, &loaded.parts).contains(&Var::BaseBranch) => {
                 Some(default_branch(&around.workspace).ok_or_else(|| no_base_branch(around))?)
@@ -252,6 +250,48 @@ impl RequestArgs {
             Request { message, issue_context, base_branch, docs_dir, bead, isolation, beads };
         Ok(Some(Box::new(request)))
     }
+}
+
+/// The branch that work is to begin at, where one is named.
+#[derive(Clone, Copy)]
+struct Base<'a> {
+    name: &'a str,
+    /// It is asked for, for this run, and not just a setting.
+    insists: bool,
+}
+
+/// Whether there can be a worktree for a bead. Found now, it costs nothing.
+fn may_begin(around: &Surroundings, id: &BeadId, base: Option<Base>) -> Result<(), TreeError> {
+    let trees = Trees::open(&around.workspace)?.patient(around.config.tree_remote, None);
+    base.map_or(Ok(()), |base| trees.may_begin_at(id, base.name, base.insists))
+}
+
+/// The beads of steps that there can be no worktree for, and where they are named.
+fn stuck_beads(
+    around: &Surroundings,
+    named: &[StepBead],
+    beads: &Map<String, Value>,
+    base: Option<Base>,
+) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut looked_at = BTreeSet::new();
+    for StepBead { name, isolation, place } in named {
+        let id = beads.get(name).and_then(|bead| bead.get("id")).and_then(Value::as_str);
+        let Some(id) = id.and_then(|id| BeadId::parse(id).ok()) else { continue };
+        if *isolation != Isolation::Worktree || !looked_at.insert(id.clone()) {
+            continue;
+        }
+        let Err(error) = may_begin(around, &id, base) else { continue };
+        let problem = Problem::error(error.to_string()).at(*place);
+        problems.push(match (error.cure(), &error) {
+            (Some(cure), TreeError::NoRepo { .. }) => {
+                problem.hint(format!("{cure}; or give the step `isolation: workspace`"))
+            }
+            (Some(cure), _) => problem.hint(cure),
+            (None, _) => problem,
+        });
+    }
+    problems
 }
 
 /// Refuses beads of one run whose ids differ by capital letters only.

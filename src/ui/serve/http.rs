@@ -24,6 +24,8 @@ pub enum Method {
     Get,
     Head,
     Post,
+    /// One that nothing here is done with.
+    Other,
 }
 
 #[derive(Clone, Debug)]
@@ -188,7 +190,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
         Some("GET") => Method::Get,
         Some("HEAD") => Method::Head,
         Some("POST") => Method::Post,
-        _ => return Err(Fault::Bad(405, "only GET, HEAD and POST are served")),
+        _ => Method::Other,
     };
     let target = parsed.path.unwrap_or_default();
     if !target.starts_with('/') {
@@ -375,7 +377,6 @@ mod tests {
         }
         let fault = Fault::Bad(413, "the body is too long");
         assert_eq!(bad(&post("Content-Length: 99999999")), Some(fault));
-        assert!(matches!(bad("BREW / HTTP/1.1\r\n\r\n"), Some(Fault::Bad(405, _))));
         assert!(matches!(bad("GET http://x/ HTTP/1.1\r\n\r\n"), Some(Fault::Bad(400, _))));
         assert!(matches!(bad("\u{1}\u{2}\r\n\r\n"), Some(Fault::Bad(400, _))));
     }

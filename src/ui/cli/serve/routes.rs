@@ -104,6 +104,14 @@ impl House {
             _ => {}
         }
         let api = parts.first() == Some(&"api");
+        if request.method == Method::Other {
+            let words = "only GET, HEAD and POST are served";
+            let answer = match api {
+                true => Answer::json(405, &error_document(405, words)),
+                false => Answer::text(405, words),
+            };
+            return Reply::Answer(answer.with("Allow", "GET, HEAD, POST".to_owned()));
+        }
         let caller = match self.access.caller(request) {
             Ok(caller) => caller,
             Err(refusal) => return Reply::Answer(stranger(refusal, api)),
@@ -131,8 +139,7 @@ impl House {
 
     fn refuse(&self, no: &No, word: &str, api: bool) -> Answer {
         if api {
-            let error = json!({ "code": no.status, "message": no.message, "hint": null });
-            let document = json!({ "schema": "error/v1", "error": error });
+            let document = error_document(no.status, &no.message);
             return with_allowed(no, Answer::json(no.status, &document));
         }
         let page =
@@ -453,6 +460,11 @@ impl House {
     }
 }
 
+fn error_document(status: u16, message: &str) -> Value {
+    let error = json!({ "code": status, "message": message, "hint": null });
+    json!({ "schema": "error/v1", "error": error })
+}
+
 fn with_allowed(no: &No, answer: Answer) -> Answer {
     if no.status == 405 { answer.with("Allow", "POST".to_owned()) } else { answer }
 }
@@ -478,8 +490,7 @@ fn answer_json(status: u16, value: &Value) -> Reply {
 fn stranger(refusal: Refusal, api: bool) -> Answer {
     let (status, words) = (refusal.status(), refusal.words());
     if api {
-        let error = json!({ "code": status, "message": words, "hint": null });
-        return Answer::json(status, &json!({ "schema": "error/v1", "error": error }));
+        return Answer::json(status, &error_document(status, words));
     }
     Answer::html(status, served::stranger(words))
 }
