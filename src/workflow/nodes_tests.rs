@@ -841,6 +841,7 @@ fn references_in_quotes_of_a_shell_are_told() {
          echo \"$b.output\" \"$b.output\" $b.output\n      echo '$b.output.f'\n",
         &[
             "W8 `$b.output` stands in double quotes in `bash` of..write `value=$b.output`",
+            "W8 `$b.output` stands in double quotes in `bash` of node `a`",
             "W9 `$b.output.f` stands in single quotes in `bash` of node `a`",
         ],
     )]);

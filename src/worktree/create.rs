@@ -6,12 +6,11 @@ use std::path::Path;
 
 use super::follow::{Expects, Has};
 use super::look::Found;
-use super::record::{RECORD, SCHEMA};
+use super::record::RECORD;
 use super::{BRANCHES, Record, TreeError, Trees, Worktree, arg, branch, short_branch};
 use crate::git::repo::{self, REMOTE};
 use crate::git::{GitError, Lock};
 use crate::ids::BeadId;
-use crate::time::{Clock, SystemClock};
 
 /// What git says of a worktree that it has not finished making.
 const INITIALIZING: &str = "initializing";
@@ -195,16 +194,7 @@ impl Trees {
     fn make(&self, lock: &Lock, id: &BeadId, start: Start) -> Result<(), TreeError> {
         self.make_dir()?;
         let (path, name) = (self.path(id), short_branch(id));
-        self.write_record(&Record {
-            schema: SCHEMA.to_owned(),
-            id: id.clone(),
-            path: path.clone(),
-            base_branch: start.branch,
-            base_commit: start.commit.clone(),
-            created_at: SystemClock.now(),
-            ready: false,
-            from: None,
-        })?;
+        self.begin_record(id, start.branch, start.commit, None)?;
         let git = lock.git(&self.repo.workspace)?;
         let tip = start.tip.as_str();
         git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, tip])?;
@@ -304,16 +294,7 @@ impl Trees {
             };
             let common = self.merge_base(&base_branch, tip)?;
             let base_commit = common.map_or_else(|| Err(self.apart(id, &base_branch)), Ok)?;
-            self.write_record(&Record {
-                schema: SCHEMA.to_owned(),
-                id: id.clone(),
-                path: path.clone(),
-                base_branch,
-                base_commit,
-                created_at: SystemClock.now(),
-                ready: false,
-                from: None,
-            })?;
+            self.begin_record(id, base_branch, base_commit, None)?;
         }
         git.run(&["worktree", "add", "--quiet", arg(&path)?, &short_branch(id)])?;
         Ok(())

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{TreeError, Trees};
 use crate::disk::{self, RealDisk};
 use crate::ids::BeadId;
-use crate::time::Time;
+use crate::time::{Clock, SystemClock, Time};
 
 /// A worktree's record. It outlives the worktree's directory, and goes when its branch goes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,11 +28,31 @@ pub struct Record {
     pub from: Option<String>,
 }
 
-pub const SCHEMA: &str = "worktree/v1";
+const SCHEMA: &str = "worktree/v1";
 /// The file that it is in.
 pub const RECORD: &str = "record.json";
 
 impl Trees {
+    /// Puts down where a worktree begins, before there is one.
+    pub(super) fn begin_record(
+        &self,
+        id: &BeadId,
+        base_branch: String,
+        base_commit: String,
+        from: Option<String>,
+    ) -> Result<(), TreeError> {
+        self.write_record(&Record {
+            schema: SCHEMA.to_owned(),
+            id: id.clone(),
+            path: self.path(id),
+            base_branch,
+            base_commit,
+            created_at: SystemClock.now(),
+            ready: false,
+            from,
+        })
+    }
+
     fn record_path(&self, id: &BeadId) -> PathBuf {
         self.home(id).join(RECORD)
     }

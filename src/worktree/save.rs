@@ -9,7 +9,6 @@
 use std::fs;
 use std::path::Path;
 
-use super::record::SCHEMA;
 use super::{Record, SAVED, TreeError, Trees, Worktree, arg, branch, short_branch};
 use crate::git::presence::new_word;
 use crate::git::{Git, Lock};
@@ -179,16 +178,7 @@ impl Trees {
             commit => commit,
         };
         let path = self.path(id);
-        self.write_record(&Record {
-            schema: SCHEMA.to_owned(),
-            id: id.clone(),
-            path: path.clone(),
-            base_branch,
-            base_commit,
-            created_at: SystemClock.now(),
-            ready: false,
-            from: Some(saved.name.clone()),
-        })?;
+        self.begin_record(id, base_branch, base_commit, Some(saved.name.clone()))?;
         let name = short_branch(id);
         git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, &start])?;
         self.restored(lock, id)

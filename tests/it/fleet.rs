@@ -79,28 +79,12 @@ fn gone(pids: &[i32]) {
     assert!(left.is_empty(), "still alive: {left:?}");
 }
 
-fn worker(world: &World, agent: &str) -> Started {
-    let started = world.start(&["worker", agent]);
-    until("it serves", || started.stderr().contains("serves inbox"));
-    started
-}
-
-fn coordinator(world: &World) -> Started {
-    let started = world.start(&["coordinator"]);
-    until("it drives", || started.stderr().contains("drives the runs"));
-    started
-}
-
 /// The word that a member goes by, as it says itself.
 fn name_of(member: &Started) -> String {
     let said = member.stderr();
     let before =
         said.split(" serves inbox").next().and_then(|s| s.split(" drives the runs").next());
     before.and_then(|rest| rest.split(' ').next_back()).expect("it says who it is").to_owned()
-}
-
-fn submit(world: &World) -> String {
-    world.run(&["submit", "w.yaml"]).exits(0).stdout.trim().to_owned()
 }
 
 /// The state that `status` shows of the latest run.
@@ -161,8 +145,8 @@ fn cancel_a_local_run() {
 /// From another shell, with a coordinator and a worker: nothing of it runs when it is told.
 fn cancel_a_fleet_run() {
     let world = world(FLEET);
-    let (mut coordinator, mut worker) = (coordinator(&world), worker(&world, "engineer"));
-    let id = submit(&world);
+    let (mut coordinator, mut worker) = (world.coordinator(), world.worker("engineer", &[]));
+    let id = world.submit("w.yaml");
     let pids = held(&world);
     let status = json(&world, &["status", &id]);
     assert_eq!(status["state"], "running");
@@ -186,14 +170,14 @@ fn cancel_a_fleet_run() {
 
 fn cancel_what_nobody_has_taken() {
     let world = world(FLEET);
-    let id = submit(&world);
+    let id = world.submit("w.yaml");
     assert_eq!(shown(&world), "queued");
     says(&why(&world, "latest"), "none is alive");
     world.run(&["cancel", &id]).exits(0);
     assert_eq!(world.status(), "cancelled");
     assert!(world.list("inbox/coordinator").is_empty());
     // A coordinator that comes later has nothing to do with it.
-    let coordinator = coordinator(&world);
+    let coordinator = world.coordinator();
     assert_eq!(shown(&world), "cancelled");
     coordinator.signal(SIGTERM);
     coordinator.wait().exits(0);
@@ -248,8 +232,8 @@ fn the_far_are_known_by_their_beats() {
 /// The step waits for a worker that is not there.
 fn cancel_a_waiting_step() {
     let world = world(FLEET);
-    let coordinator = coordinator(&world);
-    let id = submit(&world);
+    let coordinator = world.coordinator();
+    let id = world.submit("w.yaml");
     until("it waits", || !world.list("inbox/engineer").is_empty());
     assert_eq!(json(&world, &["status", &id])["steps"][1]["state"], "waiting");
     says(&why(&world, &id), "waits for an `engineer` worker, and none is alive");
@@ -262,8 +246,8 @@ fn cancel_a_waiting_step() {
 /// Coordinator and worker are both gone, without a word.
 fn cancel_what_the_dead_hold() {
     let world = world(FLEET);
-    let (coordinator, worker) = (coordinator(&world), worker(&world, "engineer"));
-    let id = submit(&world);
+    let (coordinator, worker) = (world.coordinator(), world.worker("engineer", &[]));
+    let id = world.submit("w.yaml");
     let pids = held(&world);
     let dead = name_of(&coordinator);
     // Neither may live to see that the other is dead, or it would take its work from it.
@@ -285,8 +269,8 @@ fn cancel_what_the_dead_hold() {
 /// The task of a step alone: the step has failed, and the run goes on as its workflow says.
 fn cancel_a_task_of_a_run() {
     let world = world(&FLEET.replace("[./hold]", "[./hold], on: { failure: { goto: After } }"));
-    let (_coordinator, _worker) = (coordinator(&world), worker(&world, "engineer"));
-    submit(&world);
+    let (_coordinator, _worker) = (world.coordinator(), world.worker("engineer", &[]));
+    world.submit("w.yaml");
     let pids = held(&world);
     let task = json(&world, &["ps"])["executing"][0]["task"].as_str().unwrap().to_owned();
     world.run(&["cancel", &task[..20]]).exits(0);
@@ -301,8 +285,8 @@ fn cancel_a_task_of_a_run() {
 /// What cannot be confirmed is not confirmed.
 fn cancel_in_vain() {
     let world = world(FLEET);
-    let (_coordinator, worker) = (coordinator(&world), worker(&world, "engineer"));
-    let id = submit(&world);
+    let (_coordinator, worker) = (world.coordinator(), world.worker("engineer", &[]));
+    let id = world.submit("w.yaml");
     let pids = held(&world);
     worker.signal(SIGSTOP);
     let told = world.run(&["cancel", &id, "--timeout", "1"]).exits(1);
@@ -315,7 +299,7 @@ fn cancel_in_vain() {
 
 fn resume_a_fleet_run_here() {
     let world = world(FLEET);
-    let worker = worker(&world, "engineer");
+    let worker = world.worker("engineer", &[]);
     let run = world.start(&["run", "--fleet", "w.yaml"]);
     let _pids = held(&world);
     let id = world.run_id();
@@ -344,7 +328,7 @@ fn resume_a_fleet_run_here() {
 
 fn resume_after_the_owner_was_killed() {
     let world = world(FLEET);
-    let worker = worker(&world, "engineer");
+    let worker = world.worker("engineer", &[]);
     let run = world.start(&["run", "--fleet", "w.yaml"]);
     held(&world);
     let id = world.run_id();
@@ -364,8 +348,8 @@ const FAILS: &str = "version: '1.1'\nstrict_flow: true\nsteps:\n\
 
 fn retry_from_a_step() {
     let world = world(FAILS);
-    let (_coordinator, _worker) = (coordinator(&world), worker(&world, "engineer"));
-    let id = submit(&world);
+    let (_coordinator, _worker) = (world.coordinator(), world.worker("engineer", &[]));
+    let id = world.submit("w.yaml");
     until("it failed", || world.exists(".orchestrate/runs/latest") && world.status() == "failed");
     says(&why(&world, &id), "failed at step `Gate`, because: ");
     world.run(&["retry", &id, "--from", "Nowhere"]).exits(2).says("`First`, `Gate`, `Last`");
@@ -398,7 +382,7 @@ fn retry_a_local_run_from_a_step() {
 /// A stopped run is sent back while its step is still being executed.
 fn retry_stops_what_is_out() {
     let world = world(FLEET);
-    let _worker = worker(&world, "engineer");
+    let _worker = world.worker("engineer", &[]);
     let run = world.start(&["run", "--fleet", "w.yaml"]);
     let pids = held(&world);
     run.signal(SIGINT);
@@ -407,7 +391,7 @@ fn retry_stops_what_is_out() {
     gone(&pids);
     assert!(world.list(".orchestrate/cancel").is_empty());
     world.write("go", "");
-    let coordinator = coordinator(&world);
+    let coordinator = world.coordinator();
     until("it completed", || world.status() == "completed");
     assert_eq!(world.lines("ran"), ["before", "before", "after"]);
     drop(coordinator);
@@ -415,8 +399,8 @@ fn retry_stops_what_is_out() {
 
 fn follow_a_run() {
     let world = world(FLEET);
-    let (_coordinator, _worker) = (coordinator(&world), worker(&world, "engineer"));
-    let id = submit(&world);
+    let (_coordinator, _worker) = (world.coordinator(), world.worker("engineer", &[]));
+    let id = world.submit("w.yaml");
     held(&world);
     let task = json(&world, &["ps"])["executing"][0]["task"].as_str().unwrap().to_owned();
     let run = world.start(&["logs", &id, "--follow"]);
@@ -463,8 +447,8 @@ fn follow_a_local_run() {
 /// Everybody who looks at a run learns that a step of it was executed twice.
 fn a_worker_dies_over_a_step() {
     let world = world(FLEET);
-    let (_coordinator, first) = (coordinator(&world), worker(&world, "engineer"));
-    let id = submit(&world);
+    let (_coordinator, first) = (world.coordinator(), world.worker("engineer", &[]));
+    let id = world.submit("w.yaml");
     held(&world);
     first.kill();
     let again = "`Hold` is put back: its worker died; attempt 1, execution 2";
@@ -473,7 +457,7 @@ fn a_worker_dies_over_a_step() {
     says(&world.run(&["status", &id]).exits(0).stdout, &format!("execution 2, {died}"));
     says(&why(&world, &id), "a worker died over it, so it came to execution 2");
     world.write("go", "");
-    let second = worker(&world, "engineer");
+    let second = world.worker("engineer", &[]);
     until("it completed", || world.status() == "completed");
     let status = world.run(&["status", &id]).exits(0).stdout;
     says(&status, &format!("execution 2, {died}"));
@@ -514,7 +498,7 @@ fn what_the_dead_had_taken_in() {
     for verb in [&["queue", "show", ID][..], &["logs", ID], &["cancel", ID], &["retry", ID]] {
         world.run(verb).exits(1).says("which is gone");
     }
-    let _coordinator = coordinator(&world);
+    let _coordinator = world.coordinator();
     until("it is a task", || world.run(&["queue", "ls"]).exits(0).stdout.contains(ID));
     says(&why(&world, ID), "waits for an `engineer` worker, and none is alive");
     assert!(!world.exists(".orchestrate/intake/dead00beef00"));
@@ -522,8 +506,8 @@ fn what_the_dead_had_taken_in() {
 
 fn drain_a_worker() {
     let world = world(FLEET);
-    let (_coordinator, first) = (coordinator(&world), worker(&world, "engineer"));
-    submit(&world);
+    let (_coordinator, first) = (world.coordinator(), world.worker("engineer", &[]));
+    world.submit("w.yaml");
     held(&world);
     let name = name_of(&first);
     // Nobody is asked unless all are known; who is named twice is asked once.
@@ -543,7 +527,7 @@ fn drain_a_worker() {
     assert!(world.list(".orchestrate/drain").is_empty());
     until("the next step waits", || !world.list("inbox/engineer").is_empty());
     assert_eq!(world.read("ran"), "before\n", "what is left is for others");
-    let second = worker(&world, "engineer");
+    let second = world.worker("engineer", &[]);
     until("it completed", || world.status() == "completed");
     world.run(&["workers", "drain", "--all"]).exits(0);
     second.wait().exits(0);
@@ -552,9 +536,9 @@ fn drain_a_worker() {
 
 fn pause_and_resume() {
     let world = world(FLEET);
-    let (_coordinator, _worker) = (coordinator(&world), worker(&world, "engineer"));
+    let (_coordinator, _worker) = (world.coordinator(), world.worker("engineer", &[]));
     world.run(&["queue", "pause", "engineer", "--reason", "no licence left"]).exits(0);
-    submit(&world);
+    world.submit("w.yaml");
     until("it waits", || !world.list("inbox/engineer").is_empty());
     says(&why(&world, "latest"), "`engineer` is paused: no licence left");
     says(&world.run(&["status"]).exits(0).stdout, "paused: no licence left");
@@ -627,7 +611,7 @@ fn up(world: &World) -> Started {
 fn up_and_down() {
     let world = world(FLEET);
     let up = up(&world);
-    let id = submit(&world);
+    let id = world.submit("w.yaml");
     let pids = held(&world);
     says(&up.stderr(), "engineer    | ");
     // A first Ctrl-C lets the task be finished.
@@ -638,7 +622,7 @@ fn up_and_down() {
     up.wait().exits(0);
     assert_eq!(world.read("ran"), "before\n");
     assert_eq!(shown(&world), "queued", "the run waits for the next coordinator");
-    let _worker = worker(&world, "engineer");
+    let _worker = world.worker("engineer", &[]);
     world.run(&["resume", &id]).exits(0);
     assert_eq!(world.read("ran"), "before\nafter\n");
 }
@@ -646,7 +630,7 @@ fn up_and_down() {
 fn up_and_hurry() {
     let world = world(FLEET);
     let up = up(&world);
-    submit(&world);
+    world.submit("w.yaml");
     let pids = held(&world);
     up.signal(SIGINT);
     until("it drains", || up.stderr().contains("Ctrl-C again"));
@@ -659,7 +643,7 @@ fn up_and_hurry() {
 fn up_killed() {
     let world = world(FLEET);
     let up = up(&world);
-    submit(&world);
+    world.submit("w.yaml");
     let mut pids = held(&world);
     pids.extend(children(up.pid()));
     assert_eq!(pids.len(), 4);
@@ -672,7 +656,7 @@ fn up_killed() {
 fn up_restarts() {
     let world = world(FLEET);
     let up = up(&world);
-    submit(&world);
+    world.submit("w.yaml");
     let pids = held(&world);
     let workers = json(&world, &["workers", "ls"]);
     let all = workers["workers"].as_array().unwrap();

@@ -32,22 +32,6 @@ fn world(settings: &str, workflow: &str) -> World {
     world
 }
 
-fn worker(world: &World) -> Started {
-    let started = world.start(&["worker", "engineer"]);
-    until("it serves", || started.stderr().contains("serves inbox"));
-    started
-}
-
-fn coordinator(world: &World) -> Started {
-    let started = world.start(&["coordinator"]);
-    until("it drives", || started.stderr().contains("drives the runs"));
-    started
-}
-
-fn submit(world: &World) -> String {
-    world.run(&["submit", "w.yaml", "--quiet"]).exits(0).stdout.trim().to_owned()
-}
-
 /// The status of a run, as its state tells it.
 fn status(world: &World, run: &str) -> String {
     let text = world.read(&format!(".orchestrate/runs/{run}/state.json"));
@@ -112,13 +96,13 @@ fn a_killed_worker() {
          echo $$ >> pids\n\
          until [ -e go ]; do sleep 0.02; done\n",
     );
-    let _coordinator = coordinator(&world);
-    let first = worker(&world);
-    let run = submit(&world);
+    let _coordinator = world.coordinator();
+    let first = world.worker("engineer", &[]);
+    let run = world.submit("w.yaml");
     until("the first holds", || world.lines("pids").len() == 1);
     let orphan: i32 = world.lines("pids")[0].parse().expect("a pid");
     first.kill();
-    let _second = worker(&world);
+    let _second = world.worker("engineer", &[]);
     until("the second holds", || world.lines("pids").len() == 2);
     assert!(!is_alive(orphan), "what the first left is ended first");
     world.write("go", "");
@@ -138,9 +122,9 @@ fn a_frozen_worker() {
         "late",
         format!("{STEP}[ -e once ] || {{ touch once; kill -STOP $PPID; }}\necho $PPID > by\n"),
     );
-    let _coordinator = coordinator(&world);
-    let workers = [worker(&world), worker(&world)];
-    let run = submit(&world);
+    let _coordinator = world.coordinator();
+    let workers = [world.worker("engineer", &[]), world.worker("engineer", &[])];
+    let run = world.submit("w.yaml");
     until("the task was given to another", || world.lines("trace").len() == 2);
     comes_to(&world, &run, "completed");
     let finisher: i32 = world.read("by").trim().parse().expect("a pid");
@@ -167,17 +151,17 @@ const CHAIN_PATH: [&str; 5] = ["A", "B", "C", "Each.0.D", "Each.1.D"];
 /// A coordinator is killed after each line that its run's journal can have.
 fn a_killed_coordinator() {
     let world = world(SLOW, CHAIN);
-    let _worker = worker(&world);
+    let _worker = world.worker("engineer", &[]);
     for lines in 1.. {
         let _ = std::fs::remove_file(world.path("trace"));
-        let first = coordinator(&world);
-        let run = submit(&world);
+        let first = world.coordinator();
+        let run = world.submit("w.yaml");
         until("the journal has grown", || {
             events(&world, &run).len() >= lines || status(&world, &run) == "completed"
         });
         let over = status(&world, &run) == "completed";
         first.kill();
-        let second = coordinator(&world);
+        let second = world.coordinator();
         comes_to(&world, &run, "completed");
         let trace = world.lines("trace");
         let mut path: Vec<&str> = trace.iter().filter_map(|line| line.split(' ').next()).collect();
@@ -203,11 +187,11 @@ fn a_killed_coordinator() {
 /// Two coordinators drive what is submitted, each its part.
 fn two_coordinators() {
     let world = world(SLOW, CHAIN);
-    let _worker = worker(&world);
-    let both = [coordinator(&world), coordinator(&world)];
+    let _worker = world.worker("engineer", &[]);
+    let both = [world.coordinator(), world.coordinator()];
     let mut runs = Vec::new();
     until("both have taken up runs", || {
-        runs.push(submit(&world));
+        runs.push(world.submit("w.yaml"));
         both.iter().all(|one| one.stderr().contains("taken up"))
     });
     for run in &runs {
@@ -222,10 +206,10 @@ fn poison_for_workers() {
     let step = "version: '1.1'\nsteps:\n\
         - { name: Poison, agent: engineer, command: [sh, -c, 'kill -9 $PPID; sleep 60'] }\n";
     let world = world(SLOW, step);
-    let _coordinator = coordinator(&world);
-    let run = submit(&world);
+    let _coordinator = world.coordinator();
+    let run = world.submit("w.yaml");
     for _ in 0..3 {
-        assert_eq!(worker(&world).wait().exit, 137, "it is killed");
+        assert_eq!(world.worker("engineer", &[]).wait().exit, 137, "it is killed");
     }
     comes_to(&world, &run, "failed");
     let state: Value =
@@ -245,11 +229,11 @@ fn poison_for_coordinators() {
     let step = "version: '1.1'\nsteps:\n\
         - { name: Poison, command: [sh, -c, 'kill -9 $PPID; sleep 60'] }\n";
     let world = world(SLOW, step);
-    let run = submit(&world);
+    let run = world.submit("w.yaml");
     for _ in 0..3 {
-        assert_eq!(coordinator(&world).wait().exit, 137, "it is killed");
+        assert_eq!(world.coordinator().wait().exit, 137, "it is killed");
     }
-    let _last = coordinator(&world);
+    let _last = world.coordinator();
     comes_to(&world, &run, "failed");
     let state = world.read(&format!(".orchestrate/runs/{run}/state.json"));
     assert!(state.contains("its coordinator died 3 times over it"), "{state}");
@@ -331,9 +315,9 @@ fn a_full_volume() {
         let outcome = world.run(&["worker", "engineer", "--drain"]).exits(1);
         assert!(outcome.stderr.contains("Read-only file system"), "{}", outcome.stderr);
         assert!(mount(&["-o", "remount,rw", &place]));
-        let _coordinator = coordinator(&world);
-        let worker = worker(&world);
-        let run = submit(&world);
+        let _coordinator = world.coordinator();
+        let worker = world.worker("engineer", &[]);
+        let run = world.submit("w.yaml");
         until("it holds", || world.exists("holds"));
         world.write("go.tmp", "");
         let mut ballast = File::create(world.path("ballast")).expect("a file");
@@ -368,7 +352,7 @@ fn without_inotify() {
         eprintln!("skipped: namespaces are refused here: {}", members[0].stderr());
         return;
     }
-    let run = submit(&world);
+    let run = world.submit("w.yaml");
     comes_to(&world, &run, "completed");
     for member in members {
         let said = member.stderr();
@@ -383,12 +367,12 @@ fn without_inotify() {
 /// Frozen before it did anything, a coordinator does nothing with a run that went on without it.
 fn a_frozen_coordinator() {
     let world = world(SHORT, CHAIN);
-    let _worker = worker(&world);
-    let first = coordinator(&world);
-    let run = submit(&world);
+    let _worker = world.worker("engineer", &[]);
+    let first = world.coordinator();
+    let run = world.submit("w.yaml");
     until("it drives the run", || events(&world, &run).len() > 2);
     first.signal(SIGSTOP);
-    let second = coordinator(&world);
+    let second = world.coordinator();
     // The run's lock is a lock of this machine: as long as the first one is frozen it is held.
     until("its claim was taken from it", || {
         held(&world, "coordinator").is_empty() || !held(&world, "coordinator")[0].contains(".a01.")
@@ -410,13 +394,13 @@ fn a_frozen_coordinator() {
 fn a_torn_task() {
     let world =
         world(SLOW, "version: '1.1'\nsteps:\n- { name: A, agent: engineer, command: [./step] }\n");
-    let coordinator = coordinator(&world);
-    let run = submit(&world);
+    let coordinator = world.coordinator();
+    let run = world.submit("w.yaml");
     until("its task waits", || !world.list("inbox/engineer").is_empty());
     let torn = format!("inbox/engineer/{}", world.list("inbox/engineer")[0]);
     let text = world.read(&torn);
     world.write(&torn, &text[..text.len() / 2]);
-    let worker = worker(&world);
+    let worker = world.worker("engineer", &[]);
     comes_to(&world, &run, "completed");
     let tasks = |dir: &str| -> Vec<String> {
         let names = world.list(dir).into_iter().filter(|name| name.ends_with(".task"));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::world::{Started, World, is_alive, trial, until};
+use crate::world::{World, is_alive, trial, until};
 
 /// Beats that nobody has to wait for, and a lease that no slow machine reaches.
 const SETTINGS: &str = "queue: { beat_sec: 0.1, lease_sec: 60, poll_ms: 20, idle_poll_ms: 100 }\n\
@@ -25,22 +25,6 @@ fn world(workflow: &str) -> World {
     world.write("hold", HOLD);
     world.write(".orchestrate/config.yaml", SETTINGS);
     world
-}
-
-fn worker(world: &World, agent: &str) -> Started {
-    let started = world.start(&["worker", agent, "--concurrency", "3"]);
-    until("it serves", || started.stderr().contains("serves inbox"));
-    started
-}
-
-fn coordinator(world: &World) -> Started {
-    let started = world.start(&["coordinator"]);
-    until("it drives", || started.stderr().contains("drives the runs"));
-    started
-}
-
-fn submit(world: &World) -> String {
-    world.run(&["submit", "w.yaml", "--quiet"]).exits(0).stdout.trim().to_owned()
 }
 
 fn state(world: &World, run: &str) -> Value {
@@ -88,9 +72,12 @@ const GATE: &str = "name: gate\ndescription: a gate beside work\nnodes:\n\
 /// A coordinator finds an answer while tasks are out; whoever gave it need not drive anything.
 fn answered_while_driven() {
     let world = world(GATE);
-    let _coordinator = coordinator(&world);
-    let _workers = [worker(&world, "engineer"), worker(&world, "qa")];
-    let run = submit(&world);
+    let _coordinator = world.coordinator();
+    let _workers = [
+        world.worker("engineer", &["--concurrency", "3"]),
+        world.worker("qa", &["--concurrency", "3"]),
+    ];
+    let run = world.submit("w.yaml");
     until("both hold", || world.lines("pids").len() == 2);
     let gates = world.run(&["pending"]).exits(0).stdout;
     assert!(gates.contains("waits at `ok`"), "{gates}");
@@ -107,11 +94,11 @@ fn left_at_a_gate() {
         - { id: ok, approval: { message: 'Fine?' } }\n\
         - { id: last, bash: ./step, depends_on: [ok] }\n";
     let world = world(gate);
-    let _worker = worker(&world, "engineer");
+    let _worker = world.worker("engineer", &["--concurrency", "3"]);
     world.run(&["run", "--fleet", "w.yaml"]).exits(3).says("orchestrate approve");
     let run = world.run_id();
     assert_eq!(state(&world, &run)["status"], "paused");
-    let _coordinator = coordinator(&world);
+    let _coordinator = world.coordinator();
     until("it is taken up", || !world.list(".orchestrate/claimed/coordinator").is_empty());
     world.run(&["approve", &run]).exits(0);
     comes_to(&world, &run, "completed");
@@ -123,8 +110,8 @@ fn an_expired_gate() {
     let gate = "name: gate\ndescription: not for long\nnodes:\n\
         - { id: ok, approval: { message: 'Fine?' }, timeout: 300 }\n";
     let world = world(gate);
-    let _coordinator = coordinator(&world);
-    let run = submit(&world);
+    let _coordinator = world.coordinator();
+    let run = world.submit("w.yaml");
     comes_to(&world, &run, "failed");
     let error = &state(&world, &run)["steps"]["ok"]["error"]["message"];
     assert_eq!(error, "nobody answered in time (`timeout`)");
@@ -146,9 +133,12 @@ fn gone(world: &World) {
 /// What other agents do for a run that a node ends is ended too.
 fn cancelled_by_a_node() {
     let world = world(CANCEL);
-    let _coordinator = coordinator(&world);
-    let _workers = [worker(&world, "engineer"), worker(&world, "qa")];
-    let run = submit(&world);
+    let _coordinator = world.coordinator();
+    let _workers = [
+        world.worker("engineer", &["--concurrency", "3"]),
+        world.worker("qa", &["--concurrency", "3"]),
+    ];
+    let run = world.submit("w.yaml");
     comes_to(&world, &run, "cancelled");
     clean(&world);
     gone(&world);
@@ -161,9 +151,12 @@ fn cancelled_by_a_node() {
 fn cancelled_and_orphaned() {
     let world = world(CANCEL);
     world.write(".orchestrate/config.yaml", SETTINGS.replace("grace_sec: 0.2", "grace_sec: 3000"));
-    let first = coordinator(&world);
-    let _workers = [worker(&world, "engineer"), worker(&world, "qa")];
-    let run = submit(&world);
+    let first = world.coordinator();
+    let _workers = [
+        world.worker("engineer", &["--concurrency", "3"]),
+        world.worker("qa", &["--concurrency", "3"]),
+    ];
+    let run = world.submit("w.yaml");
     let journal = format!(".orchestrate/runs/{run}/journal.jsonl");
     let over = || {
         let lines = world.lines(&journal);
@@ -171,7 +164,7 @@ fn cancelled_and_orphaned() {
     };
     until("the node has ended the run", over);
     first.kill();
-    let _second = coordinator(&world);
+    let _second = world.coordinator();
     world.write("go", "");
     until("the run's task has ended", || {
         world.list(".orchestrate/claimed/coordinator").is_empty()
@@ -191,14 +184,14 @@ const PARALLEL: &str = "name: parallel\ndescription: several tasks at once\nnode
 /// A worker dies over one of several tasks: that one is done again, the others are not.
 fn a_killed_worker() {
     let world = world(PARALLEL);
-    let _coordinator = coordinator(&world);
-    let first = worker(&world, "engineer");
-    let _qa = worker(&world, "qa");
-    let run = submit(&world);
+    let _coordinator = world.coordinator();
+    let first = world.worker("engineer", &["--concurrency", "3"]);
+    let _qa = world.worker("qa", &["--concurrency", "3"]);
+    let run = world.submit("w.yaml");
     until("both hold", || world.lines("pids").len() == 2);
     until("the third is done", || traced(&world).contains_key("c"));
     first.kill();
-    let _second = worker(&world, "engineer");
+    let _second = world.worker("engineer", &["--concurrency", "3"]);
     until("it is begun again", || world.lines("pids").len() == 3);
     world.run(&["approve", &run]).exits(0);
     world.write("go", "");
@@ -213,13 +206,16 @@ fn a_killed_worker() {
 /// waits for the others and finds the answer.
 fn a_killed_coordinator() {
     let world = world(PARALLEL);
-    let first = coordinator(&world);
-    let _workers = [worker(&world, "engineer"), worker(&world, "qa")];
-    let run = submit(&world);
+    let first = world.coordinator();
+    let _workers = [
+        world.worker("engineer", &["--concurrency", "3"]),
+        world.worker("qa", &["--concurrency", "3"]),
+    ];
+    let run = world.submit("w.yaml");
     until("both hold", || world.lines("pids").len() == 2);
     first.kill();
     world.run(&["approve", &run, "--no-resume"]).exits(0);
-    let _second = coordinator(&world);
+    let _second = world.coordinator();
     world.write("go", "");
     comes_to(&world, &run, "completed");
     let once: Vec<_> = traced(&world).into_iter().collect();
@@ -235,9 +231,9 @@ fn retried_from_a_node() {
         - { id: b, bash: ./step, depends_on: [a] }\n\
         - { id: c, bash: ./step, depends_on: [b] }\n";
     let world = world(chain);
-    let _coordinator = coordinator(&world);
-    let _worker = worker(&world, "engineer");
-    let run = submit(&world);
+    let _coordinator = world.coordinator();
+    let _worker = world.worker("engineer", &["--concurrency", "3"]);
+    let run = world.submit("w.yaml");
     comes_to(&world, &run, "completed");
     clean(&world);
     world.run(&["retry", &run, "--from", "b"]).exits(0);

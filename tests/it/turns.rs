@@ -5,7 +5,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::world::{Started, World, trial, until};
+use crate::world::{World, trial, until};
 
 /// Beats that nobody has to wait for, and a lease that no slow machine reaches.
 const SETTINGS: &str = "queue: { beat_sec: 0.1, lease_sec: 60, poll_ms: 20, idle_poll_ms: 100 }\n\
@@ -37,16 +37,6 @@ fn world(workflow: &str) -> World {
     world.write("work", WORK);
     world.write(".orchestrate/config.yaml", SETTINGS);
     world
-}
-
-fn coordinator(world: &World) -> Started {
-    let started = world.start(&["coordinator"]);
-    until("it drives", || started.stderr().contains("drives the runs"));
-    started
-}
-
-fn submit(world: &World, file: &str) -> String {
-    world.run(&["submit", file, "--quiet"]).exits(0).stdout.trim().to_owned()
 }
 
 fn shown(world: &World, run: &str) -> Value {
@@ -85,8 +75,8 @@ fn in_peace(world: &World) {
 fn many_at_once() {
     let world = world(ALONE);
     world.write("go", "");
-    let runs: Vec<String> = (0..9).map(|_| submit(&world, "w.yaml")).collect();
-    let _coordinators = [coordinator(&world), coordinator(&world), coordinator(&world)];
+    let runs: Vec<String> = (0..9).map(|_| world.submit("w.yaml")).collect();
+    let _coordinators = [world.coordinator(), world.coordinator(), world.coordinator()];
     runs.iter().for_each(|run| comes_to(&world, run, "completed"));
     assert_eq!(world.lines("ended").len(), 9);
     in_peace(&world);
@@ -96,12 +86,12 @@ fn many_at_once() {
 fn it_is_told() {
     let world = world(ALONE);
     world.write("free.yaml", ALONE.replace("nodes:", "mutates_checkout: false\nnodes:"));
-    let _coordinator = coordinator(&world);
-    let first = submit(&world, "w.yaml");
+    let _coordinator = world.coordinator();
+    let first = world.submit("w.yaml");
     until("it works", || world.lines("begun").len() == 1);
     assert!(turn(&world).ends_with(&format!(".a01.{first}")), "{}", turn(&world));
-    let second = submit(&world, "w.yaml");
-    let third = submit(&world, "w.yaml");
+    let second = world.submit("w.yaml");
+    let third = world.submit("w.yaml");
     comes_to(&world, &third, "queued");
     let before = format!("run {first}");
     assert_eq!(shown(&world, &second)["turn_after"], *before);
@@ -111,7 +101,7 @@ fn it_is_told() {
     assert!(status.contains(&format!("waits for its turn after {before}")), "{status}");
     assert_eq!(shown(&world, &first)["state"], "running");
     // Beside them.
-    let beside = submit(&world, "free.yaml");
+    let beside = world.submit("free.yaml");
     until("it works beside", || world.lines("begun").contains(&beside));
     world.write("go", "");
     for run in [&first, &second, &third, &beside] {
@@ -127,12 +117,12 @@ fn it_is_told() {
 fn at_a_gate() {
     let world = world(GATED);
     world.write("alone.yaml", ALONE);
-    let _coordinators = [coordinator(&world), coordinator(&world)];
-    let gated = submit(&world, "w.yaml");
+    let _coordinators = [world.coordinator(), world.coordinator()];
+    let gated = world.submit("w.yaml");
     world.write(&format!("go.{gated}"), "");
     comes_to(&world, &gated, "paused");
     until("it gave up its turn", || turn(&world).ends_with(".free"));
-    let other = submit(&world, "alone.yaml");
+    let other = world.submit("alone.yaml");
     until("the other works", || world.lines("begun").contains(&other));
     world.run(&["approve", &gated]).exits(0);
     comes_to(&world, &gated, "queued");
@@ -146,10 +136,10 @@ fn at_a_gate() {
 /// A waiting run is cancelled without its turn; one at work makes room for the next.
 fn cancelled() {
     let world = world(ALONE);
-    let _coordinator = coordinator(&world);
-    let first = submit(&world, "w.yaml");
+    let _coordinator = world.coordinator();
+    let first = world.submit("w.yaml");
     until("it works", || world.lines("begun").len() == 1);
-    let (second, third) = (submit(&world, "w.yaml"), submit(&world, "w.yaml"));
+    let (second, third) = (world.submit("w.yaml"), world.submit("w.yaml"));
     comes_to(&world, &third, "queued");
     world.run(&["cancel", &second]).exits(0);
     comes_to(&world, &second, "cancelled");
@@ -168,12 +158,12 @@ fn a_killed_coordinator() {
     let world = world(BY_WORKERS);
     world.write("alone.yaml", ALONE);
     let _worker = world.start(&["worker", "engineer"]);
-    let killed = coordinator(&world);
-    let first = submit(&world, "w.yaml");
+    let killed = world.coordinator();
+    let first = world.submit("w.yaml");
     until("it works", || world.lines("begun").len() == 1);
-    let other = coordinator(&world);
+    let other = world.coordinator();
     // The second is driven by whoever lives on, from the beginning or in the end.
-    let second = submit(&world, "alone.yaml");
+    let second = world.submit("alone.yaml");
     killed.kill();
     until("it is taken up", || other.stderr().contains(&format!("run {first} of w.yaml")));
     until("it has its turn", || turn(&world).ends_with(&format!(".a02.{first}")));
@@ -232,8 +222,8 @@ fn beside_local_runs() {
     let world = world(ALONE);
     let local = world.start(&["run", "w.yaml"]);
     until("it works", || world.lines("begun").len() == 1);
-    let _coordinator = coordinator(&world);
-    let run = submit(&world, "w.yaml");
+    let _coordinator = world.coordinator();
+    let run = world.submit("w.yaml");
     comes_to(&world, &run, "queued");
     let told = format!("a run of process {} works on this checkout", local.pid());
     says_why(&world, &run, &told);

@@ -189,6 +189,25 @@ impl World {
         self.spawn(&mut self.orchestrate(arguments))
     }
 
+    /// A worker of an agent, which serves its inbox.
+    pub fn worker(&self, agent: &str, flags: &[&str]) -> Started {
+        let started = self.start(&[&["worker", agent], flags].concat());
+        until("it serves", || started.stderr().contains("serves inbox"));
+        started
+    }
+
+    /// A coordinator, which drives runs.
+    pub fn coordinator(&self) -> Started {
+        let started = self.start(&["coordinator"]);
+        until("it drives", || started.stderr().contains("drives the runs"));
+        started
+    }
+
+    /// Hands a workflow over. Gives the id of its run.
+    pub fn submit(&self, file: &str) -> String {
+        self.run(&["submit", file, "--quiet"]).exits(0).stdout.trim().to_owned()
+    }
+
     /// Runs the program to its end.
     pub fn run(&self, arguments: &[&str]) -> Outcome {
         self.start(arguments).wait()

@@ -22,11 +22,7 @@ pub fn draw(graph: &Graph) -> String {
 /// The nodes inside a loop, or those in none; a loop and its nodes are a cluster.
 fn nodes(graph: &Graph, inside: Option<usize>, depth: usize, out: &mut String) {
     let pad = "  ".repeat(depth);
-    let first = inside.map_or(0, |index| index + 1);
-    let level = inside.map_or(0, |index| graph.nodes[index].depth + 1);
-    let nodes = graph.nodes.iter().enumerate().skip(first);
-    let ours = nodes.take_while(|(_, node)| inside.is_none() || node.depth >= level);
-    for (index, node) in ours.filter(|(_, node)| node.depth == level) {
+    for (index, node) in graph.nodes_in(inside) {
         let text = format!("{} [{}];", id(index), attributes(node));
         if node.kind == Kind::Each {
             let name = escape(&node.name);

@@ -34,12 +34,7 @@ pub fn draw(graph: &Graph) -> String {
 /// The nodes inside a loop, or those in none; a loop and its nodes are a subgraph.
 fn nodes(graph: &Graph, inside: Option<usize>, depth: usize, out: &mut String) {
     let pad = "  ".repeat(depth);
-    // A loop's nodes come right after it, so those of other loops are not looked at again.
-    let first = inside.map_or(0, |index| index + 1);
-    let level = inside.map_or(0, |index| graph.nodes[index].depth + 1);
-    let nodes = graph.nodes.iter().enumerate().skip(first);
-    let ours = nodes.take_while(|(_, node)| inside.is_none() || node.depth >= level);
-    for (index, node) in ours.filter(|(_, node)| node.depth == level) {
+    for (index, node) in graph.nodes_in(inside) {
         let label = node.lines().iter().map(|line| escape(line)).collect::<Vec<_>>().join("<br/>");
         let (open, close) = match node.kind.shape() {
             Shape::Box => ("[", "]"),

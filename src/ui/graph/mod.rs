@@ -270,6 +270,16 @@ pub struct Seen<'a> {
 }
 
 impl Graph {
+    /// The nodes right inside a loop, or those in none. A loop's nodes come right after it, so
+    /// those of other loops are not looked at.
+    fn nodes_in(&self, inside: Option<usize>) -> impl Iterator<Item = (usize, &Node)> {
+        let first = inside.map_or(0, |index| index + 1);
+        let level = inside.map_or(0, |index| self.nodes[index].depth + 1);
+        let nodes = self.nodes.iter().enumerate().skip(first);
+        let ours = nodes.take_while(move |(_, node)| inside.is_none() || node.depth >= level);
+        ours.filter(move |(_, node)| node.depth == level)
+    }
+
     pub fn new(title: &str, plan: &Plan, seen: Option<&Seen>) -> Graph {
         let sequence = plan.root.edges.is_none();
         let graph = Graph { title: title.into(), sequence, nodes: Vec::new(), edges: Vec::new() };
