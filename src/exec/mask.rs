@@ -1,8 +1,9 @@
 //! Masking: secrets become `***` before output reaches a state, a log or a status.
 //!
 //! A value is hidden in every form in which a tool is likely to print it: as it is, escaped
-//! inside JSON (also twice, as a document in the stream of an agent is), as a part of an address,
-//! and in base64, also where it is only a part of what was encoded, or goes over several lines.
+//! inside JSON (also twice, as a document in the stream of an agent is), as a part of an address or
+//! of a form, as text of a page, in hexadecimal, and in base64, also where it is only a part of
+//! what was encoded, or goes over several lines. Most values read the same in most of these.
 //!
 //! The search skips: the two bytes at the end of a window, as long as the shortest form, say how
 //! far the window may move (Wu and Manber). A gigabyte without secrets is therefore mostly not
@@ -16,6 +17,8 @@ const STARS: &[u8] = b"***";
 /// Shorter values give base64 forms that ordinary words would match.
 const BASE64_VALUE_MIN: usize = 4;
 const BASE64_CORE_MIN: usize = 8;
+/// Shorter values would hide parts of digests.
+const HEX_VALUE_MIN: usize = 6;
 /// How long the lines of base64 are, by those who break it.
 const LINES: [usize; 2] = [64, 76];
 
@@ -231,7 +234,8 @@ fn add_forms(secret: &str, forms: &mut Vec<Vec<u8>>) {
     let trimmed = secret.trim_end_matches(['\r', '\n']);
     for value in [secret, trimmed] {
         forms.push(value.as_bytes().to_vec());
-        forms.push(percent_encoded(value));
+        forms.extend(percent_encoded(value));
+        forms.extend(html_escaped(value));
         for escaped in json_escaped(value) {
             forms.extend(json_escaped(&escaped).into_iter().map(String::into_bytes));
             forms.push(escaped.into_bytes());
@@ -239,37 +243,79 @@ fn add_forms(secret: &str, forms: &mut Vec<Vec<u8>>) {
         if value.len() >= BASE64_VALUE_MIN {
             add_base64(value.as_bytes(), forms);
         }
+        if value.len() >= HEX_VALUE_MIN {
+            let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
+            forms.push(hex.to_uppercase().into_bytes());
+            forms.push(hex.into_bytes());
+        }
     }
 }
 
-/// As a part of an address.
-fn percent_encoded(value: &str) -> Vec<u8> {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
-    let encode = |byte: u8| match plain(&byte) {
-        true => (byte as char).to_string(),
-        false => format!("%{byte:02X}"),
+/// Every choice of four things that tools do or do not do.
+fn choices() -> impl Iterator<Item = [bool; 4]> {
+    (0..16).map(|n| [n & 1 > 0, n & 2 > 0, n & 4 > 0, n & 8 > 0])
+}
+
+/// As a part of an address or of a form, as tools write it: some leave a `/`, some what scripts of
+/// pages leave, some write a blank as `+`, some write small digits.
+fn percent_encoded(value: &str) -> Vec<Vec<u8>> {
+    let encode = |[slash, script, plus, small]: [bool; 4]| {
+        let mut text = String::new();
+        for byte in value.bytes() {
+            match byte {
+                b' ' if plus => text.push('+'),
+                b'/' if slash => text.push('/'),
+                b'!' | b'\'' | b'(' | b')' | b'*' if script => text.push(byte as char),
+                _ if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+                    text.push(byte as char);
+                }
+                _ if small => text.push_str(&format!("%{byte:02x}")),
+                _ => text.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        text.into_bytes()
     };
-    value.bytes().map(encode).collect::<String>().into_bytes()
+    choices().map(encode).collect()
+}
+
+/// As text of a page, as tools write it: they differ in quotes.
+fn html_escaped(value: &str) -> Vec<Vec<u8>> {
+    const QUOTES: [[&str; 2]; 5] = [
+        ["\"", "'"],
+        ["&quot;", "&#x27;"],
+        ["&#34;", "&#39;"],
+        ["&quot;", "&apos;"],
+        ["&quot;", "&#039;"],
+    ];
+    let escape = |[double, single]: [&str; 2]| {
+        let text = value.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        text.replace('\'', single).replace('"', double).into_bytes()
+    };
+    QUOTES.map(escape).into()
 }
 
 /// The inside of a JSON string as tools write it: some escape all that is not ASCII, some `/`,
-/// some what is special in HTML.
+/// some what is special in HTML, some with large digits.
 fn json_escaped(value: &str) -> Vec<String> {
     let quoted = serde_json::Value::from(value).to_string();
     let inside = &quoted[1..quoted.len() - 1];
     let mut forms = Vec::new();
-    for (ascii, slash, html) in (0..8).map(|n| (n & 1 > 0, n & 2 > 0, n & 4 > 0)) {
+    for [ascii, slash, html, large] in choices() {
         let mut escaped = String::new();
+        let unit = |unit: u32| match large {
+            true => format!("\\u{unit:04X}"),
+            false => format!("\\u{unit:04x}"),
+        };
         for c in inside.chars() {
             match c {
                 '/' if slash => escaped.push_str("\\/"),
                 '&' | '<' | '>' | '\u{2028}' | '\u{2029}' if html => {
-                    escaped.push_str(&format!("\\u{:04x}", c as u32));
+                    escaped.push_str(&unit(c as u32));
                 }
                 _ if ascii && !c.is_ascii() => {
                     let mut units = [0; 2];
-                    for unit in c.encode_utf16(&mut units) {
-                        escaped.push_str(&format!("\\u{unit:04x}"));
+                    for each in c.encode_utf16(&mut units) {
+                        escaped.push_str(&unit((*each).into()));
                     }
                 }
                 _ => escaped.push(c),
@@ -323,6 +369,31 @@ fn base64(bytes: &[u8], alphabet: &[u8; 64]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn forms_of_pages_and_addresses_are_hidden() {
+        const KEY: &str = "s3cr\"et/Väl+ue\\xyz 12<345'!";
+        let mask = mask(&[KEY]);
+        for form in [
+            "s3cr%22et%2FV%C3%A4l%2Bue%5Cxyz+12%3C345%27%21",
+            "s3cr%22et/V%C3%A4l%2Bue%5Cxyz%2012%3C345%27%21",
+            "s3cr%22et%2fV%c3%a4l%2bue%5cxyz%2012%3c345%27%21",
+            "s3cr%22et%2FV%C3%A4l%2Bue%5Cxyz%2012%3C345'!",
+            "s3cr\\\"et/V\\u00E4l+ue\\\\xyz 12<345'!",
+            "s3cr\\\"et/V\\u00E4l+ue\\\\xyz 12\\u003C345'!",
+            "s3cr&quot;et/Väl+ue\\xyz 12&lt;345&#x27;!",
+            "s3cr&#34;et/Väl+ue\\xyz 12&lt;345&#39;!",
+            "s3cr\"et/Väl+ue\\xyz 12&lt;345'!",
+            "7333637222\
+             65742f56c3a46c2b75655c78797a2031323c3334352721",
+            "733363722265742F56C3A46C2B75655C78797A2031323C3334352721",
+        ] {
+            assert_eq!(mask.text(&format!("a {form} b")), "a *** b", "{form}");
+        }
+        // A value that reads the same everywhere has few forms, and the search stays as fast.
+        let plain = self::mask(&["ghp0123456789abcdef0123456789abcdef0123"]);
+        assert!(plain.search.unwrap().forms < 10);
+    }
 
     fn mask(secrets: &[&str]) -> Mask {
         Mask::new(secrets.iter().map(|s| s.to_string()))

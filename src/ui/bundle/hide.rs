@@ -1,8 +1,7 @@
 //! What must not leave the house: secrets that are known, and what looks like one.
 //!
-//! Known values are hidden in every form in which a log hides them (as they are, escaped as in
-//! JSON, in base64), and in hexadecimal, as in an address, and broken into lines as well. After
-//! that, what has the shape of a token is hidden ([`super::shapes`]).
+//! Known values are hidden in every form in which a log hides them ([`Mask`]), and broken into
+//! lines as well. After that, what has the shape of a token is hidden ([`super::shapes`]).
 //!
 //! **Invariant:** nothing is cut before it is hidden: what is left of a secret that was cut has no
 //! form that could be recognised. [`Hidden`] is made here alone.
@@ -46,8 +45,7 @@ impl Hide {
         let mut values: BTreeSet<String> = declared.into_iter().chain(guessed).collect();
         values.retain(|value| !value.trim().is_empty());
         let known = values.len();
-        let other: Vec<String> = values.iter().flat_map(|value| other_forms(value)).collect();
-        Hide { mask: Mask::new(values.into_iter().chain(other)), known }
+        Hide { mask: Mask::new(values), known }
     }
 
     pub fn text(&self, text: &str) -> Hidden {
@@ -147,24 +145,8 @@ fn is_guess(value: &str) -> bool {
     let trivial = value.chars().all(|c| c.is_ascii_digit() || ".:-+ ".contains(c));
     let is_path = value.starts_with('/') && std::path::Path::new(value).exists();
     let words = ["enabled", "disabled", "required", "default", "optional", "offline"];
-    value.len() >= GUESS_MIN && !trivial && !is_path && !words.contains(&value)
-}
-
-/// A value in an address and in hexadecimal.
-fn other_forms(value: &str) -> Vec<String> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    let percent: String = value
-        .bytes()
-        .map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") })
-        .collect();
-    let mut forms = vec![percent];
-    if value.len() >= GUESS_MIN {
-        let hex: String = value.bytes().map(|byte| format!("{byte:02x}")).collect();
-        forms.push(hex.to_uppercase());
-        forms.push(hex);
-    }
-    forms.retain(|form| form != value);
-    forms
+    let is_word = words.contains(&value) || shapes::is_scheme(value.as_bytes());
+    value.len() >= GUESS_MIN && !trivial && !is_path && !is_word
 }
 
 /// Every byte but those of line ends and blanks, also escaped, with its place.

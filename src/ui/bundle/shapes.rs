@@ -76,14 +76,43 @@ const NAMES: [&str; 20] = [
 /// Parts that make a secret of a `KEY` beside them.
 const KEYS: [&str; 9] =
     ["API", "ACCESS", "PRIVATE", "SECRET", "SIGNING", "ENCRYPTION", "MASTER", "DEPLOY", "ACCOUNT"];
+/// How the value of a header begins that says who one is; the secret follows.
+const SCHEMES: [&str; 9] = [
+    "Bearer",
+    "Basic",
+    "Digest",
+    "Token",
+    "ApiKey",
+    "Negotiate",
+    "NTLM",
+    "Signature",
+    "AWS4-HMAC-SHA256",
+];
+/// Headers whose value is a secret as a whole.
+const HEADERS: [&str; 2] = ["AUTHORIZATION", "COOKIE"];
+/// Options of programs that take `who:password`.
+const WHO: [&[u8]; 3] = [b"-u", b"--user", b"--proxy-user"];
 /// Shorter runs of base64 hold no token.
 const BASE64_MIN: usize = 24;
 
 /// Whether the value of something that is called so is a secret.
 pub fn is_secret_name(name: &str) -> bool {
     let parts = parts(name);
-    let is_key = |pair: &[String]| pair[1] == "KEY" && KEYS.contains(&pair[0].as_str());
-    parts.iter().any(|part| NAMES.contains(&part.as_str())) || parts.windows(2).any(is_key)
+    let is_key = |pair: &[String]| match pair[1].as_str() {
+        "KEY" => KEYS.contains(&pair[0].as_str()),
+        // Alone it is where one works.
+        "PWD" => true,
+        _ => false,
+    };
+    let is_one = |part: &String| {
+        NAMES.contains(&part.as_str()) || part.ends_with("PASSWORD") || part.ends_with("PASSWD")
+    };
+    parts.iter().any(is_one) || parts.windows(2).any(is_key)
+}
+
+/// Whether a word only says of what kind the secret after it is.
+pub fn is_scheme(word: &[u8]) -> bool {
+    SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme.as_bytes()))
 }
 
 /// The same of a variable of the environment, where any key is one, and any authorization.
@@ -113,8 +142,15 @@ fn parts(name: &str) -> Vec<String> {
 /// The values that a text of settings gives to names of secrets.
 pub fn values(text: &str) -> Vec<String> {
     let bytes = text.as_bytes();
-    let found = assignments(bytes).into_iter();
-    found.map(|(begin, end)| String::from_utf8_lossy(&bytes[begin..end]).into_owned()).collect()
+    let mut values = Vec::new();
+    for (begin, end) in assignments(bytes, false) {
+        let value = String::from_utf8_lossy(&bytes[begin..end]).into_owned();
+        // It may stand elsewhere without the word before it.
+        let bare = value.split_once(' ').filter(|(scheme, _)| is_scheme(scheme.as_bytes()));
+        values.extend(bare.map(|(_, bare)| bare.trim().to_owned()));
+        values.push(value);
+    }
+    values
 }
 
 /// Hides what looks like a secret.
@@ -127,7 +163,7 @@ fn hide_plain(bytes: &[u8]) -> Vec<u8> {
     let bytes = replace(bytes, blocks(bytes));
     let bytes = replace(&bytes, addresses(&bytes));
     let bytes = replace(&bytes, tokens(&bytes));
-    replace(&bytes, assignments(&bytes))
+    replace(&bytes, assignments(&bytes, true))
 }
 
 type Places = Vec<(usize, usize)>;
@@ -251,54 +287,133 @@ fn token_inside(word: &[u8]) -> Option<usize> {
     (1..word.len()).filter(after).find(|at| is_token(&word[*at..]))
 }
 
-/// The values that are given to names of secrets: `NAME=value`, `name: value`, `"name": "value"`.
-fn assignments(bytes: &[u8]) -> Places {
+/// The values that are given to names of secrets: `NAME=value`, `name: value`, `"name": "value"`;
+/// and to options of programs, `--name value`, which may also be a word in a sentence.
+fn assignments(bytes: &[u8], options: bool) -> Places {
     let mut places = Vec::new();
     for (begin, end) in words(bytes, is_of_token) {
-        let name = String::from_utf8_lossy(&bytes[begin..end]);
-        if is_secret_name(&name)
-            && let Some(value) = value_after(bytes, end)
-        {
-            places.push(value);
+        let word = &bytes[begin..end];
+        if options && WHO.contains(&word) {
+            places.extend(password_after(bytes, end));
+            continue;
         }
+        let name = String::from_utf8_lossy(word);
+        if !is_secret_name(&name) {
+            continue;
+        }
+        let header = HEADERS.iter().any(|header| parts(&name).last().is_some_and(|p| p == header));
+        let given = value_after(bytes, end, header);
+        let is_option = options && word.starts_with(b"--");
+        places.extend(given.or_else(|| argument_after(bytes, end).filter(|_| is_option)));
     }
     places
 }
 
+fn skip(bytes: &[u8], mut at: usize, wanted: &[u8]) -> usize {
+    while bytes.get(at).is_some_and(|byte| wanted.contains(byte)) {
+        at += 1;
+    }
+    at
+}
+
 /// The value after a name, if one is given to it and may be a secret.
-fn value_after(bytes: &[u8], name_end: usize) -> Option<(usize, usize)> {
-    let mut at = name_end;
-    let skip = |at: &mut usize, wanted: &[u8]| {
-        while bytes.get(*at).is_some_and(|byte| wanted.contains(byte)) {
-            *at += 1;
-        }
-    };
-    skip(&mut at, b"\\\"'");
-    skip(&mut at, b" \t");
+fn value_after(bytes: &[u8], name_end: usize, header: bool) -> Option<(usize, usize)> {
+    let at = skip(bytes, name_end, b"\\\"'");
+    let at = skip(bytes, at, b" \t");
     if !matches!(bytes.get(at), Some(b'=' | b':')) {
         return None;
     }
-    at += 1;
-    skip(&mut at, b" \t");
-    let quoted = at;
-    skip(&mut at, b"\\");
-    let quote = bytes.get(at).copied().filter(|byte| b"\"'".contains(byte));
-    let begin = if quote.is_some() { at + 1 } else { quoted };
-    let ends = |byte: &u8| match quote {
-        Some(quote) => *byte == quote || *byte == b'\n',
-        None => byte.is_ascii_whitespace() || b",;&)}]\"'".contains(byte),
+    value_at(bytes, skip(bytes, at + 1, b" \t"), header)
+}
+
+/// The argument after an option: the next word, or the next text in a list.
+fn argument_after(bytes: &[u8], option_end: usize) -> Option<(usize, usize)> {
+    let at = skip(bytes, option_end, b"\\\"'");
+    let next = skip(bytes, at, b", \t");
+    let is_next = next > at && !matches!(bytes.get(next), Some(b'-'));
+    is_next.then(|| value_at(bytes, next, false)).flatten()
+}
+
+/// The password after an option that takes `who:password`.
+fn password_after(bytes: &[u8], option_end: usize) -> Option<(usize, usize)> {
+    let (begin, end) = argument_after(bytes, option_end)?;
+    let who = bytes[begin..end].iter().position(|byte| *byte == b':')?;
+    may_be_secret(&bytes[begin + who + 1..end]).then_some((begin + who + 1, end))
+}
+
+/// The value that begins here, in quotes or without, if it may be a secret. Of a header it is all
+/// that stands on its line, and so it is after a word that says what kind of secret follows.
+fn value_at(bytes: &[u8], at: usize, header: bool) -> Option<(usize, usize)> {
+    let escapes = skip(bytes, at, b"\\") - at;
+    let quote = bytes.get(at + escapes).copied().filter(|byte| b"\"'".contains(byte));
+    let (begin, end) = match quote {
+        Some(quote) => {
+            let begin = at + escapes + 1;
+            (begin, quoted_end(bytes, begin, quote, escapes))
+        }
+        None => {
+            let ends = |byte: &u8| byte.is_ascii_whitespace() || b",;&)}]\"'".contains(byte);
+            let end = bytes[at..].iter().position(ends).map_or(bytes.len(), |ahead| at + ahead);
+            let more = header || is_scheme(&bytes[at..end]);
+            (at, if more { line_end(bytes, at) } else { without_escape(bytes, at, end) })
+        }
     };
-    let end = bytes[begin..].iter().position(ends).map_or(bytes.len(), |ahead| begin + ahead);
-    // The escape before an escaped quote is not part of the value.
-    let end = if bytes[begin..end].ends_with(b"\\") { end - 1 } else { end };
     may_be_secret(&bytes[begin..end]).then_some((begin, end))
+}
+
+/// Where a text in quotes ends. A quote inside of it has more escapes before it than the one that
+/// it began with: `escapes` of them, as often as it was put into a text of its own.
+fn quoted_end(bytes: &[u8], begin: usize, quote: u8, escapes: usize) -> usize {
+    let mut at = begin;
+    while at < bytes.len() && bytes[at] != b'\n' {
+        if bytes[at] == quote {
+            let before = bytes[begin..at].iter().rev().take_while(|byte| **byte == b'\\').count();
+            match quote {
+                // In YAML it is escaped by itself.
+                b'\'' if bytes.get(at + 1) == Some(&quote) => at += 1,
+                b'\'' => return at,
+                _ if before % (2 * (escapes + 1)) == escapes => return at - escapes,
+                _ => {}
+            }
+        }
+        at += 1;
+    }
+    without_escape(bytes, begin, at)
+}
+
+/// Where what stands on a line ends. Quotes after a `=` are part of it, others are around it.
+fn line_end(bytes: &[u8], begin: usize) -> usize {
+    let (mut at, mut open) = (begin, None);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\n' | b'\r' => break,
+            b'\\' if matches!(bytes.get(at + 1), Some(b'n' | b'r')) => break,
+            quote @ (b'"' | b'\'') => {
+                let mut before = bytes[begin..at].iter().rev().skip_while(|byte| **byte == b'\\');
+                match open {
+                    Some(opened) if opened == quote => open = None,
+                    Some(_) => {}
+                    None if before.next() == Some(&b'=') => open = Some(quote),
+                    None => break,
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    without_escape(bytes, begin, at)
+}
+
+/// The escape before an escaped quote is not part of what is in quotes.
+fn without_escape(bytes: &[u8], begin: usize, end: usize) -> usize {
+    end - bytes[begin..end].iter().rev().take_while(|byte| **byte == b'\\').count()
 }
 
 fn may_be_secret(value: &[u8]) -> bool {
     let is_number = value.iter().all(|byte| byte.is_ascii_digit() || b".-+".contains(byte));
     let word = [&b"null"[..], b"true", b"false", b"none", b"None", b"~", b"***"].contains(&value);
     let refers = value.starts_with(b"$") || value.starts_with(b"[") || value.starts_with(b"{");
-    !value.is_empty() && !is_number && !word && !refers
+    !value.is_empty() && !is_number && !word && !refers && !is_scheme(value)
 }
 
 /// Runs of base64 in which something is hidden that looks like a secret.
@@ -364,7 +479,7 @@ mod tests {
         assert_eq!(shown(&format!("x-{token}")), "x-***");
         assert_eq!(shown("key AKIAABCDEFGHIJKLMN12 x"), "key *** x");
         assert_eq!(shown("eyJhbGciOi.eyJzdWIiOi.SflKxwRJ"), "***");
-        assert_eq!(shown("Authorization: Bearer abcdef0123+/=="), "Authorization: *** ***");
+        assert_eq!(shown("Authorization: Bearer abcdef0123+/=="), "Authorization: ***");
         assert_eq!(
             shown("sk-learn is a library, ghp_ a prefix"),
             "sk-learn is a library, ghp_ a prefix"
@@ -385,6 +500,46 @@ mod tests {
         {
             assert_eq!(shown(text), text);
         }
+    }
+
+    #[test]
+    fn a_header_is_hidden_to_its_end_and_its_scheme_is_no_value() {
+        for scheme in ["Bearer", "bearer", "token", "Digest", "AWS4-HMAC-SHA256"] {
+            let header = format!("Authorization: {scheme} zXcQef0123456789kLmN02");
+            assert_eq!(shown(&format!("{header}\nnext")), "Authorization: ***\nnext", "{scheme}");
+            let found = values(&format!(r#"{{"output":"{header}\n"}}"#));
+            assert!(found.contains(&"zXcQef0123456789kLmN02".to_owned()), "{found:?}");
+            assert!(!found.iter().any(|value| value.eq_ignore_ascii_case(scheme)), "{found:?}");
+        }
+        let signed = "authorization: AWS4-HMAC-SHA256 Credential=a/b, Signature=c0ffee0123";
+        assert_eq!(shown(signed), "authorization: ***");
+        let digest = r#"Authorization: Digest username="u", response="abc01"; x"#;
+        assert_eq!(shown(digest), "Authorization: ***");
+        assert_eq!(
+            shown(r#"curl -H "Authorization: Bearer abcdef01" https://host"#),
+            r#"curl -H "Authorization: ***" https://host"#
+        );
+        assert_eq!(shown("Cookie: a=b; c=d"), "Cookie: ***");
+    }
+
+    #[test]
+    fn secrets_on_command_lines_are_hidden() {
+        assert_eq!(shown("mysql --password hunter2 db"), "mysql --password *** db");
+        assert_eq!(shown(r#"["x", "--api-key", "abc", "y"]"#), r#"["x", "--api-key", "***", "y"]"#);
+        assert_eq!(shown("curl -u user:hunter2 host"), "curl -u user:*** host");
+        assert_eq!(shown("MYSQL_PWD=hunter2 PGPASSWORD=x1"), "MYSQL_PWD=*** PGPASSWORD=***");
+        for text in ["docker run -u 1000:1000", "--password --next", "PWD=/here", "-u root x"] {
+            assert_eq!(shown(text), text);
+        }
+    }
+
+    #[test]
+    fn a_quote_in_a_value_does_not_end_it() {
+        assert_eq!(shown(r#"{"password":"abc\"rest","n":1}"#), r#"{"password":"***","n":1}"#);
+        assert_eq!(shown(r#"{"password":"abc\\","n":1}"#), r#"{"password":"***","n":1}"#);
+        let nested = r#"{\"password\":\"abc\\\"rest\",\"n\":1}"#;
+        assert_eq!(shown(nested), r#"{\"password\":\"***\",\"n\":1}"#);
+        assert_eq!(shown("password: 'it''s' # x"), "password: '***' # x");
     }
 
     #[test]
