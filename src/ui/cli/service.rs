@@ -164,10 +164,13 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
         })?;
         units.push(Unit { path, state, text });
     }
+    let mut kept = Vec::new();
     match verb {
-        ServiceVerb::Install(_) => install(&mut units, &dir, args.dry_run)?,
+        ServiceVerb::Install(_) => {
+            kept = install(&mut units, &dir, args.dry_run)?;
+        }
         ServiceVerb::Uninstall(_) => {
-            uninstall(&mut units, args.dry_run)?;
+            kept = uninstall(&mut units, args.dry_run)?;
             if !args.dry_run {
                 disable(&dir, &units);
             }
@@ -175,7 +178,10 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
         ServiceVerb::Status(_) => {}
     }
     let install = system && matches!(verb, ServiceVerb::Install(_));
-    let warnings = if install { out_of_reach(&around.workspace, &program) } else { Vec::new() };
+    let mut warnings: Vec<String> = kept.iter().map(|path| kept_words(path)).collect();
+    if install {
+        warnings.extend(out_of_reach(&around.workspace, &program));
+    }
     let next = next(verb, &around, system);
     let scope = if system { "system" } else { "user" };
     let (workspace, dry_run) = (around.workspace.clone(), args.dry_run);
@@ -208,7 +214,23 @@ fn look(path: &Path, text: &str) -> io::Result<State> {
     }
 }
 
-fn install(units: &mut [Unit], dir: &Path, dry_run: bool) -> Result<(), Failure> {
+/// Where a unit is kept that says something else than this program would write: an earlier version
+/// may have written it, or somebody changed it by hand.
+fn before(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{name}.before"))
+}
+
+fn kept_words(path: &Path) -> String {
+    let (path, before) = (path.display(), before(path));
+    format!(
+        "`{path}` was of another version or changed by hand: it is kept as `{}`",
+        before.display()
+    )
+}
+
+/// Writes the units. Gives those that are kept as they were.
+fn install(units: &mut [Unit], dir: &Path, dry_run: bool) -> Result<Vec<PathBuf>, Failure> {
     if let Some(unit) = units.iter().find(|unit| unit.state == State::Foreign) {
         let message = format!("`{}` was not written by this program", unit.path.display());
         return Err(Failure::new(1, message).hint("move it away; nothing was changed"));
@@ -221,28 +243,43 @@ fn install(units: &mut [Unit], dir: &Path, dry_run: bool) -> Result<(), Failure>
         }
     };
     let disk = disk::machine();
+    let mut kept = Vec::new();
     for unit in units.iter_mut().filter(|unit| unit.state != State::Current) {
         if !dry_run {
             disk.make_dirs(dir).map_err(|error| cannot(dir, error))?;
+            if unit.state == State::Outdated {
+                disk::rename(&unit.path, &before(&unit.path))
+                    .map_err(|error| cannot(&unit.path, error))?;
+                kept.push(unit.path.clone());
+            }
             disk::replace(&*disk, &unit.path, unit.text.as_bytes())
                 .map_err(|error| cannot(&unit.path, error))?;
         }
         unit.state = State::Written;
     }
-    Ok(())
+    Ok(kept)
 }
 
-fn uninstall(units: &mut [Unit], dry_run: bool) -> Result<(), Failure> {
-    let ours = |unit: &&mut Unit| matches!(unit.state, State::Current | State::Outdated);
-    for unit in units.iter_mut().filter(ours) {
-        if !dry_run {
-            std::fs::remove_file(&unit.path).map_err(|error| {
-                Failure::new(1, format!("cannot remove `{}`: {error}", unit.path.display()))
-            })?;
-        }
+/// Removes the units. Gives those that are kept as they were, under another name.
+fn uninstall(units: &mut [Unit], dry_run: bool) -> Result<Vec<PathBuf>, Failure> {
+    let mut kept = Vec::new();
+    for unit in units {
+        let path = &unit.path;
+        let removed = match unit.state {
+            State::Current | State::Outdated if dry_run => Ok(()),
+            State::Current => std::fs::remove_file(path),
+            State::Outdated => {
+                kept.push(path.clone());
+                disk::rename(path, &before(path))
+            }
+            _ => continue,
+        };
+        removed.map_err(|error| {
+            Failure::new(1, format!("cannot remove `{}`: {error}", path.display()))
+        })?;
         unit.state = State::Removed;
     }
-    Ok(())
+    Ok(kept)
 }
 
 /// Removes the links by which units that were removed were enabled. Without them a link leads
