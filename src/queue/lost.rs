@@ -54,7 +54,20 @@ impl VolumeFault {
         error.get_ref()?.downcast_ref()
     }
 
-    /// What helps; `word` is a new name for the volume.
+    /// What helps. Where a queue may be named anew, `fsck --repair` does that.
+    pub fn hint(&self, word: &str) -> String {
+        match self {
+            VolumeFault::Gone { trace, .. } if !trace.starts_with(OWN) => self.cure(word),
+            VolumeFault::Foreign { .. } => self.cure(word),
+            VolumeFault::Gone { .. } | VolumeFault::Damaged { .. } => {
+                "put it back from a copy, and whoever lives goes on; if there is none, end every \
+                 worker and coordinator, then `orchestrate fsck --repair` names the queue anew"
+                    .into()
+            }
+        }
+    }
+
+    /// What helps where nothing else does that; `word` is a new name for the volume.
     pub fn cure(&self, word: &str) -> String {
         let (file, make) = match self {
             VolumeFault::Foreign { .. } => {

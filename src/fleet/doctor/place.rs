@@ -54,7 +54,7 @@ pub fn writable(workspace: &Path, tried: Option<&io::Error>) -> Finding {
 /// What is wrong with the queue's name, which tells its volume from an empty mount point.
 pub fn queue(workspace: &Path) -> Option<Finding> {
     let fault = fault_of(&*disk::machine(), &Layout::new(workspace)).ok()??;
-    let cure = fault.cure(&new_incarnation());
+    let cure = fault.hint(&new_incarnation());
     Some(Finding::wrong("queue", fault.to_string(), cure))
 }
 

@@ -44,7 +44,7 @@ pub fn open_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
 /// Why the queue cannot be opened. One that cannot say which volume it is on is damaged.
 pub fn cannot_open(around: &Surroundings, error: &std::io::Error) -> Failure {
     if let Some(fault) = VolumeFault::of(error) {
-        return Failure::new(7, fault).hint(fault.cure(&member::new_incarnation()));
+        return Failure::new(7, fault).hint(fault.hint(&member::new_incarnation()));
     }
     let place = around.workspace.display();
     Failure::new(1, format!("cannot open the queue in `{place}`: {error}"))
