@@ -6,6 +6,7 @@
 
 pub mod faulty;
 mod ignore;
+mod output;
 mod real;
 #[cfg(test)]
 pub mod sim;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use crate::random::{chance, word};
 pub use faulty::machine;
 pub use ignore::keep_from_git;
+pub use output::{put_out, where_to};
 pub use real::{RealDisk, rename};
 
 /// Looks at one name after the other, until it has seen enough.
@@ -24,6 +26,7 @@ pub type Visit<'a> = &'a mut dyn FnMut(&str) -> ControlFlow<()>;
 
 /// What we ask of a disk.
 pub trait Disk: Send + Sync {
+    /// Reads a file. What is none, as a pipe or a device, is [`no_file`]: nobody is waited for.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Reads a regular file of at most `limit` bytes. Anything else is [`no_file`]: a link is not
     /// followed, and whoever left a pipe or a device there cannot make us wait.

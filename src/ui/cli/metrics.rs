@@ -64,7 +64,7 @@ fn take(around: &Surroundings, meter: &mut Meter) -> Result<String, Failure> {
 }
 
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    disk::replace(&*disk::machine(), file, text.as_bytes())
+    disk::put_out(&*disk::machine(), file, text.as_bytes())
         .map_err(|error| Failure::new(1, format!("cannot write `{}`: {error}", file.display())))
 }
 
@@ -86,7 +86,7 @@ pub fn beside(around: &Surroundings, stop: &Stop) -> Result<(), Failure> {
             let written = Workspace::open(root).and_then(|workspace| {
                 let board =
                     Board::look(workspace, &state_dir, Some(queue.clone()), beat, config.clone())?;
-                disk::replace(&*disk::machine(), &file, meter.read(&board)?.as_bytes())
+                disk::put_out(&*disk::machine(), &file, meter.read(&board)?.as_bytes())
             });
             match written {
                 Ok(()) => failing = false,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use super::common::Surroundings;
 use crate::disk;
+use crate::ids::counted;
 use crate::workflow::Plan;
 
 pub struct Processed<'a> {
@@ -99,6 +100,10 @@ impl<'a> Processed<'a> {
             );
             return Err(Failure::new(2, message));
         }
+        if disk::where_to(&target).and_then(fs::metadata).is_ok_and(|known| !known.is_file()) {
+            let message = format!("the archive `{}` is no regular file", destination.display());
+            return Err(Failure::new(2, message).hint("name another file"));
+        }
         Ok(())
     }
 
@@ -111,10 +116,15 @@ impl<'a> Processed<'a> {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::new(1, format!("cannot write the archive `{}`: {error}", target.display()))
         };
+        let target = disk::where_to(&target).map_err(|error| failed(&error))?;
         let temporary = target.with_extension("zip.tmp");
         let written = File::create(&temporary).map_err(|error| failed(&error)).and_then(|file| {
             let mut zip = zip::ZipWriter::new(file);
-            add(&mut zip, &self.dir, &self.name).map_err(|error| failed(&error))?;
+            let left_out = add(&mut zip, &self.dir, &self.name).map_err(|error| failed(&error))?;
+            if left_out > 0 {
+                let (links, name) = (counted(left_out, "link"), &self.name);
+                tracing::warn!("`{name}` is packed without {links} in it: they may lead anywhere");
+            }
             let file = zip.finish().map_err(|error| failed(&error))?;
             file.sync_all().map_err(|error| failed(&error))
         });
@@ -128,7 +138,9 @@ impl<'a> Processed<'a> {
 }
 
 /// Adds a directory and all in it, in a stable order. Links are left out: they may lead anywhere.
-fn add(zip: &mut zip::ZipWriter<File>, dir: &Path, name: &str) -> io::Result<()> {
+/// Says how much was.
+fn add(zip: &mut zip::ZipWriter<File>, dir: &Path, name: &str) -> io::Result<usize> {
+    let mut left_out = 0;
     let options = zip::write::SimpleFileOptions::default().large_file(true);
     let mut entries: Vec<_> = match fs::read_dir(dir) {
         Ok(entries) => entries.collect::<Result<_, _>>()?,
@@ -141,11 +153,13 @@ fn add(zip: &mut zip::ZipWriter<File>, dir: &Path, name: &str) -> io::Result<()>
         let kind = entry.file_type()?;
         if kind.is_dir() {
             zip.add_directory(&path, options).map_err(io::Error::other)?;
-            add(zip, &entry.path(), &path)?;
+            left_out += add(zip, &entry.path(), &path)?;
         } else if kind.is_file() {
             zip.start_file(&path, options).map_err(io::Error::other)?;
             io::copy(&mut File::open(entry.path())?, zip)?;
+        } else {
+            left_out += 1;
         }
     }
-    Ok(())
+    Ok(left_out)
 }
