@@ -14,6 +14,8 @@ use nix::sys::stat::Mode;
 
 use super::{Disk, Visit, no_file};
 
+const NO_REGULAR: &str = "it is no regular file";
+
 /// How many files are open at once while a group of them is written and synced.
 const GROUP: usize = 64;
 /// From how many files on they are synced at once, and by how many threads.
@@ -106,7 +108,17 @@ fn write_group(files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>> 
 
 impl Disk for RealDisk {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        fs::read(path)
+        // Opened so, a pipe is there at once. With regular files it makes no difference.
+        let flags = OFlag::O_NONBLOCK.bits();
+        let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let known = file.metadata()?;
+        // Of a directory the read itself tells.
+        if !known.is_file() && !known.is_dir() {
+            return Err(no_file(NO_REGULAR));
+        }
+        let mut bytes = Vec::with_capacity(known.len() as usize);
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     fn read_regular(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
@@ -119,7 +131,7 @@ impl Disk for RealDisk {
         })?;
         let known = file.metadata()?;
         if !known.is_file() {
-            return Err(no_file("it is no regular file"));
+            return Err(no_file(NO_REGULAR));
         }
         if known.len() > limit {
             return Err(no_file("it is too large"));

@@ -94,6 +94,7 @@ fn check_in(fleet: bool, text: &str, lines: &[&str]) -> Script {
         workflow_file: "w.yaml".into(),
         workflow_checksum: "sha256:0".into(),
         run_root: ".orchestrate/runs/x".into(),
+        workspace: None,
         context: Default::default(),
         policy: Policy::default(),
         only_step: None,

@@ -69,6 +69,9 @@ pub struct Origin {
     pub workflow_checksum: String,
     /// RUN_ROOT as `${run.root}` gives it: relative to the workspace where it lies inside.
     pub run_root: String,
+    /// The workspace it was begun in, where RUN_ROOT does not lie in it and so does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
     pub context: Map<String, Value>,
     pub policy: Policy,
     /// The one step to execute, where not the whole workflow is meant.

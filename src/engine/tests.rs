@@ -20,6 +20,7 @@ fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
         workflow_file: "w.yaml".into(),
         workflow_checksum: "sha256:0".into(),
         run_root: ".orchestrate/runs/x".into(),
+        workspace: None,
         context: plan.context.clone(),
         policy,
         only_step: None,

@@ -39,8 +39,13 @@ pub fn sweep(mark_prefix: &str) -> usize {
 
 /// The same for every mark that is wanted.
 pub fn sweep_if(wanted: &dyn Fn(&str) -> bool) -> usize {
-    let quarry = Quarry::Marks(wanted);
-    Hunt { quarry, group: None, groups: groups::noted(wanted), child: None, since: None }.end(GRACE)
+    Hunt::everywhere(wanted).end(GRACE)
+}
+
+/// How many processes on this machine [`sweep`] would end.
+pub fn left_behind(mark_prefix: &str) -> usize {
+    let wanted = |mark: &str| mark.starts_with(mark_prefix);
+    Hunt::everywhere(&wanted).look(false).alive.len()
 }
 
 /// By which mark those are known who are looked for.
@@ -114,6 +119,11 @@ impl Found {
 }
 
 impl<'a> Hunt<'a> {
+    fn everywhere(wanted: &'a dyn Fn(&str) -> bool) -> Hunt<'a> {
+        let (quarry, groups) = (Quarry::Marks(wanted), groups::noted(wanted));
+        Hunt { quarry, group: None, groups, child: None, since: None }
+    }
+
     pub(super) fn of_child(mark: &'a str, child: Pid) -> Hunt<'a> {
         let quarry = Quarry::Mark(mark);
         Hunt { quarry, group: Some(child), groups: Vec::new(), child: Some(child), since: None }

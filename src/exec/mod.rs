@@ -43,7 +43,7 @@ pub use confine::{Confinement, Powers, Reach, SIGNALS_LANDLOCK, powers};
 pub use daemon::Daemon;
 pub use errand::{Errand, Streams};
 pub use groups::forget as forget_groups;
-pub use hunt::{ask_to_end, sweep, sweep_if};
+pub use hunt::{ask_to_end, left_behind, sweep, sweep_if};
 pub use mask::{Mask, Masker};
 pub use run::run;
 pub use start::{LOCAL_TO_GIT, STRING_BYTES, StartError, lacks_interpreter, locate};

@@ -212,6 +212,7 @@ mod tests {
             workflow_file: String::new(),
             workflow_checksum: String::new(),
             run_root: String::new(),
+            workspace: None,
             context: Default::default(),
             policy: Policy::default(),
             only_step: None,

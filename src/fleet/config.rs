@@ -27,6 +27,22 @@ pub struct Layer {
     pub text: String,
 }
 
+/// What a run keeps in place of the address that is told about runs.
+const NO_WEBHOOK: &str = "https://left-out.invalid";
+
+impl Layer {
+    /// The file as a run keeps it. Whoever drives the run is told by settings of its own, and the
+    /// address may hold a secret: it is left out.
+    fn to_be_kept(&self) -> Layer {
+        let webhook = read_config(&self.text).ok().and_then(|layer| layer.notify.webhook);
+        let text = match webhook.filter(|address| !address.is_empty()) {
+            Some(address) => self.text.replace(&address, NO_WEBHOOK),
+            None => self.text.clone(),
+        };
+        Layer { text, ..self.clone() }
+    }
+}
+
 /// An agent, as the settings describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
@@ -298,6 +314,11 @@ impl Config {
             config.add(layer)?;
         }
         Ok(config)
+    }
+
+    /// The settings files as a run keeps them.
+    pub fn to_be_kept(&self) -> Vec<Layer> {
+        self.layers.iter().map(Layer::to_be_kept).collect()
     }
 
     fn add(&mut self, layer: Layer) -> Result<(), ConfigError> {

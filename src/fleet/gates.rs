@@ -103,6 +103,33 @@ fn judged(
     }
 }
 
+/// Puts an answer aside that does not count for this asking, so that one that does can be given.
+/// Several may do so at once: what is moved is looked at again, and put back where it counts.
+pub fn clear_void(root: &Path, step: &StepPath, attempt: Attempt, shown: &str) -> io::Result<()> {
+    let (disk, path) = (disk::machine(), path(root, step, attempt));
+    if judged(&path, shown, None).is_ok() {
+        return Ok(());
+    }
+    let taken = own_name(root, step, attempt);
+    match disk.rename(&path, &taken) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        renamed => renamed?,
+    }
+    match judged(&taken, shown, None) {
+        Err(_) => disk.rename(&taken, &aside(&path)),
+        Ok(_) => match disk.link(&taken, &path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => disk.remove(&taken),
+        },
+    }
+}
+
+/// A name that nobody else uses. A number of a process would not do: on another machine, it is
+/// another's too.
+fn own_name(root: &Path, step: &StepPath, attempt: Attempt) -> PathBuf {
+    root.join(CONTROL).join(format!(".{step}.{attempt}.{}", member::new_incarnation()))
+}
+
 /// Whether somebody has answered a gate, in a way that counts.
 pub fn is_answered(path: &Path, shown: &str, expires_at: Option<Time>) -> bool {
     matches!(judged(path, shown, expires_at), Ok(Some(_)))
@@ -190,8 +217,7 @@ pub fn give(
     let dir = root.join(CONTROL);
     disk.make_dirs(&dir)?;
     let path = path(root, step, attempt);
-    // A number of a process would not do: on another machine, it is another's too.
-    let whole = dir.join(format!(".{step}.{attempt}.{}", member::new_incarnation()));
+    let whole = own_name(root, step, attempt);
     let text = serde_json::to_vec_pretty(answer).map_err(io::Error::from)?;
     disk.write(&whole, &text)?;
     disk.sync(&whole)?;

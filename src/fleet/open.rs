@@ -16,6 +16,8 @@ use crate::workspace::{PathError, Workspace};
 pub enum OpenError {
     /// A file of the run is missing or cannot be read: what is wrong.
     Unreadable(String),
+    /// This user may not read a file of the run.
+    Forbidden(String),
     /// Its settings are not valid any more.
     Settings(ConfigError),
     /// Its workflow is not valid any more: the file, its text, what is wrong.
@@ -32,13 +34,29 @@ impl OpenError {
     pub fn may_pass(&self) -> bool {
         matches!(self, OpenError::State(LoadError::Disk(_)))
     }
+
+    /// Whether this user may not read it. Nothing is known of the run then.
+    pub fn is_forbidden(&self) -> bool {
+        match self {
+            OpenError::Forbidden(_) => true,
+            OpenError::State(LoadError::Disk(error)) => error.is_forbidden(),
+            _ => false,
+        }
+    }
+
+    /// Whether what the run goes by is lost: nothing that is left of it tells its workflow or its
+    /// settings, so it can neither be mended nor go on.
+    pub fn is_final(&self) -> bool {
+        use OpenError::{Settings, Unreadable, Workflow};
+        matches!(self, Unreadable(_) | Settings(_) | Workflow { .. })
+    }
 }
 
 impl std::fmt::Display for OpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let first = |problems: &[Problem]| problems.first().map(|p| p.message.clone());
         match self {
-            OpenError::Unreadable(message) => f.write_str(message),
+            OpenError::Unreadable(message) | OpenError::Forbidden(message) => f.write_str(message),
             OpenError::Settings(error) => {
                 let message = first(&error.problems).unwrap_or_default();
                 write!(f, "`{}`: {message}", error.file.display())
@@ -122,6 +140,13 @@ pub fn look(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError
     Ok((plan, run))
 }
 
+/// The same where `state.json` cannot be read: what the journal tells.
+pub fn look_by_journal(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError> {
+    let plan = frozen_plan(workspace, &frozen_config(root)?, root)?;
+    let run = Store::look_by_journal(disk::machine(), root, &plan).map_err(OpenError::State)?;
+    Ok((plan, run))
+}
+
 /// What a run was begun with, from whichever file still says it.
 pub fn origin(root: &Path) -> Option<Origin> {
     let disk = disk::machine();
@@ -148,10 +173,35 @@ fn read_text(path: &Path) -> io::Result<String> {
 
 fn unreadable(path: &Path, source: io::Error) -> OpenError {
     use io::ErrorKind::{InvalidData, IsADirectory, NotFound, PermissionDenied, UnexpectedEof};
-    let final_ones = [InvalidData, IsADirectory, NotFound, PermissionDenied, UnexpectedEof];
+    let message = || format!("cannot read `{}`: {source}", path.display());
+    if source.kind() == PermissionDenied {
+        return OpenError::Forbidden(message());
+    }
+    let final_ones = [InvalidData, IsADirectory, NotFound, UnexpectedEof];
     if final_ones.contains(&source.kind()) {
-        return OpenError::Unreadable(format!("cannot read `{}`: {source}", path.display()));
+        return OpenError::Unreadable(message());
     }
     let path = path.to_owned();
     OpenError::State(LoadError::Disk(StoreError { doing: "read", path, source }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_not_be_read_is_no_damage() {
+        let of = |kind: io::ErrorKind| unreadable(Path::new("workflow.yaml"), kind.into());
+        let state = |kind: io::ErrorKind| {
+            let (doing, path, source) = ("read", "state.json".into(), kind.into());
+            OpenError::State(LoadError::Disk(StoreError { doing, path, source }))
+        };
+        use io::ErrorKind::{Interrupted, NotFound, PermissionDenied};
+        for error in [of(PermissionDenied), state(PermissionDenied)] {
+            assert!(error.is_forbidden() && !error.is_final(), "{error}");
+        }
+        assert!(of(NotFound).is_final() && !of(NotFound).is_forbidden());
+        assert!(of(Interrupted).may_pass() && !of(Interrupted).is_final());
+        assert!(!state(NotFound).is_forbidden() && !state(NotFound).is_final());
+    }
 }

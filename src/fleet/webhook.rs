@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::exec::{self, How, Order};
+use crate::exec::{self, How, Order, Said};
 
 /// How much is kept of what a command that fails has printed.
 const SAID_BYTES: usize = 4096;
@@ -25,7 +25,12 @@ pub fn post(
     cwd: &Path,
 ) -> io::Result<()> {
     let argv = ["curl", "--config", "-"].map(str::to_owned);
-    call(&argv, &curl_config(url, headers, body), &[], timeout, cwd)
+    let said = said(&argv, &curl_config(url, headers, body), &[], timeout, cwd)?;
+    // An address that sends us elsewhere has not taken it.
+    match String::from_utf8_lossy(&said.out).trim() {
+        answer if answer.is_empty() || answer.starts_with('2') => Ok(()),
+        answer => Err(io::Error::other(format!("it answered {answer}"))),
+    }
 }
 
 /// Calls a command with a text on its standard input. The error is why it failed.
@@ -36,13 +41,24 @@ pub fn call(
     timeout: Duration,
     cwd: &Path,
 ) -> io::Result<()> {
+    said(argv, stdin, env, timeout, cwd).map(|_| ())
+}
+
+/// What a command said that did its work.
+fn said(
+    argv: &[String],
+    stdin: &str,
+    env: &[(String, OsString)],
+    timeout: Duration,
+    cwd: &Path,
+) -> io::Result<Said> {
     let order = Order { env, timeout: Some(timeout), ..Order::new(argv, cwd, "notice") };
     let input = in_memory(stdin.as_bytes())?;
     let said = exec::call(&order, Some(&input), SAID_BYTES, None).map_err(io::Error::other)?;
     let words = String::from_utf8_lossy(&said.err);
     let words = words.lines().next().map(|line| format!(": {line}")).unwrap_or_default();
     match said.how {
-        How::Exited(0) => Ok(()),
+        How::Exited(0) => Ok(said),
         How::Exited(code) => Err(io::Error::other(format!("exit code {code}{words}"))),
         How::TimedOut => Err(io::Error::other("it took too long")),
         how => Err(io::Error::other(format!("it ended with {how:?}{words}"))),
@@ -63,7 +79,8 @@ fn curl_config(url: &str, headers: &[(String, String)], body: &str) -> String {
     let headers: String = headers.iter().map(line).collect();
     let (url, body) = (quoted(url), quoted(body));
     format!(
-        "url = {url}\nsilent\nshow-error\nfail\nproto = \"=http,https\"\n\
+        "url = {url}\nsilent\nshow-error\nfail\noutput = \"/dev/null\"\n\
+         write-out = \"%{{http_code}}\"\nproto = \"=http,https\"\n\
          header = \"Content-Type: application/json\"\n{headers}data-raw = {body}\n"
     )
 }
@@ -87,6 +104,6 @@ mod tests {
         assert!(config.starts_with("url = \"https://x/?a=\\\"b\\\"\"\n"), "{config}");
         assert!(config.contains(r#"data-raw = "{\"m\":\"two\\nlines\"}""#), "{config}");
         assert!(config.contains("header = \"key: a b\\\"\"\n"), "{config}");
-        assert_eq!(config.lines().count(), 8);
+        assert_eq!(config.lines().count(), 10);
     }
 }

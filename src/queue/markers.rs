@@ -109,9 +109,15 @@ impl FsQueue {
     }
 
     pub(super) fn pause_reason(&self, agent: &str) -> io::Result<Option<String>> {
+        use io::ErrorKind::{InvalidData, IsADirectory};
         check_name(agent, "an agent")?;
-        let bytes = self.read_file(&self.layout.pause().join(agent))?;
-        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+        match self.read_file(&self.layout.pause().join(agent)) {
+            // The name is what counts, whatever it is the name of.
+            Err(error) if matches!(error.kind(), InvalidData | IsADirectory) => {
+                Ok(Some(String::new()))
+            }
+            bytes => Ok(bytes?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())),
+        }
     }
 
     /// Leaves a marker, or replaces one, whole.

@@ -79,6 +79,9 @@ fn read_name(disk: &dyn Disk, layout: &Layout) -> io::Result<Name> {
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
             return damaged("it is a directory");
         }
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return damaged(&error.to_string());
+        }
         bytes => bytes?,
     };
     if bytes.iter().all(u8::is_ascii_whitespace) {

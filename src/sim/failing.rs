@@ -219,6 +219,7 @@ fn run_of(plan: &Plan) -> Run {
         workflow_file: String::new(),
         workflow_checksum: String::new(),
         run_root: "r".into(),
+        workspace: None,
         context: Map::new(),
         policy: Policy::default(),
         only_step: None,

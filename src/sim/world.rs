@@ -834,6 +834,7 @@ fn submit(
         workflow_file: "w.yaml".into(),
         workflow_checksum: String::new(),
         run_root: relative.clone(),
+        workspace: None,
         context: Default::default(),
         policy: Policy::default(),
         only_step: None,

@@ -29,6 +29,9 @@ use journal::Entry;
 
 pub const STATE: &str = "state.json";
 pub const JOURNAL: &str = "journal.jsonl";
+/// What was left of a journal that ended before the snapshot did, and of one that was damaged.
+const SHORT: &str = "journal.jsonl.short";
+const DAMAGED: &str = "journal.jsonl.damaged";
 /// The workflow as it was when the run began; what a resumed run goes by.
 pub const DEFINITION: &str = "workflow.yaml";
 /// The settings files in force when the run began, where there were any.
@@ -52,6 +55,13 @@ pub struct StoreError {
     pub doing: &'static str,
     pub path: PathBuf,
     pub source: io::Error,
+}
+
+impl StoreError {
+    /// Whether this user may not do it.
+    pub fn is_forbidden(&self) -> bool {
+        self.source.kind() == io::ErrorKind::PermissionDenied
+    }
 }
 
 /// Why a run cannot be loaded.
@@ -165,6 +175,16 @@ impl Store {
         store.load_all(plan).map(|(_, run)| run)
     }
 
+    /// The same by its journal alone, where its snapshot cannot be read.
+    pub fn look_by_journal(
+        disk: Arc<dyn Disk>,
+        root: &Path,
+        plan: &Plan,
+    ) -> Result<Run, LoadError> {
+        let store = Store { looks_only: true, ..Store::at(disk, root) };
+        store.load_without_snapshot(plan).map(|(_, run)| run)
+    }
+
     /// Loads a run: its snapshot, then what the journal has beyond it.
     pub fn load(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<(Store, Run), LoadError> {
         Store::at(disk, root).load_all(plan)
@@ -242,15 +262,14 @@ impl Store {
     /// What an owner of an earlier term wrote, as far as it can be believed. It may still be
     /// writing, so nothing is cut.
     fn read_earlier_journal(&self) -> Result<Vec<Entry>, LoadError> {
-        let path = self.journal();
-        let bytes = self.disk.read(&path).map_err(failed("read", &path))?;
+        let bytes = read_file(&*self.disk, &self.journal())?;
         Ok(journal::read(&bytes).entries)
     }
 
     /// Reads the journal of the last term and cuts off what a crash left half-written.
     fn read_last_journal(&self) -> Result<Vec<Entry>, LoadError> {
         let path = self.journal();
-        let bytes = self.disk.read(&path).map_err(failed("read", &path))?;
+        let bytes = read_file(&*self.disk, &path)?;
         let journal = journal::read(&bytes);
         if let Some(journal::Damage { line, reason }) = journal.damage {
             return Err(LoadError::Damaged { path, reason: format!("line {line}: {reason}") });
@@ -285,21 +304,26 @@ impl Store {
     }
 
     /// A journal that ends before the snapshot does is begun anew: the next event would leave a
-    /// gap in it, and a gap is damage.
+    /// gap in it, and a gap is damage. What was left of it is kept beside, also where that is
+    /// nothing: it tells that this was done.
     fn begin_journal_anew(
         &self,
         contained: u64,
         entries: Vec<Entry>,
     ) -> Result<Vec<Entry>, StoreError> {
-        if entries.last().is_none_or(|last| last.seq >= contained) {
+        let last = entries.last().map_or(0, |last| last.seq);
+        if last >= contained {
             return Ok(entries);
         }
-        if self.looks_only {
+        if self.looks_only || (last == 0 && is_begun_anew(&*self.disk, &self.root)?) {
             return Ok(Vec::new());
         }
         let path = self.journal();
-        let aside = self.root.join(format!("{JOURNAL}.short"));
-        let bytes = self.disk.read(&path).map_err(failed("read", &path))?;
+        let aside = self.root.join(SHORT);
+        let bytes = match self.disk.read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(failed("read", &path))?,
+        };
         disk::replace(&*self.disk, &aside, &bytes).map_err(failed("write", &aside))?;
         disk::replace(&*self.disk, &path, b"").map_err(failed("write", &path))?;
         Ok(Vec::new())
@@ -371,7 +395,7 @@ impl Store {
         if journal.damage.is_none() {
             return Ok(());
         }
-        let aside = self.root.join(format!("{JOURNAL}.damaged"));
+        let aside = self.root.join(DAMAGED);
         disk::replace(&*self.disk, &aside, &bytes).map_err(failed("write", &aside))?;
         let good = &bytes[..journal.good_len as usize];
         disk::replace(&*self.disk, &path, good).map_err(failed("write", &path))
@@ -379,12 +403,11 @@ impl Store {
 
     fn read(&self, name: &str) -> Result<Vec<u8>, LoadError> {
         let path = self.root.join(name);
-        match self.disk.read(&path) {
-            Ok(bytes) => Ok(bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        match read_file(&*self.disk, &path) {
+            Err(LoadError::Disk(error)) if error.source.kind() == io::ErrorKind::NotFound => {
                 Err(LoadError::Damaged { path, reason: "it is missing".into() })
             }
-            Err(error) => Err(failed("read", &path)(error).into()),
+            read => read,
         }
     }
 
@@ -599,7 +622,7 @@ impl History {
         let last = journals.last().map(|(term, _)| *term);
         for (term, name) in journals {
             let path = root.join(name);
-            let bytes = disk.read(&path).map_err(failed("read", &path))?;
+            let bytes = read_file(disk, &path)?;
             let journal = journal::read(&bytes);
             // What an owner wrote who had lost the run is nobody's damage.
             if let Some(journal::Damage { line, reason }) = journal.damage
@@ -639,6 +662,12 @@ impl History {
     }
 }
 
+/// Whether the journal of a run was begun anew, so that only the snapshot tells what was before.
+pub fn is_begun_anew(disk: &dyn Disk, root: &Path) -> Result<bool, StoreError> {
+    let names = disk.list(root).map_err(failed("list", root))?;
+    Ok(names.iter().any(|name| name == SHORT || name == DAMAGED))
+}
+
 /// The term that a file is the journal of.
 fn term_of(name: &str) -> Option<u32> {
     if name == JOURNAL {
@@ -651,6 +680,17 @@ fn term_of(name: &str) -> Option<u32> {
 /// Whether a time has come. A clock that was set back to before `since` must not stop us.
 fn has_come(due: Time, now: Time, since: Time) -> bool {
     now >= due || now < since
+}
+
+/// Reads a file of a run. What is no file at all is damage: no second try cures it.
+fn read_file(disk: &dyn Disk, path: &Path) -> Result<Vec<u8>, LoadError> {
+    use io::ErrorKind::{InvalidData, IsADirectory};
+    disk.read(path).map_err(|error| match error.kind() {
+        InvalidData | IsADirectory => {
+            LoadError::Damaged { path: path.to_owned(), reason: error.to_string() }
+        }
+        _ => failed("read", path)(error).into(),
+    })
 }
 
 /// Names what was being done when the disk failed.

@@ -62,6 +62,9 @@ impl Serialize for Document<'_> {
         map.serialize_entry("steps", &Steps { block: &plan.root, body: &run.body, of: None })?;
         map.serialize_entry("for_each", &Loops { plan, run })?;
         map.serialize_entry("run_root", &run.origin.run_root)?;
+        if let Some(workspace) = &run.origin.workspace {
+            map.serialize_entry("workspace", workspace)?;
+        }
         map.serialize_entry("policy", &run.origin.policy)?;
         if let Some(step) = &run.origin.only_step {
             map.serialize_entry("only_step", step)?;
@@ -395,6 +398,8 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         for_each: Map<String, Value>,
         run_root: String,
         #[serde(default)]
+        workspace: Option<String>,
+        #[serde(default)]
         policy: Policy,
         #[serde(default)]
         only_step: Option<String>,
@@ -430,6 +435,7 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         workflow_file: head.workflow_file,
         workflow_checksum: head.workflow_checksum,
         run_root: head.run_root,
+        workspace: head.workspace,
         context: head.context,
         policy: head.policy,
         only_step: head.only_step,

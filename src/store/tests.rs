@@ -148,6 +148,7 @@ impl World {
             workflow_file: "w.yaml".into(),
             workflow_checksum: "sha256:0".into(),
             run_root: "run".into(),
+            workspace: None,
             context: Default::default(),
             policy: Policy::default(),
             only_step: None,

@@ -43,7 +43,10 @@ pub use gates::{Gate, gates_in, gates_of, that_may_ask};
 pub use last::last_said;
 pub use members::{Life, Members, WorkerView};
 pub use memory::Memory;
-pub use runs::{EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView, Walk};
+pub use runs::{
+    EventView, Items, Owner, RunDetail, RunView, Standing, StepShown, StepView, Walk, left_behind,
+    still_run,
+};
 pub use spent::{RunSpent, at_least, money, of_step as step_spent, words};
 pub use tasks::{Found, Lookup, PlaceView, TaskView};
 pub use tried::{Tried, is_passed_over, printed};
@@ -223,8 +226,10 @@ fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
 /// of one second go by when their workflow was copied, which happens once, at their beginning.
 pub fn runs_in(dir: &Path) -> Vec<RunId> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    // A file is no run, whatever its name.
+    let dirs = entries.filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_file()));
     let mut ids: Vec<RunId> =
-        entries.filter_map(|entry| RunId::parse(entry.file_name().to_str()?)).collect();
+        dirs.filter_map(|entry| RunId::parse(entry.file_name().to_str()?)).collect();
     ids.sort_by(|a, b| b.cmp(a));
     let begun = |id: &RunId| {
         let copy = dir.join(id.as_str()).join(store::DEFINITION);

@@ -117,10 +117,15 @@ fn a_dead_owner_is_not_running() {
     let status = world.run(&["status"]).exits(0).stdout;
     says(&status, "stopped  w.yaml");
     says(&status, "nobody drives it");
-    assert_eq!(json(&world, &["ps"])["executing"], serde_json::json!([]));
+    // What it had begun goes on without it.
+    let executing = json(&world, &["ps"]);
+    assert_eq!(executing["executing"][0]["step"], "Hold");
+    assert_eq!(executing["executing"][0]["life"], "dead");
+    says(&why(&world, "latest"), "of it still run");
     world.run(&["cancel", "latest"]).exits(0);
     gone(&pids);
     assert_eq!(shown(&world), "cancelled");
+    assert_eq!(json(&world, &["ps"])["executing"], serde_json::json!([]));
 }
 
 fn cancel_a_local_run() {

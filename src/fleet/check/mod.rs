@@ -49,6 +49,8 @@ pub enum Kind {
     Journal,
     /// A run's workflow or settings cannot be read, so nothing can be said about it.
     Unopened,
+    /// This user may not read a file of a run, so nothing can be said about it either.
+    Unreadable,
     /// `state.json` cannot be read, or says something else than the journal.
     State,
     /// A run is over, and `state.json` does not know.
@@ -93,6 +95,7 @@ impl Kind {
             Kind::WrongStatus => "wrong-status",
             Kind::Journal => "journal",
             Kind::Unopened => "unopened",
+            Kind::Unreadable => "unreadable",
             Kind::State => "state",
             Kind::StaleState => "stale-state",
             Kind::EndedAgain => "ended-again",
@@ -113,7 +116,7 @@ impl Kind {
     /// Whether it is damage, and not merely something that a crash leaves and nobody minds.
     pub fn is_damage(self, calm: Calm) -> bool {
         match self {
-            Kind::StrayStatus | Kind::StrayTask | Kind::LeftMark => false,
+            Kind::StrayStatus | Kind::StrayTask | Kind::LeftMark | Kind::Unreadable => false,
             Kind::HeldByDead | Kind::LeftTmp | Kind::Undriven => calm == Calm::Quiet,
             _ => true,
         }
@@ -149,7 +152,10 @@ impl Finding {
 pub struct Report {
     pub findings: Vec<Finding>,
     pub tasks: usize,
+    /// The runs whose journal tells all of them.
     pub runs: Vec<RunSeen>,
+    /// How many runs there are.
+    pub runs_kept: usize,
     pub tree: Tree,
 }
 
@@ -183,8 +189,8 @@ fn keys(report: &Report) -> impl Iterator<Item = (Kind, String)> {
 fn look(workspace: &Workspace, state_dir: &Path, calm: Calm) -> io::Result<Report> {
     let mut findings = Vec::new();
     let tree = Tree::look(workspace.root(), calm, &mut findings)?;
-    let runs = runs::look(workspace, state_dir, &tree, &mut findings)?;
+    let (runs, runs_kept) = runs::look(workspace, state_dir, &tree, &mut findings)?;
     findings.sort();
     let tasks = tree.tasks.iter().map(|lying| &lying.task.id).collect::<BTreeSet<_>>().len();
-    Ok(Report { findings, tasks, runs, tree })
+    Ok(Report { findings, tasks, runs, runs_kept, tree })
 }

@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::tree::{Lying, State, Tree, dirs};
 use super::{Finding, Kind};
-use crate::disk::RealDisk;
+use crate::disk::{Disk as _, RealDisk};
 use crate::engine::{self, Event, Record, Run, RunStatus, StepStatus, TaskRef};
 use crate::fleet::{open, post};
 use crate::ids::{Attempt, RunId, shown};
 use crate::queue::End;
-use crate::store::{self, History, snapshot};
+use crate::store::{self, History, LoadError, snapshot};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
 
@@ -40,17 +40,19 @@ pub struct EndSeen {
     pub refused: bool,
 }
 
+/// The runs whose journal tells all of them, and how many there are.
 pub(super) fn look(
     workspace: &Workspace,
     state_dir: &Path,
     tree: &Tree,
     findings: &mut Vec<Finding>,
-) -> io::Result<Vec<RunSeen>> {
-    let mut runs = Vec::new();
+) -> io::Result<(Vec<RunSeen>, usize)> {
+    let (mut runs, mut kept) = (Vec::new(), 0);
     let mut known = HashSet::new();
     for root in dirs(state_dir)? {
         let name = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let Some(id) = RunId::parse(&name) else { continue };
+        kept += 1;
         let mut looker = Looker { id: &id, root, tree, findings, tasks: HashMap::new() };
         if let Some(run) = looker.look(workspace) {
             runs.push(run);
@@ -65,7 +67,7 @@ pub(super) fn look(
             findings.push(Finding::new(Kind::StrayTask, lying.id().as_str(), message));
         }
     }
-    Ok(runs)
+    Ok((runs, kept))
 }
 
 /// Somebody looking at a run.
@@ -84,10 +86,24 @@ impl Looker<'_> {
     }
 
     fn look(&mut self, workspace: &Workspace) -> Option<RunSeen> {
+        let disk = RealDisk::default();
         // The state first: what it tells, the journal must have.
-        let state = std::fs::read(self.root.join(store::STATE)).ok();
-        let history = match History::read(&RealDisk::default(), &self.root) {
+        let state = match disk.read(&self.root.join(store::STATE)) {
+            Ok(bytes) => Some(bytes),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound => None,
+                io::ErrorKind::PermissionDenied => return self.unreadable(store::STATE),
+                _ => {
+                    self.find(Kind::State, format!("`{}`: {error}", store::STATE));
+                    None
+                }
+            },
+        };
+        let history = match History::read(&disk, &self.root) {
             Ok(history) => history,
+            Err(LoadError::Disk(error)) if error.is_forbidden() => {
+                return self.unreadable(store::JOURNAL);
+            }
             Err(error) => {
                 self.find(Kind::Journal, error.to_string());
                 return None;
@@ -97,6 +113,7 @@ impl Looker<'_> {
             .and_then(|config| open::frozen_plan(workspace, &config, &self.root))
         {
             Ok(plan) => plan,
+            Err(error) if error.is_forbidden() => return self.unreadable(store::DEFINITION),
             Err(error) => {
                 self.find(Kind::Unopened, error.to_string());
                 return None;
@@ -104,11 +121,13 @@ impl Looker<'_> {
         };
         let Some(first) = history.entries.first() else {
             // Begun anew after what was damaged, and nothing has happened since.
-            let begun = self.root.join(store::JOURNAL).exists();
+            let begun = store::is_begun_anew(&disk, &self.root).unwrap_or(false);
             if begun && state.is_some_and(|bytes| snapshot::decode(&plan, &bytes).is_ok()) {
                 return None;
             }
-            self.find(Kind::Journal, "it has no journal");
+            let is_there = self.root.join(store::JOURNAL).exists();
+            let message = if is_there { "its journal is empty" } else { "it has no journal" };
+            self.find(Kind::Journal, message);
             return None;
         };
         let (Event::Started { origin }, 1) = (&first.event, first.seq) else {
@@ -127,6 +146,12 @@ impl Looker<'_> {
             self.judge_end(&run);
         }
         Some(RunSeen { id: run.id.clone(), status: run.status, fleet: run.origin.fleet, ended })
+    }
+
+    /// Says that this user may not read a file, so that nothing can be said about the run.
+    fn unreadable(&mut self, file: &str) -> Option<RunSeen> {
+        self.find(Kind::Unreadable, format!("`{file}` cannot be read by this user"));
+        None
     }
 
     /// One end for each attempt, attempts that count up, results that tasks back.
@@ -236,7 +261,12 @@ impl Looker<'_> {
             };
             self.find(Kind::StaleState, message);
         }
-        run
+        // What a power cut took from the journal is in the state, which counts then.
+        let last = history.entries.last().map_or(0, |entry| entry.seq);
+        match loaded {
+            Some(loaded) if !late && loaded.journal_seq > last => loaded.run,
+            _ => run,
+        }
     }
 
     /// A run and the task that it is agree.

@@ -41,7 +41,7 @@ pub struct Lying {
     pub run: Option<String>,
     pub(super) ticket: Option<String>,
     /// Whose inbox it says that it is for.
-    agent: Option<String>,
+    pub agent: Option<String>,
     /// The whole status of an ended task.
     pub status: Option<Map<String, Value>>,
 }

@@ -171,6 +171,12 @@ impl Report {
         }
     }
 
+    /// Adds something that was found wrong elsewhere, before all others.
+    pub fn add_wrong(&mut self, name: &str, text: &str, cure: &str) {
+        self.findings.insert(0, Finding::wrong(name, text, cure));
+        self.fit = false;
+    }
+
     /// Of a volume that did not answer.
     pub fn of_silence(workspace: &Path, waited: Duration) -> Report {
         let text = format!("the volume did not answer within {} s", waited.as_secs());

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{Board, runs_in};
+use crate::disk;
 use crate::engine::run::{Address, StepState};
 use crate::engine::{GateRecord, Run, RunStatus};
 use crate::fleet::open::OpenError;
@@ -129,7 +130,8 @@ pub fn gates_in(workspace: &Workspace, root: &Path) -> Result<Vec<Gate>, OpenErr
 /// Runs whose state does not say that they are over, oldest first.
 pub fn that_may_ask(state_dir: &Path) -> Vec<RunId> {
     let open = |id: &RunId| {
-        let state = std::fs::read(state_dir.join(id.as_str()).join(STATE)).unwrap_or_default();
+        let state = state_dir.join(id.as_str()).join(STATE);
+        let state = disk::machine().read(&state).unwrap_or_default();
         let status = snapshot::peek(&state).map(|(status, _)| status);
         matches!(status, None | Some(RunStatus::Running | RunStatus::Paused))
     };

@@ -14,6 +14,7 @@ use crate::disk;
 use crate::engine::record::{Fault, Spent};
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
 use crate::engine::{Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
+use crate::exec;
 use crate::fleet::{checkout, open, run_task};
 use crate::ids::{RunId, StepPath, counted};
 use crate::queue::{Place, TurnHolder};
@@ -48,10 +49,12 @@ pub enum Standing {
     Blocked,
     /// Its files cannot be read.
     Damaged,
+    /// This user may not read its files.
+    Unreadable,
 }
 
 impl Standing {
-    pub const ALL: [Standing; 10] = [
+    pub const ALL: [Standing; 11] = [
         Standing::Running,
         Standing::Queued,
         Standing::Doubtful,
@@ -62,6 +65,7 @@ impl Standing {
         Standing::Cancelled,
         Standing::Blocked,
         Standing::Damaged,
+        Standing::Unreadable,
     ];
 
     pub fn word(self) -> &'static str {
@@ -76,6 +80,7 @@ impl Standing {
             Standing::Cancelled => "cancelled",
             Standing::Blocked => "blocked",
             Standing::Damaged => "damaged",
+            Standing::Unreadable => "unreadable",
         }
     }
 
@@ -87,7 +92,17 @@ impl Standing {
 
     /// Its time does not run: it is over, or nobody drives it and it waits for nobody.
     pub fn rests(self) -> bool {
-        self.is_over() || matches!(self, Standing::Stopped | Standing::Damaged)
+        self.is_over() || self == Standing::Stopped || !self.is_known()
+    }
+
+    /// Its files tell how it stands.
+    pub fn is_known(self) -> bool {
+        !matches!(self, Standing::Damaged | Standing::Unreadable)
+    }
+
+    /// How a run stands that cannot be read.
+    pub fn of_unread(error: &open::OpenError) -> Standing {
+        if error.is_forbidden() { Standing::Unreadable } else { Standing::Damaged }
     }
 }
 
@@ -147,9 +162,15 @@ pub struct RunView {
     /// Every step has had its turn: there is nothing to go on with.
     #[serde(skip)]
     pub through: bool,
+    /// It is damaged, and nothing that is left of it could mend it.
+    #[serde(skip)]
+    pub lost: bool,
     /// Its workflow was changed since it began.
     #[serde(skip)]
     pub changed: bool,
+    /// How many processes of it go on although nobody drives it.
+    #[serde(skip_serializing_if = "is_none")]
+    pub left_behind: usize,
     /// What its author calls a step.
     #[serde(skip)]
     pub unit: &'static str,
@@ -352,6 +373,29 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+fn is_none(number: &usize) -> bool {
+    *number == 0
+}
+
+/// What is told of processes that go on.
+pub fn still_run(left: usize) -> String {
+    match left {
+        1 => "1 process of it still runs".to_owned(),
+        left => format!("{left} processes of it still run"),
+    }
+}
+
+/// How many processes of a run go on although whoever drove it is gone. What goes on of a run of a
+/// fleet is its workers' own.
+pub fn left_behind(run: &RunView) -> usize {
+    match run.state {
+        Standing::Stopped | Standing::Damaged if !run.fleet => {
+            exec::left_behind(&format!("{}/", run.run_id))
+        }
+        _ => 0,
+    }
+}
+
 /// How far a loop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Items {
@@ -415,7 +459,7 @@ impl Board {
             return over;
         }
         let stamp = Memory::stamp(&state);
-        let bytes = std::fs::read(&state).unwrap_or_default();
+        let bytes = disk::machine().read(&state).unwrap_or_default();
         if let Ok(head) = serde_json::from_slice::<Head>(&bytes)
             && !matches!(head.status, RunStatus::Running | RunStatus::Paused)
         {
@@ -436,9 +480,12 @@ impl Board {
         }
         match self.opened(id) {
             Ok(open) => self.view(&open.0, &open.1, &root),
-            Err(error) => {
-                RunView { error: Some(one_line(&error.to_string())), ..self.unread(id, &root) }
-            }
+            Err(error) => RunView {
+                state: Standing::of_unread(&error),
+                lost: error.is_final(),
+                error: Some(one_line(&error.to_string())),
+                ..self.unread(id, &root)
+            },
         }
     }
 
@@ -462,7 +509,9 @@ impl Board {
             failed_steps: Vec::new(),
             error: None,
             through: false,
+            lost: false,
             changed: false,
+            left_behind: 0,
             unit: "step",
         }
     }
@@ -578,6 +627,7 @@ impl Board {
         let (plan, run) = (&open.0, &open.1);
         let mut view = self.view(plan, run, &root);
         view.changed = view.state.rests() && self.is_changed(run);
+        view.left_behind = left_behind(&view);
         let walk = self.walk(plan, run, view.state);
         let mut steps = Vec::new();
         walk.block(&plan.root, &run.body, &[], &mut steps);
@@ -596,7 +646,7 @@ impl Board {
     /// Whether the workflow of a run is another by now. One that is gone, or built in, is not.
     fn is_changed(&self, run: &Run) -> bool {
         let file = self.workspace.root().join(&run.origin.workflow_file);
-        let bytes = std::fs::read(file).ok();
+        let bytes = disk::machine().read(&file).ok();
         bytes.is_some_and(|bytes| {
             format!("sha256:{}", crate::digest::sha256(&bytes)) != run.origin.workflow_checksum
         })
@@ -620,6 +670,11 @@ impl Board {
     /// The run itself and its plan, for those who show more than the board.
     pub fn open(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
         open::look(&self.workspace, &self.run_root(id))
+    }
+
+    /// The same where the journal alone can be read, for those who show what happened.
+    pub fn open_by_journal(&self, id: &RunId) -> Result<(Plan, Run), open::OpenError> {
+        open::look_by_journal(&self.workspace, &self.run_root(id))
     }
 
     /// The same as it was seen before, if nothing was written since.

@@ -1,5 +1,6 @@
 //! Why: one sentence for the state that something is in. It only reads what is on the board.
 
+use super::runs::still_run;
 use super::tasks::{PlaceView, TaskView};
 use super::{Life, Owner, RunDetail, RunView, Standing, StepShown, StepView};
 use crate::engine::SkipCause;
@@ -42,7 +43,7 @@ pub fn why_run(detail: &RunDetail) -> String {
                 false => why,
             }
         }
-        Standing::Damaged => why_damaged(run),
+        Standing::Damaged | Standing::Unreadable => why_damaged(run),
         Standing::Queued => why_queued(run),
         Standing::Stopped => why_stopped(run),
         Standing::Paused => why_paused(run, steps),
@@ -88,7 +89,16 @@ pub fn skipped(cause: SkipCause) -> &'static str {
 pub(super) fn why_damaged(run: &RunView) -> String {
     let reason = run.error.as_deref().unwrap_or("its files are not whole");
     let id = &run.run_id;
-    format!("run {id} cannot be read: {reason}; `{ORCHESTRATE} resume {id} --repair` rebuilds it")
+    match run.state {
+        Standing::Unreadable => format!("run {id} cannot be read by this user: {reason}"),
+        _ if run.lost => format!(
+            "run {id} cannot be read: {reason}; `{ORCHESTRATE} resume {id} --force-restart` begins \
+             anew"
+        ),
+        _ => format!(
+            "run {id} cannot be read: {reason}; `{ORCHESTRATE} resume {id} --repair` rebuilds it"
+        ),
+    }
 }
 
 /// The step of the workflow itself that the first failure was in.
@@ -202,7 +212,15 @@ fn why_stopped(run: &RunView) -> String {
         _ => String::new(),
     };
     let step = step.unwrap_or_default();
-    format!("nobody drives run {id}{step}{dead}; `{ORCHESTRATE} resume {id}` goes on with it")
+    let goes_on = format!("`{ORCHESTRATE} resume {id}` goes on with it");
+    match run.left_behind {
+        0 => format!("nobody drives run {id}{step}{dead}; {goes_on}"),
+        left => format!(
+            "nobody drives run {id}{step}{dead}, but {}; {goes_on}, `{ORCHESTRATE} cancel {id}` \
+             ends it, and both end what is left",
+            still_run(left)
+        ),
+    }
 }
 
 /// What is worth knowing about a run beside the word for its state.
@@ -240,7 +258,11 @@ pub fn remark(run: &RunView) -> String {
             (None, Some(step)) => format!("at `{}`", shown(step)),
             (None, None) => String::new(),
         },
+        (Standing::Damaged, _) if run.lost => {
+            format!("{ORCHESTRATE} resume {id} --force-restart")
+        }
         (Standing::Damaged, _) => format!("{ORCHESTRATE} resume {id} --repair"),
+        (Standing::Unreadable, _) => "it cannot be read by this user".to_owned(),
         (Standing::Completed | Standing::Cancelled, _) => String::new(),
     }
 }
@@ -595,6 +617,8 @@ mod tests {
             error: None,
             through: false,
             changed: false,
+            left_behind: 0,
+            lost: false,
             unit: "step",
         };
         RunDetail { run, usage: None, steps, failed: None, events: Vec::new() }

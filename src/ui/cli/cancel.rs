@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::common::{self, Surroundings};
 use super::show::{self, Target, put, put_json};
-use super::{Common, Failure};
+use super::{Common, Failure, home};
 use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec;
 use crate::fleet::local::CANCEL;
@@ -58,10 +58,18 @@ const DRIVES_AFTER: Duration = Duration::from_millis(50);
 const UNSEEN_AFTER: Duration = Duration::from_secs(1);
 
 pub fn main(args: &CancelArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let (around, wrong) = Surroundings::look_anyway(common)?;
     let queue = show::queue_if_any(&around)?;
     let board = show::board(&around, queue.clone())?;
     let target = show::target(&around, &board, &args.target)?;
+    if let Some(failure) = wrong {
+        // Of a fleet the settings say who is dead.
+        let alone = matches!(&target, Target::Run(id) if !board.run(id).fleet);
+        if !alone {
+            return Err(failure);
+        }
+        common::warn_of_settings(&failure);
+    }
     let cancelled = cancel(&around, queue, &board, &target, Wait::new(&args.patience))?;
     cancelled.tell(&around)
 }
@@ -186,22 +194,24 @@ fn cancel_run(
     id: &RunId,
     mut wait: Wait,
 ) -> Result<Cancelled, Failure> {
-    let view = board.run(id);
+    let (view, root) = (board.run(id), board.run_root(id));
+    home::check(around, id, &root)?;
     match (view.state, view.recorded) {
         (Standing::Cancelled, _) => {
             return Ok(Cancelled { what: "run", id: id.to_string(), already: true });
         }
-        (Standing::Damaged, _) => {
-            let reason = view.error.unwrap_or_default();
-            let hint = common::mends(id);
-            return Err(Failure::new(7, format!("run {id} cannot be read: {reason}")).hint(hint));
+        (Standing::Damaged | Standing::Unreadable, _) => {
+            end_what_is_left(around, id, &root);
+            // Somebody may have mended it since.
+            if let Err(error) = board.open(id) {
+                return Err(common::cannot_read(id, &error));
+            }
         }
         (state, Some(status)) if state.is_over() => {
             return judge("run", id.as_str(), &wait, Outcome::TooLate(word(status)));
         }
         _ => {}
     }
-    let root = board.run_root(id);
     let outcome = match queue {
         Some(queue) if view.fleet => of_fleet(around, &queue, id, &root, &mut wait)?,
         // Whoever has its lock may be a coordinator, which drives others too.
@@ -212,6 +222,19 @@ fn cancel_run(
         _ => of_process(around, id, &root, &mut wait)?,
     };
     judge("run", id.as_str(), &wait, outcome)
+}
+
+/// Ends what runs of a run whose end nobody can record.
+fn end_what_is_left(around: &Surroundings, id: &RunId, root: &Path) {
+    let fleet = open::origin(root).is_some_and(|origin| origin.fleet);
+    if fleet || lock::is_held(root) {
+        return;
+    }
+    match exec::sweep(&format!("{id}/")) {
+        0 => {}
+        1 => around.say("ended the process that it had left"),
+        left => around.say(format!("ended {left} processes that it had left")),
+    }
 }
 
 /// Cancels a run that one process drives, or nobody.
@@ -280,10 +303,8 @@ fn record_end(
     _lock: &RunLock,
 ) -> Result<RunStatus, Failure> {
     let workspace = common::open_workspace(around)?;
-    let (_, plan, mut store, mut run) = open::open(&workspace, root).map_err(|error| {
-        let hint = common::mends(id);
-        Failure::new(7, format!("run {id} cannot be read: {error}")).hint(hint)
-    })?;
+    let (_, plan, mut store, mut run) =
+        open::open(&workspace, root).map_err(|error| common::cannot_read(id, &error))?;
     exec::sweep(&format!("{id}/"));
     let now = SystemClock.now();
     if run.status == RunStatus::Running {
@@ -313,8 +334,8 @@ fn of_fleet(
     let workspace = common::open_workspace(around)?;
     let mut watch = Watch::new(around, queue);
     loop {
-        let (_, run) = open::look(&workspace, root)
-            .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
+        let (_, run) =
+            open::look(&workspace, root).map_err(|error| common::cannot_read(id, &error))?;
         let out = run_task::steps_out(&run);
         let held = run_task::take_out_steps(queue, &run, &out).map_err(failed)?;
         let place = run_task::find(queue, id).map_err(failed)?;

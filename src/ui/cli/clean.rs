@@ -10,8 +10,10 @@ use serde_json::json;
 use super::clean_trees::Cleaning;
 use super::common::{self, Surroundings};
 use super::show::{put, queue_if_any, unreadable};
-use super::{Common, Failure};
+use super::{Common, Failure, home};
+use crate::disk;
 use crate::engine::RunStatus;
+use crate::exec;
 use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::retain::{self, Heap, Kind, Runs};
 use crate::fleet::{open, run_task};
@@ -52,11 +54,8 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     };
     let queue = queue_if_any(&around)?;
     let old = Old::find(&around, queue.as_ref(), age, args.stopped, None)?;
-    for id in &old.asking {
-        around.say(format!(
-            "{id} stays: it waits for a person; answer it, or end it with \
-             `{ORCHESTRATE} cancel {id}`"
-        ));
+    for (id, stays) in &old.staying {
+        around.say(format!("{id} stays: {}", stays.words(id)));
     }
     let workspace = common::open_workspace(&around)?;
     let mut gone = Vec::new();
@@ -99,7 +98,7 @@ pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     if let Some(failure) = failed {
         return Err(failure);
     }
-    if gone.is_empty() && old.asking.is_empty() {
+    if gone.is_empty() && old.staying.is_empty() {
         let nothing = heaps.is_empty() && trees == 0;
         around.say(if nothing { "nothing is that old" } else { "no run is that old" });
     }
@@ -194,10 +193,35 @@ pub fn keep_days(around: &Surroundings, age_ms: Option<u64>, current: &RunId) {
 /// The runs that can go, and those that there are.
 struct Old {
     runs: Vec<(RunId, PathBuf)>,
-    /// Those that would go if they did not wait for a person.
-    asking: Vec<RunId>,
+    /// Those that would go, but for this.
+    staying: Vec<(RunId, Stays)>,
     all: HashSet<RunId>,
     open: HashSet<RunId>,
+}
+
+/// Why a run stays although it is old enough.
+enum Stays {
+    /// It waits for a person.
+    Asks,
+    /// So many processes of it go on, which nobody could end any more.
+    Runs(usize),
+    /// It is of another workspace.
+    Elsewhere(PathBuf),
+}
+
+impl Stays {
+    fn words(&self, id: &RunId) -> String {
+        match self {
+            Stays::Asks => format!(
+                "it waits for a person; answer it, or end it with `{ORCHESTRATE} cancel {id}`"
+            ),
+            Stays::Runs(left) => format!(
+                "{}; `{ORCHESTRATE} cancel {id}` ends it and what is left",
+                board::still_run(*left)
+            ),
+            Stays::Elsewhere(home) => format!("it is of the workspace `{}`", home.display()),
+        }
+    }
 }
 
 impl Old {
@@ -218,7 +242,7 @@ impl Old {
         // Whoever waits for a coordinator, or is held by one, is not over.
         let out = queue.map(|queue| run_task::out(queue)).transpose();
         let out = out.map_err(|error| unreadable(&error))?.unwrap_or_default();
-        let (mut runs, mut asking) = (Vec::new(), Vec::new());
+        let (mut runs, mut staying) = (Vec::new(), Vec::new());
         let (mut all, mut open) = (HashSet::new(), HashSet::new());
         for id in board::runs_in(dir) {
             let path = dir.join(id.as_str());
@@ -227,19 +251,25 @@ impl Old {
                 open.insert(id.clone());
             }
             let goes = old && (over || stopped) && Some(&id) != current;
-            if goes && !over && asks(&workspace, &path) {
-                asking.push(id.clone());
+            let elsewhere = if goes { home::elsewhere(around, &path) } else { None };
+            if let Some(home) = elsewhere {
+                staying.push((id.clone(), Stays::Elsewhere(home)));
+            } else if goes && !over && asks(&workspace, &path) {
+                staying.push((id.clone(), Stays::Asks));
             } else if goes && !lock::is_held(&path) && !out.contains_key(id.as_str()) {
                 let queue = queue.filter(|_| !over);
-                if !queue.is_some_and(|queue| has_steps_out(queue, &workspace, &path)) {
+                let left = if over { 0 } else { exec::left_behind(&format!("{id}/")) };
+                if left > 0 {
+                    staying.push((id.clone(), Stays::Runs(left)));
+                } else if !queue.is_some_and(|queue| has_steps_out(queue, &workspace, &path)) {
                     runs.push((id.clone(), path));
                 }
             }
             all.insert(id);
         }
         runs.sort();
-        asking.sort();
-        Ok(Old { runs, asking, all, open })
+        staying.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(Old { runs, staying, all, open })
     }
 
     /// What there is of runs when some are gone.
@@ -259,11 +289,17 @@ fn look_at(path: &Path, id: &RunId, age_ms: u64) -> (bool, bool) {
     (over, SystemClock.now().ms_since(touched) > age_ms)
 }
 
-/// Whether a run waits for a person, who may take as long as they like.
+/// Whether a run waits for a person, who may take as long as they like. One that nothing mends can
+/// take no answer.
 fn asks(workspace: &Workspace, path: &Path) -> bool {
-    let state = std::fs::read(path.join(store::STATE)).unwrap_or_default();
-    matches!(snapshot::peek(&state), Some((RunStatus::Paused, _)))
-        || open::look(workspace, path).is_ok_and(|(_, run)| run.has_gate())
+    match open::look(workspace, path) {
+        Ok((_, run)) => run.has_gate(),
+        Err(error) if error.is_final() => false,
+        Err(_) => {
+            let state = disk::machine().read(&path.join(store::STATE)).unwrap_or_default();
+            matches!(snapshot::peek(&state), Some((RunStatus::Paused, _)))
+        }
+    }
 }
 
 /// Whether a step of a run waits for a worker, or is executed by one.
@@ -280,7 +316,7 @@ fn has_steps_out(queue: &FsQueue, workspace: &Workspace, path: &Path) -> bool {
 /// How a run stands and when it was last written to, by its state; by its id where that cannot be
 /// read.
 fn last_known(path: &Path, id: &RunId) -> (Option<RunStatus>, Time) {
-    let state = std::fs::read(path.join(store::STATE)).unwrap_or_default();
+    let state = disk::machine().read(&path.join(store::STATE)).unwrap_or_default();
     let by_id = || {
         let s = id.stamp();
         Time::parse(&format!(

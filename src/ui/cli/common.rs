@@ -31,6 +31,7 @@ use crate::fleet::config::ConfigError;
 use crate::fleet::grimoires;
 use crate::fleet::member::chance;
 use crate::fleet::notice::{Notifier, Notifying};
+use crate::fleet::open::OpenError;
 use crate::fleet::parking::Parking;
 use crate::fleet::parts::{self, PartSource};
 use crate::fleet::prepare::refs::ARTIFACTS;
@@ -238,6 +239,15 @@ impl Surroundings {
         Ok((around, wrong))
     }
 
+    /// The same for one who only warns of them.
+    pub fn look_warned(common: &Common) -> Result<Surroundings, Failure> {
+        let (around, wrong) = Surroundings::look_anyway(common)?;
+        if let Some(failure) = wrong {
+            warn_of_settings(&failure);
+        }
+        Ok(around)
+    }
+
     fn look_by(
         common: &Common,
         load: impl FnOnce(&Common, &Path, &Environment) -> Result<Config, Failure>,
@@ -344,6 +354,11 @@ fn set_up_log(common: &Common, variable: Option<&OsString>, debug: bool) -> Resu
     let kept = if debug { Level::DEBUG } else { level.unwrap_or(Level::INFO) };
     log::set_up(shown, kept);
     Ok(())
+}
+
+/// Says that settings do not count because they are wrong.
+pub fn warn_of_settings(failure: &Failure) {
+    tracing::warn!("the settings are wrong, and those built in are taken: {}", failure.located());
 }
 
 fn load_config(
@@ -683,7 +698,9 @@ fn fill(
     root: &Path,
 ) -> Result<Owned, Failure> {
     let root_then = around.state_dir.join(id.as_str());
-    let relative = root_then.strip_prefix(&around.workspace).unwrap_or(&root_then);
+    let inside = root_then.strip_prefix(&around.workspace);
+    let workspace = inside.is_err().then(|| around.workspace.to_string_lossy().into_owned());
+    let relative = inside.unwrap_or(&root_then);
     keep_parts(around, root, &new)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, RUN_AGAIN))?;
     let origin = Origin {
@@ -691,6 +708,7 @@ fn fill(
         workflow_file: new.loaded.file.clone(),
         workflow_checksum: new.loaded.checksum(),
         run_root: relative.to_string_lossy().into_owned(),
+        workspace,
         context: new.context,
         policy: new.policy,
         only_step: new.only_step,
@@ -701,7 +719,7 @@ fn fill(
     let mut plan = new.plan;
     parts::learn(&mut plan, root);
     let mut run = Run::new(&plan, id.clone(), origin, now);
-    let settings = serde_json::to_vec_pretty(&around.config.layers).unwrap_or_default();
+    let settings = serde_json::to_vec_pretty(&around.config.to_be_kept()).unwrap_or_default();
     let mut frozen = vec![(DEFINITION, new.loaded.text.as_bytes())];
     if !around.config.layers.is_empty() {
         frozen.push((SETTINGS, &settings));
@@ -766,11 +784,27 @@ fn hinted(failure: Failure, error: &std::io::Error, again: &str) -> Failure {
     }
 }
 
-/// What mends a run whose state cannot be read: without more, and going on with it.
-pub fn mends(id: &RunId) -> String {
+/// A run that cannot be read: why, and what helps.
+pub fn cannot_read(id: &RunId, error: &OpenError) -> Failure {
+    if error.is_forbidden() {
+        let message = format!("run {id} cannot be read by this user: {error}");
+        return Failure::new(1, message).hint("its owner can");
+    }
+    let failure = Failure::new(7, format!("run {id} cannot be read: {error}"));
+    match error.is_final() {
+        true => failure.hint(begins_anew(id)),
+        false => failure.hint(format!(
+            "`{ORCHESTRATE} fsck --repair` mends it; `{ORCHESTRATE} resume {id} --repair` mends it \
+             and goes on with it"
+        )),
+    }
+}
+
+/// What is left to be done about a run that nothing mends.
+pub fn begins_anew(id: &RunId) -> String {
     format!(
-        "`{ORCHESTRATE} fsck --repair` mends it; `{ORCHESTRATE} resume {id} --repair` mends it and \
-         goes on with it"
+        "put the file back from a copy; without one, `{ORCHESTRATE} resume {id} --force-restart` \
+         begins anew, and `{ORCHESTRATE} clean --stopped` removes this run by its age"
     )
 }
 
@@ -829,7 +863,7 @@ pub fn cannot_lock(error: LockError, root: &Path, id: &RunId) -> Failure {
         }
         LockError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!("run {id} is damaged: its `{DEFINITION}` is missing");
-            Failure::new(7, message).hint("run the workflow again; this run cannot go on")
+            Failure::new(7, message).hint(begins_anew(id))
         }
         LockError::Io(error) => {
             let message = format!("cannot lock `{}`: {error}", root.display());
@@ -966,7 +1000,7 @@ pub fn tell_end(
         Finish::Paused => (3, "paused"),
     };
     tracing::info!("run {} {word}", run.id);
-    tell_outcome(around, plan, run, code);
+    let exit = tell_outcome(around, plan, run, code);
     let failed: Vec<_> =
         run.failed_steps.iter().map(|step| format!("`{}`", step.shown())).collect();
     if !failed.is_empty() {
@@ -978,12 +1012,12 @@ pub fn tell_end(
     }
     if code == 0 {
         around.say(format!("run {} {word} in {took}", run.id));
-        return code;
+        return exit;
     }
     if finish == Finish::Paused {
         around.say(format!("run {} waits for a person, after {took}", run.id));
         pending::tell_gates(around, plan, run);
-        return code;
+        return exit;
     }
     // What is wrong is told to those who asked for quiet too.
     match reason {
@@ -999,12 +1033,12 @@ pub fn tell_end(
     if code == 1 && fault.is_some_and(Fault::is_of_spell) {
         talk("  the run keeps the spells that it began with; mend it, then begin anew:");
         talk(format_args!("  {ORCHESTRATE} resume {} --force-restart", run.id));
-        return code;
+        return exit;
     }
     if plan.root.edges.is_some() && !engine::has_more(plan, run) {
         let file = &run.origin.workflow_file;
         talk(format_args!("  no node was executed, and none would be: {ORCHESTRATE} run {file}"));
-        return code;
+        return exit;
     }
     // After the last step there is nothing to go on with.
     if !run.is_through(plan) {
@@ -1013,16 +1047,23 @@ pub fn tell_end(
             if code == 4 { ("take it up again", "retry") } else { ("go on", "resume") };
         talk(format_args!("  {why}: {ORCHESTRATE} {verb} {}", run.id));
     }
-    code
+    exit
 }
 
-/// Writes the outcome for programs, where asked.
-pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) {
-    if around.common.json {
-        let mut summary = snapshot::summary(plan, run);
-        summary["exit_code"] = code.into();
-        // The run is over, and its outcome is the exit code, whether somebody reads this or not.
-        let _ = show::put_line(summary);
+/// Writes the outcome for programs, where asked. Gives the exit code: that of the run, unless it
+/// went well and those who asked for this do not get it.
+pub fn tell_outcome(around: &Surroundings, plan: &Plan, run: &Run, code: u8) -> u8 {
+    if !around.common.json {
+        return code;
+    }
+    let mut summary = snapshot::summary(plan, run);
+    summary["exit_code"] = code.into();
+    match show::put_line(summary) {
+        Ok(()) => code,
+        Err(failure) => {
+            failure.tell(false);
+            if code == 0 { failure.code } else { code }
+        }
     }
 }
 

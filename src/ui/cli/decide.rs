@@ -9,7 +9,7 @@ use serde_json::json;
 use super::common::{self, Driver, RunOptions, Surroundings};
 use super::resume;
 use super::show::put_json;
-use super::{Common, Failure, show};
+use super::{Common, Failure, home, show};
 use crate::engine::{Run, RunStatus, StepStatus};
 use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::gates::{self, AnswerFile};
@@ -134,7 +134,9 @@ pub fn give(
     }
     let by = Some(whoami());
     let answer = AnswerFile::new(approve, comment.to_owned(), by, gate.shown.clone());
-    let given = gates::give(root, &gate.step, gate.attempt, &answer).map_err(|error| {
+    let cleared = gates::clear_void(root, &gate.step, gate.attempt, &gate.shown);
+    let given = cleared.and_then(|()| gates::give(root, &gate.step, gate.attempt, &answer));
+    let given = given.map_err(|error| {
         Failure::new(1, format!("cannot leave the answer in `{}`: {error}", root.display()))
     })?;
     let path = gates::path(root, &gate.step, gate.attempt);
@@ -155,9 +157,10 @@ pub fn give(
 /// The question that is meant.
 fn asked(around: &Surroundings, run: &str, step: Option<&str>) -> Result<Given, Failure> {
     let (id, root) = common::find_run(around, run)?;
+    home::check(around, &id, &root)?;
     let workspace = common::open_workspace(around)?;
-    let (plan, run) = open::look(&workspace, &root)
-        .map_err(|error| Failure::new(7, format!("run {id} cannot be read: {error}")))?;
+    let (plan, run) =
+        open::look(&workspace, &root).map_err(|error| common::cannot_read(&id, &error))?;
     let gate = choose(&around.workspace, &plan, &run, step)?;
     Ok(Given { id, gate, root, workspace, plan, run })
 }
@@ -298,12 +301,13 @@ fn choose(workspace: &Path, plan: &Plan, run: &Run, step: Option<&str>) -> Resul
     }
     if open.is_empty() {
         let state = match run.status {
-            RunStatus::Running => "goes on",
+            RunStatus::Running => "is not over, and has not come to a question",
             RunStatus::Completed => "has completed",
             RunStatus::Cancelled => "was cancelled",
             _ => "has failed",
         };
-        return Err(Failure::new(2, format!("run {id} asks nobody anything: it {state}")));
+        return Err(Failure::new(2, format!("run {id} asks nobody anything: it {state}"))
+            .hint(format!("`{ORCHESTRATE} status {id}` shows how it stands")));
     }
     let names =
         || open.iter().map(|gate| format!("`{}`", gate.node)).collect::<Vec<_>>().join(", ");

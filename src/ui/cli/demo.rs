@@ -143,7 +143,7 @@ fn tell(
         Some(_) => 1,
     };
     let open = board.open(id).map_err(cannot)?;
-    common::tell_outcome(around, &open.0, &open.1, code);
+    let code = common::tell_outcome(around, &open.0, &open.1, code);
     if let Some(name) = died {
         return Err(Failure::new(1, format!("the {name} of the demo ended before its time"))
             .hint(format!("`{here}/{}` has what it said", team::LOG))

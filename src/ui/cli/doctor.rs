@@ -9,7 +9,7 @@ use super::show::{put, put_json};
 use super::{Common, Failure, signals};
 use crate::exec;
 use crate::fleet::doctor::{self, Depth, Finding, Patient, Report, Times, Verdict};
-use crate::ui::talk::talk;
+use crate::ui::talk::{harmless, talk};
 
 /// How long an examination may take; a volume that hangs is not waited for.
 const LIMIT: Duration = Duration::from_secs(9);
@@ -34,7 +34,7 @@ pub struct PeerArgs {
 }
 
 pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let (around, wrong) = Surroundings::look_anyway(common)?;
     let signals = signals::listen()?;
     // What a program leaves behind that tells its version is ended, and must be ours for that.
     exec::become_subreaper()
@@ -60,15 +60,18 @@ pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
         let invite = move |dir: &Path| invite(&workspace, dir);
         let _ = done.send(doctor::examine(&patient, &stop, &invite));
     });
-    let report = examined
+    let mut report = examined
         .recv_timeout(limit)
         .unwrap_or_else(|_| Report::of_silence(&around.workspace, limit));
+    if let Some(failure) = wrong {
+        report.add_wrong("settings", &failure.located(), "mend them; those built in were taken");
+    }
     if signals.stop.level() > 0 {
         return Ok(signals.code());
     }
     match common.json {
         true => put_json("doctor/v1", &report)?,
-        false => put(&told(&report, args.volume, common.quiet))?,
+        false => put(&harmless(&told(&report, args.volume, common.quiet)))?,
     }
     Ok(u8::from(!report.fit))
 }

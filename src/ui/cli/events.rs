@@ -12,6 +12,7 @@ use super::show::{self, document, put_json};
 use super::vigil::Vigil;
 use super::{Common, Failure};
 use crate::disk;
+use crate::fleet::open::OpenError;
 use crate::ids::RunId;
 use crate::store::History;
 use crate::store::journal::Entry;
@@ -38,6 +39,9 @@ pub fn main(args: &EventsArgs, common: &Common) -> Result<u8, Failure> {
     let mut reader = Reader { around: &around, id, root, seen: 0, size: None };
     let board = reader.board()?;
     let mut shown = reader.new_events(&board)?;
+    if let Err(error) = board.open(&reader.id) {
+        tracing::warn!("{}", common::cannot_read(&reader.id, &error).sentence());
+    }
     let skipped = args.last.map_or(0, |last| shown.len().saturating_sub(last));
     shown.drain(..skipped);
     match (common.json, args.follow) {
@@ -85,17 +89,17 @@ impl Reader<'_> {
         if self.size == Some(size) {
             return Ok(Vec::new());
         }
-        let damaged = |error: &dyn std::fmt::Display| {
-            let hint = common::mends(&self.id);
-            Failure::new(7, error.to_string()).hint(hint)
-        };
-        let history = History::read(&*disk::machine(), &self.root).map_err(|e| damaged(&e))?;
-        let (plan, run) = board.open(&self.id).map_err(|error| damaged(&error))?;
+        let history = History::read(&*disk::machine(), &self.root)
+            .map_err(|error| common::cannot_read(&self.id, &OpenError::State(error)))?;
+        let opened = board.open(&self.id).or_else(|_| board.open_by_journal(&self.id)).ok();
         self.size = Some(size);
         let new = history.entries.iter().filter(|entry| entry.seq > self.seen);
         let shown = new.map(|entry| {
-            let line = log_line(&plan, &run, &entry.event).map(|line| one_line(&line));
-            shown(entry, line)
+            let line = match &opened {
+                Some((plan, run)) => log_line(plan, run, &entry.event),
+                None => Some(bare_line(entry)),
+            };
+            shown(entry, line.map(|line| one_line(&line)))
         });
         let shown = shown.collect();
         self.seen = history.entries.last().map_or(self.seen, |last| last.seq.max(self.seen));
@@ -134,6 +138,16 @@ impl Reader<'_> {
             }
             board = self.board()?;
         }
+    }
+}
+
+/// An event of a run whose workflow cannot be read: what the journal calls it, and its step.
+fn bare_line(entry: &Entry) -> String {
+    let json = serde_json::to_value(entry).unwrap_or_default();
+    let text = |key: &str| json.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    match text("step") {
+        step if step.is_empty() => text("event"),
+        step => format!("{} `{}`", text("event"), crate::ids::shown(&step)),
     }
 }
 

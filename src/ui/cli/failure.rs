@@ -59,6 +59,14 @@ impl Failure {
         &self.message
     }
 
+    /// The same with the file that it is wrong in.
+    pub fn located(&self) -> String {
+        match self.faults.as_deref() {
+            Some(Faults { file, .. }) => format!("`{file}`: {}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
     /// What is wrong and what to do about it, in one line.
     pub fn sentence(&self) -> String {
         let hint = self.hint.as_ref().map(|hint| format!("; {hint}"));

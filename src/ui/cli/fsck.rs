@@ -99,7 +99,7 @@ fn document(report: &Report, repairs: Option<&Vec<Repair>>, calm: Calm) -> Value
         "schema": "fsck/v1",
         "damage": report.damage(calm).count(),
         "tasks": report.tasks,
-        "runs": report.runs.len(),
+        "runs": report.runs_kept,
         "findings": findings,
     });
     if let Some(repairs) = repairs {
@@ -126,7 +126,7 @@ fn told(repair: &Repair) -> String {
 }
 
 fn say_end(around: &Surroundings, report: &Report, damage: usize, repairs: Option<&Vec<Repair>>) {
-    let (tasks, runs) = (counted(report.tasks, "task"), counted(report.runs.len(), "run"));
+    let (tasks, runs) = (counted(report.tasks, "task"), counted(report.runs_kept, "run"));
     let mended = |repairs: &Vec<Repair>| {
         let is_mended = |repair: &&Repair| matches!(repair.outcome, Outcome::Mended(_));
         match repairs.iter().filter(is_mended).count() {

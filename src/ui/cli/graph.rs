@@ -88,7 +88,7 @@ fn of_run(around: &Surroundings, name: &str) -> Result<Graph, Failure> {
     let (id, _) = common::find_run(around, name)?;
     let queue = show::queue_if_any(around)?;
     let board = show::board(around, queue)?;
-    let damaged = |error| Failure::new(7, error).hint(common::mends(&id));
+    let damaged = |error| common::cannot_read(&id, &error);
     let detail = board.detail(&id).map_err(damaged)?;
     let (plan, run) = board.open(&id).map_err(damaged)?;
     Ok(graph::of_run(&detail, &plan, &run))

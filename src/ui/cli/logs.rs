@@ -3,6 +3,7 @@
 //! The logs are files on the volume, so it does not matter which machine writes them. What a step
 //! printed and no log holds, because it was short, is in the state of its run.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, StdoutLock, Write};
 use std::os::unix::fs::MetadataExt;
@@ -19,6 +20,7 @@ use crate::disk;
 use crate::engine::run::{Address, Body, Slot, StepState};
 use crate::engine::{Record, Run, RunStatus};
 use crate::fleet::free::FreeTask;
+use crate::fleet::open::OpenError;
 use crate::ids::{RunId, StepPath, shown};
 use crate::provider::{self, Kind};
 use crate::queue::{FsQueue, Queue};
@@ -67,7 +69,7 @@ fn since(text: &str) -> Result<Time, String> {
 }
 
 pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
-    let around = Surroundings::look(common)?;
+    let around = Surroundings::look_warned(common)?;
     if args.follow && around.common.json {
         let message = "`--json` is one document, which `--follow` never comes to the end of";
         return Err(Failure::new(2, message).hint("leave one of them out"));
@@ -92,6 +94,12 @@ pub fn main(args: &LogsArgs, common: &Common) -> Result<u8, Failure> {
     };
     let (raw, attempt, since) = (args.raw, args.attempt, args.since);
     let reader = Reader { source, streams, raw, attempt, since, tail: None, open: Vec::new() };
+    if let Source::Run { id, .. } = &reader.source
+        && let Err(error) = board.open(id)
+        && reader.executions(&board).is_ok()
+    {
+        tracing::warn!("{}", common::cannot_read(id, &error).sentence());
+    }
     let mut telling = Telling { around: &around, queue, reader, out: Tamed::stdout() };
     match (around.common.json, args.follow) {
         (true, _) => telling.write_json(&board),
@@ -231,8 +239,13 @@ impl Reader {
         let view = board.run(id);
         let goes_on =
             view.is_driven() || (view.state == Standing::Stopped && is_at_work(board, id));
-        let open =
-            board.open(id).map_err(|error| Failure::new(7, error).hint(common::mends(id)))?;
+        let open = match board.open(id) {
+            Ok(open) => open,
+            Err(error) => match board.open_by_journal(id) {
+                Ok(open) => open,
+                Err(_) => return self.of_unread(board, id, wanted, &error),
+            },
+        };
         let (plan, run) = (&open.0, &open.1);
         // What came of earlier attempts is in the journal alone.
         let passed_over = || run.slots().iter().any(|(_, slot)| is_passed_over(slot));
@@ -261,6 +274,41 @@ impl Reader {
             return Ok((all, goes_on && !over));
         }
         Ok((all, goes_on && !over))
+    }
+
+    /// The logs of a run whose workflow cannot be read, as they lie there. The error tells why it
+    /// cannot, and is all that is told where there are none.
+    fn of_unread(
+        &self,
+        board: &Board,
+        id: &RunId,
+        wanted: Option<&str>,
+        error: &OpenError,
+    ) -> Result<(Vec<Execution>, bool), Failure> {
+        let dir = board.run_root(id).join("logs");
+        let stem = |name: &str| {
+            let stem = name.strip_suffix(".stdout").or_else(|| name.strip_suffix(".stderr"))?;
+            Some(stem.to_owned())
+        };
+        let names = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+        let stems: BTreeSet<String> =
+            names.filter_map(|entry| stem(entry.file_name().to_str()?)).collect();
+        let execution = |stem: String| Execution {
+            name: stem.clone(),
+            stem,
+            dir: dir.clone(),
+            kept: None,
+            attempt: 1,
+            over: true,
+            ended: None,
+            adapter: Kind::default(),
+        };
+        let mut all: Vec<Execution> = stems.into_iter().map(execution).collect();
+        all.retain(|execution| wanted.is_none_or(|wanted| execution.name == wanted));
+        match all.is_empty() || self.attempt.is_some() {
+            true => Err(common::cannot_read(id, error)),
+            false => Ok((all, false)),
+        }
     }
 
     fn shown(&self) -> u64 {

@@ -25,6 +25,7 @@ mod fleet;
 mod fsck;
 mod graph;
 mod help;
+mod home;
 mod init;
 mod late;
 mod load;

@@ -12,6 +12,7 @@ use crate::engine::StepStatus;
 use crate::exec::{self, Stop};
 use crate::fleet::parking::{self, ParkedView};
 use crate::fleet::providers::{self, Known, Program};
+use crate::ui::talk::harmless;
 use crate::workflow::Configured;
 use crate::workflow::plan::Provider;
 use crate::workflow::problem::nearest;
@@ -137,7 +138,7 @@ fn ls(around: &Surroundings, stop: &Stop) -> Result<u8, Failure> {
         return Ok(0);
     }
     let rows: Vec<Vec<String>> = views.iter().map(row).collect();
-    put(&table(&rows))?;
+    put(&harmless(&table(&rows)))?;
     Ok(0)
 }
 
@@ -212,7 +213,7 @@ fn test(args: &TestArgs, around: &Surroundings, stop: &Stop) -> Result<u8, Failu
     }
     match around.common.json {
         true => put_json("provider-test/v1", &found)?,
-        false => put(&told(&found, &provider.adapter.and_install()))?,
+        false => put(&harmless(&told(&found, &provider.adapter.and_install())))?,
     }
     Ok(u8::from(!found.well))
 }

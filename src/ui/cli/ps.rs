@@ -7,7 +7,9 @@ use super::show::{self, put, put_json, table};
 use super::{Common, Failure};
 use crate::ids::shown;
 use crate::time::Time;
-use crate::ui::board::{Board, Life, Owner, PlaceView, Standing, StepShown, TaskView, WorkerView};
+use crate::ui::board::{
+    Board, Life, Owner, PlaceView, Standing, StepShown, TaskView, WorkerView, left_behind,
+};
 use crate::ui::rows::{inbox_row, worker_row};
 use crate::ui::text::whole_seconds;
 
@@ -109,9 +111,12 @@ fn by_worker(task: TaskView, now: Time) -> Option<Execution> {
 /// The steps of a run that are executed by whoever drives it.
 fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
     let run = board.run(id);
-    if run.state != Standing::Running {
-        return Vec::new();
-    }
+    // What goes on of a run that nobody drives was left by whoever did.
+    let (life, wanted) = match run.state {
+        Standing::Running => (Life::Alive, StepShown::Running),
+        Standing::Stopped if left_behind(&run) > 0 => (Life::Dead, StepShown::Interrupted),
+        _ => return Vec::new(),
+    };
     let Ok(detail) = board.detail(id) else { return Vec::new() };
     let (worker, host, pid) = match run.owner {
         Owner::Process { pid } => (None, None, pid),
@@ -119,9 +124,8 @@ fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
         Owner::Locked { .. } | Owner::Queue { .. } | Owner::Nobody { .. } => (None, None, None),
     };
     let steps = detail.steps.into_iter();
-    let own = steps.filter(|step| {
-        step.state == StepShown::Running && step.task.is_none() && step.items.is_none()
-    });
+    let own =
+        steps.filter(|step| step.state == wanted && step.task.is_none() && step.items.is_none());
     own.map(|step| Execution {
         task: None,
         label: shown(&step.step).into_owned(),
@@ -129,7 +133,7 @@ fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
         run_id: Some(id.to_string()),
         agent: step.agent,
         worker: worker.clone(),
-        life: Life::Alive,
+        life,
         host: host.clone(),
         pid,
         since: step.started_at,

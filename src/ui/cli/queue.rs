@@ -7,7 +7,7 @@ use super::show::{self, put, put_json, table};
 use super::{Common, Failure, cancel};
 use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::post::COORDINATOR;
-use crate::ids::name_fault;
+use crate::ids::{counted, name_fault};
 use crate::queue::{End, Ending, FsQueue, Place, Queue, seal};
 use crate::ui::board::{self, Board, Found, PlaceView, TaskView};
 use crate::ui::talk::harmless;
@@ -88,6 +88,14 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
     let mut inboxes = board.inboxes().map_err(|error| show::unreadable(&error))?;
     if let Some(agent) = &args.agent {
         check_agent(agent)?;
+        let known: Vec<&str> = inboxes.iter().map(|inbox| inbox.agent.as_str()).collect();
+        if !known.contains(&agent.as_str()) && !is_configured(around, agent) {
+            let failure = Failure::new(2, format!("there is no inbox of `{agent}`"));
+            return Err(match known.is_empty() {
+                true => failure.hint("there is none at all"),
+                false => failure.hint(format!("there are `{}`", known.join("`, `"))),
+            });
+        }
         inboxes.retain(|inbox| inbox.agent == *agent);
     }
     let (mut shown, mut rows, mut more) = (Vec::new(), Vec::new(), 0);
@@ -110,6 +118,10 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
         around.say(format!("{dropped} dropped {files} yet"));
     }
     show::say_parked(around, &board);
+    if rows.is_empty() && more > 0 {
+        around.say(format!("{} to be shown: say so with `--limit`", counted(more, "task")));
+        return Ok(0);
+    }
     if rows.is_empty() {
         around.say("no task is waiting or being executed");
         return Ok(0);
@@ -304,13 +316,16 @@ fn check_agent(agent: &str) -> Result<(), Failure> {
     }
 }
 
+fn is_configured(around: &Surroundings, agent: &str) -> bool {
+    around.config.agents().contains_key(agent) || agent == COORDINATOR
+}
+
 fn pause(args: &PauseArgs, around: &Surroundings) -> Result<u8, Failure> {
     let PauseArgs { agent, reason } = args;
     check_agent(agent)?;
     let queue = super::fleet::open_queue(around)?;
     let known = queue.agents().map_err(|error| show::unreadable(&error))?;
-    let configured = around.config.agents().contains_key(agent) || agent == COORDINATOR;
-    if !configured && !known.contains(agent) {
+    if !is_configured(around, agent) && !known.contains(agent) {
         tracing::warn!("nobody knows an agent `{agent}`: neither the settings nor the inboxes");
     }
     queue.pause(agent, reason).map_err(|error| show::unreadable(&error))?;

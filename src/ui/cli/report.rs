@@ -56,21 +56,10 @@ pub fn write(board: &Board, id: &RunId, to: Option<&Path>) -> Result<PathBuf, Fa
         Failure::new(1, format!("cannot write `{}`: {error}", file.display()))
             .hint("`--output FILE` writes it elsewhere, `--output -` to standard output")
     };
-    if file.is_dir() {
-        return Err(cannot(&std::io::Error::from(std::io::ErrorKind::IsADirectory)));
-    }
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let way = file.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
-    let disk = disk::machine();
-    disk::replace_by(&*disk, &way, &file, page.as_bytes()).map_err(|error| {
-        let _ = disk.remove(&way);
-        cannot(&error)
-    })?;
+    disk::put_out(&*disk::machine(), &file, page.as_bytes()).map_err(|error| cannot(&error))?;
     Ok(file)
 }
 
 fn tell(board: &Board, id: &RunId) -> Result<Report, Failure> {
-    report::gather(board, id, Amount::WHOLE).map_err(|error| {
-        Failure::new(7, format!("run {id} cannot be read: {error}")).hint(common::mends(id))
-    })
+    report::gather(board, id, Amount::WHOLE).map_err(|error| common::cannot_read(id, &error))
 }

@@ -1,5 +1,6 @@
 //! `orchestrate resume`: go on with a run that failed, waits or was stopped.
 
+use std::io::ErrorKind::NotFound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use serde_json::json;
 use super::common::{self, Driver, Loaded, NewRun, Owned, RunOptions, Surroundings};
 use super::coordinator::{self, Back};
 use super::signals::{self, Signals};
-use super::{Common, Failure, cancel, fleet, request, retry, show};
+use super::{Common, Failure, cancel, fleet, home, request, retry, show};
 use crate::disk;
 use crate::engine::{self, Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
@@ -20,6 +21,7 @@ use crate::fleet::post::COORDINATOR;
 use crate::fleet::{Report as _, run_task, site};
 use crate::ids::RunId;
 use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
+use crate::store::lock::{self, LockError};
 use crate::store::{self, LoadError, Store};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::Board;
@@ -72,7 +74,12 @@ fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> 
         return of_fleet(args, &mut around, queue, &id, &root, why);
     }
     if args.force_restart {
-        let _lock = common::take_lock(&root, &id)?;
+        home::check(&around, &id, &root)?;
+        // Nobody can drive one without its workflow, so there is nobody to keep away.
+        let _lock = match lock::take(&root) {
+            Err(LockError::Io(error)) if error.kind() == NotFound => None,
+            taken => Some(taken.map_err(|error| common::cannot_lock(error, &root, &id))?),
+        };
         return restart(&around, args, &id, &root);
     }
     let owned = own(&mut around, &id, &root, args.repair)?;
@@ -139,8 +146,12 @@ pub fn own(
     root: &Path,
     repair: bool,
 ) -> Result<Owned, Failure> {
+    home::check(around, id, root)?;
     let lock = common::take_lock(root, id)?;
-    around.config = open::frozen_config(root).map_err(|error| cannot_open(error, id))?;
+    let kept = open::frozen_config(root).map_err(|error| cannot_open(error, id))?;
+    let today = std::mem::replace(&mut around.config, kept);
+    // Who is told about runs is for whoever drives them to say.
+    around.config.notify = today.notify;
     let workspace = common::open_workspace(around)?;
     let plan = open::frozen_plan(&workspace, &around.config, root)
         .map_err(|error| cannot_open(error, id))?;
@@ -155,7 +166,7 @@ pub fn own(
         Err(error) if repair => {
             around.say(format!("{error}"));
             let (mut store, run, by) =
-                Store::repair(disk, root, &plan).map_err(|error| damaged(error, id))?;
+                Store::repair(disk, root, &plan).map_err(|error| beyond_repair(error, id))?;
             let saved = store.save(&plan, &run, SystemClock.now());
             saved.map_err(|error| common::disk_failure(&error, id))?;
             around.say(format!("state rebuilt from {by}"));
@@ -182,9 +193,9 @@ pub fn nothing_to_do(around: &Surroundings, owned: Owned) -> Result<u8, Failure>
     // The snapshot may be older than the journal, or damaged no more.
     store.save(&plan, &run, SystemClock.now()).map_err(|e| common::disk_failure(&e, id))?;
     end_orphans(around, id);
-    common::tell_outcome(around, &plan, &run, code);
+    let exit = common::tell_outcome(around, &plan, &run, code);
     around.say(format!("run {id} {word} already; there is nothing to do"));
-    Ok(code)
+    Ok(exit)
 }
 
 /// Drives a run that this process owns.
@@ -365,14 +376,19 @@ fn damaged(error: LoadError, id: &RunId) -> Failure {
     }
 }
 
+/// A run that was to be repaired and cannot be.
+fn beyond_repair(error: LoadError, id: &RunId) -> Failure {
+    match error {
+        LoadError::Damaged { .. } => Failure::new(7, error).hint(common::begins_anew(id)),
+        LoadError::Disk(error) => common::disk_failure(&error, id),
+    }
+}
+
 /// What a run that cannot be taken up is told as.
 fn cannot_open(error: OpenError, id: &RunId) -> Failure {
     match error {
-        OpenError::Unreadable(message) => Failure::new(7, message)
-            .hint("`--force-restart` begins anew with workflow and settings as they are now"),
-        OpenError::Settings(error) => common::bad_config(&error),
-        OpenError::Workflow { file, text, problems } => Failure::in_text(problems, &file, &text),
         OpenError::State(error) => damaged(error, id),
+        error => common::cannot_read(id, &error),
     }
 }
 
@@ -462,7 +478,10 @@ fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origi
     let path = root.join(store::DEFINITION);
     if !path.exists() {
         let message = format!("nothing of run {id} can be read, not even its workflow");
-        return Err(Failure::new(7, message).hint("start again with `orchestrate run WORKFLOW`"));
+        return Err(Failure::new(7, message).hint(format!(
+            "start again with `{ORCHESTRATE} run WORKFLOW`; `{ORCHESTRATE} clean --stopped` \
+             removes this run by its age"
+        )));
     }
     around.say("warning: the context of the run cannot be read; the workflow's own is taken");
     Ok(Origin {
@@ -470,6 +489,7 @@ fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origi
         workflow_file: path.to_string_lossy().into_owned(),
         workflow_checksum: String::new(),
         run_root: root.to_string_lossy().into_owned(),
+        workspace: None,
         context: serde_json::Map::new(),
         policy: Policy::default(),
         only_step: None,

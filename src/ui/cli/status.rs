@@ -137,13 +137,12 @@ fn damaged(
     id: &RunId,
     error: &OpenError,
 ) -> Result<u8, Failure> {
-    let run = RunView { state: Standing::Damaged, ..board.run(id) };
+    let run = RunView { state: Standing::of_unread(error), ..board.run(id) };
     match around.common.json {
         true => put_json("run-status/v1", &run)?,
         false => put(&format!("run {id}: {}\n", run.state.word()))?,
     }
-    let hint = common::mends(id);
-    Err(Failure::new(7, error).hint(hint).written())
+    Err(common::cannot_read(id, error).written())
 }
 
 fn run_text(detail: &RunDetail, now: Time) -> String {

@@ -40,6 +40,8 @@ fn run(id: &str, state: Standing, file: &str) -> RunView {
         error: None,
         through: false,
         changed: false,
+        left_behind: 0,
+        lost: false,
         unit: "step",
     }
 }

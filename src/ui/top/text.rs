@@ -103,7 +103,7 @@ pub fn style_of(word: &str, colour: bool) -> Style {
         "failed" | "blocked" | "damaged" | "dead" | "lost" | "interrupted" => {
             (Some(Color::Red), Modifier::BOLD)
         }
-        "paused" | "asking" | "doubtful" | "silent" | "stopped" | "beat unknown" => {
+        "paused" | "asking" | "doubtful" | "silent" | "stopped" | "unreadable" | "beat unknown" => {
             (Some(Color::Yellow), Modifier::BOLD)
         }
         "resting" => (Some(Color::Yellow), Modifier::empty()),

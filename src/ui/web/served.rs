@@ -178,7 +178,7 @@ impl Frame<'_> {
         report::head(&mut out, told, &report::title(told));
         out.raw("<div class=\"actions\">");
         let state = told.run.state;
-        if !state.is_over() && state != Standing::Damaged {
+        if !state.is_over() && state.is_known() {
             let question = "It ends with everything it has started.";
             self.sure(&mut out, &format!("/runs/{id}/cancel"), "Cancel the run", question);
         }

@@ -7,9 +7,10 @@ use crate::queue::VolumeFault;
 pub(super) fn for_people(kind: Kind) -> Option<Outcome> {
     let told = match kind {
         Kind::Unopened => {
-            "put the file back from a copy; without one, run the workflow again and let \
-             `orchestrate clean` remove this run"
+            "put the file back from a copy; without one, `orchestrate resume RUN --force-restart` \
+             begins anew, and `orchestrate clean --stopped` removes this run by its age"
         }
+        Kind::Unreadable => "whoever may read it can look: its owner, or root",
         Kind::EndedAgain | Kind::AttemptBack => {
             "nothing can tell which is right: read `orchestrate events` of the run, and run it \
              again if in doubt"

@@ -92,7 +92,7 @@ impl Mender<'_> {
         let look = || check(self.workspace, self.state_dir, self.calm);
         let (mut done, mut report) = (Vec::new(), look()?);
         for _ in 0..PASSES {
-            let repairs = self.pass(&report)?;
+            let repairs = self.pass(&report, &done)?;
             let (mended, left): (Vec<_>, Vec<_>) = repairs
                 .into_iter()
                 .partition(|repair| matches!(repair.outcome, Outcome::Mended(_)));
@@ -107,7 +107,8 @@ impl Mender<'_> {
         Ok((done, report))
     }
 
-    fn pass(&self, report: &Report) -> io::Result<Vec<Repair>> {
+    /// Mends what was found. What was mended `before` and is found again has no cure here.
+    fn pass(&self, report: &Report, before: &[Repair]) -> io::Result<Vec<Repair>> {
         // Without a name no queue can be opened, and nothing else of it be put right.
         let nameless = report.findings.iter().find(|finding| finding.kind == Kind::Volume);
         if let Some(finding) = nameless {
@@ -125,6 +126,12 @@ impl Mender<'_> {
                 finding.kind == Kind::StaleState && repair.finding.about == finding.about
             };
             if repairs.iter().any(again) {
+                continue;
+            }
+            if before.iter().any(|repair| repair.finding == *finding) {
+                let told = "it was mended, and is so again: look at what lies there".to_owned();
+                let outcome = Outcome::ForPeople(told);
+                repairs.push(Repair { finding: finding.clone(), outcome });
                 continue;
             }
             let outcome = match pass.cure(finding) {

@@ -47,8 +47,9 @@ impl Pass<'_> {
             }
             Err(LoadError::Disk(error)) => Err(error.source),
             Err(LoadError::Damaged { .. }) => Ok(Some(Outcome::ForPeople(
-                "neither the journal nor a backup tells the whole run: run the workflow again, \
-                 and let `orchestrate clean` remove this run"
+                "neither the journal nor a backup tells the whole run: `orchestrate resume RUN \
+                 --force-restart` begins anew, and `orchestrate clean --stopped` removes this run \
+                 by its age"
                     .into(),
             ))),
         }
@@ -115,16 +116,18 @@ impl Pass<'_> {
 
 /// Keeps a copy of a state that is about to be replaced: a person may have edited it. Says where.
 fn keep_state(root: &Path) -> io::Result<String> {
+    use io::ErrorKind::{InvalidData, NotFound};
     let disk = disk::machine();
     let bytes = match disk.read(&root.join(store::STATE)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        // What is no file said nothing.
+        Err(error) if matches!(error.kind(), NotFound | InvalidData) => return Ok(String::new()),
         read => read?,
     };
     let mut name = REPLACED.to_owned();
     let mut number = 1;
     loop {
         match disk.read(&root.join(&name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) if error.kind() == NotFound => break,
             // One who mended before us and was cut off has kept it.
             Ok(kept) if kept == bytes => return Ok(format!("; what it said is in `{name}`")),
             Ok(_) => name = format!("{REPLACED}.{number}"),

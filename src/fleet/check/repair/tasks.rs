@@ -118,6 +118,11 @@ impl Pass<'_> {
     }
 
     fn judge(&self, queue: &FsQueue, agent: &str, lying: &Lying) -> Cured {
+        let owner = lying.agent.as_deref().unwrap_or(agent);
+        if owner != agent && queue.layout.inbox(owner).is_symlink() {
+            let told = format!("`inbox/{owner}` is a link: make it a directory, and it is moved");
+            return Ok(Some(Outcome::ForPeople(told)));
+        }
         let elsewhere = |id: &TaskId| self.report.tree.find(id.as_str()).is_some();
         Ok(match queue.judge_waiting(agent, &lying.task, &elsewhere)? {
             Judged::Gone => None,

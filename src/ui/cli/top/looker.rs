@@ -134,9 +134,10 @@ impl Eyes {
         let open: Vec<&RunId> = open.map(|(id, _)| id).collect();
         self.watch(&board, &open);
         let detail = match screen {
-            Screen::Run { run } => {
-                RunId::parse(run).map(|id| board.detail(&id).map_err(|error| error.to_string()))
-            }
+            Screen::Run { run } => RunId::parse(run).map(|id| match ids.contains(&id) {
+                true => board.detail(&id).map_err(|error| error.to_string()),
+                false => Err(format!("run {id} is gone")),
+            }),
             _ => None,
         };
         let tasks = match screen {
