@@ -1,6 +1,8 @@
 //! What is there of a worktree, and whether somebody may be let into it.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -170,6 +172,31 @@ impl Trees {
         Some(TreeError::Found { what, cure })
     }
 
+    /// What git is at in a worktree, wherever it keeps that.
+    pub(super) fn under_way(&self, git_dir: &Path) -> Result<Option<&'static str>, TreeError> {
+        if let Some(what) = under_way(git_dir) {
+            return Ok(Some(what));
+        }
+        for (name, what) in UNDER_WAY.iter().filter(|(name, _)| name.ends_with("_PICK_HEAD")) {
+            if self.pseudo_ref(git_dir, name)?.is_some() {
+                return Ok(Some(what));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a name stands for that is a worktree's own and no file, as where refs are in tables.
+    pub(super) fn pseudo_ref(
+        &self,
+        git_dir: &Path,
+        name: &str,
+    ) -> Result<Option<String>, TreeError> {
+        match self.repo.common.join("reftable").is_dir() {
+            true => Ok(self.git().env("GIT_DIR", git_dir).commit(name)?),
+            false => Ok(None),
+        }
+    }
+
     /// Proves that a worktree is what it must be before anybody is let into it: registered, whole,
     /// on its branch, with nothing under way. Otherwise says what was found.
     pub fn verify(&self, id: &BeadId) -> Result<Worktree, TreeError> {
@@ -257,7 +284,7 @@ impl Trees {
         }
         let git_dir = git_dir(&git)?;
         // Before the branch is looked at: a rebase leaves it for as long as it takes.
-        if let Some(what) = under_way(&git_dir) {
+        if let Some(what) = self.under_way(&git_dir)? {
             return stop(
                 format!("{what} is under way in worktree `{id}`"),
                 format!("finish or abort it in `{shown}`; `git -C {shown} status` tells how"),
@@ -392,18 +419,38 @@ impl Trees {
     /// Files in a worktree that its last commit does not have as they are, ignored ones aside.
     pub fn dirty(&self, git: &Git) -> Result<Vec<String>, TreeError> {
         let (git, _index) = self.seeing(git)?;
-        let args = ["status", "--porcelain", "-z", "--untracked-files=all", "--no-renames"];
-        let lines = git.names(&args)?;
+        let all = ["--untracked-files=all", "--ignore-submodules=none", "--no-renames"];
+        let lines = git.names(&[&["status", "--porcelain", "-z"], &all[..]].concat())?;
         let names = lines.iter().filter_map(|line| line.get(3..).map(str::to_owned));
         // One that was removed from the index and is there has a line for each.
         let mut known = HashSet::new();
         Ok(names.filter(|name| known.insert(name.clone())).collect())
     }
 
-    /// Directories in a worktree that are repositories of their own, which git adds no files of.
-    pub(super) fn nested(&self, git: &Git) -> Result<Vec<String>, TreeError> {
-        let others = git.names(&["ls-files", "-z", "--others", "--exclude-standard"])?;
-        let nested = others.into_iter().filter(|name| name.ends_with('/'));
-        Ok(nested.map(|name| name.trim_end_matches('/').to_owned()).collect())
+    /// Directories in a worktree that are repositories of their own, which git adds no files of;
+    /// ignored ones too, where they count. Their names need not be text.
+    pub(super) fn nested(&self, git: &Git, ignored: bool) -> Result<Vec<Vec<u8>>, TreeError> {
+        let mut args = vec!["ls-files", "-z", "--others"];
+        args.extend((!ignored).then_some("--exclude-standard"));
+        let others = git.bytes(&args)?;
+        let nested = others.split(|byte| *byte == 0).filter_map(|name| name.strip_suffix(b"/"));
+        Ok(nested.map(<[u8]>::to_vec).collect())
+    }
+
+    /// All repositories in a worktree, whose contents no commit of it has: those that git adds no
+    /// files of, and those that a commit has nothing but a link to.
+    pub(super) fn repositories(&self, git: &Git) -> Result<Vec<Vec<u8>>, TreeError> {
+        let mut found = self.nested(git, true)?;
+        let staged = git.bytes(&["ls-files", "-z", "--stage"])?;
+        let links = staged.split(|byte| *byte == 0).filter(|line| line.starts_with(b"160000 "));
+        for link in links {
+            let Some(tab) = link.iter().position(|byte| *byte == b'\t') else { continue };
+            let name = &link[tab + 1..];
+            let inside = git.dir().join(OsStr::from_bytes(name)).join(".git");
+            if inside.symlink_metadata().is_ok() {
+                found.push(name.to_vec());
+            }
+        }
+        Ok(found)
     }
 }

@@ -3,9 +3,11 @@
 //! The order is: save under a ref, remove the directory, remove the branch, forget the record.
 //! Killed anywhere in between, the next call finds what is left and goes on.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::look::{Found, under_way};
+use super::checkpoint::readable;
+use super::look::Found;
 use super::save::Scope;
 use super::{TreeError, Trees, Wants, arg, branch};
 use crate::git::repo::{self, git_dir, top_level};
@@ -183,6 +185,10 @@ impl Trees {
         if !found.is_there {
             return Ok(None);
         }
+        // Before git is let into it.
+        if self.linked(id).is_err() {
+            return Err(self.misfit(id, found));
+        }
         let git = Git::at(&path);
         if top_level(&git)?.canonicalize().ok() != path.canonicalize().ok() {
             return Err(self.misfit(id, found));
@@ -268,12 +274,14 @@ impl Trees {
         if let Some(git_dir) = git_dir {
             let inside = Git::at(&self.path(id));
             loss.dirty = self.dirty(&inside)?;
-            loss.under_way = under_way(git_dir);
-            loss.nested = self.nested(&inside)?;
-            loss.nested.extend(submodules(git_dir));
+            loss.under_way = self.under_way(git_dir)?;
+            let mut nested: BTreeSet<String> =
+                self.repositories(&inside)?.iter().map(|name| readable(name)).collect();
+            nested.extend(submodules(git_dir));
             let path = self.path(id);
             let others = found.inside.iter().flat_map(|other| other.strip_prefix(&path));
-            loss.nested.extend(others.map(|other| other.display().to_string()));
+            nested.extend(others.map(|other| other.display().to_string()));
+            loss.nested = nested.into_iter().collect();
             let flags = ["--others", "--ignored", "--exclude-standard", "--directory", "-z"];
             loss.ignored = inside.names(&[&["ls-files"], &flags[..]].concat())?;
         }
