@@ -2,7 +2,7 @@
 //! view of where it is.
 
 use std::borrow::Cow;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, poll};
@@ -27,7 +27,10 @@ pub enum Telling {
     /// A line for each step that ended.
     Plain,
     /// Where the run is, as it goes.
-    Progress,
+    Progress {
+        /// In lines that are drawn over.
+        live: bool,
+    },
 }
 
 /// Tells on standard error.
@@ -44,7 +47,7 @@ pub struct TextReport {
 
 impl TextReport {
     pub fn new(telling: Telling, colour: bool, mask: Mask) -> Self {
-        let live = telling == Telling::Progress && std::io::stderr().is_terminal();
+        let live = matches!(telling, Telling::Progress { live: true });
         TextReport { telling, live, colour, drawn: 0, last: Vec::new(), typed: Vec::new(), mask }
     }
 
@@ -353,7 +356,7 @@ impl Report for TextReport {
     }
 
     fn tick(&mut self, plan: &Plan, run: &Run, now: Time) -> Option<Time> {
-        if self.telling != Telling::Progress {
+        if !matches!(self.telling, Telling::Progress { .. }) {
             return None;
         }
         let lines = progress::lines(plan, run, now);

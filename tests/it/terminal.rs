@@ -46,6 +46,9 @@ impl Session {
         assert_eq!(sized, 0, "a terminal has a size");
         let side = || Stdio::from(slave.try_clone().expect("a descriptor"));
         command.stdin(side()).stdout(side()).stderr(side());
+        if command.get_envs().all(|(name, _)| name != "TERM") {
+            command.env("TERM", "xterm");
+        }
         let child = command.spawn().expect("the program starts");
         // The command keeps its copies, and the terminal would never end.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -203,18 +206,20 @@ fn plain() {
 fn colours() {
     let world = World::with("version: '1.1'\nsteps: [{ name: A, command: ['true'] }]\n");
     let green = "\x1b[32mcompleted\x1b[0m";
-    let at_terminal = |arguments: &[&str], no_color: Option<&str>| {
+    let with = |arguments: &[&str], (name, value): (&str, &str)| {
         let mut command = world.orchestrate(&[&["run", "w.yaml"], arguments].concat());
-        no_color.map(|value| command.env("NO_COLOR", value));
-        let (exit, written) = Session::start(&mut command).end();
+        let (exit, written) = Session::start(command.env(name, value)).end();
         assert_eq!(exit, 0, "{written}");
         written
     };
-    assert!(at_terminal(&[], None).contains(green));
-    assert!(at_terminal(&[], Some("")).contains(green), "an empty NO_COLOR says nothing");
-    assert!(!at_terminal(&[], Some("1")).contains(ESCAPE));
-    assert!(!at_terminal(&["--color", "never"], None).contains(ESCAPE));
-    assert!(at_terminal(&["--color", "always"], Some("1")).contains(green), "a flag wins");
+    let at_terminal = |arguments: &[&str], no_color: &str| with(arguments, ("NO_COLOR", no_color));
+    assert!(!with(&["--progress"], ("TERM", "dumb")).contains(ESCAPE), "it knows no codes");
+    assert!(with(&["--color", "always"], ("TERM", "dumb")).contains(green));
+    assert!(with(&[], ("LC_ALL", "C")).contains(green));
+    assert!(at_terminal(&[], "").contains(green), "an empty NO_COLOR says nothing");
+    assert!(!at_terminal(&[], "1").contains(ESCAPE));
+    assert!(!at_terminal(&["--color", "never"], "").contains(ESCAPE));
+    assert!(at_terminal(&["--color", "always"], "1").contains(green), "a flag wins");
     assert!(world.run(&["run", "w.yaml", "--color", "always"]).stderr.contains(green));
     assert!(!world.run(&["run", "w.yaml"]).stderr.contains(ESCAPE), "no terminal, no colour");
 }
@@ -390,6 +395,21 @@ fn turns_of_agents() {
     }
 }
 
+/// A terminal that answers no question, as those of recorders: the board is drawn all the same.
+fn silent() {
+    let world = World::with("version: '1.1'\nsteps: [{ name: A, command: ['true'] }]\n");
+    world.run(&["run", "w.yaml"]).exits(0);
+    let mut session = Session::start(&mut world.orchestrate(&["top"]));
+    session.shows("w.yaml");
+    // Ctrl-L draws everything anew.
+    session.types("\x0c");
+    until("it is drawn again", || session.seen().matches("w.yaml").count() > 1);
+    session.types("q");
+    let (exit, written) = session.end();
+    assert_eq!(exit, 0, "{written:?}");
+    assert!(!written.contains("\x1b[6n"), "nothing is asked: {written:?}");
+}
+
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("terminal/a worker", a_worker),
@@ -399,6 +419,7 @@ pub fn trials() -> Vec<Trial> {
         trial("terminal/the live view, interrupted", interrupted),
         trial("terminal/no terminal, plain lines", plain),
         trial("terminal/colours", colours),
+        trial("terminal/one that answers nothing", silent),
         trial("terminal/escape codes of children", escapes_of_children),
         trial("terminal/the answer retry", retry),
         trial("terminal/the answer continue", goes_on),

@@ -283,11 +283,23 @@ impl Surroundings {
         match self.common.color {
             Colour::Always => true,
             Colour::Never => false,
-            Colour::Auto => {
-                let unwanted = self.environment.get("NO_COLOR").is_some_and(|v| !v.is_empty());
-                !unwanted && std::io::stderr().is_terminal()
-            }
+            Colour::Auto => self.may_colour() && self.has_screen(),
         }
+    }
+
+    /// Whether the environment leaves it to us.
+    pub fn may_colour(&self) -> bool {
+        self.environment.get("NO_COLOR").is_none_or(|value| value.is_empty())
+    }
+
+    /// Whether standard error is a terminal that can be drawn on.
+    pub fn has_screen(&self) -> bool {
+        std::io::stderr().is_terminal() && !self.is_dumb()
+    }
+
+    /// Whether the terminal knows neither colours nor places, as far as it is named.
+    pub fn is_dumb(&self) -> bool {
+        self.environment.get("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
     }
 
     /// Tells something that is neither data nor wrong.
@@ -944,7 +956,7 @@ pub fn notifier(around: &Surroundings) -> Arc<Notifier> {
 pub fn telling(around: &Surroundings, options: &RunOptions) -> Telling {
     match (around.common.quiet, options.progress) {
         (true, _) => Telling::Quiet,
-        (false, true) => Telling::Progress,
+        (false, true) => Telling::Progress { live: around.has_screen() },
         (false, false) => Telling::Plain,
     }
 }

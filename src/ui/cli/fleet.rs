@@ -1,6 +1,6 @@
 //! What the verbs of the fleet share: opening the queue, and telling what a member does.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -191,7 +191,7 @@ pub struct Teller {
 impl Teller {
     pub fn new(around: &Surroundings, name: &str) -> Teller {
         let get = |key: &str| around.environment.get(key)?.to_str().map(str::to_owned);
-        let live = std::io::stderr().is_terminal() && !around.common.quiet;
+        let live = around.has_screen() && !around.common.quiet;
         let told = live || around.common.verbose;
         Teller {
             overheard: told.then(Mutex::default),

@@ -9,7 +9,7 @@ use super::failure::problem_json;
 use super::load::{Looked, look_over};
 use super::show::{put_json, put_line};
 use super::{Common, Failure};
-use crate::ui::talk::{folded, talk};
+use crate::ui::talk::{folded, harmless, talk};
 use crate::workflow::{Problem, lint};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -103,7 +103,7 @@ fn tell(
 fn annotation(file: &str, problem: &Problem) -> String {
     let file = problem.elsewhere.as_ref().map_or(file, |(file, _)| file);
     let kind = if problem.is_error() { "error" } else { "warning" };
-    let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
+    let data = |text: &str| harmless(text).replace('%', "%25").replace('\n', "%0A");
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
     let mut line = format!("::{kind} file={}", property(file));
     if let Some(place) = problem.place {
