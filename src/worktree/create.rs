@@ -67,7 +67,8 @@ impl Trees {
         let doing = format!("making worktree `{id}`");
         let mut lock = self.repo.lock(&doing)?;
         let mut found = self.look(&lock, id)?;
-        if found.record.is_none() && found.tip.is_none() {
+        let is_new = found.record.is_none() && found.tip.is_none();
+        if is_new {
             self.alone_of_its_name(id)?;
             self.has_room(id)?;
         }
@@ -81,6 +82,11 @@ impl Trees {
         }
         let (way, warnings) = match start {
             Some(start) if found.is_nothing() => {
+                if is_new {
+                    // Once more: another may have come meanwhile.
+                    self.alone_of_its_name(id)?;
+                    self.has_room(id)?;
+                }
                 let warnings = start.warnings.clone();
                 let way = if start.tip == start.commit { Way::Made } else { Way::Fetched };
                 self.make(&lock, id, start)?;

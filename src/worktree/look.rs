@@ -126,6 +126,7 @@ impl Trees {
     pub(super) fn look(&self, lock: &Lock, id: &BeadId) -> Result<Found, TreeError> {
         let git = lock.git(&self.repo.workspace)?;
         let (path, branch) = (self.path(id), branch(id));
+        self.is_its_own(&git, id)?;
         let mut found = Found {
             entry: None,
             is_there: path.symlink_metadata().is_ok(),
@@ -147,6 +148,17 @@ impl Trees {
             }
         }
         Ok(found)
+    }
+
+    /// Refuses a bead's branch that stands for another one: whatever was done to it would be done to
+    /// that.
+    fn is_its_own(&self, git: &Git, id: &BeadId) -> Result<(), TreeError> {
+        let Some(other) = repo::symbolic(git, &branch(id))? else { return Ok(()) };
+        let other = other.trim_start_matches("refs/heads/");
+        Err(TreeError::found(
+            format!("`{}` is no branch of its own: it stands for `{other}`", short_branch(id)),
+            format!("`git symbolic-ref --delete {}` ends that, and leaves `{other}`", branch(id)),
+        ))
     }
 
     /// What there is to say of a branch that another worktree has: what is in that one is not seen

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::checkpoint::Why;
 use super::checks::Checks;
+use super::follow::move_forward;
 use super::lane::Turn;
 use super::look::{under_way, works_at};
 use super::remove::some;
@@ -23,7 +24,7 @@ use super::save::tree_of;
 use super::{BRANCHES, Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
 use crate::exec::{self, Stop};
 use crate::git::repo::{self, git_dir};
-use crate::git::{Git, Lock, failed, lock};
+use crate::git::{Git, GitError, Lock, failed, lock};
 use crate::ids::BeadId;
 
 /// How often a merge is done anew because the base has moved meanwhile.
@@ -158,7 +159,7 @@ impl Trees {
         }
         // At once: to let go of a hold needs the lock.
         drop(lock);
-        let (base, _) = self.base_of(id, &found)?;
+        let base = self.real_base(self.base_of(id, &found)?.0)?;
         let tip = self.reviewed(order, &found)?;
         let dead = self.dead_at(&base)?;
         for round in 1..=ROUNDS {
@@ -178,6 +179,21 @@ impl Trees {
             }
         }
         Ok(Merged::Blocked(Block::Moving { base, times: ROUNDS }))
+    }
+
+    /// The branch that a base is in the end: one may be another name of another, and that is what
+    /// is moved, and what may be checked out.
+    fn real_base(&self, base: String) -> Result<String, TreeError> {
+        let Some(whole) = repo::symbolic(&self.git(), &repo::branch(&base))? else {
+            return Ok(base);
+        };
+        let real = whole.strip_prefix("refs/heads/").map(str::to_owned);
+        real.ok_or_else(|| {
+            TreeError::found(
+                format!("the base `{base}` stands for `{whole}`, which is no branch"),
+                format!("make it one: `git symbolic-ref --delete {}`", repo::branch(&base)),
+            )
+        })
     }
 
     /// The commit to be merged: the branch with everything in its worktree, as it was reviewed.
@@ -332,13 +348,15 @@ impl Round<'_> {
 
     /// Merges in a stage of its own. Gives the merge commit, or the files in conflict.
     fn merge_in(&self, stage: &Stage) -> Result<Result<String, Block>, TreeError> {
-        let git = Git::at(&stage.path).holding(self.alone.clone()).with_author()?;
+        // On no branch, git takes the settings of one of this name.
+        let git = Git::at(&stage.path).holding(self.alone.clone()).plain_merges("HEAD");
+        let git = git.with_author()?;
         let (id, tip) = (self.order.id, self.tip);
         let title = self.order.title.map(|title| format!(": {title}")).unwrap_or_default();
         let message = format!("merge {}{title}\n\nBead: {id}\n", short_branch(id));
-        let flags = ["--no-ff", "--no-edit", "--no-verify", "--no-gpg-sign", "--no-stat"];
-        let args = [&["merge", "--quiet", "--no-autostash"], &flags[..], &["-m", &message, tip]];
-        let args = args.concat();
+        let flags = ["--no-ff", "--no-edit", "--no-verify", "--no-verify-signatures"];
+        let more = ["--no-gpg-sign", "--no-stat", "--quiet", "--no-autostash", "-m", &message, tip];
+        let args = [&["merge"], &flags[..], &more[..]].concat();
         let said = git.said(&args)?;
         if said.how.exit_code() == 0 {
             return Ok(Ok(git.text(&["rev-parse", "HEAD"])?));
@@ -373,7 +391,8 @@ impl Round<'_> {
         let moved = match landing {
             Landing::Nowhere => {
                 let why = format!("merge {}", short_branch(order.id));
-                let args = ["update-ref", "-m", &why, &name, new, old.unwrap_or_default()];
+                let old = old.unwrap_or_default();
+                let args = ["update-ref", "--no-deref", "-m", &why, &name, new, old];
                 let said = git.said(&args)?;
                 if said.how.exit_code() != 0 {
                     return if has_moved()? { Ok(None) } else { Err(failed(&args, &said).into()) };
@@ -381,20 +400,25 @@ impl Round<'_> {
                 None
             }
             Landing::Copy(path) => {
-                let inside = lock.git(&path)?;
-                let args = ["merge", "--ff-only", "--quiet", "--no-stat", "--no-autostash", new];
-                let said = inside.said(&args)?;
-                if said.how.exit_code() != 0 {
-                    if has_moved()? {
-                        return Ok(None);
+                match move_forward(lock.git(&path)?, base, new) {
+                    Ok(()) => {}
+                    Err(GitError::Failed { .. }) if has_moved()? => return Ok(None),
+                    Err(error @ GitError::Failed { .. }) => {
+                        let why = format!("it cannot be moved forward: {error}");
+                        let base = (*base).to_owned();
+                        return Ok(Some(Merged::Blocked(Block::Copy { base, path, why })));
                     }
-                    let why = format!("it cannot be moved forward: {}", failed(&args, &said));
-                    let base = (*base).to_owned();
-                    return Ok(Some(Merged::Blocked(Block::Copy { base, path, why })));
+                    Err(error) => return Err(error.into()),
                 }
                 Some(path)
             }
         };
+        if !git.contains(&name, new)? {
+            return Err(TreeError::found(
+                format!("git says that it moved `{base}` to {new}, but it is not there"),
+                format!("look at `git log {base}` and at the settings for merges, and try again"),
+            ));
+        }
         let (commit, base) = (new.to_owned(), (*base).to_owned());
         Ok(Some(Merged::Done { commit, base, moved, rounds: round }))
     }

@@ -156,7 +156,7 @@ impl Trees {
             git.run(&[&["worktree", "remove"], force, &[arg(&path)?]].concat())?;
         }
         if let Some(tip) = &found.tip {
-            git.run(&["update-ref", "-d", &branch(id), tip])?;
+            git.run(&["update-ref", "--no-deref", "-d", &branch(id), tip])?;
         }
         self.forget(id)?;
         Ok(removed)

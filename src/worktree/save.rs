@@ -103,7 +103,7 @@ impl Trees {
     /// Puts a commit under a new ref.
     pub(super) fn keep(&self, id: &BeadId, commit: &str) -> Result<String, TreeError> {
         let name = format!("{SAVED}{id}/{}", stamp());
-        self.git().run(&["update-ref", "-m", "saved", &name, commit, ""])?;
+        self.git().run(&["update-ref", "--no-deref", "-m", "saved", &name, commit, ""])?;
         Ok(name)
     }
 
