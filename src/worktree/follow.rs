@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Hold, TreeError, Trees, Wants, branch, short_branch};
-use crate::git::{Git, GitError};
 use crate::git::repo::{self, REMOTE};
+use crate::git::{Git, GitError};
 use crate::ids::{BeadId, shown};
 
 /// What a branch must have before somebody goes on with it.

@@ -135,7 +135,7 @@ impl Trees {
             inside: Vec::new(),
             record: self.record(id)?,
         };
-        for entry in self.repo.worktrees(&git)? {
+        for entry in self.listed(&git)? {
             if entry.path == path {
                 found.entry = Some(entry);
                 continue;
@@ -223,6 +223,18 @@ impl Trees {
     }
 
     pub(super) fn verified(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
+        let is_unmade = found.record.as_ref().is_some_and(|record| !record.ready);
+        if is_unmade && found.is_there {
+            return Err(TreeError::found(
+                format!("worktree `{id}` is not finished: whoever made it was stopped"),
+                format!("`orchestrate worktree add {id}` goes on with it"),
+            ));
+        }
+        self.fitting(id, found)
+    }
+
+    /// The same for one that may never have been whole before.
+    pub(super) fn fitting(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
         let path = self.path(id);
         let shown = path.display();
         let stop = |what: String, cure: String| Err(TreeError::Found { what, cure });

@@ -234,15 +234,13 @@ impl Trees {
     fn sweep_merges(&self, lock: &Lock) -> Result<(), TreeError> {
         self.sweep_owners()?;
         let git = lock.git(&self.repo.workspace)?;
-        let registered = self.repo.worktrees(&git)?.into_iter().map(|entry| entry.path);
+        let registered = self.listed(&git)?.into_iter().map(|entry| entry.path);
         let lying = fs::read_dir(self.dir()).into_iter().flatten().flatten();
         for path in registered.chain(lying.map(|entry| entry.path())) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let ours = path.parent().is_some_and(|parent| parent.ends_with(super::DIR));
-            let Some(word) = name.strip_prefix(PREFIX).filter(|_| ours) else { continue };
+            let Some(word) = stage_word(&path) else { continue };
             // Its checks may still be at work.
             exec::sweep(&mark(word));
-            discard(&git, &path)?;
+            self.take_away(lock, &path)?;
         }
         Ok(())
     }
@@ -275,7 +273,7 @@ impl Trees {
     ) -> Result<Result<Landing, Block>, TreeError> {
         let name = repo::branch(base);
         let mut landing = Landing::Nowhere;
-        for entry in self.repo.worktrees(git)? {
+        for entry in self.listed(git)? {
             let blocked = |why: String| {
                 let (base, path) = (base.to_owned(), entry.path.clone());
                 Ok(Err(Block::Copy { base, path, why }))
@@ -456,10 +454,7 @@ impl<'a> Stage<'a> {
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         let lock = self.trees.repo.lock("tidying up after a merge").map_err(TreeError::from);
-        let gone = lock.and_then(|lock| {
-            let git = lock.git(&self.trees.repo.workspace)?;
-            discard(&git, &self.path)
-        });
+        let gone = lock.and_then(|lock| self.trees.take_away(&lock, &self.path));
         if let Err(error) = gone {
             tracing::warn!("`{}` stays until the next merge: {error}", self.path.display());
         }
@@ -470,16 +465,13 @@ fn mark(word: &str) -> String {
     format!("merge-{word}")
 }
 
-/// Removes the worktree of a merge, whole or not. Nothing in it is anybody's work.
-fn discard(git: &Git, path: &Path) -> Result<(), TreeError> {
-    let remove = ["worktree", "remove", "--force", "--force", arg(path)?];
-    if git.run(&remove).is_ok() {
-        return Ok(());
-    }
-    if path.exists() {
-        fs::remove_dir_all(path).map_err(|error| TreeError::io("remove", path, error))?;
-    }
-    // It may not be registered at all.
-    let _ = git.run(&remove);
-    Ok(())
+/// What tells a worktree of a merge from others, if a directory is one.
+fn stage_word(path: &Path) -> Option<&str> {
+    let ours = path.parent().is_some_and(|parent| parent.ends_with(super::DIR));
+    path.file_name()?.to_str()?.strip_prefix(PREFIX).filter(|_| ours)
+}
+
+/// Whether a directory is the worktree of a merge. Nothing in it is anybody's work.
+pub(super) fn is_stage(path: &Path) -> bool {
+    stage_word(path).is_some()
 }

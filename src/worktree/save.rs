@@ -130,7 +130,7 @@ impl Trees {
     /// Makes a worktree of what was saved. The ref stays.
     pub fn restore(&self, saved: &Saved, id: &BeadId) -> Result<Worktree, TreeError> {
         let lock = self.repo.lock(&format!("recovering worktree `{id}`"))?;
-        let found = self.look(&lock, id)?;
+        let found = self.look_settled(&lock, id)?;
         if found.is_nothing() {
             self.alone_of_its_name(id)?;
             self.has_room(id)?;
@@ -187,7 +187,7 @@ impl Trees {
     /// A worktree that was made of what was saved, which is whole from now on.
     fn restored(&self, lock: &Lock, id: &BeadId) -> Result<Worktree, TreeError> {
         let found = self.look(lock, id)?;
-        let tree = self.verified(id, &found)?;
+        let tree = self.fitting(id, &found)?;
         if let Some(record) = found.record {
             self.write_record(&Record { ready: true, ..record })?;
         }
