@@ -10,7 +10,7 @@ use super::record::RECORD;
 use super::unmade::INITIALIZING;
 use super::{BRANCHES, Record, TreeError, Trees, Worktree, arg, branch, short_branch};
 use crate::git::repo::{self, REMOTE};
-use crate::git::{GitError, Lock};
+use crate::git::{Git, GitError, Lock};
 use crate::ids::BeadId;
 
 /// How a worktree came about.
@@ -199,10 +199,15 @@ impl Trees {
         self.make_dir()?;
         let (path, name) = (self.path(id), short_branch(id));
         self.begin_record(id, start.branch, start.commit, None)?;
-        let git = lock.git(&self.repo.workspace)?;
+        let git = self.adding_git(lock)?;
         let tip = start.tip.as_str();
         git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, tip])?;
         Ok(())
+    }
+
+    /// `git` to check files out with. Where they are not all in this clone, it asks the remote.
+    fn adding_git(&self, lock: &Lock) -> Result<Git, TreeError> {
+        Ok(lock.git(&self.repo.workspace)?.until(self.stop.clone()))
     }
 
     /// Takes up what an earlier call left, whole or not.
@@ -280,7 +285,6 @@ impl Trees {
             return self.fitting(id, found).map(drop);
         }
         self.make_dir()?;
-        let git = lock.git(&self.repo.workspace)?;
         let path = self.path(id);
         if let Some(record) = &found.record {
             // Until it is whole again, there is no work in its files.
@@ -302,7 +306,8 @@ impl Trees {
             let base_commit = common.map_or_else(|| Err(self.apart(id, &base_branch)), Ok)?;
             self.begin_record(id, base_branch, base_commit, None)?;
         }
-        git.run(&["worktree", "add", "--quiet", arg(&path)?, &short_branch(id)])?;
+        let args = ["worktree", "add", "--quiet", arg(&path)?, &short_branch(id)];
+        self.adding_git(lock)?.run(&args)?;
         Ok(())
     }
 

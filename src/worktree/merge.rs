@@ -333,7 +333,7 @@ impl Round<'_> {
             // Known before the checks are run, which may take long.
             return Ok(Some(Merged::Blocked(block)));
         }
-        let stage = Stage::make(trees, lock, &self.turn.me.word, round, &from)?;
+        let stage = self.stage(lock, round, &from)?;
         let new = match self.merge_in(&stage)? {
             Ok(new) => new,
             Err(block) => return Ok(Some(Merged::Blocked(block))),
@@ -344,11 +344,27 @@ impl Round<'_> {
         self.land(old.as_deref(), &new, round)
     }
 
+    /// Makes a stage under the lock, and gives the lock back.
+    fn stage(&self, lock: Lock, round: u32, from: &str) -> Result<Stage<'_>, TreeError> {
+        let trees = self.trees;
+        trees.make_dir()?;
+        let word = format!("{}-{round}", self.turn.me.word);
+        let path = trees.dir().join(format!("{PREFIX}{word}"));
+        // Where the files are not all in this clone, git asks the remote for them.
+        let git = lock.git(&trees.repo.workspace)?.until(Some(self.stop.clone()));
+        let made = git.run(&["worktree", "add", "--quiet", "--detach", arg(&path)?, from]);
+        drop(lock);
+        // From here on it is taken away whatever happens.
+        let stage = Stage { trees, path, word };
+        made?;
+        Ok(stage)
+    }
+
     /// Merges in a stage of its own. Gives the merge commit, or the files in conflict.
     fn merge_in(&self, stage: &Stage) -> Result<Result<String, Block>, TreeError> {
         // On no branch, git takes the settings of one of this name.
         let git = Git::at(&stage.path).holding(self.alone.clone()).plain_merges("HEAD");
-        let git = git.with_author()?;
+        let git = git.with_author()?.until(Some(self.stop.clone()));
         let (id, tip) = (self.order.id, self.tip);
         let title = self.order.title.map(|title| format!(": {title}")).unwrap_or_default();
         let message = format!("merge {}{title}\n\nBead: {id}\n", short_branch(id));
@@ -427,28 +443,6 @@ struct Stage<'a> {
     trees: &'a Trees,
     path: PathBuf,
     word: String,
-}
-
-impl<'a> Stage<'a> {
-    /// Makes it under the lock, and gives the lock back.
-    fn make(
-        trees: &'a Trees,
-        lock: Lock,
-        word: &str,
-        round: u32,
-        from: &str,
-    ) -> Result<Stage<'a>, TreeError> {
-        trees.make_dir()?;
-        let word = format!("{word}-{round}");
-        let path = trees.dir().join(format!("{PREFIX}{word}"));
-        let git = lock.git(&trees.repo.workspace)?;
-        let made = git.run(&["worktree", "add", "--quiet", "--detach", arg(&path)?, from]);
-        drop(lock);
-        // From here on it is taken away whatever happens.
-        let stage = Stage { trees, path, word };
-        made?;
-        Ok(stage)
-    }
 }
 
 impl Drop for Stage<'_> {
