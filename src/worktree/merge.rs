@@ -353,7 +353,8 @@ impl Round<'_> {
         // Where the files are not all in this clone, git asks the remote for them.
         let git = lock.git(&trees.repo.workspace)?.until(Some(self.stop.clone()));
         let made = git.run(&["worktree", "add", "--quiet", "--detach", arg(&path)?, from]);
-        drop(lock);
+        // Both hold it, and to take the stage away needs it.
+        drop((git, lock));
         // From here on it is taken away whatever happens.
         let stage = Stage { trees, path, word };
         made?;
