@@ -196,7 +196,14 @@ impl Trees {
                 format!("look what it is in `{}`, and commit or remove it", tree.path.display()),
             ));
         }
-        Ok(move_forward(git, &short_branch(id), to)?)
+        let name = short_branch(id);
+        move_forward(git, &name, to).map_err(|error| match error {
+            GitError::Failed { .. } => TreeError::found(
+                format!("`{name}` cannot be brought up to `{REMOTE}/{name}`: {error}"),
+                format!("see to what is in `{}`, and try again", tree.path.display()),
+            ),
+            error => error.into(),
+        })
     }
 
     /// The branch of a bead as the remote has it; nothing, if it has none.

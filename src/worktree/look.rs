@@ -150,7 +150,7 @@ impl Trees {
         Ok(found)
     }
 
-    /// Refuses a bead's branch that stands for another one: whatever was done to it would be done to
+    /// Refuses a bead's branch that stands for another one: what is done to it would be done to
     /// that.
     fn is_its_own(&self, git: &Git, id: &BeadId) -> Result<(), TreeError> {
         let Some(other) = repo::symbolic(git, &branch(id))? else { return Ok(()) };
