@@ -27,9 +27,9 @@ use super::stop::Stop;
 /// orphans, which must not see a child between its start and its entry.
 static GATE: RwLock<()> = RwLock::new(());
 static OURS: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
+static ADOPTS: AtomicBool = AtomicBool::new(false);
 /// How often it is looked whether children have ended.
 const POLL: Duration = Duration::from_millis(10);
-static ADOPTS: AtomicBool = AtomicBool::new(false);
 
 /// Makes this process the parent of its orphaned descendants, so that none escapes to pid 1.
 pub fn become_subreaper() -> io::Result<()> {

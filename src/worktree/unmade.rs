@@ -16,7 +16,7 @@ use super::away::Kept;
 use super::look::{Found, stays};
 use super::merge::is_stage;
 use super::{TreeError, Trees, arg, branch};
-use crate::git::repo::Entry;
+use crate::git::repo::{Entry, git_dir};
 use crate::git::{Git, GitError, Lock};
 use crate::ids::BeadId;
 
@@ -34,7 +34,7 @@ impl Trees {
         for kept in self.kept().iter().filter(|kept| !kept.is_whole()) {
             match &kept.path {
                 Some(path) if is_stage(path) || self.is_unmade(path) => {
-                    self.clear(path, Some(&kept.dir))?;
+                    self.clear(path, Some(kept))?;
                 }
                 Some(path) => in_the_way = Some((path.clone(), kept.dir.clone())),
                 // Git does not look at it.
@@ -68,7 +68,7 @@ impl Trees {
         if is_whole && (!found.is_there || self.linked(id).is_ok()) {
             self.finish(lock, id, &found)?;
         } else {
-            self.clear(&path, kept.as_ref().map(|kept| kept.dir.as_path()))?;
+            self.clear(&path, kept.as_ref())?;
         }
         self.look(lock, id)
     }
@@ -83,13 +83,18 @@ impl Trees {
 
     /// Takes away what git can do nothing with. It checks out no file before it has all it needs,
     /// so where there are files, it is for a person to look what they are.
-    fn clear(&self, path: &Path, kept: Option<&Path>) -> Result<(), TreeError> {
-        let others = fs::read_dir(path)
-            .map(|entries| entries.flatten().filter(|entry| entry.file_name() != ".git").count());
-        if is_stage(path) || others.is_ok_and(|others| others == 0) {
+    fn clear(&self, path: &Path, kept: Option<&Kept>) -> Result<(), TreeError> {
+        let mut others = fs::read_dir(path).into_iter().flatten().flatten();
+        let has_files = others.any(|entry| entry.file_name() != ".git");
+        if path.is_dir() && (is_stage(path) || !has_files) {
             self.put_away(path)?;
         }
-        kept.map_or(Ok(()), |dir| self.forget_kept(dir))
+        match kept {
+            // Somebody may still want to repair it.
+            Some(kept) if kept.is_whole() && has_files => Ok(()),
+            Some(kept) => self.forget_kept(&kept.dir),
+            None => Ok(()),
+        }
     }
 
     /// Finishes what git was interrupted at, if it was: nobody was let in, so there is no work in
@@ -101,7 +106,7 @@ impl Trees {
         }
         let path = self.path(id);
         let inside = lock.git(&path)?;
-        for stale in locks_in(&crate::git::repo::git_dir(&inside)?) {
+        for stale in locks_in(&git_dir(&inside)?) {
             remove_stale(&stale)?;
         }
         inside.run(&["reset", "--hard", "--quiet"])?;
