@@ -128,6 +128,7 @@ impl Trees {
     pub(super) fn look(&self, lock: &Lock, id: &BeadId) -> Result<Found, TreeError> {
         let git = lock.git(&self.repo.workspace)?;
         let (path, branch) = (self.path(id), branch(id));
+        self.is_its_own(&git, id)?;
         let mut found = Found {
             entry: None,
             is_there: path.symlink_metadata().is_ok(),
@@ -136,7 +137,7 @@ impl Trees {
             inside: Vec::new(),
             record: self.record(id)?,
         };
-        for entry in self.repo.worktrees(&git)? {
+        for entry in self.listed(&git)? {
             if entry.path == path {
                 found.entry = Some(entry);
                 continue;
@@ -149,6 +150,17 @@ impl Trees {
             }
         }
         Ok(found)
+    }
+
+    /// Refuses a bead's branch that stands for another one: what is done to it would be done to
+    /// that.
+    fn is_its_own(&self, git: &Git, id: &BeadId) -> Result<(), TreeError> {
+        let Some(other) = repo::symbolic(git, &branch(id))? else { return Ok(()) };
+        let other = other.trim_start_matches("refs/heads/");
+        Err(TreeError::found(
+            format!("`{}` is no branch of its own: it stands for `{other}`", short_branch(id)),
+            format!("`git symbolic-ref --delete {}` ends that, and leaves `{other}`", branch(id)),
+        ))
     }
 
     /// What there is to say of a branch that another worktree has: what is in that one is not seen
@@ -238,6 +250,18 @@ impl Trees {
     }
 
     pub(super) fn verified(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
+        let is_unmade = found.record.as_ref().is_some_and(|record| !record.ready);
+        if is_unmade && found.is_there {
+            return Err(TreeError::found(
+                format!("worktree `{id}` is not finished: whoever made it was stopped"),
+                format!("`orchestrate worktree add {id}` goes on with it"),
+            ));
+        }
+        self.fitting(id, found)
+    }
+
+    /// The same for one that may never have been whole before.
+    pub(super) fn fitting(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
         let path = self.path(id);
         let shown = path.display();
         let stop = |what: String, cure: String| Err(TreeError::Found { what, cure });

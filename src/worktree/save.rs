@@ -111,7 +111,7 @@ impl Trees {
     /// Puts a commit under a new ref.
     pub(super) fn keep(&self, id: &BeadId, commit: &str) -> Result<String, TreeError> {
         let name = format!("{SAVED}{id}/{}", stamp());
-        self.git().run(&["update-ref", "-m", "saved", &name, commit, ""])?;
+        self.git().run(&["update-ref", "--no-deref", "-m", "saved", &name, commit, ""])?;
         Ok(name)
     }
 
@@ -138,7 +138,7 @@ impl Trees {
     /// Makes a worktree of what was saved. The ref stays.
     pub fn restore(&self, saved: &Saved, id: &BeadId) -> Result<Worktree, TreeError> {
         let lock = self.repo.lock(&format!("recovering worktree `{id}`"))?;
-        let found = self.look(&lock, id)?;
+        let found = self.look_settled(&lock, id)?;
         if found.is_nothing() {
             self.alone_of_its_name(id)?;
             self.has_room(id)?;
@@ -192,7 +192,7 @@ impl Trees {
     /// A worktree that was made of what was saved, which is whole from now on.
     fn restored(&self, lock: &Lock, id: &BeadId, saved: &Saved) -> Result<Worktree, TreeError> {
         let found = self.look(lock, id)?;
-        let tree = self.verified(id, &found)?;
+        let tree = self.fitting(id, &found)?;
         let git = lock.git(&tree.path)?;
         if !trailer(&git, &saved.commit, WORK)?.is_empty() {
             // The index is left as it is, so what was ignored is so again.

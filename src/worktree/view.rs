@@ -107,7 +107,7 @@ impl Trees {
         let git = lock.git(&self.repo.workspace)?;
         let dir = self.dir();
         let mut names: Vec<String> = Vec::new();
-        for entry in self.repo.worktrees(&git)? {
+        for entry in self.listed(&git)? {
             let ours = entry.path.parent() == Some(dir.as_path());
             let name = entry.path.file_name().filter(|_| ours);
             names.extend(name.map(|name| name.to_string_lossy().into_owned()));
