@@ -14,6 +14,7 @@
 //! names of variables, numbers and plain names only.
 
 mod builtin;
+mod command;
 mod outlet;
 mod scan;
 #[cfg(test)]
