@@ -13,7 +13,8 @@ use super::plan::{
     Action, Block, CaptureMode, Dirs, OnFail, OnMost, Output, Param, Plan, Prompt, Provider,
     Rounds, RoundsKind, ShellText, Step, Version, When, Words,
 };
-use super::problem::Problem;
+use super::problem::{Problem, nearest};
+use super::shape::steps::STEP;
 use super::shape::{Table, grimoire as shape};
 use super::yaml::{Node, Value};
 use super::{Configured, grimoire_names, shell, spells, steps};
@@ -61,7 +62,14 @@ pub fn is(document: &Node) -> bool {
         Some(Value::List(steps)) if document.get("version").is_none() => steps,
         _ => return false,
     };
-    steps.iter().any(|step| step.get("type").is_some())
+    steps.iter().any(|step| step.get("type").is_some()) || steps.iter().any(has_near_type)
+}
+
+/// Whether a step has a key that `type` may have been meant by.
+fn has_near_type(step: &Node) -> bool {
+    let Value::Map(pairs) = &step.value else { return false };
+    let mut keys = pairs.iter().filter_map(|(key, _)| key.text());
+    keys.any(|key| STEP.field(key).is_none() && nearest(key, ["type"]).is_some())
 }
 
 struct Reading<'a> {

@@ -593,6 +593,13 @@ fn is_script_of_shell(words: &[String]) -> bool {
     (0..words.len()).any(|at| is_shell(&words[at]) && script(at))
 }
 
+/// The program that reads the script of a command: the last shell that it names, else itself.
+pub fn interpreter(command: &Command) -> String {
+    let shell = command.words.iter().rev().find(|word| is_shell(word));
+    let program = || program(&command.words).first();
+    shell.or_else(program).map_or("", |word| base(word)).to_owned()
+}
+
 /// Whether a program hands a word that begins like this to a shell, as script: `flock FILE -c`,
 /// `script -qc`, `env -S`, `watch`, `ssh HOST`.
 fn is_handed(before: &[String], current: &str) -> bool {

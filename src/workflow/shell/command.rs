@@ -87,13 +87,6 @@ impl Command {
         command
     }
 
-    /// A command whose words are known, the last of which is not complete.
-    pub fn of_words(before: &[String], current: &str) -> Command {
-        let mut command = Command::default();
-        before.iter().for_each(|word| command.push(word.clone()));
-        Command { current: current.to_owned(), ..command }
-    }
-
     pub fn is_read_to(&self, at: usize) -> bool {
         self.at > at
     }
@@ -296,7 +289,8 @@ impl Command {
         self.number.clear();
     }
 
-    fn push(&mut self, word: String) {
+    /// Puts a complete word behind the others.
+    pub fn push(&mut self, word: String) {
         let kind = match () {
             () if builtin::is_special(&word) => Kind::Special,
             () if builtin::is_setting(&word) => Kind::Setting,
