@@ -37,9 +37,9 @@ pub const LISTS: [&str; 2] = ["DIRSTACK", "COMP_WORDS"];
 const SCRIPTS: [&str; 5] = ["PS0=", "PS1=", "PS2=", "PS4=", "PROMPT_COMMAND="];
 
 /// Programs that read a script: from an argument behind `-c`, else from their input.
-const SHELLS: [&str; 22] = [
+const SHELLS: [&str; 21] = [
     "sh", "bash", "rbash", "dash", "ash", "ksh", "ksh93", "rksh", "mksh", "lksh", "oksh", "pdksh",
-    "yash", "posh", "zsh", "rzsh", "fish", "csh", "tcsh", "su", "$0", "${0}",
+    "yash", "posh", "zsh", "rzsh", "fish", "csh", "tcsh", "su", "$0",
 ];
 
 /// Variables that name a shell.
@@ -120,8 +120,8 @@ fn base(word: &str) -> &str {
 
 /// Whether a word names a shell: by its name, or by a variable that has it, `${SHELL:-/bin/sh}`.
 fn is_shell(word: &str) -> bool {
-    if let Some(name) = word.strip_prefix('$').filter(|name| SHELL_NAMES.contains(name)) {
-        return !name.is_empty();
+    if word.strip_prefix('$').is_some_and(|name| SHELL_NAMES.contains(&name)) {
+        return true;
     }
     match word.strip_prefix("${").and_then(|word| word.strip_suffix('}')) {
         Some(inside) => {
@@ -242,9 +242,9 @@ pub fn reads_script(command: &Command) -> bool {
         _ if !is_shell(&own[0]) && !RUNNERS.contains(&name) => return false,
         _ => {}
     }
+    let names_input = |file: &str| INPUT.contains(&file);
     let profile = |word: &String| {
-        let file = |name: &&str| word.strip_prefix(name).is_some_and(|file| INPUT.contains(&file));
-        PROFILES.iter().any(|name| file(name))
+        PROFILES.iter().any(|name| word.strip_prefix(name).is_some_and(names_input))
     };
     let Some(at) = command.words.iter().rposition(|word| is_shell(word)) else {
         return starts_shell(own);
