@@ -418,7 +418,8 @@ mod tests {
             step("A", &to("success", "_end")) + &step("B", &to("failure", "B")) + &step("C", "");
         assert_eq!(told(&steps), [(UNREACHABLE, 4)]);
         // A loop leads out by what is reached in it.
-        let inner = "  - { name: L, on: { success: { goto: _end } }, for_each: { items: [a], steps: [\n    \
+        let inner = "  - { name: L, on: { success: { goto: _end } }, for_each: { items: [a], \
+             steps: [\n    \
              { name: I, command: [i], on: { always: { goto: _end } } },\n    \
              { name: J, command: [j], on: { success: { goto: Z } } } ] } }\n";
         assert_eq!(
@@ -434,14 +435,16 @@ mod tests {
              - { name: H, command: [h] }\n";
         assert_eq!(told(each), [(FALL_THROUGH, 8)]);
         let skipped = "  - { name: Build, command: [b], on: { failure: { goto: Fix } } }\n  \
-             - { name: Ship, command: [s], when: { exists: a }, on: { success: { goto: _end } } }\n  \
+             - { name: Ship, command: [s], when: { exists: a }, \
+             on: { success: { goto: _end } } }\n  \
              - { name: Fix, command: [f] }\n";
         assert_eq!(told(skipped), [(FALL_THROUGH, 5)]);
     }
 
     #[test]
     fn a_prompt_in_the_script_of_a_provider_is_told() {
-        let text = "version: \"1.1\"\nproviders:\n  p:\n    command: [bash, -c, \"x '${PROMPT}'\"]\n  \
+        let text = "version: \"1.1\"\nproviders:\n  p:\n    \
+             command: [bash, -c, \"x '${PROMPT}'\"]\n  \
              q: { command: [bash, -c, 'x \"$1\" ${model}', _, '${PROMPT}'] }\n\
              steps: [{ name: A, command: [a] }]\n";
         let plan = compile(text, &()).expect("valid").plan;

@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn what_may_have_one_is_not() {
         for steps in [
-            "  - { name: A, command: [a, '${context.title}', '${context.a.b}', '${context.other}'] }\n",
+            "  - { name: A, command: [a, '${context.title}', '${context.a.b}', '${context.x}'] }\n",
             // It comes back.
             "  - { name: A, command: [a, '${steps.C.output}'] }\n  - { name: B, command: [b] }\n  \
              - { name: C, command: [c], on: { success: { goto: A } } }\n",

@@ -409,17 +409,17 @@ fn what_stands_in_no_single_field_is_refused_by_both() {
         step.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
         json!({ "version": "1.4", "steps": [step] })
     };
-    let top = |key: &str, value: Value| json!({ "version": "1.4", key: value, "steps": [{ "name": "A", "command": ["a"] }] });
+    let one = json!([{ "name": "B", "command": ["b"] }]);
+    let top = |key: &str, value: Value| json!({ "version": "1.4", key: value, "steps": one });
+    let json = |lenient: bool| {
+        step(json!({
+            "output_schema": "x", "output_capture": "json", "allow_parse_error": lenient }))
+    };
     for (topic, whole) in [
         (Topic::Steps, step(json!({ "command": [""] }))),
         (Topic::Steps, step(json!({ "output_schema": "x" }))),
         (Topic::Steps, step(json!({ "output_schema": "x", "output_capture": "text" }))),
-        (
-            Topic::Steps,
-            step(
-                json!({ "output_schema": "x", "output_capture": "json", "allow_parse_error": true }),
-            ),
-        ),
+        (Topic::Steps, json(true)),
         (Topic::Steps, step(json!({ "output_file": "../x" }))),
         (Topic::Steps, step(json!({ "output_file": "a/.." }))),
         (Topic::Steps, step(json!({ "depends_on": { "required": ["a/../b"] } }))),
@@ -430,9 +430,7 @@ fn what_stands_in_no_single_field_is_refused_by_both() {
         (Topic::Steps, top("providers", json!({ "a": { "command": [""] } }))),
         (
             Topic::Steps,
-            in_step(
-                json!({ "for_each": { "items": [], "as": "steps", "steps": [{ "name": "B", "command": ["b"] }] } }),
-            ),
+            in_step(json!({ "for_each": { "items": [], "as": "steps", "steps": one } })),
         ),
         (Topic::Steps, in_step(json!({ "spell": "s", "system_prompt": "" }))),
         (Topic::Nodes, in_node(json!({ "id": "a", "script": "print(1)" }))),
@@ -445,7 +443,7 @@ fn what_stands_in_no_single_field_is_refused_by_both() {
         assert!(refused(topic, &whole.to_string()), "the loader accepts {whole}");
     }
     for whole in [
-        step(json!({ "output_schema": "x", "output_capture": "json", "allow_parse_error": false })),
+        json(false),
         step(json!({ "output_file": "a..b/..c/d.." })),
         step(json!({ "command": ["a", ""] })),
     ] {
