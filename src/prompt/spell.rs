@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::ids::name_fault;
 use crate::template::spell::{Fault, Spell};
+use crate::workflow::problem::nearest;
 
 /// Where spells lie in a workspace; the first that has one wins.
 pub const SPELLS: [&str; 2] = [".coven/spells", "workflows/spells"];
@@ -50,7 +51,7 @@ pub enum Lost {
     BadName { name: String, reason: &'static str },
     #[error(
         "no spell is called `{name}`: there is neither `{}/{name}.md` nor `{}/{name}.md`, \
-         and the built-in ones are {}", SPELLS[0], SPELLS[1], built_in_names()
+         and the built-in ones are {}{}", SPELLS[0], SPELLS[1], built_in_names(), meant(name)
     )]
     Unknown { name: String },
     #[error("cannot read `{file}`: {reason}")]
@@ -86,6 +87,12 @@ pub fn built_in() -> impl Iterator<Item = &'static str> {
 
 fn built_in_names() -> String {
     BUILT_IN.map(|(name, _)| format!("`{name}`")).join(", ")
+}
+
+/// The built-in spell that may have been meant by a name.
+fn meant(name: &str) -> String {
+    let near = nearest(name, built_in());
+    near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
 }
 
 /// Where a spell of this name is looked for.

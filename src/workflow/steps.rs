@@ -16,7 +16,7 @@ use super::settings;
 use super::shape::steps::{FOR_EACH, FORMS, GOTO, ON, PROVIDER, STEP, TOP};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
-use super::{Configured, spells};
+use super::{Configured, references, spells};
 use crate::ids::name_fault;
 use crate::provider::Kind;
 use crate::template::{Hole, Template};
@@ -53,6 +53,9 @@ pub(super) struct Visible<'a> {
 /// Reads a workflow of steps. What comes of it is no plan if something wrong was found.
 pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
     let version = read_version(findings, document);
+    if near_nodes(document).is_some() && document.get("version").is_none() {
+        return None;
+    }
     let top = Fields::open(findings, document, "the workflow", &TOP, version)?;
     read_top(&top, version, configured)
 }
@@ -65,6 +68,11 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
         return NEWEST;
     }
     let Some(node) = document.get("version") else {
+        if let Some(key) = near_nodes(document) {
+            let message = format!("the workflow has `{}`, and neither `steps` nor `nodes`", key.0);
+            findings.add(Problem::error(message).at(key.1).hint("did you mean `nodes`?"));
+            return NEWEST;
+        }
         // Without a step nobody can tell the two languages apart.
         let steps = document.get("steps").map(|steps| &steps.value);
         let hint = match steps {
@@ -98,6 +106,14 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
     }
 }
 
+/// The key that `nodes` may have been meant by, in a workflow that has nothing to do.
+fn near_nodes(document: &Node) -> Option<(&str, Place)> {
+    let Value::Map(pairs) = &document.value else { return None };
+    let mut keys = pairs.iter().filter_map(|(key, _)| Some((key.text()?, key.place)));
+    let near = |key: &str| TOP.field(key).is_none() && nearest(key, ["nodes"]).is_some();
+    keys.find(|(key, _)| near(key)).filter(|_| document.get("steps").is_none())
+}
+
 fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Option<Plan> {
     let own = top.get("providers").map(|node| providers(top.findings, node, version));
     let reading = Reading {
@@ -122,7 +138,7 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
         return None;
     };
     let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
-    check::fall_through(top.findings, &root, steps);
+    references::check(top.findings, &root, steps, strict_flow, &context);
     let providers = reading.providers.into_inner();
     Some(Plan {
         version,
@@ -214,6 +230,7 @@ pub(super) fn read_provider(
     if fields.list("command").is_some_and(<[_]>::is_empty) {
         findings.error(node.place, format!("`command` of provider `{name}` is empty"));
     }
+    parts::program(&fields, fields.list("command").unwrap_or_default());
     let texts = fields.get("command").filter(|_| input == InputMode::Stdin).map(check::texts);
     for (text, place) in texts.unwrap_or_default() {
         let Ok(template) = Template::parse(text) else { continue };
@@ -266,6 +283,7 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
     let steps = nodes.iter().filter_map(|node| read_step(reading, node, &visible)).collect();
     let block = Block { steps, by_name: names.by_name.clone(), edges: None };
     check::sources_of_items(findings, &block, nodes);
+    check::fall_through(findings, &block, nodes);
     Some(block)
 }
 
@@ -424,6 +442,7 @@ fn read_command(fields: &Fields) -> Option<Action> {
     if list.is_empty() {
         fields.findings.error(node.place, format!("`command` of {} is empty", fields.what));
     }
+    parts::program(fields, list);
     Some(Action::Exec { argv: fields.templates("command").into_iter().map(|(t, _)| t).collect() })
 }
 
