@@ -2,7 +2,6 @@
 //! code alone.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -113,25 +112,24 @@ pub fn outcome(
 }
 
 impl Heard {
-    /// The answer, taken in as if it alone had been printed; its length is that of the stream.
-    pub fn answer(
-        &self,
-        site: &Site,
-        work: &Work,
-        file: Option<File>,
-        stream: &Captured,
-    ) -> io::Result<Captured> {
+    /// The answer, taken in as if it alone had been printed; its length is that of the stream. The
+    /// author's own file gets it only if it counts.
+    pub fn answer(&self, site: &Site, work: &Work, stream: &Captured) -> io::Result<Captured> {
         let mut out = Capture::new(mode(work), site.mask.clone()).log(site.log(&work.step, ANSWER));
         if mode(work) == Mode::Whole {
             out = out.whole(site.root().join(output_path(work)));
         }
-        if let Some((file, path)) = file.zip(work.output_file.as_ref()) {
-            out = out.tee(file, path);
+        if let Some(path) = work.output_file.as_ref().filter(|_| self.counts()) {
+            out = out.tee(site.workspace.create(path).map_err(io::Error::other)?, path);
         }
         out.push(self.outcome.text.as_bytes());
         let mut answer = out.finish()?;
         answer.total_bytes = stream.total_bytes;
         Ok(answer)
+    }
+
+    fn counts(&self) -> bool {
+        self.outcome.verdict == Verdict::Answered
     }
 
     /// The exit code that stands for it.

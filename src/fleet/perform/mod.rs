@@ -393,11 +393,11 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
         work.stdin = work.stdin.take().map(|prompt| below(HEADING, &prompt));
     }
     // Found now, a file that cannot be written costs nothing.
-    let file = work.output_file.as_ref().map(|path| site.workspace.create(path)).transpose();
-    let file = match file {
-        Ok(file) => file,
-        Err(error) => return stop_here(work, code_of(&error), error.to_string()),
-    };
+    if let Some(path) = &work.output_file
+        && let Err(error) = site.workspace.try_write(path)
+    {
+        return stop_here(work, code_of(&error), error.to_string());
+    }
     let session = work.session.as_ref();
     let session =
         session.map(|session| Session::take(site, session, work.adapter, child.stop)).transpose();
@@ -432,7 +432,7 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
         }
         session.iter_mut().for_each(|session| session.recorded(heard.returns));
     }
-    ran.out = ran.out.and_then(|stream| heard.answer(site, work, file, &stream));
+    ran.out = ran.out.and_then(|stream| heard.answer(site, work, &stream));
     Ok(Some((ran, Some(heard))))
 }
 
