@@ -74,7 +74,9 @@ impl Veil {
             (None, Value::Null) => String::new(),
             (None, other) => other.to_string(),
         };
-        shortened(&self.text(&text).split_whitespace().collect::<Vec<_>>().join(" "), 160)
+        let folded = self.text(&text).split_whitespace().collect::<Vec<_>>().join(" ");
+        // Folded, a text may hold what it did not hold before.
+        self.shortened(&folded, 160)
     }
 }
 
