@@ -191,6 +191,27 @@ impl Workspace {
         Ok(file)
     }
 
+    /// Sees whether a file can be written, along with the directories it is in, which are made.
+    /// What is in it stays, and one that is not there is not made.
+    pub fn try_write(&self, path: &str) -> Result<(), PathError> {
+        let (parent, name) = parent_and_name(path, self.resolve(path)?)?;
+        let dir = self.make_dirs_resolved(&parent).map_err(|error| failed("make", path, error))?;
+        match open_in(&dir, &name, OFlag::O_WRONLY) {
+            Ok(file) => {
+                let data = file.metadata().map_err(|error| failed("write", path, error))?;
+                if data.is_file() { Ok(()) } else { Err(refused(path, "it is not a regular file")) }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Under another name: whoever waits for it takes it for the work.
+                let way = PathBuf::from(format!(".{}.tmp", name.display()));
+                let tried = open_in(&dir, &way, OFlag::O_WRONLY | OFlag::O_CREAT);
+                let tried = tried.and_then(|_| unlink_in(&dir, &way));
+                tried.map(drop).map_err(|error| failed("write", path, error))
+            }
+            Err(error) => Err(failed("write", path, error)),
+        }
+    }
+
     /// Puts a file in the place of whatever has its name, along with the directories it is in: seen
     /// whole or not at all. A link of that name is replaced, not followed. It is not synced.
     pub fn put<T>(

@@ -26,11 +26,12 @@ pub const SHELL_IN_GLOB: &str = "shell-in-glob";
 pub const SHELL_VALUE: &str = "shell-value";
 /// Nothing leads to a step.
 pub const UNREACHABLE: &str = "unreachable-step";
-
+/// A parameter is given to a provider that has no place for it.
+pub const UNUSED_PARAMETER: &str = "unused-parameter";
 /// What comes after a gate uses what the person at the gate was not shown.
 pub const UNSHOWN: &str = "unshown-input";
 
-pub const ALL: [&str; 7] = [
+pub const ALL: [&str; 8] = [
     FALL_THROUGH,
     QUOTED_REFERENCE,
     LONG_TIMEOUT,
@@ -38,6 +39,7 @@ pub const ALL: [&str; 7] = [
     SHELL_VALUE,
     UNREACHABLE,
     UNSHOWN,
+    UNUSED_PARAMETER,
 ];
 
 /// Looks at a workflow that was compiled from `text`, which is this document.

@@ -1,6 +1,6 @@
 //! The `steps:` dialect, versions 1.1 to 1.4: from YAML to a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value as Json};
 
@@ -16,7 +16,7 @@ use super::settings;
 use super::shape::steps::{FOR_EACH, FORMS, GOTO, ON, PROVIDER, STEP, TOP};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
-use super::{Configured, references, spells};
+use super::{Configured, lint, references, spells};
 use crate::ids::name_fault;
 use crate::provider::Kind;
 use crate::template::{Hole, Template};
@@ -448,6 +448,7 @@ fn read_command(fields: &Fields) -> Option<Action> {
 
 fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
     let provider = read_provider_of(reading, fields, fields.text("provider")?)?;
+    check_params(reading, fields, &provider);
     Some(Action::Ask { provider, params: params(fields, "provider_params") })
 }
 
@@ -460,6 +461,7 @@ fn read_spell(reading: &Reading, fields: &Fields) -> Option<Action> {
         None => reading.configured.default_provider(),
     };
     let provider = read_provider_of(reading, fields, provider)?;
+    check_params(reading, fields, &provider);
     let params = params(fields, "provider_params");
     let (format, until) = (None, None);
     let words = Words::Spell(Box::new(spell?));
@@ -487,6 +489,49 @@ fn read_provider_of(reading: &Reading, fields: &Fields, provider: &str) -> Optio
         });
     }
     Some(provider)
+}
+
+/// Tells of parameters that the command of an agent has no place for, in a step or in the settings:
+/// most are misspelt, and a limit that nobody keeps is none. What others ignore is their own.
+fn check_params(reading: &Reading, fields: &Fields, name: &str) {
+    let providers = reading.providers.borrow();
+    let Some(provider) = providers.get(name).filter(|known| known.adapter.is_stream()) else {
+        return;
+    };
+    let of_step = match fields.get("provider_params").map(|node| &node.value) {
+        Some(Value::Map(pairs)) => pairs.iter().collect(),
+        _ => Vec::new(),
+    };
+    let of_step = of_step.iter().filter_map(|(key, _)| Some((key.text()?, key.place)));
+    let place = fields.get("provider").map_or(fields.node.place, |node| node.place);
+    let defaults = provider.defaults.keys().map(|key| (key.as_str(), place));
+    for (key, place) in of_step.chain(defaults) {
+        if !provider.places().any(|known| known == key) {
+            let what = match key.starts_with("max_") {
+                true => "cannot keep the limit",
+                false => "has no place for the parameter",
+            };
+            let message = format!("provider `{name}` of {} {what} `{key}`", fields.what);
+            let problem = Problem::warning(message).at(place).lint(lint::UNUSED_PARAMETER);
+            fields.findings.add(problem.hint(meant(provider, key)));
+        }
+    }
+}
+
+/// Which parameter may have been meant by one that a provider does not have, or which it has.
+fn meant(provider: &Provider, key: &str) -> String {
+    const OURS: [&str; 9] =
+        ["PROMPT", "session", "resume", "fork", "run", "context", "steps", "loop", "item"];
+    let known: BTreeSet<&str> = provider.places().filter(|name| !OURS.contains(name)).collect();
+    let begins = || known.iter().copied().find(|name| name.starts_with(key));
+    match nearest(key, known.iter().copied()).or_else(begins) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if known.is_empty() => "it has no parameters".into(),
+        None => {
+            let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+            format!("it is ignored; there is {}", known.join(", "))
+        }
+    }
 }
 
 /// Parameters of a provider: a map whose strings, at any depth, are templates.

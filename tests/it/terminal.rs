@@ -168,13 +168,15 @@ fn long_names() {
     ));
     let session = Session::start(&mut world.orchestrate(&["run", "w.yaml", "--progress"]));
     session.shows("[1/1] NNN");
-    until("it is drawn twice", || session.seen().matches("[1/1]").count() > 1);
+    session.shows("\n");
     let live = session.seen();
     world.write("go", "");
     for line in live.split(['\n', ESCAPE]).filter(|line| line.starts_with("[1/1]")) {
         assert!(line.trim_end().chars().count() < 80, "{line}");
     }
-    assert_eq!(session.end().0, 0);
+    let (exit, written) = session.end();
+    let left = screen(&written).into_iter().filter(|line| line.starts_with("[1/1]"));
+    assert_eq!((exit, left.count()), (0, 1), "it erases itself: {written}");
 }
 
 /// Stopped by Ctrl-C, the view is gone and what to do is said.
@@ -343,6 +345,72 @@ until [ -e go ]; do sleep 0.01; done
 printf '{"type":"result","is_error":false,"num_turns":1,"session_id":"%s","result":"done"}\n' "$2"
 "#;
 
+/// Is denied a tool, says what would play with a terminal, and ends as it is told.
+const DENIED: &str = r#"cat > /dev/null
+printf '%s\n' '{"type":"assistant","message":{"content":[{"type":"text","text":"a\u202eb"}]}}'
+until [ -e go ]; do sleep 0.01; done
+if [ -e bad ]; then
+  printf '%s\n' '{"type":"result","is_error":true,"num_turns":1,
+"result":"no\u001b[2J \u202e\nmore"}' | tr -d '\n'
+  exit 1
+fi
+printf '%s\n' '{"type":"result","is_error":false,"num_turns":1,"result":"done",
+"permission_denials":[{"tool_name":"Write","tool_input":{"file_path":"a"}}]}' | tr -d '\n'
+"#;
+
+fn denied(steps: &str) -> World {
+    let world = World::with(steps);
+    world.write("agent.sh", DENIED);
+    world.write("p.txt", "do it\n");
+    world.write(
+        ".orchestrate/config.yaml",
+        "default_provider: robot\nproviders:\n  robot:\n    { adapter: claude, input_mode: stdin, \
+         command: [sh, agent.sh] }\n",
+    );
+    world
+}
+
+/// A warning stays where it was said, also while something is drawn below it.
+fn warnings_stay() {
+    const WARNING: &str = "was not allowed to use: Write: a";
+    let world = denied(
+        "version: '1.1'\nsteps:\n\
+         - { name: Ask, provider: robot, input_file: p.txt }\n\
+         - { name: Hold, command: [sh, -c, 'until [ -e then ]; do sleep 0.01; done'] }\n",
+    );
+    let session = Session::start(&mut world.orchestrate(&["run", "w.yaml", "--progress"]));
+    session.shows("[1/2] Ask: Running (");
+    world.write("go", "");
+    session.shows("[2/2] Hold: Running (1s)");
+    world.write("then", "");
+    let (exit, written) = session.end();
+    let left = screen(&written).join("\n");
+    assert!(exit == 0 && left.contains(WARNING) && !left.contains("Running"), "{left}");
+
+    let world = denied("");
+    world.write("inbox/engineer/first.task", "do it\n");
+    let session = Session::start(&mut world.orchestrate(&["worker", "engineer", "--drain"]));
+    session.shows("\n  first ");
+    world.write("go", "");
+    let (exit, written) = session.end();
+    let left = screen(&written).join("\n");
+    assert!(exit == 0 && left.contains(": done (") && left.contains(WARNING), "{left}");
+}
+
+/// What a provider says of its failure does not play with the terminal of a worker.
+fn escapes_of_providers() {
+    let world = denied("");
+    for name in ["go", "bad"] {
+        world.write(name, "");
+    }
+    world.write("inbox/engineer/first.task", "do it\n");
+    let (_, written) =
+        Session::start(&mut world.orchestrate(&["worker", "engineer", "--drain"])).end();
+    assert!(written.contains("no\u{fffd}[2J \u{fffd}"), "{written}");
+    assert!(written.contains("a\u{fffd}b"), "{written}");
+    assert!(!written.contains('\u{202e}') && !written.contains("\x1b[2J"), "{written}");
+}
+
 /// What agents say stands on a worker's terminal in lines that fit it, each task's by itself, and
 /// what is drawn below is gone in the end.
 fn turns_of_agents() {
@@ -414,6 +482,8 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("terminal/a worker", a_worker),
         trial("terminal/what a worker's agents say", turns_of_agents),
+        trial("terminal/warnings stay", warnings_stay),
+        trial("terminal/escape codes of providers", escapes_of_providers),
         trial("terminal/the live view", live),
         trial("terminal/the live view of long names", long_names),
         trial("terminal/the live view, interrupted", interrupted),

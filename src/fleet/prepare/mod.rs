@@ -26,7 +26,9 @@ use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
 use crate::template::{Hole, Missing, Scope, Template, display, written};
 use crate::time::{Clock, SystemClock, Time};
-use crate::workflow::plan::{Action, InjectMode, InputMode, Isolation, Param, Step, WaitFor, When};
+use crate::workflow::plan::{
+    Action, IDLE_TIMEOUT, InjectMode, InputMode, Isolation, Param, Step, WaitFor, When,
+};
 use crate::workflow::{Plan, without_bom};
 use crate::workspace::PathError;
 use crate::worktree::After;
@@ -469,6 +471,7 @@ impl Preparing<'_> {
             item: self.item(),
             agent: self.step.agent.clone(),
             timeout_ms: self.step.timeout.map(|timeout| timeout.as_millis() as u64),
+            idle_timeout_ms: self.idle_ms(&work),
             capture: output.capture,
             allow_parse_error: output.allow_parse_error,
             output_file,
@@ -479,6 +482,14 @@ impl Preparing<'_> {
             reads_state: self.step.names_run_root(),
             ..work
         })))
+    }
+
+    /// How long an agent may be silent. Some wait for hours on a line that is dead, so one that has
+    /// no other limit has this.
+    fn idle_ms(&self, work: &Work) -> Option<u64> {
+        let unlimited = work.adapter.is_stream() && self.step.timeout.is_none();
+        let idle = self.step.idle_timeout.or(unlimited.then_some(IDLE_TIMEOUT));
+        idle.map(|idle| idle.as_millis() as u64)
     }
 
     /// The item of the loop around the step, where a variable can hold it.
