@@ -137,7 +137,8 @@ impl<'f, 'd> Frame<'f, 'd> {
             let what = self.source.called();
             return self.fault(at, format!("{what} renders to more than {MAX_OUTPUT} bytes"));
         }
-        if !text.is_empty() {
+        // A value that is empty is one all the same: in a script it is a word.
+        if !matches!(&piece, Piece::Text(text) if text.is_empty()) {
             self.pieces.push(piece);
         }
         Ok(())
