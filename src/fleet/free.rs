@@ -73,7 +73,12 @@ impl FreeTask {
         };
         let TaskHead { title, provider, model, priority, timeout, spell, .. } = head;
         let TaskHead { bead, isolation, next, .. } = head;
-        let task = FreeTask { bead, isolation, next, ..FreeTask::plain(parts.body)? };
+        // Where a spell or a work item says what to do, a text may say more.
+        let task = match spell.is_some() || bead.is_some() {
+            true => FreeTask { text: parts.body.to_owned(), ..FreeTask::default() },
+            false => FreeTask::plain(parts.body)?,
+        };
+        let task = FreeTask { bead, isolation, next, ..task };
         Ok(FreeTask { title, provider, model, priority, timeout, spell, ..task })
     }
 
@@ -122,8 +127,20 @@ impl FreeTask {
         Err(format!("provider `{name}` is not known; known are {}", known.join(", ")))
     }
 
-    /// A few words for lists: its title, or how it begins.
+    /// A few words for lists: what it is called, or the spell and the work item that it is made of.
     pub fn heading(&self) -> String {
+        let words = self.words();
+        if !words.is_empty() {
+            return words;
+        }
+        let spell = self.spell.as_deref().filter(|spell| !spell.contains('\n'));
+        let bead = self.bead.as_ref().and_then(|bead| bead.as_str().or(bead["id"].as_str()));
+        let words: Vec<_> = spell.into_iter().chain(bead).collect();
+        words.join(" ")
+    }
+
+    /// What it is called: its title, or how its text begins.
+    pub fn words(&self) -> String {
         const SHOWN: usize = 80;
         let first = || self.text.lines().map(str::trim).find(|line| !line.is_empty());
         let words = self.title.as_deref().or_else(first).unwrap_or_default();

@@ -60,13 +60,10 @@ pub enum Lost {
 }
 
 /// What a spell says; one that says nothing is no task.
-pub fn something(said: String, name: Option<&str>) -> Result<String, Lost> {
+pub fn something(said: String, which: &str) -> Result<String, Lost> {
     match said.trim().is_empty() {
         false => Ok(said),
-        true => {
-            let which = name.map(|name| format!("spell `{name}`"));
-            Err(Lost::Nothing { which: which.unwrap_or_else(|| "the spell".into()) })
-        }
+        true => Err(Lost::Nothing { which: which.to_owned() }),
     }
 }
 
@@ -149,9 +146,9 @@ pub fn with_includes<T>(
 #[derive(Clone, Debug)]
 pub struct SystemPrompt(Spell);
 
-/// Stands for a spell, to see whether a system prompt writes it. It is one word, so that it is
-/// there also where the spell is indented or quoted.
-const PROBE: &str = "spellcontentgoeshere";
+/// Stands for a text, to see whether a template writes it. It is one word, so that it is there also
+/// where the text is indented or quoted.
+pub const PROBE: &str = "spellcontentgoeshere";
 /// How deep what a system prompt includes is looked into.
 const DEPTH: usize = 5;
 

@@ -112,12 +112,12 @@ impl Preparing<'_> {
             SpellSource::Named(name) => {
                 let found = spell::lookup(name, &read)?;
                 note(found.file.clone(), &found.text);
-                spell::something(spell::render(&found, &data, &read)?, Some(name))?
+                spell::something(spell::render(&found, &data, &read)?, &format!("spell `{name}`"))?
             }
             SpellSource::Inline(text) => {
                 note("inline spell".into(), text.text());
                 let said = spell::with_includes(&read, |includes| text.render(&data, includes))?;
-                spell::something(said, None)?
+                spell::something(said, "the spell")?
             }
         };
         let system = match &used.system_prompt {
