@@ -184,6 +184,16 @@ impl Workspace {
         }
     }
 
+    /// The names of what is in a directory, in order; of none, where it cannot be read.
+    pub fn files_in(&self, dir: &str) -> Vec<String> {
+        let Ok(resolved) = self.resolve(dir) else { return Vec::new() };
+        let entries = std::fs::read_dir(self.root.join(resolved)).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
     /// The first `limit` bytes of a file, and its whole size.
     pub fn read_head(&self, path: &str, limit: u64) -> Result<(Vec<u8>, u64), PathError> {
         let file = self.open_file(path)?;

@@ -30,6 +30,8 @@ const BUILT_IN: [(&str, &str); 8] = [
     ("split-into-beads", include_str!("../../workflows/spells/split-into-beads.md")),
     ("triage-findings", include_str!("../../workflows/spells/triage-findings.md")),
 ];
+/// What the built-in system prompt is called.
+const BUILT_IN_FILE: &str = "built-in system prompt";
 pub const BUILT_IN_SYSTEM_PROMPT: &str = include_str!("../../config/system-prompt.md");
 
 /// Reads a file of the workspace by its path: nothing where there is none, or why it cannot be
@@ -169,13 +171,32 @@ impl SystemPrompt {
             Ok(Some(text)) => Found { file: SYSTEM_PROMPT.into(), text },
             Ok(None) => {
                 let text = BUILT_IN_SYSTEM_PROMPT.to_owned();
-                Found { file: "built-in system prompt".into(), text }
+                Found { file: BUILT_IN_FILE.into(), text }
             }
             Err(reason) => {
                 return Err(Lost::Unreadable { file: SYSTEM_PROMPT.into(), reason }.into());
             }
         };
         Ok(SystemPrompt::parse(&found, read)?)
+    }
+
+    /// What it knows of a step of a run: `data`, and what is its own, which nobody else gives it a
+    /// value for. Around others than the built-in one names of agents may be anybody's.
+    pub fn knows(&self, data: &Value, agent: Option<&str>, contract: bool) -> Value {
+        let built_in = self.0.file() == BUILT_IN_FILE;
+        let ours: &[&str] = match built_in {
+            true => &["no_contract", "may_be_plain", "agent", "agents"],
+            false => &["no_contract", "may_be_plain"],
+        };
+        let mut data = data.as_object().cloned().unwrap_or_default();
+        data.retain(|key, _| !ours.contains(&key.replace('-', "_").as_str()));
+        if let Some(agent) = agent.filter(|_| built_in) {
+            data.insert("agent".into(), agent.into());
+        }
+        if !contract {
+            data.insert("no_contract".into(), true.into());
+        }
+        Value::Object(data)
     }
 
     pub fn spell(&self) -> &Spell {
@@ -201,8 +222,8 @@ impl SystemPrompt {
 
 /// Whether a spell may write the slot, or what it includes may.
 fn writes_slot(spell: &Spell, read: Read, depth: usize) -> bool {
-    let included = |(name, _): (String, Fault)| {
-        let found = lookup(&name, read).ok()?;
+    let included = |(name, _): (Option<String>, Fault)| {
+        let found = lookup(&name?, read).ok()?;
         Spell::parse(&found.file, &found.text).ok()
     };
     spell.writes(SLOT)

@@ -1,7 +1,9 @@
 //! Fields that hold spells, which are the same in every dialect.
 
+use std::collections::HashMap;
+
 use super::check::path_fault;
-use super::fields::Fields;
+use super::fields::{Fields, Findings};
 use super::named::{Mention, Mentioned};
 use super::plan::{Isolation, SpellSource, SpellUse, SpellValue, StepBead, SystemPromptUse};
 use super::problem::{Place, Problem};
@@ -173,6 +175,36 @@ pub fn bead(fields: &Fields) -> Option<StepBead> {
     let bead = StepBead { name, isolation, place: node.place };
     fields.findings.name(|named| named.beads.push(bead.clone()));
     Some(bead)
+}
+
+/// Refuses `output` where it is also the name or the `output` of another step of this block, or of
+/// one around it: spells would know two results by one name. Gives what those inside may not have.
+pub fn outputs(
+    findings: &Findings,
+    nodes: &[Node],
+    name_of: fn(&Node) -> Option<&str>,
+    around: &HashMap<String, String>,
+) -> HashMap<String, String> {
+    let folded = |name: &str| name.replace('-', "_");
+    let mut taken = around.clone();
+    taken.extend(nodes.iter().filter_map(name_of).map(|name| (folded(name), name.to_owned())));
+    for node in nodes {
+        let Some(output) = node.get("output") else { continue };
+        let Some(text) = output.text().filter(|text| Some(*text) != name_of(node)) else {
+            continue;
+        };
+        match taken.insert(folded(text), text.to_owned()) {
+            None => {}
+            Some(other) if other == text => {
+                findings.error(output.place, format!("two results are named `{text}`"));
+            }
+            Some(other) => {
+                let problem = Problem::error(format!("`{text}` and `{other}` are one name"));
+                findings.add(problem.at(output.place).hint("`-` and `_` meet in spells"));
+            }
+        }
+    }
+    taken
 }
 
 /// The second name of a step's result.

@@ -44,8 +44,7 @@ impl Preparing<'_> {
 
     /// A file of the workspace as it was when the run began.
     fn read_kept(&self, path: &str) -> Result<Option<String>, String> {
-        let (site, root) = (self.site, self.site.root());
-        spellbook::read_kept(&root, &site.workspace, site.input_bytes, path)
+        spellbook::read_kept(&self.site.root(), path)
     }
 
     /// Whether a condition that is a spell holds.
@@ -133,7 +132,10 @@ impl Preparing<'_> {
         };
         let mut whole = match system {
             None => said,
-            Some(Ok(system)) => system.wrap(said.trim_end(), &data, &read)?,
+            Some(Ok(system)) => {
+                let data = system.knows(&data, self.step.agent.as_deref(), used.contract);
+                system.wrap(said.trim_end(), &data, &read)?
+            }
             Some(Err(spell::Refusal::Fault(fault))) => return Err(fault.into()),
             Some(Err(spell::Refusal::Lost(lost))) => return Err(lost.into()),
         };
