@@ -16,8 +16,9 @@ use crate::bead::{Bead, BeadError, is_file};
 use crate::digest::{sha256, uuid};
 use crate::exec::STRING_BYTES;
 use crate::ids::{Attempt, BeadId, StepPath};
-use crate::prompt::spell::{self, Found, Lost, PROBE, Refusal, SystemPrompt};
+use crate::prompt::spell::{self, Found, INLINE, Lost, PROBE, Refusal, SystemPrompt};
 use crate::queue::TaskId;
+use crate::template::spell::Fault;
 use crate::template::{Hole, Missing, Scope};
 use crate::workflow::Configured;
 use crate::workflow::plan::{InputMode, Isolation, Param};
@@ -44,7 +45,7 @@ impl FreeTask {
         let params = ask::merge(provider, &params, &NoVariables).map_err(wants)?;
         let bead = self.work_item(read, id)?;
         let prompt = self.prompt(&Told { config, agent, read, id, attempt, bead: &bead });
-        let prompt = prompt.map_err(|refusal| refusal.to_string())?;
+        let prompt = prompt.map_err(|refusal| self.placed(&refusal))?;
         let timeout = self.timeout.or(settings.timeout);
         let mut work = Work::new(StepPath::top(id.as_str()), attempt, Vec::new());
         work.agent = Some(agent.to_owned());
@@ -112,6 +113,28 @@ impl FreeTask {
         // Without a slot it goes before the task.
         let system = spell::render(&found, &data, told.read)?;
         Ok(format!("{}\n\n{said}\n", system.trim_end()))
+    }
+
+    /// Why there is no prompt, with the place in the task's own file where that is the cause.
+    fn placed(&self, refusal: &Refusal) -> String {
+        let file = self.source.as_deref().unwrap_or("the task");
+        let Some(at) = &self.spell_at else { return refusal.to_string() };
+        match refusal {
+            Refusal::Lost(Lost::Unknown { name } | Lost::BadName { name, .. })
+                if self.spell.as_ref().is_some_and(|spell| spell.starts_with(name.as_str())) =>
+            {
+                format!("{file}:{}:{}: {refusal}", at.line, at.column)
+            }
+            Refusal::Fault(fault) if &*fault.file == INLINE => {
+                match at.place(fault.line, fault.column) {
+                    Some((line, column)) => {
+                        Fault { file: file.into(), line, column, ..fault.clone() }.to_string()
+                    }
+                    None => format!("{file}:{}:{}: {refusal}", at.line, at.column),
+                }
+            }
+            _ => refusal.to_string(),
+        }
     }
 
     /// What is to be done where no spell says it: its text, or its work item where it has none.
@@ -371,9 +394,11 @@ mod tests {
         let told = prompt("---\nspell: |\n  One {{.bead.id}}.\n  Two.\nbead: b-1\n---\nx");
         assert!(told.contains("\nOne b-1.\nTwo.\n"), "{told}");
         let told = prompt("---\nspell: none\n---\nx");
-        assert!(told.contains("no spell is called `none`"), "{told}");
+        assert!(told.contains("the task:2:8: no spell is called `none`"), "{told}");
         let told = prompt("---\nspell: |\n  {{.nothing}}\n---\nx");
-        assert!(told.contains("inline spell:1:"), "{told}");
+        assert!(told.contains("the task:3:5: variable `.nothing` is missing"), "{told}");
+        let told = prompt("---\nspell: \"a\\n{{.nothing}}\"\n---\nx");
+        assert!(told.contains("the task:2:8: inline spell:2:3: variable"), "{told}");
     }
 
     #[test]

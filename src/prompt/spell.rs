@@ -17,6 +17,8 @@ use crate::template::spell::{Fault, Spell};
 pub const SPELLS: [&str; 2] = [".coven/spells", "workflows/spells"];
 /// What replaces the built-in system prompt, where it exists.
 pub const SYSTEM_PROMPT: &str = ".coven/system-prompt.md";
+/// What a spell is called that is written where it is used.
+pub const INLINE: &str = "inline spell";
 /// The variable of a system prompt that holds the rendered spell.
 pub const SLOT: &str = "spell_content";
 
@@ -95,7 +97,7 @@ pub fn places(name: &str) -> impl Iterator<Item = String> {
 /// Finds what a `spell` field means.
 pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
     if spell.contains('\n') {
-        return Ok(Found { file: "inline spell".into(), text: spell.to_owned() });
+        return Ok(Found { file: INLINE.into(), text: spell.to_owned() });
     }
     // Some write the ending too.
     let name = spell.strip_suffix(".md").unwrap_or(spell);

@@ -42,15 +42,30 @@ fn source(fields: &Fields) -> Option<SpellSource> {
     if text.contains('\n') {
         return template(fields, "spell").map(SpellSource::Inline);
     }
-    let name = text.strip_suffix(".md").unwrap_or(text);
-    if let Some(fault) = name_fault(name) {
-        let message = format!("`spell` of {} is `{text}`, which names none: {fault}", fields.what);
-        let hint = "a spell is a name, or text with a line break in it (`spell: |`)";
-        fields.findings.add(Problem::error(message).at(node.place).hint(hint));
+    if !is_name(fields, text, node) {
         return None;
     }
+    let name = text.strip_suffix(".md").unwrap_or(text);
     mention(fields, Mentioned::Spell(name.to_owned()), node.place);
     Some(SpellSource::Named(name.to_owned()))
+}
+
+/// Whether a text can name a spell; tells of one that cannot.
+fn is_name(fields: &Fields, text: &str, node: &Node) -> bool {
+    let Some(fault) = name_fault(text.strip_suffix(".md").unwrap_or(text)) else { return true };
+    let message = format!("`spell` of {} is `{text}`, which names none: {fault}", fields.what);
+    let hint = "a spell is a name, or text with a line break in it (`spell: |`)";
+    fields.findings.add(Problem::error(message).at(node.place).hint(hint));
+    false
+}
+
+/// Whether `spell` of a task is one, or can name one; tells of one that is neither.
+pub fn is_one(fields: &Fields, text: &str) -> bool {
+    let Some(node) = fields.get("spell") else { return false };
+    match text.contains('\n') {
+        true => parse(fields, "spell", text, node).is_some(),
+        false => text.trim().is_empty() || is_name(fields, text, node),
+    }
 }
 
 /// A text that is a spell by itself.

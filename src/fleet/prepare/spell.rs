@@ -25,7 +25,7 @@ impl From<Fault> for Refusal {
             "file": &*fault.file, "line": fault.line, "column": fault.column,
         });
         let refusal = Refusal::new(fault.to_string()).with(engine::Fault::SPELL, place);
-        Refusal { within: fault.within, ..refusal }
+        Refusal { fault: Some(Box::new(fault)), ..refusal }
     }
 }
 
