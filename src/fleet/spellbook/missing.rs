@@ -2,6 +2,7 @@
 //! begins.
 
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
@@ -71,7 +72,10 @@ fn look<'m>(plan: &'m Plan, pages: &'m [Page], given: Option<&'m Given<'m>>) -> 
             results.entry(folded(name)).or_default().push(step);
         }
     });
-    let read = |page: &Page| Some((page.path.clone(), Spell::parse(&page.path, &page.text).ok()?));
+    let read = |page: &Page| {
+        let spell = Spell::parse(&page.path, &page.text).ok()?;
+        Some((page.path.clone(), Rc::new(spell)))
+    };
     let spells = pages.iter().filter_map(read).collect();
     let order = Order::of(&plan.root);
     let mut missing = Missing { pages, spells, given, results, order, found: Vec::new() };
@@ -82,7 +86,7 @@ fn look<'m>(plan: &'m Plan, pages: &'m [Page], given: Option<&'m Given<'m>>) -> 
 struct Missing<'m> {
     pages: &'m [Page],
     /// The pages that can be read, by their paths.
-    spells: HashMap<String, Spell>,
+    spells: HashMap<String, Rc<Spell>>,
     /// Nothing where that is not known yet.
     given: Option<&'m Given<'m>>,
     /// Whose results there are, by their names.
