@@ -1,6 +1,6 @@
 //! The `steps:` dialect, versions 1.1 to 1.4: from YAML to a plan.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Map, Value as Json};
 
@@ -48,6 +48,8 @@ impl Reading<'_> {
 pub(super) struct Visible<'a> {
     pub blocks: Vec<&'a Names>,
     pub aliases: Vec<String>,
+    /// What spells know results by, as they see it and as it is written.
+    results: HashMap<String, String>,
 }
 
 /// Reads a workflow of steps. What comes of it is no plan if something wrong was found.
@@ -280,6 +282,7 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
     let names = check::names(findings, nodes);
     let mut visible = outer.clone();
     visible.blocks.push(&names);
+    visible.results = spells::outputs(findings, nodes, name_of, &outer.results);
     let steps = nodes.iter().filter_map(|node| read_step(reading, node, &visible)).collect();
     let block = Block { steps, by_name: names.by_name.clone(), edges: None };
     check::sources_of_items(findings, &block, nodes);
@@ -287,9 +290,13 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
     Some(block)
 }
 
+fn name_of(node: &Node) -> Option<&str> {
+    node.get("name").and_then(Node::text)
+}
+
 fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> {
     let findings = reading.findings;
-    let label = match node.get("name").and_then(Node::text) {
+    let label = match name_of(node) {
         Some(name) => format!("step `{name}`"),
         None => "this step".to_owned(),
     };

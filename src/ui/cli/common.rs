@@ -49,7 +49,7 @@ use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::plan::{Action, Isolation};
 use crate::workflow::problem::{located, nearest};
 use crate::workflow::{Plan, Problem};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, dangling};
 
 /// How far off the clock is, in milliseconds; and how the disk is to fail. For tests of a fleet.
 pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
@@ -474,7 +474,10 @@ pub fn find_grimoire(
 ) -> Option<Result<(String, String), String>> {
     grimoires::find(name, &|path| {
         let path = Path::new(path);
-        workflow_path(around, path).exists().then(|| read_workflow(around, path))
+        let there = workflow_path(around, path).exists();
+        // A link to nothing is not as good as nothing: reading it tells what is wrong.
+        let meant = there || dangling(&around.workspace, path).is_some();
+        meant.then(|| read_workflow(around, path))
     })
 }
 

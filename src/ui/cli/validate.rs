@@ -55,10 +55,11 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
             }
         };
         let looked = look_over(&around, &workspace, &file, &text);
+        let incurable = looked.incurable(&text);
         let Looked { document, plan, errors, warnings, .. } = looked;
         let read = document.as_ref().zip(plan.as_ref());
         let lints = read.map(|(document, plan)| lint::look(&text, document, plan));
-        let told = errors.into_iter().chain(warnings);
+        let told = errors.into_iter().chain(incurable).chain(warnings);
         let problems = told.chain(lints.unwrap_or_default()).collect();
         let problems = lint::without_allowed(&text, problems);
         let wrong = |problem: &Problem| args.strict || problem.is_error();
