@@ -49,6 +49,16 @@ pub struct Workspace {
     handle: Arc<File>,
 }
 
+/// The link on the way to `path` that leads to nothing, if there is one: somebody meant something
+/// to be there.
+pub fn dangling<'p>(root: &Path, path: &'p Path) -> Option<&'p Path> {
+    let leads_nowhere = |part: &&Path| {
+        let part = root.join(part);
+        part.is_symlink() && !part.exists()
+    };
+    path.ancestors().filter(|part| !part.as_os_str().is_empty()).find(leads_nowhere)
+}
+
 /// As many symlinks as the kernel follows in one path.
 const LINKS_MAX: usize = 40;
 const CIRCLE: &str = "its symlinks do not end";
@@ -162,10 +172,26 @@ impl Workspace {
                     _ => text,
                 }))
             }
-            Err(PathError::Missing { .. }) => Ok(None),
+            Err(PathError::Missing { .. }) => match dangling(&self.root, Path::new(path)) {
+                None => Ok(None),
+                Some(link) => {
+                    let link = link.display();
+                    Err(format!("`{link}` is a symlink to what does not exist"))
+                }
+            },
             Err(PathError::Refused { reason, .. }) => Err(reason),
             Err(PathError::Io { source, .. }) => Err(source.to_string()),
         }
+    }
+
+    /// The names of what is in a directory, in order; of none, where it cannot be read.
+    pub fn files_in(&self, dir: &str) -> Vec<String> {
+        let Ok(resolved) = self.resolve(dir) else { return Vec::new() };
+        let entries = std::fs::read_dir(self.root.join(resolved)).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
     }
 
     /// The first `limit` bytes of a file, and its whole size.
@@ -189,6 +215,27 @@ impl Workspace {
             return Err(refused(path, "it is not a regular file"));
         }
         Ok(file)
+    }
+
+    /// Sees whether a file can be written, along with the directories it is in, which are made.
+    /// What is in it stays, and one that is not there is not made.
+    pub fn try_write(&self, path: &str) -> Result<(), PathError> {
+        let (parent, name) = parent_and_name(path, self.resolve(path)?)?;
+        let dir = self.make_dirs_resolved(&parent).map_err(|error| failed("make", path, error))?;
+        match open_in(&dir, &name, OFlag::O_WRONLY) {
+            Ok(file) => {
+                let data = file.metadata().map_err(|error| failed("write", path, error))?;
+                if data.is_file() { Ok(()) } else { Err(refused(path, "it is not a regular file")) }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Under another name: whoever waits for it takes it for the work.
+                let way = PathBuf::from(format!(".{}.tmp", name.display()));
+                let tried = open_in(&dir, &way, OFlag::O_WRONLY | OFlag::O_CREAT);
+                let tried = tried.and_then(|_| unlink_in(&dir, &way));
+                tried.map(drop).map_err(|error| failed("write", path, error))
+            }
+            Err(error) => Err(failed("write", path, error)),
+        }
     }
 
     /// Puts a file in the place of whatever has its name, along with the directories it is in: seen

@@ -6,6 +6,7 @@ use super::run::{Address, Exit, OnError, Policy, Run, RunStatus, Slot, StepState
 use super::{graph, iterate, limits, rounds};
 use crate::ids::Attempt;
 use crate::prompt::limits::FaultClass;
+use crate::provider::Usage;
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, OnFail, Retries, Step, Target, Which, Words};
@@ -62,7 +63,7 @@ pub fn launch(
     slot.tries += 1;
     slot.keep = false;
     let asked_again = slot.record.as_ref().map_or(0, |record| asked_again(record));
-    let spent_before = slot.record.as_ref().and_then(|record| record.spent()).map(Box::new);
+    let spent_before = slot.record.as_deref().and_then(|record| spent(plan, here, record));
     // What a person said of a merge stays with it.
     let merges = matches!(here.step_of(plan).action, Action::Merge { .. });
     let gate = slot.record.take().filter(|_| merges).and_then(|record| record.gate);
@@ -73,10 +74,27 @@ pub fn launch(
         task: task.clone(),
         asked_again,
         gate,
-        spent_before,
+        spent_before: spent_before.map(Box::new),
         ..Record::default()
     }));
     graph::note_inputs(plan, run, here);
+}
+
+/// What the attempts up to this one have cost. Of one that was cut off while an agent was asked,
+/// nobody knows.
+fn spent(plan: &Plan, here: &Address, last: &Record) -> Option<Usage> {
+    let mut spent = last.spent();
+    let provider = match &here.step_of(plan).action {
+        Action::Ask { provider, .. } => provider,
+        Action::Prompt(prompt) => &prompt.provider,
+        _ => return spent,
+    };
+    let tells = plan.providers.get(provider).is_some_and(|known| known.adapter.is_stream());
+    // Whoever has a task knows what was spent on it.
+    if tells && last.status == StepStatus::Running && last.task.is_none() {
+        Usage::default().add_to(&mut spent);
+    }
+    spent
 }
 
 /// How often the next attempt will have been asked again.
@@ -108,7 +126,8 @@ pub fn end(
         slot.each = None;
     }
     let last = slot.record.take().unwrap_or_default();
-    let before = Record { spent_before: last.spent().map(Box::new), ..Record::default() };
+    let before = spent(plan, here, &last).filter(|_| refused).map(Box::new);
+    let before = Record { spent_before: before, ..Record::default() };
     let launched = if ran { last } else { Box::new(before) };
     let started = launched.started_at.unwrap_or(at);
     let mut record = record.clone();

@@ -13,18 +13,23 @@ use std::io;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::getpgrp;
 
 use super::process::{Pid, children_of_main_thread, stat};
+use super::stop::Stop;
 
 /// Shared by those who start and reap, who may do so all at once; alone for the search for
 /// orphans, which must not see a child between its start and its entry.
 static GATE: RwLock<()> = RwLock::new(());
 static OURS: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
 static ADOPTS: AtomicBool = AtomicBool::new(false);
+/// How often it is looked whether children have ended.
+const POLL: Duration = Duration::from_millis(10);
 
 /// Makes this process the parent of its orphaned descendants, so that none escapes to pid 1.
 pub fn become_subreaper() -> io::Result<()> {
@@ -60,6 +65,25 @@ pub(super) fn abandon(child: Child) {
 /// True if no child started here is running.
 pub(super) fn none_running() -> bool {
     ours().is_empty()
+}
+
+/// Ends all children, for a process that is about to end itself: gently, and at once when their
+/// time is over or a second stop is requested. From here on, no thread starts or reaps another.
+pub fn end_all(stop: &Stop, grace: Duration) {
+    // Not given back: none of what others wait for is to be told to them any more.
+    std::mem::forget(GATE.write().unwrap_or_else(PoisonError::into_inner));
+    let pids: Vec<Pid> = ours().iter().copied().collect();
+    // None of them is reaped, so these numbers are theirs, and so are the groups.
+    let signal = |signal| {
+        for pid in &pids {
+            let _ = killpg(nix::unistd::Pid::from_raw(*pid), signal);
+        }
+    };
+    let at_work = || pids.iter().any(|pid| stat(*pid).is_some_and(|stat| !stat.ended));
+    signal(Signal::SIGTERM);
+    let until = Instant::now() + grace;
+    while at_work() && Instant::now() < until && stop.wait_above(1, POLL) < 2 {}
+    signal(Signal::SIGKILL);
 }
 
 fn ours() -> MutexGuard<'static, BTreeSet<Pid>> {

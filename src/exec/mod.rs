@@ -38,7 +38,7 @@ use std::time::Duration;
 
 pub use at_work::at_work;
 pub use capture::{Capture, Captured, Mode};
-pub use children::become_subreaper;
+pub use children::{become_subreaper, end_all};
 pub use confine::{Confinement, Powers, Reach, SIGNALS_LANDLOCK, powers};
 pub use daemon::Daemon;
 pub use errand::{Errand, Streams};

@@ -172,8 +172,12 @@ impl Making<'_> {
         let origin = task.origin.as_ref().unwrap_or(&task.text);
         let title = title.or_else(|| task.title.clone());
         let heading = title.as_ref().map(|title| format!("# {title}\n\n")).unwrap_or_default();
+        let first = match origin.trim() {
+            "" => String::new(),
+            first => format!("{first}\n\n"),
+        };
         let answer = tail(self.output.trim());
-        let text = format!("{heading}{}\n\n## Answer of `{agent}`\n\n{answer}\n", origin.trim());
+        let text = format!("{heading}{first}## Answer of `{agent}`\n\n{answer}\n");
         FreeTask {
             text,
             title: title.or_else(|| Some(task.heading())),

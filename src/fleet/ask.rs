@@ -185,10 +185,7 @@ pub fn unused<'a>(
     provider: &Provider,
     params: &'a BTreeMap<String, Value>,
 ) -> impl Iterator<Item = &'a String> {
-    params.keys().filter(move |key| {
-        let used = |token: &Template| token.holes().any(|hole| hole.root() == *key);
-        !provider.templates().any(used)
-    })
+    params.keys().filter(move |key| !provider.places().any(|place| place == **key))
 }
 
 /// What the holes of a provider's command mean: the prompt, its parameters, then the variables

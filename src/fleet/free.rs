@@ -15,7 +15,7 @@ use crate::ids::BeadId;
 use crate::queue::name::label;
 use crate::queue::{Task, TaskId, TaskName};
 use crate::time::Time;
-use crate::workflow::front::{self, TaskHead};
+use crate::workflow::front::{self, TaskHead, Written};
 use crate::workflow::plan::Isolation;
 use crate::workflow::problem::nearest;
 use crate::workflow::settings::agent_fault;
@@ -38,6 +38,8 @@ pub struct FreeTask {
     pub priority: Option<u8>,
     pub timeout: Option<Duration>,
     pub spell: Option<String>,
+    /// Where that is written in the file it was dropped as.
+    pub spell_at: Option<Written>,
     /// An id, a file, or the work item itself.
     pub bead: Option<Value>,
     /// Where a bead is worked on; nothing: in its worktree.
@@ -72,8 +74,13 @@ impl FreeTask {
             }
         };
         let TaskHead { title, provider, model, priority, timeout, spell, .. } = head;
-        let TaskHead { bead, isolation, next, .. } = head;
-        let task = FreeTask { bead, isolation, next, ..FreeTask::plain(parts.body)? };
+        let TaskHead { spell_at, bead, isolation, next, .. } = head;
+        // Where a spell or a work item says what to do, a text may say more.
+        let task = match spell.is_some() || bead.is_some() {
+            true => FreeTask { text: parts.body.to_owned(), ..FreeTask::default() },
+            false => FreeTask::plain(parts.body)?,
+        };
+        let task = FreeTask { spell_at, bead, isolation, next, ..task };
         Ok(FreeTask { title, provider, model, priority, timeout, spell, ..task })
     }
 
@@ -122,8 +129,20 @@ impl FreeTask {
         Err(format!("provider `{name}` is not known; known are {}", known.join(", ")))
     }
 
-    /// A few words for lists: its title, or how it begins.
+    /// A few words for lists: what it is called, or the spell and the work item that it is made of.
     pub fn heading(&self) -> String {
+        let words = self.words();
+        if !words.is_empty() {
+            return words;
+        }
+        let spell = self.spell.as_deref().filter(|spell| !spell.contains('\n'));
+        let bead = self.bead.as_ref().and_then(|bead| bead.as_str().or(bead["id"].as_str()));
+        let words: Vec<_> = spell.into_iter().chain(bead).collect();
+        words.join(" ")
+    }
+
+    /// What it is called: its title, or how its text begins.
+    pub fn words(&self) -> String {
         const SHOWN: usize = 80;
         let first = || self.text.lines().map(str::trim).find(|line| !line.is_empty());
         let words = self.title.as_deref().or_else(first).unwrap_or_default();
@@ -173,6 +192,7 @@ impl FreeTask {
         put("priority", json!(self.priority));
         put("timeout_ms", json!(self.timeout.map(|timeout| timeout.as_millis() as u64)));
         put("spell", json!(self.spell));
+        put("spell_at", json!(self.spell_at));
         put("bead", json!(self.bead));
         put("isolation", json!(self.isolation));
         put("left", json!(self.left));
@@ -215,6 +235,10 @@ impl FreeTask {
             priority: number("priority")?.map(|number| number.min(9) as u8),
             timeout: number("timeout_ms")?.map(Duration::from_millis),
             spell: text("spell")?,
+            spell_at: match document.get("spell_at") {
+                None => None,
+                Some(at) => serde_json::from_value(at.clone()).map_err(|_| wrong("spell_at"))?,
+            },
             bead: document.get("bead").cloned(),
             isolation: match document.get("isolation") {
                 None => None,
@@ -368,6 +392,7 @@ mod tests {
             priority: Some(0),
             timeout: Some(Duration::from_millis(1500)),
             spell: Some("s".into()),
+            spell_at: Some(Written { line: 2, column: 8, lines: true }),
             bead: Some(json!({ "id": "b" })),
             isolation: Some(Isolation::Workspace),
             left: Some(After { commit: "c".into(), step: "s".into() }),

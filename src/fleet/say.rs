@@ -16,8 +16,9 @@ use crate::bead::{Bead, BeadError, is_file};
 use crate::digest::{sha256, uuid};
 use crate::exec::STRING_BYTES;
 use crate::ids::{Attempt, BeadId, StepPath};
-use crate::prompt::spell::{self, Found, Lost, Refusal, SystemPrompt};
+use crate::prompt::spell::{self, Found, INLINE, Lost, PROBE, Refusal, SystemPrompt};
 use crate::queue::TaskId;
+use crate::template::spell::Fault;
 use crate::template::{Hole, Missing, Scope};
 use crate::workflow::Configured;
 use crate::workflow::plan::{InputMode, Isolation, Param};
@@ -44,7 +45,7 @@ impl FreeTask {
         let params = ask::merge(provider, &params, &NoVariables).map_err(wants)?;
         let bead = self.work_item(read, id)?;
         let prompt = self.prompt(&Told { config, agent, read, id, attempt, bead: &bead });
-        let prompt = prompt.map_err(|refusal| refusal.to_string())?;
+        let prompt = prompt.map_err(|refusal| self.placed(&refusal))?;
         let timeout = self.timeout.or(settings.timeout);
         let mut work = Work::new(StepPath::top(id.as_str()), attempt, Vec::new());
         work.agent = Some(agent.to_owned());
@@ -98,12 +99,8 @@ impl FreeTask {
         let settings = told.config.agent(told.agent);
         let data = self.variables(told, &settings);
         let said = match self.spell.as_ref().or(settings.spell.as_ref()) {
-            None => self.text.clone(),
-            Some(spell) => {
-                let said = spell::render(&spell::lookup(spell, told.read)?, &data, told.read)?;
-                let name = (!spell.contains('\n')).then_some(spell.as_str());
-                spell::something(said, name)?
-            }
+            None => self.plainly(told.bead)?,
+            Some(spell) => self.cast(spell, told, &data)?,
         };
         let said = said.trim_end();
         let Some(own) = settings.system_prompt else {
@@ -118,12 +115,68 @@ impl FreeTask {
         Ok(format!("{}\n\n{said}\n", system.trim_end()))
     }
 
+    /// Why there is no prompt, with the place in the task's own file where that is the cause.
+    fn placed(&self, refusal: &Refusal) -> String {
+        let file = self.source.as_deref().unwrap_or("the task");
+        let Some(at) = &self.spell_at else { return refusal.to_string() };
+        match refusal {
+            Refusal::Lost(Lost::Unknown { name } | Lost::BadName { name, .. })
+                if self.spell.as_ref().is_some_and(|spell| spell.starts_with(name.as_str())) =>
+            {
+                format!("{file}:{}:{}: {refusal}", at.line, at.column)
+            }
+            Refusal::Fault(fault) if &*fault.file == INLINE => {
+                match at.place(fault.line, fault.column) {
+                    Some((line, column)) => {
+                        Fault { file: file.into(), line, column, ..fault.clone() }.to_string()
+                    }
+                    None => format!("{file}:{}:{}: {refusal}", at.line, at.column),
+                }
+            }
+            _ => refusal.to_string(),
+        }
+    }
+
+    /// What is to be done where no spell says it: its text, or its work item where it has none.
+    fn plainly(&self, bead: &Value) -> Result<String, Lost> {
+        if !self.text.trim().is_empty() {
+            return Ok(self.text.clone());
+        }
+        let part = |key: &str| bead[key].as_str().map(str::trim).unwrap_or_default();
+        let said = match (part("title"), part("body")) {
+            ("", body) => body.to_owned(),
+            (title, body) => format!("# {title}\n\n{body}"),
+        };
+        spell::something(said, "its bead")
+    }
+
+    /// What a spell makes of the task. A text that the spell puts nowhere follows it: nobody writes
+    /// one for it not to be read.
+    fn cast(&self, spell: &str, told: &Told, data: &Value) -> Result<String, Refusal> {
+        let found = spell::lookup(spell, told.read)?;
+        let said = spell::render(&found, data, told.read)?;
+        let text = self.text.trim();
+        if text.is_empty() || self.is_put_into(&found, told, data) {
+            return Ok(spell::something(said, &called(spell))?);
+        }
+        Ok(format!("{}\n\n{text}", said.trim_end()).trim_start().to_owned())
+    }
+
+    /// Whether a spell writes the text of the task anywhere: whether a word is found there that is
+    /// put in its place.
+    fn is_put_into(&self, found: &Found, told: &Told, data: &Value) -> bool {
+        let mut data = data.clone();
+        replace_text(&mut data, &self.text, PROBE);
+        let said = spell::render(found, &data, told.read);
+        said.is_ok_and(|said| said.to_ascii_lowercase().contains(PROBE))
+    }
+
     /// The work item that it belongs to: as its file or its line of issues has it, where it is
     /// named and there is one, and all else by the task itself. The error is one sentence.
     fn work_item(&self, read: Read, id: &TaskId) -> Result<Value, String> {
         let mut item = json!({
             "id": id.as_str(),
-            "title": self.heading(),
+            "title": self.words(),
             "body": self.text,
             "description": self.text,
             "type": "task",
@@ -158,7 +211,8 @@ impl FreeTask {
         let next: Vec<String> = settings.next.clone().unwrap_or_else(all);
         let next: Vec<_> = next.iter().map(|name| format!("`{name}`")).collect();
         let bead = told.bead;
-        json!({
+        let is_body = bead["body"].as_str() == Some(&self.text);
+        let mut variables = json!({
             "bead": bead,
             "task": bead,
             "text": self.text,
@@ -167,8 +221,27 @@ impl FreeTask {
             "attempt": told.attempt,
             "step": { "name": told.id.as_str() },
             "may_be_plain": !self.keeps_contract(told.config, told.agent),
-        })
+        });
+        // What it says beside its work item, where spells look for such.
+        if !is_body {
+            variables["instructions"] = self.text.as_str().into();
+        }
+        variables
     }
+}
+
+/// Puts `word` wherever a value is `text`.
+fn replace_text(value: &mut Value, text: &str, word: &str) {
+    match value {
+        Value::String(found) if found == text => word.clone_into(found),
+        Value::Object(map) => map.values_mut().for_each(|value| replace_text(value, text, word)),
+        _ => {}
+    }
+}
+
+/// What a spell is called in a sentence.
+fn called(spell: &str) -> String {
+    if spell.contains('\n') { "the spell".into() } else { format!("spell `{spell}`") }
 }
 
 /// Whom a task is told to, and what with.
@@ -321,9 +394,11 @@ mod tests {
         let told = prompt("---\nspell: |\n  One {{.bead.id}}.\n  Two.\nbead: b-1\n---\nx");
         assert!(told.contains("\nOne b-1.\nTwo.\n"), "{told}");
         let told = prompt("---\nspell: none\n---\nx");
-        assert!(told.contains("no spell is called `none`"), "{told}");
+        assert!(told.contains("the task:2:8: no spell is called `none`"), "{told}");
         let told = prompt("---\nspell: |\n  {{.nothing}}\n---\nx");
-        assert!(told.contains("inline spell:1:"), "{told}");
+        assert!(told.contains("the task:3:5: variable `.nothing` is missing"), "{told}");
+        let told = prompt("---\nspell: \"a\\n{{.nothing}}\"\n---\nx");
+        assert!(told.contains("the task:2:8: inline spell:2:3: variable"), "{told}");
     }
 
     #[test]

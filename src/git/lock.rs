@@ -101,10 +101,15 @@ impl Lock {
 
     /// `git` in a directory, holding the lock as long as it works.
     pub fn git(&self, dir: &Path) -> Result<Git, LockError> {
-        // A process that slept long enough has lost the lock and must not go on.
+        self.is_held()?;
+        Ok(Git::at(dir).holding(self.held.clone()))
+    }
+
+    /// Refuses a process that slept long enough to lose the lock: it must not go on.
+    pub fn is_held(&self) -> Result<(), LockError> {
         let mine = self.batons.join(format!("{HELD}{}", self.me.word));
         match listed(&mine) {
-            Ok(true) => Ok(Git::at(dir).holding(self.held.clone())),
+            Ok(true) => Ok(()),
             Ok(false) => Err(LockError::Lost),
             Err(source) => Err(LockError::Io { path: mine, source }),
         }

@@ -145,6 +145,15 @@ impl Git {
         self
     }
 
+    /// Leaves aside what the user's settings say of merges into a branch: with `--squash`, or a
+    /// strategy, a merge would be something else.
+    pub fn plain_merges(self, branch: &str) -> Git {
+        // Not as a setting: a name may have a `=` in it.
+        self.env("GIT_CONFIG_COUNT", "1")
+            .env("GIT_CONFIG_KEY_0", format!("branch.{branch}.mergeoptions"))
+            .env("GIT_CONFIG_VALUE_0", "")
+    }
+
     /// Lets every command hold a file that is locked.
     pub fn holding(self, hold: Option<Arc<File>>) -> Git {
         Git { hold, ..self }
@@ -253,7 +262,9 @@ impl Git {
         for (key, stand_in) in
             [("user.name", "orchestrate"), ("user.email", "orchestrate@localhost")]
         {
-            if !git.is(&["config", "--get", key])? {
+            let said = git.said(&["config", "--get", key])?;
+            // One that git would make nothing of is none.
+            if said.out.iter().all(|byte| *byte <= b' ' || b".,:;<>\"\\'".contains(byte)) {
                 git = git.setting(format!("{key}={stand_in}"));
             }
         }
@@ -335,7 +346,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_missing_author_is_made_up_and_one_that_is_set_is_kept() {
+    fn a_missing_or_empty_author_is_made_up_and_one_that_is_set_is_kept() {
         let (_dir, top) = repository();
         let none = |git: Git| git.env("GIT_CONFIG_GLOBAL", "/dev/null").env("HOME", "/dev/null");
         let ident = |git: &Git| git.text(&["var", "GIT_AUTHOR_IDENT"]).unwrap();
@@ -343,6 +354,11 @@ pub mod tests {
         assert!(ident(&git).starts_with("Tester <tester@example.org>"));
         for key in ["user.name", "user.email"] {
             git.run(&["config", "--unset", key]).unwrap();
+        }
+        let git = none(Git::at(&top)).with_author().unwrap();
+        assert!(ident(&git).starts_with("orchestrate <orchestrate@localhost>"));
+        for (key, nothing) in [("user.name", " . "), ("user.email", "")] {
+            git.run(&["config", key, nothing]).unwrap();
         }
         let git = none(Git::at(&top)).with_author().unwrap();
         assert!(ident(&git).starts_with("orchestrate <orchestrate@localhost>"));

@@ -153,8 +153,8 @@ pub fn top_level(git: &Git) -> Result<PathBuf, GitError> {
     path_of(git, "--show-toplevel")
 }
 
-/// What a symbolic name stands for; nothing where it is none.
-fn symbolic(git: &Git, name: &str) -> Result<Option<String>, GitError> {
+/// What a symbolic name stands for in the end; nothing where it is none.
+pub fn symbolic(git: &Git, name: &str) -> Result<Option<String>, GitError> {
     let args = ["symbolic-ref", "--quiet", name];
     let said = git.said(&args)?;
     match said.how.exit_code() {

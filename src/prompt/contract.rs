@@ -5,10 +5,12 @@
 //! list or in a quote, and say in several ways that it is JSON, as readers of Markdown take it.
 //!
 //! **Invariant:** a block that cannot be read never lets an earlier one decide. Where something
-//! behind the last block may be one, or may be an answer, nothing decides.
+//! behind the last block may be one, or may be an answer, nothing decides; nor where the block may
+//! be part of a sample, or an object part of a broken one. Reading takes time as the text is long.
 
 use std::borrow::Cow;
 
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::answer::fence;
@@ -128,16 +130,37 @@ pub fn parse(text: &str) -> Contract {
     }
 }
 
+/// What can be told of an answer that does not keep the contract, as one that failed for `why`.
+pub fn told(text: &str, why: String) -> AgentOutput {
+    let mut map = ending(text).unwrap_or_default();
+    let mut output = AgentOutput { error: Some(why), ..AgentOutput::default() };
+    if let Some(Value::String(summary)) = map.remove("summary") {
+        output.summary = summary;
+    }
+    if let Some(Value::Object(outputs)) = map.remove("outputs") {
+        output.outputs = outputs;
+    }
+    map.retain(|key, _| !["success", "error"].contains(&key.as_str()));
+    output.extra = map;
+    output
+}
+
 /// The object that an answer ends with, whether or not it keeps the contract; or why what stands
 /// there is none, if anything does.
 pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
     let text = &*unquoted(text);
-    let Blocks { json, behind, end } = last_block(text);
+    let Blocks { json, behind, end, within } = last_block(text);
     let invalid = |why: String| Err(Some(why));
     match (bare(&text[end..]), json) {
         (Bare::Object(map), None) => Ok(map),
         (Bare::Object(map), Some(_)) if map.contains_key("success") => Ok(map),
         (Bare::Torn, _) => invalid("the JSON object at the end is cut off".into()),
+        (Bare::Doubtful, _) => {
+            invalid("the JSON object at the end may be a part of one that is broken".into())
+        }
+        (_, Some(_)) if within.is_some_and(|outer| !wraps_all(text, outer, behind)) => {
+            invalid("it stands inside another code block, where it may be a sample".into())
+        }
         (_, Some(_)) if may_hold_another(&text[behind..]) => invalid(
             "behind it stands what may be another answer, so nobody can tell which one counts"
                 .into(),
@@ -288,18 +311,22 @@ pub(super) struct Blocks<'t> {
     pub behind: usize,
     /// Where what follows the last one of any kind begins.
     pub end: usize,
+    /// Where the block begins that the last one of JSON is inside of, if it is.
+    within: Option<usize>,
 }
 
 /// Finds the last JSON code block.
 ///
 /// A block is JSON if it says so, or if it says nothing and begins with a brace. A block that
-/// opens inside one of another kind counts, since samples in answers are often nested wrongly;
+/// opens inside one of another kind is seen, since samples in answers are often nested wrongly;
 /// not if the outer one has the longer marks, which is how to nest them rightly. The text has no
 /// marks of quotes ([`unquoted`]).
 pub(super) fn last_block(text: &str) -> Blocks<'_> {
     let mut found = None;
-    let (mut behind, mut end) = (0, 0);
+    let (mut behind, mut end, mut within) = (0, 0, None);
     let mut outer: Option<(Fence, usize)> = None;
+    // Where the line of the outer one begins.
+    let mut opened = 0;
     let mut at = 0;
     while at < text.len() {
         let next = text[at..].find('\n').map_or(text.len(), |newline| at + newline + 1);
@@ -317,7 +344,7 @@ pub(super) fn last_block(text: &str) -> Blocks<'_> {
             if fence.closes(open) {
                 let content = &text[*start..at];
                 if open.rest.is_empty() && content.trim_start().starts_with('{') {
-                    (found, behind) = (Some(content), next);
+                    (found, behind, within) = (Some(content), next, None);
                 }
                 outer = None;
                 end = next;
@@ -329,25 +356,35 @@ pub(super) fn last_block(text: &str) -> Blocks<'_> {
             Some(same_line) => {
                 let start = if same_line.is_empty() { next } else { offset(text, same_line) };
                 let (content, after) = content(text, start, next, &fence);
+                // What it is inside of stays open.
+                within = outer.is_some().then_some(opened);
                 (found, behind) = (Some(content), after);
-                (at, end, outer) = (after, after, None);
+                (at, end) = (after, after);
             }
             // Marks within a line are no block.
             None if fence.rest.contains(fence.mark) => at = next,
             None => {
                 outer = Some((fence, next));
-                at = next;
+                (opened, at) = (at, next);
             }
         }
     }
     if let Some((open, start)) = outer {
         let content = &text[start..];
         if open.rest.is_empty() && content.trim_start().starts_with('{') {
-            (found, behind) = (Some(content), text.len());
+            (found, behind, within) = (Some(content), text.len(), None);
         }
         end = text.len();
     }
-    Blocks { json: found, behind, end }
+    Blocks { json: found, behind, end, within }
+}
+
+/// Whether a block is around all of an answer, so that what is inside of it is no sample: nothing
+/// stands before it, and behind the JSON at most its end.
+fn wraps_all(text: &str, outer: usize, behind: usize) -> bool {
+    let before = text[..outer].trim_matches('\u{feff}').trim();
+    let after = text[behind..].trim();
+    before.is_empty() && after.trim_start_matches(['`', '~']).is_empty()
 }
 
 /// Whether what stands behind the last JSON block may hold another one, or another answer: marks
@@ -364,7 +401,8 @@ fn may_hold_another(text: &str) -> bool {
         let fence = Fence::read(line);
         match (&outer, fence) {
             (Some(open), Some(fence)) if fence.closes(open) => {
-                if !nested && says_how_it_went(&text[from..start]) {
+                let content = &text[from..start];
+                if !nested && (says_how_it_went(content) || has_line_for_it(content)) {
                     return true;
                 }
                 (outer, from, nested) = (None, next, false);
@@ -381,7 +419,17 @@ fn may_hold_another(text: &str) -> bool {
             (None, _) => {}
         }
     }
-    says_how_it_went(&text[from..])
+    let rest = &text[from..];
+    says_how_it_went(rest) || outer.is_some() && has_line_for_it(rest)
+}
+
+/// Whether `success` is the key of a line, as in YAML and TOML.
+fn has_line_for_it(block: &str) -> bool {
+    block.lines().any(|line| {
+        let line = line.trim_start_matches([' ', '\t', '-', '"', '\'']);
+        let rest = line.strip_prefix("success").map(|rest| rest.trim_start_matches(['"', '\'']));
+        rest.is_some_and(|rest| rest.trim_start().starts_with([':', '=']))
+    })
 }
 
 /// Whether `success` stands in a text as a key of an object does.
@@ -441,32 +489,105 @@ enum Bare {
     Object(Map<String, Value>),
     /// An object begins a line, but the text ends within it.
     Torn,
+    /// An object, but one that is broken before it says how it went, too, and may have it inside.
+    Doubtful,
 }
 
 /// Reads the object that the text ends with; the outermost, if it has objects inside.
 fn bare(text: &str) -> Bare {
-    let mut at = 0;
-    while let Some(brace) = text[at..].find('{').map(|brace| at + brace) {
-        let mut values = serde_json::Deserializer::from_str(&text[brace..]).into_iter::<Value>();
-        match values.next() {
-            Some(Ok(Value::Object(map))) => {
-                let end = brace + values.byte_offset();
-                if text[end..].trim().is_empty() {
-                    return Bare::Object(map);
-                }
-                at = end;
+    let text = text.trim_end();
+    let object = last_brace(text).and_then(|brace| {
+        let map = serde_json::from_str(&text[brace..]).ok()?;
+        Some((&text[..brace], map))
+    });
+    match object {
+        Some((before, _)) if says_brokenly(before) => Bare::Doubtful,
+        Some((_, map)) => Bare::Object(map),
+        None if is_torn(text) => Bare::Torn,
+        None => Bare::Nothing,
+    }
+}
+
+/// The brace that the last one of a text closes. Read backwards, JSON is no less clear: a quote
+/// that no backslash is before begins or ends a text.
+fn last_brace(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let (mut depth, mut in_text, mut at) = (0usize, false, bytes.len());
+    if !text.ends_with('}') {
+        return None;
+    }
+    while at > 0 {
+        at -= 1;
+        match bytes[at] {
+            b'"' => {
+                let escapes = bytes[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
+                in_text ^= escapes.is_multiple_of(2);
+                at -= escapes;
             }
-            Some(Err(error)) if error.is_eof() && begins_line(text, brace) => return Bare::Torn,
-            _ => at = brace + 1,
+            b'}' if !in_text => depth += 1,
+            b'{' if !in_text => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
         }
     }
-    Bare::Nothing
+    None
+}
+
+/// Whether an object says how it went that cannot be read to its end.
+fn says_brokenly(text: &str) -> bool {
+    let mut at = 0;
+    while let Some(brace) = text[at..].find('{').map(|brace| at + brace) {
+        match value_length(&text[brace..]) {
+            Ok(length) => at = brace + length,
+            Err(_) => return says_how_it_went(&text[brace..]),
+        }
+    }
+    false
+}
+
+/// Whether an object begins a line of the text and does not end before it does.
+fn is_torn(text: &str) -> bool {
+    let mut at = 0;
+    while let Some(brace) = text[at..].find('{').map(|brace| at + brace) {
+        at = brace + 1;
+        if !begins_line(text, brace) {
+            continue;
+        }
+        match value_length(&text[brace..]) {
+            Ok(length) => at = brace + length,
+            Err(None) => return true,
+            // What begins a line inside of it is no text of it, and ends or breaks as it does.
+            Err(Some(read)) => at = (brace + read).max(at),
+        }
+    }
+    false
+}
+
+/// How long the JSON value is that a text begins with; or how far it can be read, where it does not
+/// end with the text.
+fn value_length(text: &str) -> Result<usize, Option<usize>> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    match values.next() {
+        Some(Ok(_)) => Ok(values.byte_offset()),
+        Some(Err(error)) if !error.is_eof() => {
+            let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
+            let read = lines.map(str::len).sum::<usize>() + error.column().saturating_sub(1);
+            Err(Some(
+                (0..=read.min(text.len())).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0),
+            ))
+        }
+        _ => Err(None),
+    }
 }
 
 /// Whether an object of a person's making begins here: on a line of its own, with a name in it.
 fn begins_line(text: &str, brace: usize) -> bool {
-    let line_start = text[..brace].rfind('\n').map_or(0, |newline| newline + 1);
-    text[line_start..brace].trim().is_empty() && text[brace + 1..].trim_start().starts_with('"')
+    let before = text[..brace].trim_end_matches([' ', '\t', '\r']);
+    (before.is_empty() || before.ends_with('\n')) && text[brace + 1..].trim_start().starts_with('"')
 }
 
 #[cfg(test)]
@@ -631,7 +752,13 @@ mod tests {
         ] {
             assert_eq!(read(&behind(text)), "ok a", "{text}");
         }
-        assert_eq!(read(&format!("```markdown\n```json\n{A}\n```\n```")), "ok a");
+        for text in [
+            "```yaml\nsuccess: false\n```",
+            "```toml\n[a]\n  success = false",
+            "```\n- 'success': no",
+        ] {
+            assert!(read(&behind(text)).starts_with("invalid: behind it"), "{text}");
+        }
     }
 
     #[test]
@@ -642,6 +769,13 @@ mod tests {
             (&format!("```markdown\n```json\n{B}\n```\n```\n\n```json\n{A}\n```"), "ok a"),
             (&format!("```markdown\nunclosed\n\n```json\n{A}\n```"), "ok a"),
             (&format!("~~~\n```json\n{B}\n```\n~~~\n{A}"), "ok a"),
+            // All of the answer may stand in a block; what stands in one among other words is a
+            // sample.
+            (&format!("```markdown\nDone.\n```json\n{A}\n```\n```\n"), "ok a"),
+            (&format!("Doc:\n```markdown\n```json\n{A}\n```\n```\n"), "invalid: it stands…"),
+            (&format!("```markdown\n```json\n{A}\n```\n```\nNo."), "invalid: it stands…"),
+            (&format!("I ran\n```sh\nmake\n\n```json\n{A}\n```\n"), "invalid: it stands…"),
+            (&format!("```json\n{B}\n```\n```md\n```json\n{A}\n```\n```"), "invalid: it st…"),
         ]);
     }
 
@@ -676,6 +810,13 @@ mod tests {
             ("{} {\"a\": 1}", "invalid: `success` is missing"),
             ("{ echo; }", "missing"),
             ("[{\"success\": true}]", "missing"),
+            (
+                "{\"success\": false, \"summary\":\"I got cut {\"success\": true}",
+                "invalid: the JSON…",
+            ),
+            ("So: {\"success\": false, \"a\": \"cut\n{\"success\": true}", "invalid: the JSON…"),
+            ("See `impl X {`, and {\"a\" b}.\n{\"success\": true}", "ok "),
+            ("{\"success\": true, \"summary\": \"a } \\\\\\\" { b \\\\\"}", "ok a } \\\" { b \\"),
             ("", "missing"),
             ("nothing here", "missing"),
             ("```", "missing"),
@@ -711,7 +852,10 @@ mod tests {
     #[test]
     fn a_hostile_answer_is_read_in_time() {
         let deep = "{\"a\":".repeat(100_000);
-        assert_eq!(read(&deep), "missing");
+        assert!(read(&deep).starts_with("invalid: the JSON object at the end is cut off"));
+        let lines = format!("{}x", "{\"a\":\n".repeat(100_000));
+        assert_eq!(read(&lines), "missing");
+        assert_eq!(read(&format!("{}}}", "{\"a\":[".repeat(100_000))), "missing");
         let wide = format!("```json\n{{\"a\":[{}]}}\n```", "{},".repeat(100_000));
         assert!(read(&wide).starts_with("invalid"), "a trailing comma");
         assert!(read(&"```json\n".repeat(20_000)).starts_with("invalid: it is no JSON"));

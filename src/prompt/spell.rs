@@ -12,11 +12,14 @@ use serde_json::{Map, Value};
 
 use crate::ids::name_fault;
 use crate::template::spell::{Fault, Spell};
+use crate::workflow::problem::nearest;
 
 /// Where spells lie in a workspace; the first that has one wins.
 pub const SPELLS: [&str; 2] = [".coven/spells", "workflows/spells"];
 /// What replaces the built-in system prompt, where it exists.
 pub const SYSTEM_PROMPT: &str = ".coven/system-prompt.md";
+/// What a spell is called that is written where it is used.
+pub const INLINE: &str = "inline spell";
 /// The variable of a system prompt that holds the rendered spell.
 pub const SLOT: &str = "spell_content";
 
@@ -30,6 +33,8 @@ const BUILT_IN: [(&str, &str); 8] = [
     ("split-into-beads", include_str!("../../workflows/spells/split-into-beads.md")),
     ("triage-findings", include_str!("../../workflows/spells/triage-findings.md")),
 ];
+/// What the built-in system prompt is called.
+const BUILT_IN_FILE: &str = "built-in system prompt";
 pub const BUILT_IN_SYSTEM_PROMPT: &str = include_str!("../../config/system-prompt.md");
 
 /// Reads a file of the workspace by its path: nothing where there is none, or why it cannot be
@@ -50,7 +55,7 @@ pub enum Lost {
     BadName { name: String, reason: &'static str },
     #[error(
         "no spell is called `{name}`: there is neither `{}/{name}.md` nor `{}/{name}.md`, \
-         and the built-in ones are {}", SPELLS[0], SPELLS[1], built_in_names()
+         and the built-in ones are {}{}", SPELLS[0], SPELLS[1], built_in_names(), meant(name)
     )]
     Unknown { name: String },
     #[error("cannot read `{file}`: {reason}")]
@@ -60,13 +65,10 @@ pub enum Lost {
 }
 
 /// What a spell says; one that says nothing is no task.
-pub fn something(said: String, name: Option<&str>) -> Result<String, Lost> {
+pub fn something(said: String, which: &str) -> Result<String, Lost> {
     match said.trim().is_empty() {
         false => Ok(said),
-        true => {
-            let which = name.map(|name| format!("spell `{name}`"));
-            Err(Lost::Nothing { which: which.unwrap_or_else(|| "the spell".into()) })
-        }
+        true => Err(Lost::Nothing { which: which.to_owned() }),
     }
 }
 
@@ -88,6 +90,12 @@ fn built_in_names() -> String {
     BUILT_IN.map(|(name, _)| format!("`{name}`")).join(", ")
 }
 
+/// The built-in spell that may have been meant by a name.
+fn meant(name: &str) -> String {
+    let near = nearest(name, built_in());
+    near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
+}
+
 /// Where a spell of this name is looked for.
 pub fn places(name: &str) -> impl Iterator<Item = String> {
     SPELLS.iter().map(move |directory| format!("{directory}/{name}.md"))
@@ -96,7 +104,7 @@ pub fn places(name: &str) -> impl Iterator<Item = String> {
 /// Finds what a `spell` field means.
 pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
     if spell.contains('\n') {
-        return Ok(Found { file: "inline spell".into(), text: spell.to_owned() });
+        return Ok(Found { file: INLINE.into(), text: spell.to_owned() });
     }
     // Some write the ending too.
     let name = spell.strip_suffix(".md").unwrap_or(spell);
@@ -149,9 +157,9 @@ pub fn with_includes<T>(
 #[derive(Clone, Debug)]
 pub struct SystemPrompt(Spell);
 
-/// Stands for a spell, to see whether a system prompt writes it. It is one word, so that it is
-/// there also where the spell is indented or quoted.
-const PROBE: &str = "spellcontentgoeshere";
+/// Stands for a text, to see whether a template writes it. It is one word, so that it is there also
+/// where the text is indented or quoted.
+pub const PROBE: &str = "spellcontentgoeshere";
 /// How deep what a system prompt includes is looked into.
 const DEPTH: usize = 5;
 
@@ -172,13 +180,32 @@ impl SystemPrompt {
             Ok(Some(text)) => Found { file: SYSTEM_PROMPT.into(), text },
             Ok(None) => {
                 let text = BUILT_IN_SYSTEM_PROMPT.to_owned();
-                Found { file: "built-in system prompt".into(), text }
+                Found { file: BUILT_IN_FILE.into(), text }
             }
             Err(reason) => {
                 return Err(Lost::Unreadable { file: SYSTEM_PROMPT.into(), reason }.into());
             }
         };
         Ok(SystemPrompt::parse(&found, read)?)
+    }
+
+    /// What it knows of a step of a run: `data`, and what is its own, which nobody else gives it a
+    /// value for. Around others than the built-in one names of agents may be anybody's.
+    pub fn knows(&self, data: &Value, agent: Option<&str>, contract: bool) -> Value {
+        let built_in = self.0.file() == BUILT_IN_FILE;
+        let ours: &[&str] = match built_in {
+            true => &["no_contract", "may_be_plain", "agent", "agents"],
+            false => &["no_contract", "may_be_plain"],
+        };
+        let mut data = data.as_object().cloned().unwrap_or_default();
+        data.retain(|key, _| !ours.contains(&key.replace('-', "_").as_str()));
+        if let Some(agent) = agent.filter(|_| built_in) {
+            data.insert("agent".into(), agent.into());
+        }
+        if !contract {
+            data.insert("no_contract".into(), true.into());
+        }
+        Value::Object(data)
     }
 
     pub fn spell(&self) -> &Spell {
@@ -204,8 +231,8 @@ impl SystemPrompt {
 
 /// Whether a spell may write the slot, or what it includes may.
 fn writes_slot(spell: &Spell, read: Read, depth: usize) -> bool {
-    let included = |(name, _): (String, Fault)| {
-        let found = lookup(&name, read).ok()?;
+    let included = |(name, _): (Option<String>, Fault)| {
+        let found = lookup(&name?, read).ok()?;
         Spell::parse(&found.file, &found.text).ok()
     };
     spell.writes(SLOT)

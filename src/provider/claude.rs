@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::verdict::plain;
 use super::{
-    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Verdict, brief, events, money, number,
+    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Veil, Verdict, events, money, number,
     text, total,
 };
 use crate::time::Time;
@@ -40,11 +40,17 @@ struct Result {
 }
 
 impl Adapter for Claude {
-    fn line(&mut self, line: &str) -> Vec<Turn> {
-        events(line).iter().flat_map(|event| self.event(event)).collect()
+    fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
+        let events = events(line);
+        let turns = events.iter().flat_map(|event| self.event(event, veil)).collect();
+        (!events.is_empty()).then_some(turns)
     }
 
-    fn finish(self: Box<Self>, end: &End) -> Outcome {
+    fn session(&self) -> Option<&str> {
+        self.session.as_deref()
+    }
+
+    fn finish(self: Box<Self>, end: &End, _: &Veil) -> Outcome {
         let session_lost = self.session_lost(end);
         let session = self.session.clone();
         let Some(result) = self.result else {
@@ -64,7 +70,7 @@ impl Adapter for Claude {
 }
 
 impl Claude {
-    fn event(&mut self, event: &Value) -> Vec<Turn> {
+    fn event(&mut self, event: &Value, veil: &Veil) -> Vec<Turn> {
         if let Some(session) = text(event, "session_id") {
             self.session = Some(session.to_owned());
         }
@@ -72,14 +78,16 @@ impl Claude {
         self.began |= kind == "system" || kind == "assistant";
         match (kind, text(event, "subtype")) {
             ("system", Some("api_retry")) => vec![retrying(event)],
-            ("assistant", _) => blocks(event).filter_map(said_or_called).collect(),
-            ("user", _) => blocks(event).filter_map(failed).collect(),
+            ("assistant", _) => {
+                blocks(event).filter_map(|block| said_or_called(block, veil)).collect()
+            }
+            ("user", _) => blocks(event).filter_map(|block| failed(block, veil)).collect(),
             ("rate_limit_event", _) => {
                 self.limit(event);
                 Vec::new()
             }
             ("result", _) => {
-                self.result = Some(Result::read(event));
+                self.result = Some(Result::read(event, veil));
                 Vec::new()
             }
             _ => Vec::new(),
@@ -106,18 +114,18 @@ fn blocks(event: &Value) -> impl Iterator<Item = &Value> {
     content.and_then(Value::as_array).into_iter().flatten()
 }
 
-fn said_or_called(block: &Value) -> Option<Turn> {
+fn said_or_called(block: &Value, veil: &Veil) -> Option<Turn> {
     match text(block, "type")? {
-        "text" => Turn::said(text(block, "text")?),
+        "text" => veil.said(text(block, "text")?),
         "tool_use" => {
             let input = block.get("input").unwrap_or(&Value::Null);
-            Some(Turn::called(text(block, "name").unwrap_or("a tool"), input))
+            Some(veil.called(text(block, "name").unwrap_or("a tool"), input))
         }
         _ => None,
     }
 }
 
-fn failed(block: &Value) -> Option<Turn> {
+fn failed(block: &Value, veil: &Veil) -> Option<Turn> {
     let failed = block.get("is_error").and_then(Value::as_bool) == Some(true);
     if !failed || text(block, "type") != Some("tool_result") {
         return None;
@@ -125,7 +133,7 @@ fn failed(block: &Value) -> Option<Turn> {
     let content = block.get("content")?;
     let first = content.as_array().and_then(|parts| parts.first());
     let told = content.as_str().or_else(|| first.and_then(|part| text(part, "text")));
-    Some(Turn::tool_failed(told.unwrap_or_default()))
+    Some(veil.tool_failed(told.unwrap_or_default()))
 }
 
 fn retrying(event: &Value) -> Turn {
@@ -140,7 +148,7 @@ fn retrying(event: &Value) -> Turn {
 }
 
 impl Result {
-    fn read(event: &Value) -> Result {
+    fn read(event: &Value, veil: &Veil) -> Result {
         let of = |key: &str| text(event, key).unwrap_or_default().to_owned();
         let mut answer = Answer::default();
         answer.add(text(event, "result").unwrap_or_default());
@@ -150,7 +158,10 @@ impl Result {
         let mut reason = errors.join("; ");
         if is_error && reason.is_empty() {
             // What it says then is no answer.
-            reason = super::shortened(&std::mem::take(&mut answer.text), 2000);
+            reason = std::mem::take(&mut answer.text);
+        }
+        if reason.is_empty() {
+            reason = of("subtype");
         }
         let denials = event.get("permission_denials").and_then(Value::as_array);
         let structured = event.get("structured_output").filter(|value| !value.is_null());
@@ -162,9 +173,14 @@ impl Result {
             stop_reason: of("stop_reason"),
             status: number(event, "api_error_status"),
             api_error: of("api_error"),
-            reason,
+            reason: veil.shortened(&reason, 2000),
             usage: usage(event),
-            denials: denials.into_iter().flatten().take(DENIALS).map(denial).collect(),
+            denials: denials
+                .into_iter()
+                .flatten()
+                .take(DENIALS)
+                .map(|one| denial(one, veil))
+                .collect(),
             structured: structured.cloned(),
         }
     }
@@ -184,8 +200,7 @@ impl Result {
     }
 
     fn fault(&self, resets_at: Option<Time>, end: &End) -> Verdict {
-        let said = if self.reason.is_empty() { &self.subtype } else { &self.reason };
-        let (reason, lower) = (said.clone(), plain(said));
+        let (reason, lower) = (self.reason.clone(), plain(&self.reason));
         if self.subtype == "error_max_turns" || self.subtype == "error_max_budget_usd" {
             return Verdict::Limit { reason };
         }
@@ -207,7 +222,7 @@ impl Result {
         if self.terminal_reason == "prompt_too_long" || self.stop_reason == "refusal" {
             return Verdict::Fail { reason };
         }
-        if let Some(verdict) = self.status.and_then(|status| Verdict::of_status(status, said)) {
+        if let Some(verdict) = self.status.and_then(|status| Verdict::of_status(status, &reason)) {
             return verdict;
         }
         if self.api_error == "connection_failed" || lower.contains("timed out") {
@@ -217,10 +232,10 @@ impl Result {
     }
 }
 
-fn denial(denial: &Value) -> String {
-    let tool = text(denial, "tool_name").unwrap_or("a tool");
-    match brief(denial.get("tool_input").unwrap_or(&Value::Null)) {
-        input if input.is_empty() => tool.to_owned(),
+fn denial(denial: &Value, veil: &Veil) -> String {
+    let tool = veil.shortened(text(denial, "tool_name").unwrap_or("a tool"), 100);
+    match veil.brief(denial.get("tool_input").unwrap_or(&Value::Null)) {
+        input if input.is_empty() => tool,
         input => format!("{tool}: {input}"),
     }
 }

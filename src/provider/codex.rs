@@ -5,8 +5,10 @@
 
 use serde_json::Value;
 
-use super::verdict::{number_after, plain, try_again_at};
-use super::{Adapter, Answer, Counting, End, Outcome, Turn, Usage, Verdict, events, number, text};
+use super::verdict::{is_network, number_after, plain, try_again_at};
+use super::{
+    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Veil, Verdict, events, number, text,
+};
 
 #[derive(Default)]
 pub(super) struct Codex {
@@ -18,11 +20,17 @@ pub(super) struct Codex {
 }
 
 impl Adapter for Codex {
-    fn line(&mut self, line: &str) -> Vec<Turn> {
-        events(line).iter().filter_map(|event| self.event(event)).collect()
+    fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
+        let events = events(line);
+        let turns = events.iter().filter_map(|event| self.event(event, veil)).collect();
+        (!events.is_empty()).then_some(turns)
     }
 
-    fn finish(self: Box<Self>, end: &End) -> Outcome {
+    fn session(&self) -> Option<&str> {
+        self.session.as_deref()
+    }
+
+    fn finish(self: Box<Self>, end: &End, _: &Veil) -> Outcome {
         let lost = |line: &String| plain(line).contains("no rollout found for thread id");
         let session_lost = end.stderr_tail.iter().any(lost);
         let verdict = match &self.last {
@@ -41,7 +49,7 @@ impl Adapter for Codex {
 }
 
 impl Codex {
-    fn event(&mut self, event: &Value) -> Option<Turn> {
+    fn event(&mut self, event: &Value, veil: &Veil) -> Option<Turn> {
         match text(event, "type")? {
             "thread.started" => {
                 self.session = text(event, "thread_id").map(str::to_owned);
@@ -51,12 +59,12 @@ impl Codex {
                 self.last = None;
                 None
             }
-            "item.started" => called(event.get("item")?),
-            "item.completed" => self.item(event.get("item")?),
+            "item.started" => called(event.get("item")?, veil),
+            "item.completed" => self.item(event.get("item")?, veil),
             "error" => {
                 let message = text(event, "message")?;
                 let again = message.starts_with("Reconnecting");
-                again.then(|| Turn::Retrying(super::shortened(message, 300)))
+                again.then(|| Turn::Retrying(veil.shortened(message, 300)))
             }
             "turn.completed" => {
                 self.last = Some(Ok(()));
@@ -66,37 +74,37 @@ impl Codex {
             "turn.failed" => {
                 let error = event.get("error").unwrap_or(&Value::Null);
                 let message = text(error, "message").unwrap_or("the turn failed");
-                self.last = Some(Err(super::shortened(message, 2000)));
+                self.last = Some(Err(veil.shortened(message, 2000)));
                 None
             }
             _ => None,
         }
     }
 
-    fn item(&mut self, item: &Value) -> Option<Turn> {
+    fn item(&mut self, item: &Value, veil: &Veil) -> Option<Turn> {
         match text(item, "type")? {
             "agent_message" => {
                 let said = text(item, "text")?;
                 self.answer.set(said);
-                Turn::said(said)
+                veil.said(said)
             }
             "command_execution" => {
                 let code =
                     item.get("exit_code").and_then(Value::as_i64).filter(|code| *code != 0)?;
-                let output = text(item, "aggregated_output").unwrap_or_default().trim();
-                let last = output.lines().next_back().unwrap_or_default();
-                Some(Turn::tool_failed(format!("exit code {code} {last}").trim()))
+                let output = veil.text(text(item, "aggregated_output").unwrap_or_default());
+                let last = output.trim().lines().next_back().unwrap_or_default();
+                Some(veil.tool_failed(format!("exit code {code} {last}").trim()))
             }
-            "error" => Some(Turn::tool_failed(text(item, "message")?)),
+            "error" => Some(veil.tool_failed(text(item, "message")?)),
             _ => None,
         }
     }
 }
 
-fn called(item: &Value) -> Option<Turn> {
+fn called(item: &Value, veil: &Veil) -> Option<Turn> {
     let kind = text(item, "type")?;
     let tool = text(item, "tool").unwrap_or(kind);
-    (kind != "agent_message" && kind != "reasoning").then(|| Turn::called(tool, item))
+    (kind != "agent_message" && kind != "reasoning").then(|| veil.called(tool, item))
 }
 
 fn usage(usage: &Value) -> Usage {
@@ -118,7 +126,13 @@ fn fault(message: &str, end: &End) -> Verdict {
             None => Verdict::NeedsPerson { reason },
         };
     }
-    if lower.contains("insufficient_quota") || lower.contains("not logged in") {
+    const OF_PEOPLE: [&str; 4] = [
+        "insufficient_quota",
+        "check your plan and billing",
+        "not logged in",
+        "missing environment variable",
+    ];
+    if OF_PEOPLE.iter().any(|sign| lower.contains(sign)) {
         return Verdict::NeedsPerson { reason };
     }
     if let Some(status) = number_after(&lower, "status")
@@ -126,12 +140,11 @@ fn fault(message: &str, end: &End) -> Verdict {
     {
         return verdict;
     }
-    const PASSES: [&str; 6] =
-        ["429", "high demand", "stream disconnected", "connection failed", "timed out", "timeout"];
     // A refused request is told as its whole body, in which any word may stand.
     let body = message.trim_start().starts_with('{');
-    match !body && PASSES.iter().any(|sign| lower.contains(sign)) {
-        true => Verdict::BackOff { reason, crowded: lower.contains("429") },
+    let crowded = lower.contains("429");
+    match !body && (crowded || is_network(&lower)) {
+        true => Verdict::BackOff { reason, crowded },
         false => Verdict::Fail { reason },
     }
 }

@@ -5,8 +5,10 @@
 
 use serde_json::Value;
 
-use super::verdict::{plain, retry_after};
-use super::{Adapter, Answer, End, Outcome, Turn, Usage, Verdict, events, number, text, total};
+use super::verdict::{is_network, number_after, plain, retry_after};
+use super::{
+    Adapter, Answer, End, Outcome, Turn, Usage, Veil, Verdict, events, number, text, total,
+};
 use crate::time::Time;
 
 /// How much is kept of a document that goes over several lines.
@@ -27,21 +29,25 @@ pub(super) struct Gemini {
 }
 
 impl Adapter for Gemini {
-    fn line(&mut self, line: &str) -> Vec<Turn> {
+    fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
         let events = events(line);
         if events.iter().any(|event| text(event, "type").is_some()) {
-            return events.iter().flat_map(|event| self.event(event)).collect();
+            return Some(events.iter().flat_map(|event| self.event(event, veil)).collect());
         }
         if self.document.len() + line.len() < DOCUMENT_BYTES {
             self.document.push_str(line);
             self.document.push('\n');
         }
-        Vec::new()
+        None
     }
 
-    fn finish(mut self: Box<Self>, end: &End) -> Outcome {
+    fn session(&self) -> Option<&str> {
+        self.session.as_deref()
+    }
+
+    fn finish(mut self: Box<Self>, end: &End, veil: &Veil) -> Outcome {
         if self.last.is_none() {
-            self.read_document();
+            self.read_document(veil);
             self.read_error(end);
         }
         let began = self.session.is_some();
@@ -51,10 +57,14 @@ impl Adapter for Gemini {
             Some(Ok(())) => Verdict::Stopped { reason: format!("it answered, but {}", end.how()) },
             Some(Err(message)) => fault(message, status, end),
             None => {
-                let words = end.last_words().unwrap_or_else(|| end.how());
+                let said = end.last_words();
+                let words = said.clone().unwrap_or_else(|| end.how());
                 let by_exit = of_exit(end.exit_code, &words);
                 let by_status = || status.map(|_| fault(&words, status, end));
-                by_exit.or_else(by_status).unwrap_or_else(|| end.without_end(began))
+                let by_words =
+                    || said.filter(|_| end.failed()).and_then(|said| passing(&said, end));
+                let told = by_exit.or_else(by_status).or_else(by_words);
+                told.unwrap_or_else(|| end.without_end(began))
             }
         };
         let lost = |line: &String| plain(line).contains("resuming session");
@@ -68,13 +78,14 @@ impl Adapter for Gemini {
 }
 
 impl Gemini {
-    fn event(&mut self, event: &Value) -> Vec<Turn> {
+    fn event(&mut self, event: &Value, veil: &Veil) -> Vec<Turn> {
         let kind = text(event, "type").unwrap_or_default();
         if kind == "message" {
             if text(event, "role") == Some("assistant") {
                 let said = text(event, "content").unwrap_or_default();
                 self.answer.add(said);
-                if self.telling.len() < super::TURN_BYTES {
+                // More than is told: what is hidden at the end of that must be whole.
+                if self.telling.len() < 2 * super::TURN_BYTES {
                     self.telling.push_str(said);
                 }
             }
@@ -82,22 +93,22 @@ impl Gemini {
         }
         // It speaks in pieces; they are told together when something else happens.
         let mut turns: Vec<Turn> =
-            Turn::said(&std::mem::take(&mut self.telling)).into_iter().collect();
+            veil.said(&std::mem::take(&mut self.telling)).into_iter().collect();
         match kind {
             "init" => self.session = text(event, "session_id").map(str::to_owned),
             "tool_use" => {
                 let input = event.get("parameters").unwrap_or(&Value::Null);
-                turns.push(Turn::called(text(event, "tool_name").unwrap_or("a tool"), input));
+                turns.push(veil.called(text(event, "tool_name").unwrap_or("a tool"), input));
             }
             "tool_result" => {
                 self.answer.set("");
                 if text(event, "status") == Some("error") {
                     let error = event.get("error").and_then(|error| text(error, "message"));
                     let why = error.or_else(|| text(event, "output"));
-                    turns.push(Turn::tool_failed(why.unwrap_or_default()));
+                    turns.push(veil.tool_failed(why.unwrap_or_default()));
                 }
             }
-            "error" => turns.extend(text(event, "message").map(Turn::tool_failed)),
+            "error" => turns.extend(text(event, "message").map(|why| veil.tool_failed(why))),
             "result" => {
                 // Without one it is of another program.
                 let Some(status) = text(event, "status") else { return turns };
@@ -106,7 +117,7 @@ impl Gemini {
                     status => {
                         let error = event.get("error").and_then(|error| text(error, "message"));
                         let unknown = format!("its last event has the status `{status}`");
-                        Err(super::shortened(error.unwrap_or(&unknown), 2000))
+                        Err(veil.shortened(error.unwrap_or(&unknown), 2000))
                     }
                 });
                 self.usage = usage(event.get("stats").unwrap_or(&Value::Null));
@@ -129,14 +140,14 @@ impl Gemini {
     }
 
     /// The one document that `-o json` prints.
-    fn read_document(&mut self) {
+    fn read_document(&mut self, veil: &Veil) {
         let start = self.document.find('{').unwrap_or(self.document.len());
         let Ok(document) = serde_json::from_str::<Value>(&self.document[start..]) else { return };
         self.session = text(&document, "session_id").map(str::to_owned).or(self.session.take());
         if let Some(error) = document.get("error").filter(|error| !error.is_null()) {
             let whole = error.to_string();
             let message = text(error, "message").or(error.as_str()).unwrap_or(&whole);
-            self.last = Some(Err(super::shortened(message, 2000)));
+            self.last = Some(Err(veil.shortened(message, 2000)));
             return;
         }
         let Some(response) = text(&document, "response") else { return };
@@ -200,9 +211,23 @@ fn fault(message: &str, status: Option<u64>, end: &End) -> Verdict {
     if let Some(verdict) = of_exit(end.exit_code, message) {
         return verdict;
     }
-    let told = super::verdict::number_after(&lower, "\"code\"");
-    let verdict = status.or(told).and_then(|status| Verdict::of_status(status, message));
-    verdict.unwrap_or(Verdict::Fail { reason })
+    let told = ["\"code\"", "got status", "got"].iter();
+    let told = told.filter_map(|word| number_after(&lower, word)).next();
+    if let Some(verdict) = status.or(told).and_then(|status| Verdict::of_status(status, message)) {
+        return verdict;
+    }
+    // A refused request is told with its whole body, in which any word may stand.
+    match !lower.contains('{') && is_network(&lower) {
+        true => Verdict::BackOff { reason, crowded: false },
+        false => Verdict::Fail { reason },
+    }
+}
+
+/// What is said in words of a fault that passes.
+fn passing(words: &str, end: &End) -> Option<Verdict> {
+    let passes =
+        |verdict: &Verdict| matches!(verdict, Verdict::BackOff { .. } | Verdict::RetryAt { .. });
+    Some(fault(words, None, end)).filter(passes)
 }
 
 /// Quotas of a day begin anew at midnight in California: at eight in the morning UTC, or an hour

@@ -12,12 +12,14 @@
 mod claude;
 mod codex;
 mod gemini;
+mod lenient;
 mod opencode;
 mod plain;
 mod stream;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod veil;
 mod verdict;
 
 use std::fmt;
@@ -28,8 +30,10 @@ use serde_json::Value;
 
 pub use stream::Stream;
 pub use usage::{Counting, Number, Usage};
+pub use veil::{Hide, Veil};
 pub use verdict::Verdict;
 
+use self::veil::{cut_at, shortened};
 use crate::time::Time;
 
 /// The longest answer that is kept.
@@ -156,10 +160,12 @@ impl Kind {
 
 /// Reads the output of one run of a command line.
 pub trait Adapter: Send {
-    /// Takes the next line, and tells what a person should see of it.
-    fn line(&mut self, line: &str) -> Vec<Turn>;
+    /// Takes the next line, and tells what a person should see of it. Nothing, if it is no event.
+    fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>>;
+    /// What it calls the conversation, once it said so.
+    fn session(&self) -> Option<&str>;
     /// Says what came of it.
-    fn finish(self: Box<Self>, end: &End) -> Outcome;
+    fn finish(self: Box<Self>, end: &End, veil: &Veil) -> Outcome;
 }
 
 /// How a command line ended.
@@ -168,8 +174,10 @@ pub struct End<'a> {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub timed_out: bool,
-    /// The last lines of standard error.
+    /// The last lines of standard error, from which nothing has to be hidden any more.
     pub stderr_tail: &'a [String],
+    /// The same of standard output, each perhaps cut.
+    pub stdout_tail: &'a [String],
     pub now: Time,
     /// How far the local time is ahead of UTC: some tell times by it.
     pub utc_offset_s: i32,
@@ -178,6 +186,11 @@ pub struct End<'a> {
 impl End<'_> {
     fn went_well(&self) -> bool {
         self.exit_code == Some(0) && !self.timed_out
+    }
+
+    /// It ended itself, and said that not all was well.
+    fn failed(&self) -> bool {
+        self.exit_code.is_some_and(|code| code != 0) && !self.timed_out
     }
 
     /// How it ended, in a few words.
@@ -190,12 +203,18 @@ impl End<'_> {
         }
     }
 
-    /// The last thing it said on standard error, past warnings.
+    /// The last thing it said past warnings: on standard error, or among its events.
     fn last_words(&self) -> Option<String> {
         let said = self.stderr_tail.iter().map(|line| without_colours(line));
         let mut said = said.filter(|line| !line.is_empty() && !is_warning(line));
         let first = said.clone().find(|line| line.to_lowercase().starts_with("error"));
-        first.or_else(|| said.next_back())
+        first.or_else(|| said.next_back()).or_else(|| self.printed().pop())
+    }
+
+    /// The last lines of its output that are no events.
+    fn printed(&self) -> Vec<String> {
+        let lines = self.stdout_tail.iter().filter(|line| is_talk(line));
+        lines.map(|line| without_colours(line)).filter(|line| !line.is_empty()).collect()
     }
 
     /// What is to be thought of one that said it was done, and then did not end well.
@@ -207,10 +226,14 @@ impl End<'_> {
     /// What is to be thought of a stream without a last event. What another try is worth, its last
     /// words tell, as they do for a command line whose output is no stream.
     fn without_end(&self, began: bool) -> Verdict {
-        let failed = self.exit_code.is_some_and(|code| code != 0) && !self.timed_out;
-        let reason = match self.last_words() {
-            Some(words) if failed && !began => words,
-            Some(words) if failed => {
+        // Of one that ended as if all were well, only what it said in place of events tells.
+        let words = match self.went_well() {
+            true => self.printed().pop(),
+            false => self.last_words().filter(|_| self.failed()),
+        };
+        let reason = match words {
+            Some(words) if self.failed() && !began => words,
+            Some(words) => {
                 format!("there is no last event: {}; it said: {words}", self.how())
             }
             _ => format!("there is no last event: {}", self.how()),
@@ -225,6 +248,16 @@ fn without_colours(line: &str) -> String {
     let first = parts.next().unwrap_or_default().to_owned();
     let rest = parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest));
     rest.fold(first, |text, part| text + part).trim().to_owned()
+}
+
+/// Whether a line that is no event was never meant to be one: it is no part of a document either.
+fn is_talk(line: &str) -> bool {
+    let line = line.trim_matches([' ', '\t', '\r', ',', '\u{feff}']);
+    !line.is_empty()
+        && !line.starts_with(['{', '}', '"', ']'])
+        && !line.starts_with("[{")
+        && !line.ends_with(['{', '}', '"'])
+        && line != "["
 }
 
 fn is_warning(line: &str) -> bool {
@@ -252,6 +285,8 @@ pub struct Outcome {
     pub works_at: Option<Time>,
     /// The last of what a person would have seen.
     pub notes: Vec<Turn>,
+    /// The last lines that are no events.
+    pub printed: Vec<String>,
 }
 
 impl Outcome {
@@ -267,6 +302,7 @@ impl Outcome {
             verdict,
             works_at: None,
             notes: Vec::new(),
+            printed: Vec::new(),
         }
     }
 
@@ -288,79 +324,20 @@ pub enum Turn {
     ToolFailed(String),
     /// It could not reach its model, and tries again.
     Retrying(String),
+    /// A line that is no event.
+    Printed(String),
 }
 
 impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Turn::Said(text) => f.write_str(text),
+            Turn::Said(text) | Turn::Printed(text) => f.write_str(text),
             Turn::Called { tool, input } if input.is_empty() => write!(f, "-> {tool}"),
             Turn::Called { tool, input } => write!(f, "-> {tool}: {input}"),
             Turn::ToolFailed(why) => write!(f, "<- failed: {why}"),
             Turn::Retrying(why) => write!(f, ".. {why}"),
         }
     }
-}
-
-impl Turn {
-    fn said(text: &str) -> Option<Turn> {
-        let text = text.trim();
-        (!text.is_empty()).then(|| Turn::Said(shortened(text, TURN_BYTES)))
-    }
-
-    fn called(tool: &str, input: &Value) -> Turn {
-        Turn::Called { tool: shortened(tool, 100), input: brief(input) }
-    }
-
-    fn tool_failed(why: &str) -> Turn {
-        let why = why.trim();
-        Turn::ToolFailed(if why.is_empty() {
-            "no reason given".into()
-        } else {
-            shortened(why, 500)
-        })
-    }
-}
-
-/// What a tool was asked to do: of the fields that say it, the first; else all of them.
-fn brief(input: &Value) -> String {
-    const TELLING: [&str; 12] = [
-        "command",
-        "cmd",
-        "file_path",
-        "filePath",
-        "path",
-        "notebook_path",
-        "pattern",
-        "query",
-        "url",
-        "description",
-        "prompt",
-        "text",
-    ];
-    let told = TELLING.iter().find_map(|key| input.get(key)?.as_str());
-    let text = match (told, input) {
-        (Some(text), _) => text.to_owned(),
-        (None, Value::String(text)) => text.clone(),
-        (None, Value::Null) => String::new(),
-        (None, other) => other.to_string(),
-    };
-    shortened(&text.split_whitespace().collect::<Vec<_>>().join(" "), 160)
-}
-
-/// At most so many bytes of a text, at the border of a character.
-fn shortened(text: &str, bytes: usize) -> String {
-    match cut_at(text, bytes) {
-        end if end == text.len() => text.to_owned(),
-        end => format!("{}…", &text[..end]),
-    }
-}
-
-fn cut_at(text: &str, bytes: usize) -> usize {
-    if text.len() <= bytes {
-        return text.len();
-    }
-    (0..=bytes).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
 /// An answer in the making, within its limit.
@@ -389,9 +366,9 @@ impl Answer {
 
 /// The events of a line: one, or several where a whole conversation is one document.
 fn events(line: &str) -> Vec<Value> {
-    match serde_json::from_str(line.trim()) {
-        Ok(Value::Array(events)) => events,
-        Ok(event @ Value::Object(_)) => vec![event],
+    match lenient::read(line) {
+        Some(Value::Array(events)) => events,
+        Some(event @ Value::Object(_)) => vec![event],
         _ => Vec::new(),
     }
 }

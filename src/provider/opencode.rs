@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::{
-    Adapter, Answer, End, Outcome, Turn, Usage, Verdict, events, money, number, text, total,
+    Adapter, Answer, End, Outcome, Turn, Usage, Veil, Verdict, events, money, number, text, total,
 };
 
 #[derive(Default)]
@@ -28,11 +28,17 @@ struct Fault {
 }
 
 impl Adapter for OpenCode {
-    fn line(&mut self, line: &str) -> Vec<Turn> {
-        events(line).iter().filter_map(|event| self.event(event)).collect()
+    fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
+        let events = events(line);
+        let turns = events.iter().filter_map(|event| self.event(event, veil)).collect();
+        (!events.is_empty()).then_some(turns)
     }
 
-    fn finish(self: Box<Self>, end: &End) -> Outcome {
+    fn session(&self) -> Option<&str> {
+        self.session.as_deref()
+    }
+
+    fn finish(self: Box<Self>, end: &End, _: &Veil) -> Outcome {
         let verdict = match (&self.error, self.finished.as_deref()) {
             (Some(fault), _) => fault.verdict(end),
             (None, Some("stop")) if end.went_well() => Verdict::Answered,
@@ -53,7 +59,7 @@ impl Adapter for OpenCode {
 }
 
 impl OpenCode {
-    fn event(&mut self, event: &Value) -> Option<Turn> {
+    fn event(&mut self, event: &Value, veil: &Veil) -> Option<Turn> {
         if let Some(session) = text(event, "sessionID") {
             self.session = Some(session.to_owned());
         }
@@ -67,15 +73,15 @@ impl OpenCode {
             "text" => {
                 let said = text(part, "text")?;
                 self.answer.set(said);
-                Turn::said(said)
+                veil.said(said)
             }
             "tool_use" => {
                 let state = part.get("state").unwrap_or(&Value::Null);
                 if text(state, "status") == Some("error") {
-                    return Some(Turn::tool_failed(text(state, "error").unwrap_or_default()));
+                    return Some(veil.tool_failed(text(state, "error").unwrap_or_default()));
                 }
                 let input = state.get("input").unwrap_or(&Value::Null);
-                Some(Turn::called(text(part, "tool").unwrap_or("a tool"), input))
+                Some(veil.called(text(part, "tool").unwrap_or("a tool"), input))
             }
             "step_finish" => {
                 self.finished = text(part, "reason").map(str::to_owned);
@@ -83,7 +89,7 @@ impl OpenCode {
                 None
             }
             "error" => {
-                self.error = Some(Fault::read(event.get("error").unwrap_or(&Value::Null)));
+                self.error = Some(Fault::read(event.get("error").unwrap_or(&Value::Null), veil));
                 None
             }
             _ => None,
@@ -106,14 +112,14 @@ fn usage(part: &Value) -> Usage {
 }
 
 impl Fault {
-    fn read(error: &Value) -> Fault {
+    fn read(error: &Value, veil: &Veil) -> Fault {
         let data = error.get("data").unwrap_or(&Value::Null);
         let message = text(data, "message").or_else(|| text(error, "message"));
         let whole = error.to_string();
         let name = text(error, "name").or(error.as_str()).unwrap_or(&whole);
         let headers = data.get("responseHeaders").unwrap_or(&Value::Null);
         Fault {
-            reason: super::shortened(message.unwrap_or(name), 2000),
+            reason: veil.shortened(message.unwrap_or(name), 2000),
             status: number(data, "statusCode"),
             retryable: data.get("isRetryable").and_then(Value::as_bool).unwrap_or(false),
             retry_after_s: text(headers, "retry-after").and_then(|seconds| seconds.parse().ok()),

@@ -1,6 +1,6 @@
 //! A command line whose standard output is the answer.
 
-use super::{Adapter, Answer, End, Outcome, Turn, Verdict};
+use super::{Adapter, Answer, End, Outcome, Turn, Veil, Verdict};
 
 #[derive(Default)]
 pub(super) struct Plain {
@@ -9,15 +9,19 @@ pub(super) struct Plain {
 }
 
 impl Adapter for Plain {
-    fn line(&mut self, line: &str) -> Vec<Turn> {
+    fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
         if std::mem::replace(&mut self.begun, true) {
             self.answer.add("\n");
         }
         self.answer.add(line);
-        Turn::said(line).into_iter().collect()
+        Some(veil.said(line).into_iter().collect())
     }
 
-    fn finish(mut self: Box<Self>, end: &End) -> Outcome {
+    fn session(&self) -> Option<&str> {
+        None
+    }
+
+    fn finish(mut self: Box<Self>, end: &End, _: &Veil) -> Outcome {
         let text = self.answer.text.trim_end_matches(['\n', '\r']).len();
         self.answer.text.truncate(text);
         let verdict = match (end.went_well(), end.exit_code) {

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::{Adapter, End, Kind, Outcome, Turn};
+use super::veil::shortened;
+use super::{Adapter, End, Hide, Kind, Outcome, TURN_BYTES, Turn, Veil, is_talk};
 
 /// The longest line that is read: a tool's whole output may be in one.
 const LINE_BYTES: usize = 64 << 20;
@@ -12,6 +13,7 @@ const NOTES: usize = 20;
 /// The output of one run of a command line, in whatever pieces it comes.
 pub struct Stream {
     adapter: Box<dyn Adapter>,
+    veil: Veil,
     line: Vec<u8>,
     /// The line is longer than any that is read; what is left of it is passed over.
     skipping: bool,
@@ -20,11 +22,28 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(kind: Kind) -> Stream {
-        let adapter = kind.adapter();
-        Stream { adapter, line: Vec::new(), skipping: false, notes: VecDeque::new() }
+        Stream {
+            adapter: kind.adapter(),
+            veil: Veil::default(),
+            line: Vec::new(),
+            skipping: false,
+            notes: VecDeque::new(),
+        }
     }
 
-    /// Takes the next bytes, and tells what a person should see of them.
+    /// The same for output that has in it what nobody may see: all that comes of it but the answer
+    /// and the name of the conversation is without that.
+    pub fn hiding(kind: Kind, hide: Hide) -> Stream {
+        Stream { veil: Veil::of(hide), ..Stream::new(kind) }
+    }
+
+    /// What the provider calls the conversation, once it said so.
+    pub fn session(&self) -> Option<&str> {
+        self.adapter.session()
+    }
+
+    /// Takes the next bytes, and tells what a person should see of them. Lines that are no events
+    /// are told as they come; what nobody may see can go over several of them.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Turn> {
         let mut turns = Vec::new();
         let mut rest = bytes;
@@ -42,10 +61,11 @@ impl Stream {
         if !self.line.is_empty() {
             self.end_line();
         }
-        let outcome = self.adapter.finish(end);
-        let works_at = outcome.verdict.at();
-        let verdict = outcome.verdict.within_a_day(end.now);
-        Outcome { notes: self.notes.into(), verdict, works_at, ..outcome }
+        let outcome = self.adapter.finish(end, &self.veil);
+        let verdict = outcome.verdict.not_before(end.now);
+        let works_at = verdict.at();
+        let verdict = verdict.within_a_day(end.now);
+        Outcome { notes: self.notes.into(), printed: end.printed(), verdict, works_at, ..outcome }
     }
 
     fn extend(&mut self, part: &[u8]) {
@@ -62,7 +82,10 @@ impl Stream {
         if std::mem::take(&mut self.skipping) {
             return Vec::new();
         }
-        let turns = self.adapter.line(&String::from_utf8_lossy(&line));
+        let text = String::from_utf8_lossy(&line);
+        let Some(turns) = self.adapter.line(&text, &self.veil) else {
+            return printed(&text).into_iter().collect();
+        };
         for turn in &turns {
             if self.notes.len() == NOTES {
                 self.notes.pop_front();
@@ -76,4 +99,9 @@ impl Stream {
         }
         turns
     }
+}
+
+/// A line that is no event, as a turn.
+fn printed(line: &str) -> Option<Turn> {
+    is_talk(line).then(|| Turn::Printed(shortened(line.trim_end(), TURN_BYTES)))
 }

@@ -16,6 +16,7 @@ struct Case {
     stdout: Vec<u8>,
     about: Value,
     stderr_tail: Vec<String>,
+    stdout_tail: Vec<String>,
 }
 
 impl Case {
@@ -27,6 +28,7 @@ impl Case {
             signal: whole("signal"),
             timed_out: about["timed_out"] == true,
             stderr_tail: &self.stderr_tail,
+            stdout_tail: &self.stdout_tail,
             now: Time::parse(about["now"].as_str().unwrap()).unwrap(),
             utc_offset_s: whole("utc_offset_s").unwrap_or(0),
         }
@@ -54,9 +56,12 @@ fn cases() -> Vec<Case> {
             let tail = about["stderr_tail"].as_array().unwrap().iter();
             let stderr_tail = tail.map(|line| line.as_str().unwrap().to_owned()).collect();
             let stdout = fs::read(path.with_extension("jsonl")).unwrap();
+            let lines: Vec<&[u8]> = stdout.split(|byte| *byte == b'\n').collect();
+            let last = lines[lines.len().saturating_sub(10)..].iter();
+            let stdout_tail = last.map(|line| String::from_utf8_lossy(line).into()).collect();
             let stem = path.file_stem().unwrap().to_string_lossy();
             let name = format!("{name}/{stem}");
-            found.push(Case { name, kind, stdout, about, stderr_tail });
+            found.push(Case { name, kind, stdout, about, stderr_tail, stdout_tail });
         }
     }
     found
@@ -209,4 +214,85 @@ fn counters_of_a_session_are_told_for_the_run_alone() {
     let mut sum = Usage { input_tokens: Some(1), ..Usage::default() };
     sum.add(&last);
     assert_eq!((sum.input_tokens, sum.cost_usd, sum.turns), (Some(1001), Some(0.5), None));
+}
+
+/// What comes of events with a secret in them that goes over two lines, where the secret is hidden.
+fn hidden(kind: Kind, events: &[Value]) -> String {
+    let hide = |text: &str| text.replace("top\nsecret", "***").replace("top\\nsecret", "***");
+    let mut stream = Stream::hiding(kind, Box::new(hide));
+    let lines: String = events.iter().map(|event| format!("{event}\n")).collect();
+    stream.push(lines.as_bytes());
+    let outcome = stream.finish(&End { exit_code: Some(1), ..End::default() });
+    let notes = outcome.notes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    format!("{} {:?} {:?}", outcome.verdict.reason(), notes, outcome.denials)
+}
+
+#[test]
+fn a_secret_is_hidden_before_a_text_is_cut_folded_or_split() {
+    const SECRET: &str = "top\nsecret";
+    for before in [0, 155, 157, 495, 1995, 4091] {
+        let long = format!("{}{SECRET}", "x".repeat(before));
+        let tool = json!({ "command": long });
+        let outcomes = [
+            hidden(
+                Kind::Claude,
+                &[
+                    json!({ "type": "assistant", "message": { "content": [
+                        { "type": "text", "text": long },
+                        { "type": "tool_use", "name": SECRET, "input": tool },
+                        { "type": "tool_use", "name": "Odd", "input": { "odd": long } } ] } }),
+                    json!({ "type": "user", "message": { "content": [
+                        { "type": "tool_result", "is_error": true, "content": long } ] } }),
+                    json!({ "type": "result", "is_error": true, "result": long,
+                        "permission_denials": [{ "tool_name": "Bash", "tool_input": tool }] }),
+                ],
+            ),
+            hidden(
+                Kind::Codex,
+                &[
+                    json!({ "type": "item.started", "item": { "type": "command_execution",
+                        "command": long } }),
+                    json!({ "type": "item.completed", "item": { "type": "command_execution",
+                        "exit_code": 1, "aggregated_output": long } }),
+                    json!({ "type": "error", "message": format!("Reconnecting {long}") }),
+                    json!({ "type": "turn.failed", "error": { "message": long } }),
+                ],
+            ),
+            hidden(
+                Kind::Gemini,
+                &[
+                    json!({ "type": "message", "role": "assistant",
+                        "content": &long[..long.len() - 6] }),
+                    json!({ "type": "message", "role": "assistant", "content": "secret" }),
+                    json!({ "type": "tool_use", "tool_name": "run", "parameters": tool }),
+                    json!({ "type": "tool_result", "status": "error", "output": long }),
+                    json!({ "type": "result", "status": "error", "error": { "message": long } }),
+                ],
+            ),
+            hidden(
+                Kind::OpenCode,
+                &[
+                    json!({ "type": "tool_use", "part": { "tool": "bash", "state": {
+                        "input": tool } } }),
+                    json!({ "type": "error", "error": { "data": { "message": long } } }),
+                ],
+            ),
+        ];
+        for outcome in outcomes {
+            assert!(!outcome.contains("top") && !outcome.contains("secret"), "{outcome}");
+            assert!(before > 0 || outcome.contains("***"), "{outcome}");
+        }
+    }
+}
+
+#[test]
+fn lines_that_are_no_events_are_told_as_they_are() {
+    let mut stream = Stream::new(Kind::Claude);
+    let turns = stream.push(b"Call Bob.\n{\"type\":\"system\"}\n\n{broken\n  \"a\": 1,\n");
+    assert_eq!(turns, [Turn::Printed("Call Bob.".into())]);
+    let tail = ["Call Bob.".to_owned(), "{\"type\":\"system\"}".to_owned()];
+    let end = End { exit_code: Some(1), stdout_tail: &tail, ..End::default() };
+    let outcome = stream.finish(&end);
+    assert_eq!(outcome.printed, ["Call Bob."]);
+    assert!(outcome.notes.is_empty(), "only who printed it whole knows what to hide in it");
 }

@@ -86,6 +86,17 @@ impl Verdict {
         }
     }
 
+    /// The same, with a time that is over or comes at once taken for what it is worth: nobody
+    /// knows when.
+    pub fn not_before(self, now: Time) -> Verdict {
+        match self {
+            Verdict::RetryAt { at, reason } if at <= now => {
+                Verdict::BackOff { reason, crowded: true }
+            }
+            other => other,
+        }
+    }
+
     pub fn to_json(&self) -> Value {
         let mut object = json!({ "kind": self.word(), "reason": self.reason() });
         if let Some(at) = self.at() {
@@ -106,6 +117,30 @@ impl Verdict {
             _ => None,
         }
     }
+}
+
+/// Whether it says, in lower case, that the way to the model was shut or broke off.
+pub(super) fn is_network(lower: &str) -> bool {
+    const SIGNS: [&str; 17] = [
+        "fetch failed",
+        "api error: terminated",
+        "econn",
+        "epipe",
+        "ehostunreach",
+        "enetunreach",
+        "etimedout",
+        "enotfound",
+        "eai_again",
+        "socket hang up",
+        "connection failed",
+        "stream disconnected",
+        "network error",
+        "timed out",
+        "timeout",
+        "service unavailable",
+        "high demand",
+    ];
+    SIGNS.iter().any(|sign| lower.contains(sign))
 }
 
 /// In lower case, with one kind of apostrophe.

@@ -243,8 +243,31 @@ pub fn runs_in(dir: &Path) -> Vec<RunId> {
     ids
 }
 
-/// Text that somebody else wrote, fit for a line of ours: nothing in it moves a cursor.
+/// The first line of a text that somebody else wrote, fit for a line of ours: nothing in it moves a
+/// cursor. What is quoted is not cut: a mark stands for the end of a line in it.
 pub fn one_line(text: &str) -> String {
-    let line = text.trim().lines().next().unwrap_or_default();
-    line.chars().map(tame).collect()
+    let text = text.trim();
+    let mut quoted = false;
+    let ends = |c: char| {
+        quoted ^= c == '`';
+        c == '\n' && !quoted
+    };
+    let whole = text.find(ends).map_or(text, |end| &text[..end]);
+    let line = match whole.matches('`').count() % 2 {
+        0 => whole,
+        _ => whole.lines().next().unwrap_or_default(),
+    };
+    line.trim_end().chars().map(|c| if c == '\n' { '␤' } else { tame(c) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quotation_is_not_cut() {
+        assert_eq!(one_line("waited for `x\n`, in vain\nmore"), "waited for `x␤`, in vain");
+        assert_eq!(one_line(" one\r\ntwo `x`"), "one");
+        assert_eq!(one_line("an `open\none"), "an `open");
+    }
 }

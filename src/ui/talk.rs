@@ -1,10 +1,19 @@
 //! Talk: what people are told beside data, on standard error.
 //!
 //! **Invariant:** nothing that strangers wrote moves a cursor or turns a text round, and nobody who
-//! listens is no reason to fail.
+//! listens is no reason to fail. What is drawn at the end of a terminal is taken off before
+//! anything else is said there, whoever says it: else that would be taken off in its place.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard};
+
+/// The lines that stand at the end of the terminal, to be erased.
+static DRAWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn drawn() -> MutexGuard<'static, Vec<String>> {
+    DRAWN.lock().unwrap_or_else(|poison| poison.into_inner())
+}
 
 /// A letter of somebody else's text, as a terminal may have it: it neither moves the cursor nor
 /// turns the direction in which a text is read.
@@ -89,13 +98,50 @@ fn begins_letter(bytes: &[u8]) -> bool {
     bytes.len() < length
 }
 
-/// Tells it, in one write, as others may write there too.
+/// Tells it.
 pub fn talk(text: impl Display) {
     let mut text = harmless(&text.to_string());
     if !text.ends_with('\n') {
         text.push('\n');
     }
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    put(&text);
+}
+
+/// Tells a text of ours as it is, in the place of what is drawn.
+pub fn put(text: &str) {
+    let mut drawn = drawn();
+    write(&(erasing(&drawn) + text));
+    drawn.clear();
+}
+
+/// Draws lines at the end of the terminal, in the place of those that stand there. None may be
+/// wider than it is.
+pub fn draw(lines: Vec<String>) {
+    let mut drawn = drawn();
+    if lines != *drawn {
+        let new: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        write(&(erasing(&drawn) + &new));
+        *drawn = lines;
+    }
+}
+
+/// Takes off what is drawn.
+pub fn erase() {
+    put("");
+}
+
+fn erasing(drawn: &[String]) -> String {
+    match drawn.len() {
+        0 => String::new(),
+        lines => format!("\x1b[{lines}A\x1b[J"),
+    }
+}
+
+/// In one write, as other processes may write there too. Nobody to tell is no reason to stop.
+fn write(text: &str) {
+    if !text.is_empty() {
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
 }
 
 #[cfg(test)]

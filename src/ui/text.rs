@@ -2,13 +2,12 @@
 //! view of where it is.
 
 use std::borrow::Cow;
-use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, poll};
 use tracing::Level;
 
-use super::talk::{folded, harmless};
+use super::talk::{draw, erase, folded, harmless, put};
 use super::{log, progress};
 use crate::engine::run::{Address, ItemResult, StepState};
 use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus, died_over};
@@ -27,7 +26,10 @@ pub enum Telling {
     /// A line for each step that ended.
     Plain,
     /// Where the run is, as it goes.
-    Progress,
+    Progress {
+        /// In lines that are drawn over.
+        live: bool,
+    },
 }
 
 /// Tells on standard error.
@@ -35,7 +37,6 @@ pub struct TextReport {
     telling: Telling,
     live: bool,
     colour: bool,
-    drawn: usize,
     last: Vec<String>,
     /// Input that was read and not yet used.
     typed: Vec<u8>,
@@ -44,23 +45,12 @@ pub struct TextReport {
 
 impl TextReport {
     pub fn new(telling: Telling, colour: bool, mask: Mask) -> Self {
-        let live = telling == Telling::Progress && std::io::stderr().is_terminal();
-        TextReport { telling, live, colour, drawn: 0, last: Vec::new(), typed: Vec::new(), mask }
+        let live = matches!(telling, Telling::Progress { live: true });
+        TextReport { telling, live, colour, last: Vec::new(), typed: Vec::new(), mask }
     }
 
     fn say(&mut self, line: &str) {
-        let line = &self.mask.text(line);
-        self.erase();
-        // In one write, as others may write there too. Nobody to tell is no reason to stop.
-        let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
-    }
-
-    /// Takes the live lines off the terminal.
-    fn erase(&mut self) {
-        if self.drawn > 0 {
-            let _ = write!(std::io::stderr().lock(), "\x1b[{}A\x1b[J", self.drawn);
-            self.drawn = 0;
-        }
+        put(&format!("{}\n", self.mask.text(line)));
     }
 
     fn paint(&self, status: StepStatus, text: &str) -> String {
@@ -353,7 +343,7 @@ impl Report for TextReport {
     }
 
     fn tick(&mut self, plan: &Plan, run: &Run, now: Time) -> Option<Time> {
-        if self.telling != Telling::Progress {
+        if !matches!(self.telling, Telling::Progress { .. }) {
             return None;
         }
         let lines = progress::lines(plan, run, now);
@@ -362,13 +352,8 @@ impl Report for TextReport {
             lines.iter().map(|l| l.split(" (").next().unwrap_or_default().to_owned()).collect()
         };
         if self.live {
-            self.erase();
             let (width, _) = terminal_size();
-            for line in &lines {
-                let cut: String = line.chars().take(width).collect();
-                let _ = writeln!(std::io::stderr().lock(), "{cut}");
-            }
-            self.drawn = lines.len();
+            draw(lines.iter().map(|line| line.chars().take(width).collect()).collect());
         } else {
             let before = steady(&self.last);
             for (line, steady) in lines.iter().zip(steady(&lines)) {
@@ -385,18 +370,16 @@ impl Report for TextReport {
         let step = step.shown();
         self.say(&format!("step `{step}` failed; run {} waits for you", run.id));
         loop {
-            self.erase();
-            let _ = write!(std::io::stderr().lock(), "[r]etry, [c]ontinue or [s]top? ");
-            let _ = std::io::stderr().flush();
+            put("[r]etry, [c]ontinue or [s]top? ");
             let line = match self.read_line(stop) {
                 Line::Read(line) => line,
                 // What is said next begins on a line of its own.
                 Line::End => {
-                    let _ = std::io::stderr().write_all(b"\n");
+                    put("\n");
                     return Some(Choice::Stop);
                 }
                 Line::Stopped => {
-                    let _ = std::io::stderr().write_all(b"\n");
+                    put("\n");
                     return None;
                 }
             };
@@ -412,7 +395,7 @@ impl Report for TextReport {
 
 impl Drop for TextReport {
     fn drop(&mut self) {
-        self.erase();
+        erase();
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::fields::{Fields, Findings, in_text, suggest};
 use super::lint;
 use super::plan::{Action, Block, CaptureMode, Each, Items, Target};
-use super::problem::{Place, Problem};
+use super::problem::{Place, Problem, nearest};
 use super::steps::{Reading, Visible};
 use super::yaml::{Node, Value};
 use crate::ids::{name_fault, plain_name};
@@ -137,7 +137,7 @@ pub fn no_step_named_lifecycle(each: &Fields, block: &Block) {
 }
 
 /// What of a step is text with holes: texts, or lists and maps of them.
-const TEMPLATES: [&[&str]; 13] = [
+pub const TEMPLATES: [&[&str]; 13] = [
     &["input_file"],
     &["output_file"],
     &["output_schema"],
@@ -179,6 +179,9 @@ pub fn texts(node: &Node) -> Vec<(&str, Place)> {
     }
 }
 
+/// What variables begin with.
+const ROOTS: [&str; 5] = ["context", "steps", "run", "loop", "item"];
+
 fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
     let raw = &hole.raw;
     let in_loop = !visible.aliases.is_empty();
@@ -209,10 +212,15 @@ fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
             (!found).then(|| suggest(problem(), name, known().map(String::as_str)))
         }
         root if visible.aliases.iter().any(|alias| alias == root) => None,
-        _ => Some(
-            Problem::warning(format!("`${{{raw}}}` is not defined"))
-                .hint(format!("if the shell is meant to expand it, write `$${{{raw}}}`")),
-        ),
+        root => {
+            let problem = Problem::warning(format!("`${{{raw}}}` is not defined"));
+            let known = visible.aliases.iter().map(String::as_str).chain(ROOTS);
+            let near = nearest(root, known).filter(|_| hole.path.len() > 1);
+            Some(problem.hint(match near {
+                Some(near) => format!("did you mean `${{{near}{}}}`?", &raw[root.len()..]),
+                None => format!("if the shell is meant to expand it, write `$${{{raw}}}`"),
+            }))
+        }
     }
 }
 
@@ -250,27 +258,41 @@ pub fn sources_of_items(findings: &Findings, block: &Block, nodes: &[Node]) {
 }
 
 /// Warns where control falls into a step that exists to handle a failure.
-pub fn fall_through(findings: &Findings, block: &Block, node: &Node) {
-    let Value::List(nodes) = &node.value else { return };
+pub fn fall_through(findings: &Findings, block: &Block, nodes: &[Node]) {
+    // What could not be read is told of, and has no number.
+    if block.steps.len() != nodes.len() {
+        return;
+    }
     let mut on_failure = HashSet::new();
     let mut otherwise = HashSet::new();
     collect_targets(block, 0, &mut on_failure, &mut otherwise);
     for (before, index) in block.steps.iter().zip(1..block.steps.len()) {
         let handler = on_failure.contains(&index) && !otherwise.contains(&index);
-        let falls = before.on.success.is_none() && before.on.always.is_none();
+        let succeeds = before.on.success.is_none() && before.on.always.is_none();
+        let skipped = before.when.is_some();
         let chained = on_failure.contains(&(index - 1));
-        if handler && falls && !chained {
-            let place = nodes[index].get("name").map_or(nodes[index].place, |name| name.place);
-            findings.add(
-                Problem::warning(format!(
-                    "step `{}` handles a failure, but also runs after `{}` succeeds",
-                    block.steps[index].name, before.name
-                ))
-                .at(place)
-                .hint(format!("give `{}` an `on: {{ success: {{ goto: … }} }}`", before.name))
-                .lint(lint::FALL_THROUGH),
-            );
+        if !handler || chained || !(succeeds || skipped) {
+            continue;
         }
+        let (happens, hint) = match succeeds {
+            true => (
+                "succeeds",
+                format!("give `{}` an `on: {{ success: {{ goto: … }} }}`", before.name),
+            ),
+            false => {
+                ("is skipped", "put a step between them that always goes elsewhere".to_owned())
+            }
+        };
+        let place = nodes[index].get("name").map_or(nodes[index].place, |name| name.place);
+        findings.add(
+            Problem::warning(format!(
+                "step `{}` handles a failure, but also runs after `{}` {happens}",
+                block.steps[index].name, before.name
+            ))
+            .at(place)
+            .hint(hint)
+            .lint(lint::FALL_THROUGH),
+        );
     }
 }
 

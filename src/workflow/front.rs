@@ -7,13 +7,16 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::fields::{Fields, Findings};
 use super::plan::{Isolation, Version};
-use super::problem::{Place, Problem};
+use super::problem::{Place, Problem, located};
+use super::scalar;
 use super::settings::agent_fault;
 use super::shape::task::HEAD;
+use super::spells;
 use super::yaml::{self, Node, Value};
 
 const FENCE: &str = "---";
@@ -36,12 +39,50 @@ pub struct TaskHead {
     pub priority: Option<u8>,
     pub timeout: Option<Duration>,
     pub spell: Option<String>,
+    /// Where that is written.
+    pub spell_at: Option<Written>,
     /// An id, a file, or the work item itself.
     pub bead: Option<Json>,
     /// Where the work item is worked on.
     pub isolation: Option<Isolation>,
     /// The agents that go on with it, one after the other.
     pub next: Vec<String>,
+}
+
+/// Where a value is written in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    pub line: usize,
+    pub column: usize,
+    /// Each line of the value is one of the file, below the one before: so is every place in it.
+    pub lines: bool,
+}
+
+impl Written {
+    fn of(head: &str, value: &str, begin: Place) -> Written {
+        let lines: Vec<&str> = head.lines().collect();
+        // Where the value would begin if all of it were written as this character is.
+        let origin = |at: Option<usize>| {
+            let at = at?;
+            let found = scalar::place(&lines, begin, value, at, 1)?;
+            let before = &value[..at];
+            let column = before.chars().rev().take_while(|c| *c != '\n').count();
+            let line = found.line.checked_sub(before.matches('\n').count())?;
+            Some((line, found.column.checked_sub(column)?))
+        };
+        let is_ink = |c: char| !c.is_whitespace();
+        match (origin(value.find(is_ink)), origin(value.rfind(is_ink))) {
+            (Some(first), Some(last)) if first == last => {
+                Written { line: first.0 + 1, column: first.1, lines: true }
+            }
+            _ => Written { line: begin.line + 1, column: begin.column, lines: false },
+        }
+    }
+
+    /// The line and the column of the file, by those of the value, where they can be told.
+    pub fn place(&self, line: usize, column: usize) -> Option<(usize, usize)> {
+        self.lines.then_some((self.line + line - 1, self.column + column - 1))
+    }
 }
 
 /// Parts a text from its front matter. The problem is one that is opened and never closed.
@@ -102,16 +143,17 @@ pub fn read_task_head(head: &str) -> Result<TaskHead, Vec<Problem>> {
             None
         }
         None => Fields::open(&findings, &document, "the front matter", &HEAD, Version::V1_1)
-            .map(|fields| read_fields(&fields)),
+            .map(|fields| read_fields(&fields, head)),
     };
-    let problems: Vec<_> = findings.into_problems().into_iter().map(lower).collect();
+    let problems = located(head, findings.into_problems());
+    let problems: Vec<_> = problems.into_iter().map(lower).collect();
     match read {
         Some(head) if !problems.iter().any(Problem::is_error) => Ok(head),
         _ => Err(problems),
     }
 }
 
-fn read_fields(fields: &Fields) -> TaskHead {
+fn read_fields(fields: &Fields, head: &str) -> TaskHead {
     let text = |key: &str| {
         let text = fields.text(key)?;
         if text.trim().is_empty() {
@@ -126,7 +168,10 @@ fn read_fields(fields: &Fields) -> TaskHead {
         model: text("model"),
         priority: fields.integer("priority", 0, 9).map(|number| number as u8),
         timeout: fields.duration("timeout", ""),
-        spell: text("spell"),
+        spell: text("spell").filter(|spell| spells::is_one(fields, spell)),
+        spell_at: fields
+            .get("spell")
+            .and_then(|node| Some(Written::of(head, node.text()?, node.place))),
         bead: fields.get("bead").and_then(|node| bead(fields, node)),
         isolation: fields.choice("isolation", &Isolation::ALL),
         next: next(fields),

@@ -13,7 +13,8 @@ use super::plan::{
     Action, Block, CaptureMode, Dirs, OnFail, OnMost, Output, Param, Plan, Prompt, Provider,
     Rounds, RoundsKind, ShellText, Step, Version, When, Words,
 };
-use super::problem::Problem;
+use super::problem::{Problem, nearest};
+use super::shape::steps::STEP;
 use super::shape::{Table, grimoire as shape};
 use super::yaml::{Node, Value};
 use super::{Configured, grimoire_names, shell, spells, steps};
@@ -61,7 +62,14 @@ pub fn is(document: &Node) -> bool {
         Some(Value::List(steps)) if document.get("version").is_none() => steps,
         _ => return false,
     };
-    steps.iter().any(|step| step.get("type").is_some())
+    steps.iter().any(|step| step.get("type").is_some() || near_type(step).is_some())
+}
+
+/// The key of a step that `type` may have been meant by.
+fn near_type(step: &Node) -> Option<&Node> {
+    let Value::Map(pairs) = &step.value else { return None };
+    let near = |key: &str| STEP.field(key).is_none() && nearest(key, ["type"]).is_some();
+    pairs.iter().map(|(key, _)| key).find(|key| key.text().is_some_and(near))
 }
 
 struct Reading<'a> {
@@ -168,8 +176,13 @@ fn read_step(reading: &Reading, node: &Node, depth: usize) -> Option<Step> {
     };
     let bare = Fields { findings, node, what: what.clone() };
     if node.get("type").is_none() {
-        let problem = Problem::error(format!("{what} has no `type`")).at(node.place);
-        findings.add(problem.hint("it is one of `agent`, `script`, `loop` and `merge`"));
+        let problem = Problem::error(format!("{what} has no `type`"));
+        findings.add(match near_type(node) {
+            Some(key) => problem.at(key.place).hint("did you mean `type`?"),
+            None => {
+                problem.at(node.place).hint("it is one of `agent`, `script`, `loop` and `merge`")
+            }
+        });
         return None;
     }
     let kind = bare.choice("type", &Kind::ALL)?;

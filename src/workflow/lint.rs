@@ -8,10 +8,11 @@ use std::collections::HashSet;
 
 use super::fields::in_text;
 use super::nodes_graph;
-use super::plan::{Action, Block, Plan, RoundsKind, Target};
+use super::plan::{Action, Block, JoinRule, Plan, RoundsKind};
 use super::problem::{At, Place, Problem, located};
 use super::yaml::{Node, Value};
-use crate::template::Template;
+use super::{check, flow, shell};
+use crate::template::{Hole, Template};
 
 /// A step that handles a failure also runs after a success.
 pub const FALL_THROUGH: &str = "fall-through";
@@ -25,11 +26,12 @@ pub const SHELL_IN_GLOB: &str = "shell-in-glob";
 pub const SHELL_VALUE: &str = "shell-value";
 /// Nothing leads to a step.
 pub const UNREACHABLE: &str = "unreachable-step";
-
+/// A parameter is given to a provider that has no place for it.
+pub const UNUSED_PARAMETER: &str = "unused-parameter";
 /// What comes after a gate uses what the person at the gate was not shown.
 pub const UNSHOWN: &str = "unshown-input";
 
-pub const ALL: [&str; 7] = [
+pub const ALL: [&str; 8] = [
     FALL_THROUGH,
     QUOTED_REFERENCE,
     LONG_TIMEOUT,
@@ -37,6 +39,7 @@ pub const ALL: [&str; 7] = [
     SHELL_VALUE,
     UNREACHABLE,
     UNSHOWN,
+    UNUSED_PARAMETER,
 ];
 
 /// Looks at a workflow that was compiled from `text`, which is this document.
@@ -44,11 +47,13 @@ pub fn look(text: &str, document: &Node, plan: &Plan) -> Vec<Problem> {
     let mut found = Vec::new();
     // The other languages have no steps with a `version` above them.
     if let (Some(steps), Some(_)) = (document.get("steps"), document.get("version")) {
-        steps_of(steps, &mut Vec::new(), &mut found);
+        steps_of(steps, &mut Values::of(&plan.root), &mut found);
         unreachable(steps, &plan.root, plan.strict_flow, &mut found);
+        providers_of(document, &Values::of(&plan.root), &mut found);
     }
     if let Some(Value::List(nodes)) = document.get("nodes").map(|nodes| &nodes.value) {
         unshown(nodes, &plan.root, &mut found);
+        behind_cancel(nodes, &plan.root, &mut found);
     }
     let mut found = located(text, found);
     found.sort_by_key(|problem| problem.place);
@@ -78,12 +83,56 @@ fn allowed(line: &str) -> impl Iterator<Item = &str> {
     list.split([',', ' ']).filter(|id| !id.is_empty())
 }
 
-/// `own` are the names of items that the author wrote into the file.
-fn steps_of<'a>(steps: &'a Node, own: &mut Vec<&'a str>, found: &mut Vec<Problem>) {
+/// What is known of values where they stand.
+struct Values<'a> {
+    /// The names of all steps: some have dots in them.
+    steps: HashSet<&'a str>,
+    /// The names of items, and whether the author wrote those into the file.
+    items: Vec<(&'a str, bool)>,
+}
+
+impl<'a> Values<'a> {
+    fn of(root: &'a Block) -> Values<'a> {
+        let mut steps = HashSet::new();
+        names_of(root, &mut steps);
+        Values { steps, items: Vec::new() }
+    }
+
+    /// Whether a value may be anything that a stranger wrote.
+    fn is_strange(&self, hole: &Hole) -> bool {
+        let root = hole.root();
+        let item = |(name, _): &&(&str, bool)| *name == root || root == "item";
+        match root {
+            "PROMPT" | "context" => true,
+            "run" | "loop" => false,
+            "steps" => !self.is_ours(hole),
+            // What is no item is told of as undefined.
+            _ => self.items.iter().rev().find(item).is_some_and(|(_, own)| !own),
+        }
+    }
+
+    /// Whether a value of a step is a number or a word of ours: exactly `steps.NAME.FIELD`.
+    fn is_ours(&self, hole: &Hole) -> bool {
+        let [_, name @ .., field] = hole.path.as_slice() else { return false };
+        let whole = name.len() == 1 || self.steps.contains(name.join(".").as_str());
+        whole && OURS.contains(&field.as_str())
+    }
+}
+
+fn names_of<'a>(block: &'a Block, into: &mut HashSet<&'a str>) {
+    for step in &block.steps {
+        into.insert(&step.name);
+        if let Action::Each(each) = &step.action {
+            names_of(&each.block, into);
+        }
+    }
+}
+
+fn steps_of<'a>(steps: &'a Node, values: &mut Values<'a>, found: &mut Vec<Problem>) {
     let Value::List(steps) = &steps.value else { return };
     for step in steps {
         let name = step.get("name").and_then(Node::text).unwrap_or_default();
-        shell_value(step, name, own, found);
+        shell_value(step, &format!("step `{name}`"), values, found);
         globs(step, name, found);
         long_timeout(step, name, "timeout_sec", found);
         if let Some(wait) = step.get("wait_for") {
@@ -91,14 +140,22 @@ fn steps_of<'a>(steps: &'a Node, own: &mut Vec<&'a str>, found: &mut Vec<Problem
         }
         let Some(each) = step.get("for_each") else { continue };
         let Some(inner) = each.get("steps") else { continue };
-        let before = own.len();
-        if let Some(Value::List(items)) = each.get("items").map(|items| &items.value)
-            && !items.iter().any(|item| item.to_json().to_string().contains("${"))
-        {
-            own.push(each.get("as").and_then(Node::text).unwrap_or("item"));
-        }
-        steps_of(inner, own, found);
-        own.truncate(before);
+        let own = matches!(each.get("items").map(|items| &items.value), Some(Value::List(items))
+            if !items.iter().any(|item| item.to_json().to_string().contains("${")));
+        values.items.push((each.get("as").and_then(Node::text).unwrap_or("item"), own));
+        steps_of(inner, values, found);
+        values.items.pop();
+    }
+}
+
+/// The workflow's own providers.
+fn providers_of(document: &Node, values: &Values, found: &mut Vec<Problem>) {
+    let Some(Value::Map(providers)) = document.get("providers").map(|node| &node.value) else {
+        return;
+    };
+    for (name, provider) in providers {
+        let what = format!("provider `{}`", name.text().unwrap_or_default());
+        shell_value(provider, &what, values, found);
     }
 }
 
@@ -116,43 +173,42 @@ fn texts(node: Option<&Node>) -> impl Iterator<Item = (&str, Place)> {
 }
 
 /// What of a step is a number or a word of ours.
-const NUMBERS: [&str; 9] = [
-    ".exit_code",
-    ".duration_ms",
-    ".duration",
-    ".attempt",
-    ".status",
-    ".truncated",
-    ".wait_duration_ms",
-    ".poll_count",
-    ".timed_out",
+const OURS: [&str; 9] = [
+    "exit_code",
+    "duration_ms",
+    "duration",
+    "attempt",
+    "status",
+    "truncated",
+    "wait_duration_ms",
+    "poll_count",
+    "timed_out",
 ];
 
-/// Values that are never more than a number or a name of ours.
-fn is_harmless(raw: &str) -> bool {
-    raw.starts_with("run.")
-        || raw.starts_with("loop.")
-        || (raw.starts_with("steps.") && NUMBERS.iter().any(|end| raw.ends_with(end)))
-}
-
-fn shell_value(step: &Node, name: &str, own: &[&str], found: &mut Vec<Problem>) {
-    let argv: Vec<_> = texts(step.get("command")).collect();
-    let [(program, _), (flag, _), (script, place), ..] = argv.as_slice() else { return };
-    let program = program.rsplit('/').next().unwrap_or_default();
-    let shell = ["sh", "bash", "dash", "zsh", "ksh"].contains(&program);
-    let runs = flag.starts_with('-') && !flag.starts_with("--") && flag.ends_with('c');
-    let Ok(template) = Template::parse(script) else { return };
-    let harmless =
-        |raw: &str| is_harmless(raw) || own.contains(&raw.split('.').next().unwrap_or(raw));
-    let Some((hole, at)) = template.placed().find(|(hole, _)| !harmless(&hole.raw)) else { return };
-    if shell && runs {
-        let message = format!(
-            "`${{{}}}` becomes part of the script that `{program}` runs in step `{name}`",
-            hole.raw
-        );
+/// Tells of values that stand in the script of a shell, once for each script.
+fn shell_value(node: &Node, what: &str, values: &Values, found: &mut Vec<Problem>) {
+    let texts = node.get("command").map(check::texts).unwrap_or_default();
+    let parsed =
+        texts.iter().filter_map(|(text, place)| Some((*text, *place, Template::parse(text).ok()?)));
+    let parsed: Vec<_> = parsed.collect();
+    let strange = |template: &Template| {
+        let mut placed = template.placed().filter(|(hole, _)| values.is_strange(hole));
+        placed.next().map(|(hole, at)| (hole.raw.clone(), at.clone()))
+    };
+    if !parsed.iter().any(|(.., template)| strange(template).is_some()) {
+        return;
+    }
+    // Whatever a value is, it is no word that means something to a shell.
+    let argv: Vec<String> =
+        parsed.iter().map(|(.., template)| template.with_holes_as("\u{0}")).collect();
+    for (number, program) in shell::scripts_of(&argv) {
+        let (text, place, template) = &parsed[number];
+        let Some((raw, at)) = strange(template) else { continue };
+        let message =
+            format!("`${{{raw}}}` becomes part of the script that `{program}` runs in {what}");
         let hint = "whoever sets the value writes program: give it as an argument, [\"sh\", \
                     \"-c\", \"… \\\"$1\\\"\", \"_\", \"${…}\"]";
-        found.push(warn(SHELL_VALUE, in_text(script, *place, at), message, hint));
+        found.push(warn(SHELL_VALUE, in_text(text, *place, &at), message, hint));
     }
 }
 
@@ -174,8 +230,8 @@ fn globs(step: &Node, name: &str, found: &mut Vec<Problem>) {
             if let Some(sign) = sign {
                 let message =
                     format!("`{key}` of `{map}` of step `{name}` has `{sign}`, which is literal");
-                let hint = "no shell reads patterns: let a step find out, and use its output as \
-                            ${steps.NAME.output}";
+                let hint = "no shell reads patterns: let a step with `output_capture: lines` \
+                            print it, and use ${steps.NAME.lines.0}";
                 found.push(warn(SHELL_IN_GLOB, place, message, hint));
             }
         }
@@ -192,22 +248,31 @@ fn long_timeout(map: &Node, name: &str, key: &str, found: &mut Vec<Problem>) {
     }
 }
 
-/// Tells of the first step of each stretch that nothing leads to.
+/// Tells of the first step of each stretch that no way leads to from the first one of all.
 fn unreachable(node: &Node, block: &Block, strict: bool, found: &mut Vec<Problem>) {
     let Value::List(nodes) = &node.value else { return };
-    let mut targets = HashSet::new();
-    gone_to(block, 0, &mut targets);
-    let mut open = true;
+    let ways = flow::Ways::of(block, strict);
+    let reached = ways.from(0);
     for (index, (step, node)) in block.steps.iter().zip(nodes).enumerate() {
-        let reached = open || targets.contains(&index);
-        if !reached && (index == 0 || open_before(block, index, strict).is_some()) {
+        if !reached[index] {
+            let before = index.checked_sub(1);
+            // One that only follows one which is told of is not told of, too.
+            if before
+                .is_some_and(|before| !reached[before] && flow::falls(&block.steps[before], strict))
+            {
+                continue;
+            }
             let place = node.get("name").map_or(node.place, |name| name.place);
             let message = format!("nothing leads to step `{}`", step.name);
-            let hint = "the step before it always goes elsewhere: go to it, or remove it";
+            let hint = match ways.lead_to(index) {
+                false => "the step before it always goes elsewhere: go to it, or remove it",
+                true => {
+                    "only steps that are never reached go to it: go to it from another one, \
+                         or remove it"
+                }
+            };
             found.push(warn(UNREACHABLE, place, message, hint));
-        }
-        open = falls(step, strict);
-        if let (Action::Each(each), Some(inner)) =
+        } else if let (Action::Each(each), Some(inner)) =
             (&step.action, node.get("for_each").and_then(|each| each.get("steps")))
         {
             unreachable(inner, &each.block, strict, found);
@@ -215,19 +280,23 @@ fn unreachable(node: &Node, block: &Block, strict: bool, found: &mut Vec<Problem
     }
 }
 
-/// The step before, if it is what closes the way.
-fn open_before(block: &Block, index: usize, strict: bool) -> Option<usize> {
-    let before = index.checked_sub(1)?;
-    (!falls(&block.steps[before], strict)).then_some(before)
-}
-
-/// Whether the next step can follow this one by itself.
-fn falls(step: &super::plan::Step, strict: bool) -> bool {
-    // One that is skipped goes on with the next, whatever it says.
-    let skipped = step.when.is_some();
-    let after_success = step.on.success.is_none();
-    let after_failure = step.on.failure.is_none() && !strict;
-    skipped || (step.on.always.is_none() && (after_success || after_failure))
+/// Tells of nodes that wait for one which ends the run, whatever happens.
+fn behind_cancel(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
+    let Some(edges) = &block.edges else { return };
+    let ends = |up: &&usize| {
+        let step = &block.steps[**up];
+        matches!(step.action, Action::Cancel { .. }) && step.when.is_none()
+    };
+    for (index, before) in edges.before.iter().enumerate() {
+        // By another rule it may run when what cancels was skipped.
+        let needs = edges.rules[index] == JoinRule::AllSuccess;
+        let Some(up) = before.iter().find(ends).filter(|_| needs) else { continue };
+        let (name, up) = (&block.steps[index].name, &block.steps[*up].name);
+        let place = nodes_graph::place_of_dependency(&nodes[index], Some(up));
+        let message = format!("nothing leads to node `{name}`: `{up}` before it ends the run");
+        let hint = format!("give `{up}` a `when`, or remove what follows it");
+        found.push(warn(UNREACHABLE, place.unwrap_or(nodes[index].place), message, &hint));
+    }
 }
 
 /// So many questions about a node are asked at most: gates before it, times what else is.
@@ -281,22 +350,6 @@ fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
     }
 }
 
-/// Which steps of the block at `level` something goes to.
-fn gone_to(block: &Block, level: usize, into: &mut HashSet<usize>) {
-    for step in &block.steps {
-        for target in [step.on.success, step.on.failure, step.on.always].into_iter().flatten() {
-            if let Target::Step { out, step } = target
-                && out == level
-            {
-                into.insert(step);
-            }
-        }
-        if let Action::Each(each) = &step.action {
-            gone_to(&each.block, level + 1, into);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,6 +375,25 @@ mod tests {
         for (steps, wanted) in [
             ("  - { name: A, command: [bash, -c, 'echo ${context.x}'] }\n", (SHELL_VALUE, 3)),
             ("  - { name: A, command: [/bin/sh, -ec, '${context.x}'] }\n", (SHELL_VALUE, 3)),
+            ("  - { name: A, command: [bash, -e, -c, '${context.x}'] }\n", (SHELL_VALUE, 3)),
+            (
+                "  - { name: A, command: [bash, -o, pipefail, -c, '${context.x}'] }\n",
+                (SHELL_VALUE, 3),
+            ),
+            ("  - { name: A, command: [env, bash, -c, '${context.x}'] }\n", (SHELL_VALUE, 3)),
+            (
+                "  - { name: A, command: [timeout, '5', bash, -cx, '${context.x}'] }\n",
+                (SHELL_VALUE, 3),
+            ),
+            ("  - { name: A, command: [bash, --norc, -c, '${context.x}'] }\n", (SHELL_VALUE, 3)),
+            ("  - { name: A, command: [bash, +x, -c, '${context.x}'] }\n", (SHELL_VALUE, 3)),
+            (
+                "  - { name: A, command: [xargs, busybox, sh, -c, '${context.x}'] }\n",
+                (SHELL_VALUE, 3),
+            ),
+            ("  - { name: A, command: [su, me, -c, '${context.x}'] }\n", (SHELL_VALUE, 3)),
+            ("  - { name: A, command: [flock, f, -c, '${context.x}'] }\n", (SHELL_VALUE, 3)),
+            ("  - { name: A, command: [sh, -c, '${steps.B.json.status}'] }\n", (SHELL_VALUE, 3)),
             ("  - { name: A, wait_for: { glob: 'x/$(date).md' } }\n", (SHELL_IN_GLOB, 3)),
             (
                 "  - { name: A, command: [a], depends_on: { required: ['~/x'] } }\n",
@@ -336,6 +408,68 @@ mod tests {
     }
 
     #[test]
+    fn steps_that_only_lead_to_each_other_are_told() {
+        let step = |name: &str, on: &str| format!("  - {{ name: {name}, command: [x]{on} }}\n");
+        let to = |when: &str, name: &str| format!(", on: {{ {when}: {{ goto: {name} }} }}");
+        let steps = step("A", &to("always", "E"))
+            + &step("C", &to("success", "D"))
+            + &step("D", &to("success", "C"))
+            + &step("E", "");
+        assert_eq!(told(&steps), [(UNREACHABLE, 4), (UNREACHABLE, 5)]);
+        let steps =
+            step("A", &to("success", "_end")) + &step("B", &to("failure", "B")) + &step("C", "");
+        assert_eq!(told(&steps), [(UNREACHABLE, 4)]);
+        // A loop leads out by what is reached in it.
+        let inner = "  - { name: L, on: { success: { goto: _end } }, for_each: { items: [a], \
+             steps: [\n    \
+             { name: I, command: [i], on: { always: { goto: _end } } },\n    \
+             { name: J, command: [j], on: { success: { goto: Z } } } ] } }\n";
+        assert_eq!(
+            told(&(inner.to_owned() + &step("Z", ""))),
+            [(UNREACHABLE, 5), (UNREACHABLE, 6)]
+        );
+    }
+
+    #[test]
+    fn a_handler_that_is_fallen_into_is_told_of_in_loops_and_behind_conditions() {
+        let each = "  - name: A\n    for_each:\n      items: [x]\n      steps:\n        \
+             - { name: B, command: [b], on: { failure: { goto: H } } }\n        \
+             - { name: H, command: [h] }\n";
+        assert_eq!(told(each), [(FALL_THROUGH, 8)]);
+        let skipped = "  - { name: Build, command: [b], on: { failure: { goto: Fix } } }\n  \
+             - { name: Ship, command: [s], when: { exists: a }, \
+             on: { success: { goto: _end } } }\n  \
+             - { name: Fix, command: [f] }\n";
+        assert_eq!(told(skipped), [(FALL_THROUGH, 5)]);
+    }
+
+    #[test]
+    fn a_prompt_in_the_script_of_a_provider_is_told() {
+        let text = "version: \"1.1\"\nproviders:\n  p:\n    \
+             command: [bash, -c, \"x '${PROMPT}'\"]\n  \
+             q: { command: [bash, -c, 'x \"$1\" ${model}', _, '${PROMPT}'] }\n\
+             steps: [{ name: A, command: [a] }]\n";
+        let plan = compile(text, &()).expect("valid").plan;
+        let found = looked(text, &plan);
+        let lines: Vec<_> =
+            found.iter().map(|problem| problem.place.map(|p| (p.line, p.column))).collect();
+        assert_eq!(lines, [Some((4, 29))], "{found:?}");
+    }
+
+    #[test]
+    fn what_follows_a_cancel_is_told() {
+        let nodes = |more: &str| {
+            let text = format!(
+                "name: n\ndescription: d\nnodes:\n  - {{ id: a, cancel: enough{more} }}\n  \
+                 - {{ id: b, depends_on: [a], bash: ls }}\n"
+            );
+            let plan = compile(&text, &()).unwrap_or_else(|problems| panic!("{problems:#?}")).plan;
+            looked(&text, &plan).len()
+        };
+        assert_eq!((nodes(""), nodes(", when: \"'x' == 'y'\"")), (1, 0));
+    }
+
+    #[test]
     fn what_may_be_meant_is_not() {
         for steps in [
             "  - { name: A, command: [bash, -c, 'echo \"$1\" ${run.id}', _, '${context.x}'] }\n",
@@ -345,6 +479,10 @@ mod tests {
             "  - name: A\n    \
              for_each: { items: [a, b], \
              steps: [{ name: B, command: [sh, -c, 'echo ${item}'] }] }\n",
+            // It is told of as undefined.
+            "  - { name: A, command: [bash, -c, 'for f in a b; do echo ${f}; done'] }\n",
+            "  - { name: A, command: [bash, x.sh, -c, '${context.x}'] }\n",
+            "  - { name: A, command: [ssh, '${context.x}', uptime] }\n",
             "  - { name: A, wait_for: { glob: 'x/${run.id}*.md', timeout_sec: 86400 } }\n",
             "  - { name: A, command: [a], on: { failure: { goto: _end } } }\n  \
              - { name: B, command: [b] }\n",

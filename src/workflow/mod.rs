@@ -8,6 +8,7 @@
 mod check;
 pub mod condition;
 mod fields;
+mod flow;
 pub mod front;
 pub mod grimoire;
 mod grimoire_names;
@@ -25,6 +26,7 @@ mod nodes_tests;
 mod nodes_texts;
 pub mod plan;
 pub mod problem;
+mod references;
 pub mod sandbox;
 mod scalar;
 pub mod settings;

@@ -4,7 +4,7 @@
 //! graph and what texts refer to are looked at when all nodes are known.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Map;
 
@@ -188,6 +188,7 @@ fn read_nodes(reading: &Reading, top: &Fields) -> Option<Block> {
         findings.error(node.place, "`nodes` has no node in it");
     }
     let ids = Ids::collect(findings, nodes);
+    spells::outputs(findings, nodes, graph::id, &HashMap::new());
     let (mut steps, mut before, mut rules) = (Vec::new(), Vec::new(), Vec::new());
     for (index, node) in nodes.iter().enumerate() {
         let read = read_node(reading, node, index, &ids);

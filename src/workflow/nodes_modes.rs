@@ -10,8 +10,8 @@ use super::nodes::Reading;
 use super::nodes_keys::{self as keys, Level, Mode};
 use super::nodes_texts::Use;
 use super::plan::{
-    Action, Block, CaptureMode, Code, CommandUse, Gate, Output, Param, Part, PartKind, Prompt,
-    Retries, Rounds, RoundsKind, Runtime, Script, ShellText, Step, Until, Which, Words,
+    self, Action, Block, CaptureMode, Code, CommandUse, Gate, Output, Param, Part, PartKind,
+    Prompt, Retries, Rounds, RoundsKind, Runtime, Script, ShellText, Step, Until, Which, Words,
 };
 use super::problem::Problem;
 use super::steps_parts as parts;
@@ -21,8 +21,6 @@ use crate::template::nodes::{NodeText, Piece, Var};
 
 /// How long a script may take that says nothing itself.
 const SCRIPT_TIMEOUT: Duration = Duration::from_millis(120_000);
-/// How long an agent may be silent that says nothing itself.
-const IDLE_TIMEOUT: Duration = Duration::from_millis(1_800_000);
 /// What becomes of an agent that fails for a reason that may pass.
 const AGENT_RETRIES: Retries = Retries { max: 2, delay_ms: Some(3_000), which: Which::Transient };
 
@@ -229,7 +227,7 @@ impl<'a> Around<'_, 'a> {
         let format = self.format.clone();
         let prompt = Prompt { words, provider, params, format, until, fresh };
         Step {
-            idle_timeout: Some(self.idle_timeout.unwrap_or(IDLE_TIMEOUT)),
+            idle_timeout: Some(self.idle_timeout.unwrap_or(plan::IDLE_TIMEOUT)),
             retries: Some(self.retries.unwrap_or(AGENT_RETRIES)),
             ..self.executed(name, Action::Prompt(prompt), self.timeout)
         }

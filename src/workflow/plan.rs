@@ -17,6 +17,9 @@ use crate::template::nodes::{NodeRef, NodeText};
 use crate::template::spell::{Fault, Includes, Spell};
 use crate::template::{Missing, Scope, Template};
 
+/// How long an agent may be silent where nobody says how long.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+
 /// A workflow that may run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -794,6 +797,11 @@ impl Provider {
     /// Every template of its command.
     pub fn templates(&self) -> impl Iterator<Item = &Template> {
         self.command.iter().flat_map(Arg::templates)
+    }
+
+    /// The names that its command has a place for: parameters, and what else stands there.
+    pub fn places(&self) -> impl Iterator<Item = &str> {
+        self.templates().flat_map(Template::holes).map(|hole| hole.root())
     }
 
     /// The program that it is, where that does not depend on anything.

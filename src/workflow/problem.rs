@@ -75,6 +75,11 @@ impl Problem {
         Problem { severity: Severity::Warning, ..Problem::error(message) }
     }
 
+    /// The same, as something that nobody is kept from.
+    pub fn as_warning(self) -> Self {
+        Problem { severity: Severity::Warning, ..self }
+    }
+
     pub fn at(self, at: impl Into<At>) -> Self {
         let At { place, inside } = at.into();
         Problem { place: Some(place), inside, ..self }

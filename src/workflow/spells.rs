@@ -1,7 +1,9 @@
 //! Fields that hold spells, which are the same in every dialect.
 
+use std::collections::HashMap;
+
 use super::check::path_fault;
-use super::fields::Fields;
+use super::fields::{Fields, Findings};
 use super::named::{Mention, Mentioned};
 use super::plan::{Isolation, SpellSource, SpellUse, SpellValue, StepBead, SystemPromptUse};
 use super::problem::{Place, Problem};
@@ -40,15 +42,30 @@ fn source(fields: &Fields) -> Option<SpellSource> {
     if text.contains('\n') {
         return template(fields, "spell").map(SpellSource::Inline);
     }
-    let name = text.strip_suffix(".md").unwrap_or(text);
-    if let Some(fault) = name_fault(name) {
-        let message = format!("`spell` of {} is `{text}`, which names none: {fault}", fields.what);
-        let hint = "a spell is a name, or text with a line break in it (`spell: |`)";
-        fields.findings.add(Problem::error(message).at(node.place).hint(hint));
+    if !is_name(fields, text, node) {
         return None;
     }
+    let name = text.strip_suffix(".md").unwrap_or(text);
     mention(fields, Mentioned::Spell(name.to_owned()), node.place);
     Some(SpellSource::Named(name.to_owned()))
+}
+
+/// Whether a text can name a spell; tells of one that cannot.
+fn is_name(fields: &Fields, text: &str, node: &Node) -> bool {
+    let Some(fault) = name_fault(text.strip_suffix(".md").unwrap_or(text)) else { return true };
+    let message = format!("`spell` of {} is `{text}`, which names none: {fault}", fields.what);
+    let hint = "a spell is a name, or text with a line break in it (`spell: |`)";
+    fields.findings.add(Problem::error(message).at(node.place).hint(hint));
+    false
+}
+
+/// Whether `spell` of a task is one, or can name one; tells of one that is neither.
+pub fn is_one(fields: &Fields, text: &str) -> bool {
+    let Some(node) = fields.get("spell") else { return false };
+    match text.contains('\n') {
+        true => parse(fields, "spell", text, node).is_some(),
+        false => text.trim().is_empty() || is_name(fields, text, node),
+    }
 }
 
 /// A text that is a spell by itself.
@@ -173,6 +190,36 @@ pub fn bead(fields: &Fields) -> Option<StepBead> {
     let bead = StepBead { name, isolation, place: node.place };
     fields.findings.name(|named| named.beads.push(bead.clone()));
     Some(bead)
+}
+
+/// Refuses `output` where it is also the name or the `output` of another step of this block, or of
+/// one around it: spells would know two results by one name. Gives what those inside may not have.
+pub fn outputs(
+    findings: &Findings,
+    nodes: &[Node],
+    name_of: fn(&Node) -> Option<&str>,
+    around: &HashMap<String, String>,
+) -> HashMap<String, String> {
+    let folded = |name: &str| name.replace('-', "_");
+    let mut taken = around.clone();
+    taken.extend(nodes.iter().filter_map(name_of).map(|name| (folded(name), name.to_owned())));
+    for node in nodes {
+        let Some(output) = node.get("output") else { continue };
+        let Some(text) = output.text().filter(|text| Some(*text) != name_of(node)) else {
+            continue;
+        };
+        match taken.insert(folded(text), text.to_owned()) {
+            None => {}
+            Some(other) if other == text => {
+                findings.error(output.place, format!("two results are named `{text}`"));
+            }
+            Some(other) => {
+                let problem = Problem::error(format!("`{text}` and `{other}` are one name"));
+                findings.add(problem.at(output.place).hint("`-` and `_` meet in spells"));
+            }
+        }
+    }
+    taken
 }
 
 /// The second name of a step's result.

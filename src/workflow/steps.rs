@@ -1,6 +1,6 @@
 //! The `steps:` dialect, versions 1.1 to 1.4: from YAML to a plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Map, Value as Json};
 
@@ -16,7 +16,7 @@ use super::settings;
 use super::shape::steps::{FOR_EACH, FORMS, GOTO, ON, PROVIDER, STEP, TOP};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
-use super::{Configured, spells};
+use super::{Configured, lint, references, spells};
 use crate::ids::name_fault;
 use crate::provider::Kind;
 use crate::template::{Hole, Template};
@@ -48,11 +48,16 @@ impl Reading<'_> {
 pub(super) struct Visible<'a> {
     pub blocks: Vec<&'a Names>,
     pub aliases: Vec<String>,
+    /// What spells know results by, as they see it and as it is written.
+    results: HashMap<String, String>,
 }
 
 /// Reads a workflow of steps. What comes of it is no plan if something wrong was found.
 pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
     let version = read_version(findings, document);
+    if near_nodes(document).is_some() && document.get("version").is_none() {
+        return None;
+    }
     let top = Fields::open(findings, document, "the workflow", &TOP, version)?;
     read_top(&top, version, configured)
 }
@@ -65,6 +70,11 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
         return NEWEST;
     }
     let Some(node) = document.get("version") else {
+        if let Some(key) = near_nodes(document) {
+            let message = format!("the workflow has `{}`, and neither `steps` nor `nodes`", key.0);
+            findings.add(Problem::error(message).at(key.1).hint("did you mean `nodes`?"));
+            return NEWEST;
+        }
         // Without a step nobody can tell the two languages apart.
         let steps = document.get("steps").map(|steps| &steps.value);
         let hint = match steps {
@@ -98,6 +108,14 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
     }
 }
 
+/// The key that `nodes` may have been meant by, in a workflow that has nothing to do.
+fn near_nodes(document: &Node) -> Option<(&str, Place)> {
+    let Value::Map(pairs) = &document.value else { return None };
+    let mut keys = pairs.iter().filter_map(|(key, _)| Some((key.text()?, key.place)));
+    let near = |key: &str| TOP.field(key).is_none() && nearest(key, ["nodes"]).is_some();
+    keys.find(|(key, _)| near(key)).filter(|_| document.get("steps").is_none())
+}
+
 fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Option<Plan> {
     let own = top.get("providers").map(|node| providers(top.findings, node, version));
     let reading = Reading {
@@ -122,7 +140,7 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
         return None;
     };
     let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
-    check::fall_through(top.findings, &root, steps);
+    references::check(top.findings, &root, steps, strict_flow, &context);
     let providers = reading.providers.into_inner();
     Some(Plan {
         version,
@@ -214,6 +232,7 @@ pub(super) fn read_provider(
     if fields.list("command").is_some_and(<[_]>::is_empty) {
         findings.error(node.place, format!("`command` of provider `{name}` is empty"));
     }
+    parts::program(&fields, fields.list("command").unwrap_or_default());
     let texts = fields.get("command").filter(|_| input == InputMode::Stdin).map(check::texts);
     for (text, place) in texts.unwrap_or_default() {
         let Ok(template) = Template::parse(text) else { continue };
@@ -263,15 +282,21 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
     let names = check::names(findings, nodes);
     let mut visible = outer.clone();
     visible.blocks.push(&names);
+    visible.results = spells::outputs(findings, nodes, name_of, &outer.results);
     let steps = nodes.iter().filter_map(|node| read_step(reading, node, &visible)).collect();
     let block = Block { steps, by_name: names.by_name.clone(), edges: None };
     check::sources_of_items(findings, &block, nodes);
+    check::fall_through(findings, &block, nodes);
     Some(block)
+}
+
+fn name_of(node: &Node) -> Option<&str> {
+    node.get("name").and_then(Node::text)
 }
 
 fn read_step(reading: &Reading, node: &Node, visible: &Visible) -> Option<Step> {
     let findings = reading.findings;
-    let label = match node.get("name").and_then(Node::text) {
+    let label = match name_of(node) {
         Some(name) => format!("step `{name}`"),
         None => "this step".to_owned(),
     };
@@ -424,11 +449,13 @@ fn read_command(fields: &Fields) -> Option<Action> {
     if list.is_empty() {
         fields.findings.error(node.place, format!("`command` of {} is empty", fields.what));
     }
+    parts::program(fields, list);
     Some(Action::Exec { argv: fields.templates("command").into_iter().map(|(t, _)| t).collect() })
 }
 
 fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
     let provider = read_provider_of(reading, fields, fields.text("provider")?)?;
+    check_params(reading, fields, &provider);
     Some(Action::Ask { provider, params: params(fields, "provider_params") })
 }
 
@@ -441,6 +468,7 @@ fn read_spell(reading: &Reading, fields: &Fields) -> Option<Action> {
         None => reading.configured.default_provider(),
     };
     let provider = read_provider_of(reading, fields, provider)?;
+    check_params(reading, fields, &provider);
     let params = params(fields, "provider_params");
     let (format, until) = (None, None);
     let words = Words::Spell(Box::new(spell?));
@@ -468,6 +496,49 @@ fn read_provider_of(reading: &Reading, fields: &Fields, provider: &str) -> Optio
         });
     }
     Some(provider)
+}
+
+/// Tells of parameters that the command of an agent has no place for, in a step or in the settings:
+/// most are misspelt, and a limit that nobody keeps is none. What others ignore is their own.
+fn check_params(reading: &Reading, fields: &Fields, name: &str) {
+    let providers = reading.providers.borrow();
+    let Some(provider) = providers.get(name).filter(|known| known.adapter.is_stream()) else {
+        return;
+    };
+    let of_step = match fields.get("provider_params").map(|node| &node.value) {
+        Some(Value::Map(pairs)) => pairs.iter().collect(),
+        _ => Vec::new(),
+    };
+    let of_step = of_step.iter().filter_map(|(key, _)| Some((key.text()?, key.place)));
+    let place = fields.get("provider").map_or(fields.node.place, |node| node.place);
+    let defaults = provider.defaults.keys().map(|key| (key.as_str(), place));
+    for (key, place) in of_step.chain(defaults) {
+        if !provider.places().any(|known| known == key) {
+            let what = match key.starts_with("max_") {
+                true => "cannot keep the limit",
+                false => "has no place for the parameter",
+            };
+            let message = format!("provider `{name}` of {} {what} `{key}`", fields.what);
+            let problem = Problem::warning(message).at(place).lint(lint::UNUSED_PARAMETER);
+            fields.findings.add(problem.hint(meant(provider, key)));
+        }
+    }
+}
+
+/// Which parameter may have been meant by one that a provider does not have, or which it has.
+fn meant(provider: &Provider, key: &str) -> String {
+    const OURS: [&str; 9] =
+        ["PROMPT", "session", "resume", "fork", "run", "context", "steps", "loop", "item"];
+    let known: BTreeSet<&str> = provider.places().filter(|name| !OURS.contains(name)).collect();
+    let begins = || known.iter().copied().find(|name| name.starts_with(key));
+    match nearest(key, known.iter().copied()).or_else(begins) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if known.is_empty() => "it has no parameters".into(),
+        None => {
+            let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+            format!("it is ignored; there is {}", known.join(", "))
+        }
+    }
 }
 
 /// Parameters of a provider: a map whose strings, at any depth, are templates.

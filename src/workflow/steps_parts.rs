@@ -253,6 +253,15 @@ pub fn command(fields: &Fields) -> Vec<Arg> {
     nodes.iter().filter_map(arg).collect()
 }
 
+/// The first word of a command names a program.
+pub fn program(fields: &Fields, words: &[Node]) {
+    if let Some(first) = words.first().filter(|word| word.text() == Some("")) {
+        let message =
+            format!("`command` of {} names no program: its first word is empty", fields.what);
+        fields.findings.error(first.place, message);
+    }
+}
+
 pub fn env(fields: &Fields) -> Vec<(String, String)> {
     let Some(node) = fields.get("env") else { return Vec::new() };
     let Value::Map(pairs) = &node.value else {

@@ -42,11 +42,12 @@ impl Trees {
         }
         self.reveal(&git)?;
         let left_out = self.add_all(&git, false)?;
-        if git.is(&["diff-index", "--cached", "--quiet", "HEAD", "--"])? {
+        // Settings may say that submodules are not looked at.
+        let diff = ["diff-index", "--cached", "--ignore-submodules=none", "--no-renames"];
+        if git.is(&[&diff[..], &["--quiet", "HEAD", "--"]].concat())? {
             return Ok(Checkpoint { left_out, ..Checkpoint::default() });
         }
-        let list = ["diff-index", "--cached", "--name-only", "--no-renames", "-z", "HEAD", "--"];
-        let files = git.names(&list)?;
+        let files = git.names(&[&diff[..], &["--name-only", "-z", "HEAD", "--"]].concat())?;
         let author = git.clone().with_author()?;
         let flags = ["--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace"];
         author.run(&[&["commit"], &flags[..], &["-m", &message(&tree.id, why)]].concat())?;
@@ -56,23 +57,18 @@ impl Trees {
 
     /// Adds everything to the index that `git` is set to. Gives the repositories it left out.
     pub(super) fn add_all(&self, git: &Git, ignored: bool) -> Result<Vec<String>, TreeError> {
-        let nested = match ignored {
-            false => self.nested(git)?,
-            true => {
-                let others = git.names(&["ls-files", "-z", "--others"])?;
-                let nested = others.into_iter().filter(|name| name.ends_with('/'));
-                nested.map(|name| name.trim_end_matches('/').to_owned()).collect()
-            }
-        };
-        let not: Vec<String> =
-            nested.iter().map(|name| format!(":(exclude,top,literal){name}")).collect();
+        let nested = self.nested(git, ignored)?;
+        // By standard input: there may be many, and their names need not be text.
+        let mut paths = b".\0".to_vec();
+        for name in &nested {
+            paths.extend([b":(exclude,top,literal)", name.as_slice(), b"\0"].concat());
+        }
         // Work is work, also where a sparse checkout has no files.
         let mut args = vec!["add", "--all", "--sparse"];
         args.extend(ignored.then_some("--force"));
-        args.extend(["--", "."]);
-        args.extend(not.iter().map(String::as_str));
-        git.run(&args)?;
-        let mut left_out = nested;
+        args.extend(["--pathspec-from-file=-", "--pathspec-file-nul"]);
+        git.fed(&args, &paths)?;
+        let mut left_out: Vec<String> = nested.iter().map(|name| readable(name)).collect();
         left_out.extend(self.changed_submodules(git)?);
         Ok(left_out)
     }
@@ -85,6 +81,11 @@ impl Trees {
         }
         Ok(git.names(&["diff-files", "--name-only", "-z", "--ignore-submodules=none"])?)
     }
+}
+
+/// A name for people.
+pub(super) fn readable(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }
 
 fn message(id: &BeadId, why: &Why) -> String {

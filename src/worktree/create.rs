@@ -7,13 +7,11 @@ use std::path::Path;
 use super::follow::{Expects, Has};
 use super::look::Found;
 use super::record::RECORD;
+use super::unmade::INITIALIZING;
 use super::{BRANCHES, Record, TreeError, Trees, Worktree, arg, branch, short_branch};
 use crate::git::repo::{self, REMOTE};
-use crate::git::{GitError, Lock};
+use crate::git::{Git, GitError, Lock};
 use crate::ids::BeadId;
-
-/// What git says of a worktree that it has not finished making.
-const INITIALIZING: &str = "initializing";
 
 /// How a worktree came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +64,9 @@ impl Trees {
     ) -> Result<Created, TreeError> {
         let doing = format!("making worktree `{id}`");
         let mut lock = self.repo.lock(&doing)?;
-        let mut found = self.look(&lock, id)?;
-        if found.record.is_none() && found.tip.is_none() {
+        let mut found = self.look_settled(&lock, id)?;
+        let is_new = found.record.is_none() && found.tip.is_none();
+        if is_new {
             self.alone_of_its_name(id)?;
             self.has_room(id)?;
         }
@@ -77,10 +76,15 @@ impl Trees {
             drop(lock);
             start = Some(self.begin(id, base, expects)?);
             lock = self.repo.lock(&doing)?;
-            found = self.look(&lock, id)?;
+            found = self.look_settled(&lock, id)?;
         }
         let (way, warnings) = match start {
             Some(start) if found.is_nothing() => {
+                if is_new {
+                    // Once more: another may have come meanwhile.
+                    self.alone_of_its_name(id)?;
+                    self.has_room(id)?;
+                }
                 let warnings = start.warnings.clone();
                 let way = if start.tip == start.commit { Way::Made } else { Way::Fetched };
                 self.make(&lock, id, start)?;
@@ -89,7 +93,7 @@ impl Trees {
             _ => self.take_up(&lock, id, base, &found)?,
         };
         let found = self.look(&lock, id)?;
-        let tree = self.verified(id, &found)?;
+        let tree = self.fitting(id, &found)?;
         if let Some(record) = found.record.filter(|record| !record.ready) {
             self.write_record(&Record { ready: true, ..record })?;
         }
@@ -195,10 +199,15 @@ impl Trees {
         self.make_dir()?;
         let (path, name) = (self.path(id), short_branch(id));
         self.begin_record(id, start.branch, start.commit, None)?;
-        let git = lock.git(&self.repo.workspace)?;
+        let git = self.adding_git(lock)?;
         let tip = start.tip.as_str();
         git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, tip])?;
         Ok(())
+    }
+
+    /// `git` to check files out with. Where they are not all in this clone, it asks the remote.
+    fn adding_git(&self, lock: &Lock) -> Result<Git, TreeError> {
+        Ok(lock.git(&self.repo.workspace)?.until(self.stop.clone()))
     }
 
     /// Takes up what an earlier call left, whole or not.
@@ -226,7 +235,6 @@ impl Trees {
             });
         }
         if found.is_there {
-            self.finish_making(lock, id, found)?;
             return Ok((Way::Reused, warnings));
         }
         if let Some(error) = self.elsewhere(id, found) {
@@ -271,21 +279,23 @@ impl Trees {
         found: &Found,
         tip: &str,
     ) -> Result<(), TreeError> {
+        let locked = found.entry.as_ref().and_then(|entry| entry.locked.as_deref());
+        if locked.is_some_and(|reason| reason != INITIALIZING) {
+            // It tells that it is locked, and by whom.
+            return self.fitting(id, found).map(drop);
+        }
         self.make_dir()?;
-        let git = lock.git(&self.repo.workspace)?;
         let path = self.path(id);
+        if let Some(record) = &found.record {
+            // Until it is whole again, there is no work in its files.
+            self.write_record(&Record { ready: false, ..record.clone() })?;
+        }
         if let Some(entry) = &found.entry {
-            if entry.locked.as_deref().is_some_and(|reason| reason != INITIALIZING) {
-                // It tells that it is locked, and by whom.
-                return self.verified(id, found).map(drop);
-            }
             // Commits that its log alone leads to would be known to nobody.
             for stray in self.strays_of_entry(entry)? {
                 self.keep(id, &stray)?;
             }
-            let locked = entry.locked.is_some();
-            let force: &[&str] = if locked { &["--force", "--force"] } else { &[] };
-            git.run(&[&["worktree", "remove"], force, &[arg(&path)?]].concat())?;
+            self.take_away(lock, &path)?;
         }
         if found.record.is_none() {
             let base_branch = match base {
@@ -296,27 +306,8 @@ impl Trees {
             let base_commit = common.map_or_else(|| Err(self.apart(id, &base_branch)), Ok)?;
             self.begin_record(id, base_branch, base_commit, None)?;
         }
-        git.run(&["worktree", "add", "--quiet", arg(&path)?, &short_branch(id)])?;
-        Ok(())
-    }
-
-    /// Finishes what git was interrupted at while it made the worktree. Only where our record
-    /// says that nobody was ever let in, so that there is no work in the files it writes over.
-    fn finish_making(&self, lock: &Lock, id: &BeadId, found: &Found) -> Result<(), TreeError> {
-        let new = found.record.as_ref().is_some_and(|record| !record.ready);
-        let entry = found.entry.as_ref();
-        let interrupted = entry.is_some_and(|entry| entry.locked.as_deref() == Some(INITIALIZING));
-        if !new || !interrupted {
-            return Ok(());
-        }
-        let path = self.path(id);
-        let inside = lock.git(&path)?;
-        let stale = repo::git_dir(&inside)?.join("index.lock");
-        if stale.exists() {
-            fs::remove_file(&stale).map_err(|error| TreeError::io("remove", &stale, error))?;
-        }
-        inside.run(&["reset", "--hard", "--quiet"])?;
-        lock.git(&self.repo.workspace)?.run(&["worktree", "unlock", arg(&path)?])?;
+        let args = ["worktree", "add", "--quiet", arg(&path)?, &short_branch(id)];
+        self.adding_git(lock)?.run(&args)?;
         Ok(())
     }
 
@@ -338,6 +329,7 @@ impl Trees {
         if !ignore.exists() {
             fs::write(&ignore, "*\n").map_err(|error| TreeError::io("write", &ignore, error))?;
         }
+        self.sweep_gone();
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::git::{GitError, LockError};
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
     #[error(transparent)]
-    Git(#[from] GitError),
+    Git(GitError),
     #[error(transparent)]
     Lock(#[from] LockError),
     #[error("{what}")]
@@ -81,10 +81,19 @@ impl TreeError {
     }
 }
 
+impl From<GitError> for TreeError {
+    fn from(error: GitError) -> TreeError {
+        match error {
+            GitError::Stopped { .. } => TreeError::Stopped,
+            error => TreeError::Git(error),
+        }
+    }
+}
+
 impl From<RepoError> for TreeError {
     fn from(error: RepoError) -> TreeError {
         match error {
-            RepoError::Git(error) => TreeError::Git(error),
+            RepoError::Git(error) => error.into(),
             RepoError::Io { path, source } => TreeError::Io { doing: "open", path, source },
             none @ RepoError::None { .. } => TreeError::NoRepo { what: none.to_string() },
         }

@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Hold, TreeError, Trees, Wants, branch, short_branch};
-use crate::git::GitError;
 use crate::git::repo::{self, REMOTE};
+use crate::git::{Git, GitError};
 use crate::ids::{BeadId, shown};
 
 /// What a branch must have before somebody goes on with it.
@@ -35,6 +35,14 @@ pub(super) enum Has {
     Off(After),
     /// It is nowhere in this clone.
     Lacks(After),
+}
+
+/// Moves a branch forward in the copy that has it checked out. What is in the way there is not
+/// written over, be it ignored or not.
+pub(super) fn move_forward(copy: Git, branch: &str, to: &str) -> Result<(), GitError> {
+    let flags = ["--no-overwrite-ignore", "--no-verify", "--no-verify-signatures"];
+    let rest = ["--quiet", "--no-stat", "--no-autostash", to];
+    copy.plain_merges(branch).run(&[&["merge", "--ff-only"], &flags[..], &rest[..]].concat())
 }
 
 impl Trees {
@@ -170,12 +178,8 @@ impl Trees {
         let lock = self.repo.lock(&format!("bringing worktree `{id}` up to date"))?;
         let found = self.look(&lock, id)?;
         if found.is_branch_alone() && found.entry.is_none() {
-            return Ok(lock.git(&self.repo.workspace)?.run(&[
-                "update-ref",
-                &branch(id),
-                to,
-                tip,
-            ])?);
+            let args = ["update-ref", "--no-deref", &branch(id), to, tip];
+            return Ok(lock.git(&self.repo.workspace)?.run(&args)?);
         }
         let tree = self.verified(id, &found)?;
         drop(lock);
@@ -192,8 +196,14 @@ impl Trees {
                 format!("look what it is in `{}`, and commit or remove it", tree.path.display()),
             ));
         }
-        git.run(&["merge", "--quiet", "--ff-only", "--no-verify", to])?;
-        Ok(())
+        let name = short_branch(id);
+        move_forward(git, &name, to).map_err(|error| match error {
+            GitError::Failed { .. } => TreeError::found(
+                format!("`{name}` cannot be brought up to `{REMOTE}/{name}`: {error}"),
+                format!("see to what is in `{}`, and try again", tree.path.display()),
+            ),
+            error => error.into(),
+        })
     }
 
     /// The branch of a bead as the remote has it; nothing, if it has none.

@@ -1,6 +1,8 @@
 //! What is there of a worktree, and whether somebody may be let into it.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -126,6 +128,7 @@ impl Trees {
     pub(super) fn look(&self, lock: &Lock, id: &BeadId) -> Result<Found, TreeError> {
         let git = lock.git(&self.repo.workspace)?;
         let (path, branch) = (self.path(id), branch(id));
+        self.is_its_own(&git, id)?;
         let mut found = Found {
             entry: None,
             is_there: path.symlink_metadata().is_ok(),
@@ -134,7 +137,7 @@ impl Trees {
             inside: Vec::new(),
             record: self.record(id)?,
         };
-        for entry in self.repo.worktrees(&git)? {
+        for entry in self.listed(&git)? {
             if entry.path == path {
                 found.entry = Some(entry);
                 continue;
@@ -147,6 +150,17 @@ impl Trees {
             }
         }
         Ok(found)
+    }
+
+    /// Refuses a bead's branch that stands for another one: what is done to it would be done to
+    /// that.
+    fn is_its_own(&self, git: &Git, id: &BeadId) -> Result<(), TreeError> {
+        let Some(other) = repo::symbolic(git, &branch(id))? else { return Ok(()) };
+        let other = other.trim_start_matches("refs/heads/");
+        Err(TreeError::found(
+            format!("`{}` is no branch of its own: it stands for `{other}`", short_branch(id)),
+            format!("`git symbolic-ref --delete {}` ends that, and leaves `{other}`", branch(id)),
+        ))
     }
 
     /// What there is to say of a branch that another worktree has: what is in that one is not seen
@@ -168,6 +182,31 @@ impl Trees {
         };
         let what = format!("`{}` is checked out in `{}`", short_branch(id), path.display());
         Some(TreeError::Found { what, cure })
+    }
+
+    /// What git is at in a worktree, wherever it keeps that.
+    pub(super) fn under_way(&self, git_dir: &Path) -> Result<Option<&'static str>, TreeError> {
+        if let Some(what) = under_way(git_dir) {
+            return Ok(Some(what));
+        }
+        for (name, what) in UNDER_WAY.iter().filter(|(name, _)| name.ends_with("_PICK_HEAD")) {
+            if self.pseudo_ref(git_dir, name)?.is_some() {
+                return Ok(Some(what));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a name stands for that is a worktree's own and no file, as where refs are in tables.
+    pub(super) fn pseudo_ref(
+        &self,
+        git_dir: &Path,
+        name: &str,
+    ) -> Result<Option<String>, TreeError> {
+        match self.repo.common.join("reftable").is_dir() {
+            true => Ok(self.git().env("GIT_DIR", git_dir).commit(name)?),
+            false => Ok(None),
+        }
     }
 
     /// Proves that a worktree is what it must be before anybody is let into it: registered, whole,
@@ -211,6 +250,18 @@ impl Trees {
     }
 
     pub(super) fn verified(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
+        let is_unmade = found.record.as_ref().is_some_and(|record| !record.ready);
+        if is_unmade && found.is_there {
+            return Err(TreeError::found(
+                format!("worktree `{id}` is not finished: whoever made it was stopped"),
+                format!("`orchestrate worktree add {id}` goes on with it"),
+            ));
+        }
+        self.fitting(id, found)
+    }
+
+    /// The same for one that may never have been whole before.
+    pub(super) fn fitting(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
         let path = self.path(id);
         let shown = path.display();
         let stop = |what: String, cure: String| Err(TreeError::Found { what, cure });
@@ -257,7 +308,7 @@ impl Trees {
         }
         let git_dir = git_dir(&git)?;
         // Before the branch is looked at: a rebase leaves it for as long as it takes.
-        if let Some(what) = under_way(&git_dir) {
+        if let Some(what) = self.under_way(&git_dir)? {
             return stop(
                 format!("{what} is under way in worktree `{id}`"),
                 format!("finish or abort it in `{shown}`; `git -C {shown} status` tells how"),
@@ -392,18 +443,38 @@ impl Trees {
     /// Files in a worktree that its last commit does not have as they are, ignored ones aside.
     pub fn dirty(&self, git: &Git) -> Result<Vec<String>, TreeError> {
         let (git, _index) = self.seeing(git)?;
-        let args = ["status", "--porcelain", "-z", "--untracked-files=all", "--no-renames"];
-        let lines = git.names(&args)?;
+        let all = ["--untracked-files=all", "--ignore-submodules=none", "--no-renames"];
+        let lines = git.names(&[&["status", "--porcelain", "-z"], &all[..]].concat())?;
         let names = lines.iter().filter_map(|line| line.get(3..).map(str::to_owned));
         // One that was removed from the index and is there has a line for each.
         let mut known = HashSet::new();
         Ok(names.filter(|name| known.insert(name.clone())).collect())
     }
 
-    /// Directories in a worktree that are repositories of their own, which git adds no files of.
-    pub(super) fn nested(&self, git: &Git) -> Result<Vec<String>, TreeError> {
-        let others = git.names(&["ls-files", "-z", "--others", "--exclude-standard"])?;
-        let nested = others.into_iter().filter(|name| name.ends_with('/'));
-        Ok(nested.map(|name| name.trim_end_matches('/').to_owned()).collect())
+    /// Directories in a worktree that are repositories of their own, which git adds no files of;
+    /// ignored ones too, where they count. Their names need not be text.
+    pub(super) fn nested(&self, git: &Git, ignored: bool) -> Result<Vec<Vec<u8>>, TreeError> {
+        let mut args = vec!["ls-files", "-z", "--others"];
+        args.extend((!ignored).then_some("--exclude-standard"));
+        let others = git.bytes(&args)?;
+        let nested = others.split(|byte| *byte == 0).filter_map(|name| name.strip_suffix(b"/"));
+        Ok(nested.map(<[u8]>::to_vec).collect())
+    }
+
+    /// All repositories in a worktree, whose contents no commit of it has: those that git adds no
+    /// files of, and those that a commit has nothing but a link to.
+    pub(super) fn repositories(&self, git: &Git) -> Result<Vec<Vec<u8>>, TreeError> {
+        let mut found = self.nested(git, true)?;
+        let staged = git.bytes(&["ls-files", "-z", "--stage"])?;
+        let links = staged.split(|byte| *byte == 0).filter(|line| line.starts_with(b"160000 "));
+        for link in links {
+            let Some(tab) = link.iter().position(|byte| *byte == b'\t') else { continue };
+            let name = &link[tab + 1..];
+            let inside = git.dir().join(OsStr::from_bytes(name)).join(".git");
+            if inside.symlink_metadata().is_ok() {
+                found.push(name.to_vec());
+            }
+        }
+        Ok(found)
     }
 }

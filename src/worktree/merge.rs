@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::checkpoint::Why;
 use super::checks::Checks;
+use super::follow::move_forward;
 use super::lane::Turn;
 use super::look::{under_way, works_at};
 use super::remove::some;
@@ -23,7 +24,7 @@ use super::save::tree_of;
 use super::{BRANCHES, Hold, Holder, TreeError, Trees, Wants, arg, branch, lives, short_branch};
 use crate::exec::{self, Stop};
 use crate::git::repo::{self, git_dir};
-use crate::git::{Git, Lock, failed, lock};
+use crate::git::{Git, GitError, Lock, failed, lock};
 use crate::ids::BeadId;
 
 /// How often a merge is done anew because the base has moved meanwhile.
@@ -158,7 +159,7 @@ impl Trees {
         }
         // At once: to let go of a hold needs the lock.
         drop(lock);
-        let (base, _) = self.base_of(id, &found)?;
+        let base = self.real_base(self.base_of(id, &found)?.0)?;
         let tip = self.reviewed(order, &found)?;
         let dead = self.dead_at(&base)?;
         for round in 1..=ROUNDS {
@@ -178,6 +179,21 @@ impl Trees {
             }
         }
         Ok(Merged::Blocked(Block::Moving { base, times: ROUNDS }))
+    }
+
+    /// The branch that a base is in the end: one may be another name of another, and that is what
+    /// is moved, and what may be checked out.
+    fn real_base(&self, base: String) -> Result<String, TreeError> {
+        let Some(whole) = repo::symbolic(&self.git(), &repo::branch(&base))? else {
+            return Ok(base);
+        };
+        let real = whole.strip_prefix("refs/heads/").map(str::to_owned);
+        real.ok_or_else(|| {
+            TreeError::found(
+                format!("the base `{base}` stands for `{whole}`, which is no branch"),
+                format!("make it one: `git symbolic-ref --delete {}`", repo::branch(&base)),
+            )
+        })
     }
 
     /// The commit to be merged: the branch with everything in its worktree, as it was reviewed.
@@ -218,15 +234,13 @@ impl Trees {
     fn sweep_merges(&self, lock: &Lock) -> Result<(), TreeError> {
         self.sweep_owners()?;
         let git = lock.git(&self.repo.workspace)?;
-        let registered = self.repo.worktrees(&git)?.into_iter().map(|entry| entry.path);
+        let registered = self.listed(&git)?.into_iter().map(|entry| entry.path);
         let lying = fs::read_dir(self.dir()).into_iter().flatten().flatten();
         for path in registered.chain(lying.map(|entry| entry.path())) {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let ours = path.parent().is_some_and(|parent| parent.ends_with(super::DIR));
-            let Some(word) = name.strip_prefix(PREFIX).filter(|_| ours) else { continue };
+            let Some(word) = stage_word(&path) else { continue };
             // Its checks may still be at work.
             exec::sweep(&mark(word));
-            discard(&git, &path)?;
+            self.take_away(lock, &path)?;
         }
         Ok(())
     }
@@ -259,7 +273,7 @@ impl Trees {
     ) -> Result<Result<Landing, Block>, TreeError> {
         let name = repo::branch(base);
         let mut landing = Landing::Nowhere;
-        for entry in self.repo.worktrees(git)? {
+        for entry in self.listed(git)? {
             let blocked = |why: String| {
                 let (base, path) = (base.to_owned(), entry.path.clone());
                 Ok(Err(Block::Copy { base, path, why }))
@@ -319,7 +333,7 @@ impl Round<'_> {
             // Known before the checks are run, which may take long.
             return Ok(Some(Merged::Blocked(block)));
         }
-        let stage = Stage::make(trees, lock, &self.turn.me.word, round, &from)?;
+        let stage = self.stage(lock, round, &from)?;
         let new = match self.merge_in(&stage)? {
             Ok(new) => new,
             Err(block) => return Ok(Some(Merged::Blocked(block))),
@@ -330,15 +344,34 @@ impl Round<'_> {
         self.land(old.as_deref(), &new, round)
     }
 
+    /// Makes a stage under the lock, and gives the lock back.
+    fn stage(&self, lock: Lock, round: u32, from: &str) -> Result<Stage<'_>, TreeError> {
+        let trees = self.trees;
+        trees.make_dir()?;
+        let word = format!("{}-{round}", self.turn.me.word);
+        let path = trees.dir().join(format!("{PREFIX}{word}"));
+        // Where the files are not all in this clone, git asks the remote for them.
+        let git = lock.git(&trees.repo.workspace)?.until(Some(self.stop.clone()));
+        let made = git.run(&["worktree", "add", "--quiet", "--detach", arg(&path)?, from]);
+        // Both hold it, and to take the stage away needs it.
+        drop((git, lock));
+        // From here on it is taken away whatever happens.
+        let stage = Stage { trees, path, word };
+        made?;
+        Ok(stage)
+    }
+
     /// Merges in a stage of its own. Gives the merge commit, or the files in conflict.
     fn merge_in(&self, stage: &Stage) -> Result<Result<String, Block>, TreeError> {
-        let git = Git::at(&stage.path).holding(self.alone.clone()).with_author()?;
+        // On no branch, git takes the settings of one of this name.
+        let git = Git::at(&stage.path).holding(self.alone.clone()).plain_merges("HEAD");
+        let git = git.with_author()?.until(Some(self.stop.clone()));
         let (id, tip) = (self.order.id, self.tip);
         let title = self.order.title.map(|title| format!(": {title}")).unwrap_or_default();
         let message = format!("merge {}{title}\n\nBead: {id}\n", short_branch(id));
-        let flags = ["--no-ff", "--no-edit", "--no-verify", "--no-gpg-sign", "--no-stat"];
-        let args = [&["merge", "--quiet", "--no-autostash"], &flags[..], &["-m", &message, tip]];
-        let args = args.concat();
+        let flags = ["--no-ff", "--no-edit", "--no-verify", "--no-verify-signatures"];
+        let more = ["--no-gpg-sign", "--no-stat", "--quiet", "--no-autostash", "-m", &message, tip];
+        let args = [&["merge"], &flags[..], &more[..]].concat();
         let said = git.said(&args)?;
         if said.how.exit_code() == 0 {
             return Ok(Ok(git.text(&["rev-parse", "HEAD"])?));
@@ -373,7 +406,8 @@ impl Round<'_> {
         let moved = match landing {
             Landing::Nowhere => {
                 let why = format!("merge {}", short_branch(order.id));
-                let args = ["update-ref", "-m", &why, &name, new, old.unwrap_or_default()];
+                let old = old.unwrap_or_default();
+                let args = ["update-ref", "--no-deref", "-m", &why, &name, new, old];
                 let said = git.said(&args)?;
                 if said.how.exit_code() != 0 {
                     return if has_moved()? { Ok(None) } else { Err(failed(&args, &said).into()) };
@@ -381,20 +415,25 @@ impl Round<'_> {
                 None
             }
             Landing::Copy(path) => {
-                let inside = lock.git(&path)?;
-                let args = ["merge", "--ff-only", "--quiet", "--no-stat", "--no-autostash", new];
-                let said = inside.said(&args)?;
-                if said.how.exit_code() != 0 {
-                    if has_moved()? {
-                        return Ok(None);
+                match move_forward(lock.git(&path)?, base, new) {
+                    Ok(()) => {}
+                    Err(GitError::Failed { .. }) if has_moved()? => return Ok(None),
+                    Err(error @ GitError::Failed { .. }) => {
+                        let why = format!("it cannot be moved forward: {error}");
+                        let base = (*base).to_owned();
+                        return Ok(Some(Merged::Blocked(Block::Copy { base, path, why })));
                     }
-                    let why = format!("it cannot be moved forward: {}", failed(&args, &said));
-                    let base = (*base).to_owned();
-                    return Ok(Some(Merged::Blocked(Block::Copy { base, path, why })));
+                    Err(error) => return Err(error.into()),
                 }
                 Some(path)
             }
         };
+        if !git.contains(&name, new)? {
+            return Err(TreeError::found(
+                format!("git says that it moved `{base}` to {new}, but it is not there"),
+                format!("look at `git log {base}` and at the settings for merges, and try again"),
+            ));
+        }
         let (commit, base) = (new.to_owned(), (*base).to_owned());
         Ok(Some(Merged::Done { commit, base, moved, rounds: round }))
     }
@@ -407,35 +446,10 @@ struct Stage<'a> {
     word: String,
 }
 
-impl<'a> Stage<'a> {
-    /// Makes it under the lock, and gives the lock back.
-    fn make(
-        trees: &'a Trees,
-        lock: Lock,
-        word: &str,
-        round: u32,
-        from: &str,
-    ) -> Result<Stage<'a>, TreeError> {
-        trees.make_dir()?;
-        let word = format!("{word}-{round}");
-        let path = trees.dir().join(format!("{PREFIX}{word}"));
-        let git = lock.git(&trees.repo.workspace)?;
-        let made = git.run(&["worktree", "add", "--quiet", "--detach", arg(&path)?, from]);
-        drop(lock);
-        // From here on it is taken away whatever happens.
-        let stage = Stage { trees, path, word };
-        made?;
-        Ok(stage)
-    }
-}
-
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         let lock = self.trees.repo.lock("tidying up after a merge").map_err(TreeError::from);
-        let gone = lock.and_then(|lock| {
-            let git = lock.git(&self.trees.repo.workspace)?;
-            discard(&git, &self.path)
-        });
+        let gone = lock.and_then(|lock| self.trees.take_away(&lock, &self.path));
         if let Err(error) = gone {
             tracing::warn!("`{}` stays until the next merge: {error}", self.path.display());
         }
@@ -446,16 +460,13 @@ fn mark(word: &str) -> String {
     format!("merge-{word}")
 }
 
-/// Removes the worktree of a merge, whole or not. Nothing in it is anybody's work.
-fn discard(git: &Git, path: &Path) -> Result<(), TreeError> {
-    let remove = ["worktree", "remove", "--force", "--force", arg(path)?];
-    if git.run(&remove).is_ok() {
-        return Ok(());
-    }
-    if path.exists() {
-        fs::remove_dir_all(path).map_err(|error| TreeError::io("remove", path, error))?;
-    }
-    // It may not be registered at all.
-    let _ = git.run(&remove);
-    Ok(())
+/// What tells a worktree of a merge from others, if a directory is one.
+fn stage_word(path: &Path) -> Option<&str> {
+    let ours = path.parent().is_some_and(|parent| parent.ends_with(super::DIR));
+    path.file_name()?.to_str()?.strip_prefix(PREFIX).filter(|_| ours)
+}
+
+/// Whether a directory is the worktree of a merge. Nothing in it is anybody's work.
+pub(super) fn is_stage(path: &Path) -> bool {
+    stage_word(path).is_some()
 }

@@ -11,6 +11,7 @@
 //! **Invariant:** the list of worktrees is read and changed under the repository's lock only, and
 //! so are the records here.
 
+mod away;
 mod checkpoint;
 mod checks;
 mod create;
@@ -28,6 +29,7 @@ mod save;
 mod strays;
 #[cfg(test)]
 mod tests;
+mod unmade;
 mod view;
 mod wait;
 

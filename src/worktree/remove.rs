@@ -1,13 +1,16 @@
 //! Removing a worktree: only what is in the base, or nothing, or what was saved before.
 //!
 //! The order is: save under a ref, remove the directory, remove the branch, forget the record.
-//! Killed anywhere in between, the next call finds what is left and goes on.
+//! Killed anywhere in between, the next call finds what is left and goes on: a directory goes as a
+//! whole ([`super::away`]).
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::look::{Found, under_way};
+use super::checkpoint::readable;
+use super::look::Found;
 use super::save::Scope;
-use super::{TreeError, Trees, Wants, arg, branch};
+use super::{TreeError, Trees, Wants, branch};
 use crate::git::repo::{self, git_dir, top_level};
 use crate::git::{Git, Lock};
 use crate::ids::BeadId;
@@ -80,7 +83,8 @@ impl Trees {
         // Nobody can take it from here on, and what a dead one left at work there has ended.
         let _held = self.hold(id, &Wants::by_hand("rm"))?;
         let lock = self.repo.lock(&format!("removing worktree `{id}`"))?;
-        let found = self.look(&lock, id)?;
+        self.sweep_gone();
+        let found = self.look_settled(&lock, id)?;
         if found.is_nothing() {
             // What a call left that was killed at its end.
             let was = found.record.is_some();
@@ -152,11 +156,17 @@ impl Trees {
         let git = lock.git(&self.repo.workspace)?;
         if found.entry.is_some() {
             let path = self.path(id);
-            let force: &[&str] = if removed.whole { &["--force"] } else { &[] };
-            git.run(&[&["worktree", "remove"], force, &[arg(&path)?]].concat())?;
+            let is_dirty = || self.dirty(&Git::at(&path)).map(|files| !files.is_empty());
+            if found.is_there && !removed.whole && is_dirty()? {
+                return Err(TreeError::found(
+                    format!("somebody is writing in worktree `{id}`"),
+                    "find out who, and try again",
+                ));
+            }
+            self.take_away(lock, &path)?;
         }
         if let Some(tip) = &found.tip {
-            git.run(&["update-ref", "-d", &branch(id), tip])?;
+            git.run(&["update-ref", "--no-deref", "-d", &branch(id), tip])?;
         }
         self.forget(id)?;
         Ok(removed)
@@ -182,6 +192,10 @@ impl Trees {
         }
         if !found.is_there {
             return Ok(None);
+        }
+        // Before git is let into it.
+        if self.linked(id).is_err() {
+            return Err(self.misfit(id, found));
         }
         let git = Git::at(&path);
         if top_level(&git)?.canonicalize().ok() != path.canonicalize().ok() {
@@ -268,12 +282,14 @@ impl Trees {
         if let Some(git_dir) = git_dir {
             let inside = Git::at(&self.path(id));
             loss.dirty = self.dirty(&inside)?;
-            loss.under_way = under_way(git_dir);
-            loss.nested = self.nested(&inside)?;
-            loss.nested.extend(submodules(git_dir));
+            loss.under_way = self.under_way(git_dir)?;
+            let mut nested: BTreeSet<String> =
+                self.repositories(&inside)?.iter().map(|name| readable(name)).collect();
+            nested.extend(submodules(git_dir));
             let path = self.path(id);
             let others = found.inside.iter().flat_map(|other| other.strip_prefix(&path));
-            loss.nested.extend(others.map(|other| other.display().to_string()));
+            nested.extend(others.map(|other| other.display().to_string()));
+            loss.nested = nested.into_iter().collect();
             let flags = ["--others", "--ignored", "--exclude-standard", "--directory", "-z"];
             loss.ignored = inside.names(&[&["ls-files"], &flags[..]].concat())?;
         }

@@ -26,7 +26,7 @@ pub struct Review {
     pub left_out: Vec<String>,
 }
 
-const DIFF: [&str; 18] = [
+const DIFF: [&str; 19] = [
     "diff-tree",
     "-r",
     "-p",
@@ -45,6 +45,7 @@ const DIFF: [&str; 18] = [
     "--src-prefix=a/",
     "--dst-prefix=b/",
     "--submodule=short",
+    "--ignore-submodules=none",
 ];
 
 impl Trees {

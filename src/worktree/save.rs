@@ -95,15 +95,23 @@ impl Trees {
         }
         let others = strays.iter().filter(|stray| !parents.contains(stray));
         parents.extend(others.cloned().collect::<Vec<_>>());
-        let what = "Everything that was in it before it was removed.";
-        let commit = commit_tree(git, &tree, &parents, &message(id, what, base))?;
+        let mut message = message(id, "Everything that was in it before it was removed.", base);
+        if scope == Scope::All {
+            // Ignored files come back as such: what is to be committed is told apart.
+            let (work, _) = self.whole_tree(git, git_dir, Scope::Work)?;
+            let head = Vec::from_iter(head);
+            let work = commit_tree(git, &work, &head, &format!("recovered: worktree {id}\n"))?;
+            message.push_str(&format!("{WORK}: {work}\n"));
+            parents.push(work);
+        }
+        let commit = commit_tree(git, &tree, &parents, &message)?;
         Ok((self.keep(id, &commit)?, tree))
     }
 
     /// Puts a commit under a new ref.
     pub(super) fn keep(&self, id: &BeadId, commit: &str) -> Result<String, TreeError> {
         let name = format!("{SAVED}{id}/{}", stamp());
-        self.git().run(&["update-ref", "-m", "saved", &name, commit, ""])?;
+        self.git().run(&["update-ref", "--no-deref", "-m", "saved", &name, commit, ""])?;
         Ok(name)
     }
 
@@ -130,7 +138,7 @@ impl Trees {
     /// Makes a worktree of what was saved. The ref stays.
     pub fn restore(&self, saved: &Saved, id: &BeadId) -> Result<Worktree, TreeError> {
         let lock = self.repo.lock(&format!("recovering worktree `{id}`"))?;
-        let found = self.look(&lock, id)?;
+        let found = self.look_settled(&lock, id)?;
         if found.is_nothing() {
             self.alone_of_its_name(id)?;
             self.has_room(id)?;
@@ -141,7 +149,7 @@ impl Trees {
         if record.is_some_and(|record| !record.ready) {
             // A call that was killed left it; nobody was told of it.
             self.take_up(&lock, id, None, &found)?;
-            return self.restored(&lock, id);
+            return self.restored(&lock, id, saved);
         }
         let there = if found.is_there { "its directory" } else { "its branch" };
         let made = record.map(|_| format!("it was made of `{}`; ", saved.name));
@@ -159,10 +167,7 @@ impl Trees {
     ) -> Result<Worktree, TreeError> {
         self.make_dir()?;
         let git = lock.git(&self.repo.workspace)?;
-        let trailer = |key: &str| {
-            let format = format!("--format=%(trailers:key={key},valueonly,separator=)");
-            git.text(&["log", "-1", &format, &saved.commit]).map(|text| text.trim().to_owned())
-        };
+        let trailer = |key: &str| trailer(&git, &saved.commit, key);
         let start = match trailer("Coven-Id")?.is_empty() {
             true => saved.commit.clone(),
             false => unwrapped(&git, saved)?,
@@ -181,18 +186,33 @@ impl Trees {
         self.begin_record(id, base_branch, base_commit, Some(saved.name.clone()))?;
         let name = short_branch(id);
         git.run(&["worktree", "add", "--quiet", "--no-track", "-b", &name, arg(&path)?, &start])?;
-        self.restored(lock, id)
+        self.restored(lock, id, saved)
     }
 
     /// A worktree that was made of what was saved, which is whole from now on.
-    fn restored(&self, lock: &Lock, id: &BeadId) -> Result<Worktree, TreeError> {
+    fn restored(&self, lock: &Lock, id: &BeadId, saved: &Saved) -> Result<Worktree, TreeError> {
         let found = self.look(lock, id)?;
-        let tree = self.verified(id, &found)?;
+        let tree = self.fitting(id, &found)?;
+        let git = lock.git(&tree.path)?;
+        if !trailer(&git, &saved.commit, WORK)?.is_empty() {
+            // The index is left as it is, so what was ignored is so again.
+            let source = format!("--source={}", saved.commit);
+            git.run(&["restore", "--worktree", "--overlay", &source, "--", "."])?;
+        }
         if let Some(record) = found.record {
             self.write_record(&Record { ready: true, ..record })?;
         }
         Ok(tree)
     }
+}
+
+/// What names the commit of what was saved beside ignored files.
+const WORK: &str = "Coven-Work";
+
+/// What a saved commit says under a key; nothing, if it does not.
+fn trailer(git: &Git, commit: &str, key: &str) -> Result<String, TreeError> {
+    let format = format!("--format=%(trailers:key={key},valueonly,separator=)");
+    Ok(git.text(&["log", "-1", &format, commit])?.trim().to_owned())
 }
 
 /// What a saved commit says of itself, for people and for whoever makes a worktree of it.
@@ -207,6 +227,15 @@ pub(super) fn message(id: &BeadId, what: &str, base: &(String, String)) -> Strin
 /// The commit to go on from: the one that was checked out, and after it one with what was in no
 /// commit, if there was something.
 fn unwrapped(git: &Git, saved: &Saved) -> Result<String, TreeError> {
+    let work = trailer(git, &saved.commit, WORK)?;
+    if !work.is_empty() {
+        let head = git.commit(&format!("{work}^1"))?;
+        let same = |head: &String| Ok::<_, TreeError>(tree_of(git, head)? == tree_of(git, &work)?);
+        return Ok(match head {
+            Some(head) if same(&head)? => head,
+            _ => work,
+        });
+    }
     let Some(head) = git.commit(&format!("{}^1", saved.commit))? else {
         return Ok(saved.commit.clone());
     };

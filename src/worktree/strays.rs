@@ -1,10 +1,10 @@
-//! Commits that only a worktree's own log leads to: those that somebody took off the branch, by
-//! `git reset` or `git commit --amend`. With the worktree its log goes, so they are put under a
-//! ref first.
+//! Commits that only a worktree's own log and refs lead to: those that somebody took off the
+//! branch, by `git reset` or `git commit --amend`, and those that a rebase or a merge put aside.
+//! With the worktree they would go, so they are put under a ref first.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::look::Found;
 use super::save::{commit_tree, tree_of};
@@ -12,21 +12,34 @@ use super::{TreeError, Trees, branch};
 use crate::git::repo::Entry;
 use crate::ids::BeadId;
 
+/// Where git keeps what a merge, a rebase or the like is at in a worktree, or has put aside.
+const OWN: [&str; 6] = [
+    "rebase-merge/autostash",
+    "rebase-apply/autostash",
+    "MERGE_AUTOSTASH",
+    "MERGE_HEAD",
+    "CHERRY_PICK_HEAD",
+    "REVERT_HEAD",
+];
+
 impl Trees {
     /// Commits that nothing would lead to if a worktree went with its branch. What one of them has
     /// in its history is not named.
     pub(super) fn strays(&self, id: &BeadId, found: &Found) -> Result<Vec<String>, TreeError> {
         let own = branch(id);
-        let mut logs = Vec::from_iter(found.entry.as_ref().and_then(|entry| self.log_of(entry)));
+        let (mut logs, mut known) = match &found.entry {
+            Some(entry) => self.known_of(entry)?,
+            None => Default::default(),
+        };
         logs.extend(found.tip.is_some().then(|| own.clone()));
-        let head = found.entry.as_ref().and_then(|entry| entry.head.clone());
-        self.lost_without(&logs, [head, found.tip.clone()], Some(&own))
+        known.extend(found.tip.clone());
+        self.lost_without(&logs, known, Some(&own))
     }
 
     /// The same for one that is forgotten and whose branch stays.
     pub(super) fn strays_of_entry(&self, entry: &Entry) -> Result<Vec<String>, TreeError> {
-        let logs = Vec::from_iter(self.log_of(entry));
-        self.lost_without(&logs, [entry.head.clone(), None], None)
+        let (logs, known) = self.known_of(entry)?;
+        self.lost_without(&logs, known, None)
     }
 
     /// Keeps commits under a ref: a commit of nothing new, with all of them for parents.
@@ -48,29 +61,52 @@ impl Trees {
         self.keep(id, &commit)
     }
 
-    /// What git calls the log of where a worktree has been, seen from anywhere.
-    fn log_of(&self, entry: &Entry) -> Option<String> {
+    /// What git knows of a worktree, wherever its directory is: what the log of where it has been
+    /// is called from anywhere, and commits that are its own.
+    fn known_of(&self, entry: &Entry) -> Result<(Vec<String>, BTreeSet<String>), TreeError> {
+        let (mut logs, mut known) = (Vec::new(), BTreeSet::from_iter(entry.head.clone()));
+        let Some(dir) = self.kept_of(entry) else { return Ok((logs, known)) };
+        // One that was never moved to has no log.
+        if let Some(name) = dir.file_name().and_then(|name| name.to_str())
+            && dir.join("logs/HEAD").exists()
+        {
+            logs.push(format!("worktrees/{name}/HEAD"));
+        }
+        let git = self.git().env("GIT_DIR", &dir);
+        let mut names = Vec::new();
+        for file in OWN {
+            let said = fs::read_to_string(dir.join(file)).unwrap_or_default();
+            names.extend(said.lines().map(|line| line.trim().to_owned()));
+            names.extend(self.pseudo_ref(&dir, file)?);
+        }
+        let refs = ["for-each-ref", "--format=%(objectname)"];
+        let refs = [&refs[..], &["refs/worktree", "refs/bisect", "refs/rewritten"]].concat();
+        names.extend(git.text(&refs)?.lines().map(str::to_owned));
+        for name in names.iter().filter(|name| !name.is_empty()) {
+            known.extend(git.commit(name)?);
+        }
+        Ok((logs, known))
+    }
+
+    /// The directory that git keeps for a worktree.
+    fn kept_of(&self, entry: &Entry) -> Option<PathBuf> {
         let link = entry.path.join(".git");
         let known = fs::read_dir(self.repo.common.join("worktrees")).ok()?.flatten();
         let is_it = |dir: &Path| {
             let said = fs::read_to_string(dir.join("gitdir")).unwrap_or_default();
             Path::new(said.trim_end_matches('\n')) == link
         };
-        let dir = known.map(|dir| dir.path()).find(|dir| is_it(dir))?;
-        let name = dir.file_name()?.to_str()?;
-        // One that was never moved to has no log.
-        dir.join("logs/HEAD").exists().then(|| format!("worktrees/{name}/HEAD"))
+        known.map(|dir| dir.path()).find(|dir| is_it(dir))
     }
 
     /// Of the commits in some logs, and a few more, those that no ref leads to but one.
     fn lost_without(
         &self,
         logs: &[String],
-        more: [Option<String>; 2],
+        mut known: BTreeSet<String>,
         without: Option<&str>,
     ) -> Result<Vec<String>, TreeError> {
         let git = self.git();
-        let mut known: BTreeSet<String> = more.into_iter().flatten().collect();
         if !logs.is_empty() {
             let mut args = vec!["rev-list", "--walk-reflogs", "--ignore-missing"];
             args.extend(logs.iter().map(String::as_str));

@@ -194,3 +194,32 @@ fn a_base_that_somebody_works_on_is_not_moved_under_them() {
     assert!(matches!(merged, Merged::Done { .. }), "{merged:?}");
     assert!(trees.path(&a).join("new").exists());
 }
+
+#[test]
+fn what_comes_from_the_remote_writes_over_nothing_that_is_ignored() {
+    let (dir, top, trees) = trees();
+    commit(&top, ".gitignore", "*.mine\n");
+    let at = |path: &str| Git::at(&dir.path().join(path));
+    at("").run(&["clone", "--quiet", "--bare", "repo", "far"]).unwrap();
+    at("repo").run(&["remote", "add", "origin", "../far"]).unwrap();
+    let a = id("a");
+    let tree = trees.create(&a, None).unwrap().tree;
+    fs::write(tree.path.join("notes.mine"), "mine").unwrap();
+    trees.push(&a).unwrap();
+    at("").run(&["clone", "--quiet", "--branch", "coven/a", "far", "other"]).unwrap();
+    let other = dir.path().join("other");
+    for (key, value) in [("user.name", "Tester"), ("user.email", "tester@example.org")] {
+        at("other").run(&["config", key, value]).unwrap();
+    }
+    fs::write(other.join("notes.mine"), "theirs").unwrap();
+    at("other").run(&["add", "--force", "notes.mine"]).unwrap();
+    commit(&other, "more", "x");
+    at("other").run(&["push", "--quiet"]).unwrap();
+    let shared = Expects { shared: true, ..Expects::default() };
+    let error = trees.follow(&a, &shared).unwrap_err();
+    assert!(error.to_string().contains("notes.mine"), "{error}");
+    assert_eq!(fs::read_to_string(tree.path.join("notes.mine")).unwrap(), "mine");
+    fs::remove_file(tree.path.join("notes.mine")).unwrap();
+    trees.follow(&a, &shared).unwrap();
+    assert_eq!(fs::read_to_string(tree.path.join("notes.mine")).unwrap(), "theirs");
+}

@@ -107,7 +107,7 @@ impl Trees {
         let git = lock.git(&self.repo.workspace)?;
         let dir = self.dir();
         let mut names: Vec<String> = Vec::new();
-        for entry in self.repo.worktrees(&git)? {
+        for entry in self.listed(&git)? {
             let ours = entry.path.parent() == Some(dir.as_path());
             let name = entry.path.file_name().filter(|_| ours);
             names.extend(name.map(|name| name.to_string_lossy().into_owned()));
@@ -207,9 +207,13 @@ impl Trees {
             let committed = seconds.parse::<i64>().ok().map(|seconds| Time(seconds * 1000));
             view.touched_at = committed.max(made);
         }
-        let inside = Git::at(&view.path);
-        let whole = found.entry.is_some() && found.is_there;
-        let git_dir = if whole { git_dir(&inside).ok() } else { None };
+        let git_dir = match found.entry.is_some() && found.is_there {
+            false => None,
+            // What is not linked to this repository is not looked into: git would execute what it
+            // is set to there.
+            true if self.linked(&view.id).is_err() => return Ok(()),
+            true => git_dir(&Git::at(&view.path)).ok(),
+        };
         let loss = self.loss_of(&view.id, found, git_dir.as_deref());
         // What cannot be looked into has a problem, which is told.
         if let Ok(loss) = loss {

@@ -271,6 +271,7 @@ fn stream(bytes: &[u8]) {
         signal: None,
         timed_out: false,
         stderr_tail: &[],
+        stdout_tail: &[],
         now: Time(1_700_000_000_000),
         utc_offset_s: 3600,
     };

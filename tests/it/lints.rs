@@ -140,6 +140,19 @@ fn cases() -> Vec<(&'static str, Vec<String>, Vec<String>)> {
                 gated("build", "ok, build"),
             ],
         ),
+        (
+            "unused-parameter",
+            vec![
+                asking("claude", "max_budget: 1"),
+                asking("claude", "permision_mode: plan"),
+                asking("codex", "max_budget_usd: 1"),
+            ],
+            vec![
+                asking("claude", "max_budget_usd: 1, permission_mode: plan"),
+                asking("codex", "model: x"),
+                asking("offline", "whatever: 1"),
+            ],
+        ),
     ]
 }
 
@@ -151,6 +164,13 @@ fn gated(gate: &str, node: &str) -> String {
          - {{ id: ok, depends_on: [{gate}], approval: {{ message: Well? }} }}\n\
          - {{ id: deploy, depends_on: [{node}], bash: ls }}\n"
     )
+}
+
+/// A step that gives a provider parameters.
+fn asking(provider: &str, params: &str) -> String {
+    steps(&format!(
+        "- {{ name: A, provider: {provider}, input_file: p.md, provider_params: {{ {params} }} }}\n"
+    ))
 }
 
 fn told_where_it_is_meant_alone() {

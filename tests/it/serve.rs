@@ -19,6 +19,8 @@ pub fn trials() -> Vec<Trial> {
         trial("serve/one who does not read keeps nobody waiting", deaf),
         trial("serve/where it listens, as a document", documented),
         trial("serve/many at once", many),
+        trial("serve/strangers keep nobody out", crowd),
+        trial("serve/a body is asked for before it is sent", asks_first),
         trial("serve/the token is its user's alone, and ends with the server", token),
         trial("serve/programs ask and act with the token", programs),
         trial("serve/what is typed is not lost without script", typing),
@@ -251,6 +253,19 @@ fn refusals() {
     let put = page.ask("PUT /api/status", &page.bearer(), "");
     let told: serde_json::Value = serde_json::from_str(&put.body).expect("a document");
     assert_eq!((put.status, &told["error"]["code"]), (405, &405.into()), "{told}");
+    // So is what is refused before it is known who asks, once the path is known.
+    let (host, length) = (page.host(), "Content-Length: 99999999\r\n");
+    for (status, headers) in [
+        (401, host.clone()),
+        (421, "Host: evil.example\r\n".to_owned()),
+        (413, format!("{host}{length}")),
+        (400, format!("{host}{length}{length}")),
+        (501, format!("{host}Transfer-Encoding: chunked\r\n")),
+    ] {
+        let heard = page.ask("POST /api/enqueue", &headers, "");
+        let told: Value = serde_json::from_str(&heard.body).expect("a document");
+        assert_eq!((heard.status, &told["error"]["code"]), (status, &status.into()), "{told}");
+    }
     assert_eq!(page.ask(&format!("GET {}", run("logs/nope")), &page.bearer(), "").status, 404);
     assert_eq!(world.status(), "paused", "nothing of that did anything");
     assert!(world.list("inbox/qa").is_empty());
@@ -317,6 +332,56 @@ fn many() {
         .collect();
     let heard: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     assert!(heard.iter().all(|status| *status == Some(200)), "{heard:?}");
+}
+
+/// More strangers than there is room for, each with half a request: whoever has the token comes in,
+/// and stays.
+fn crowd() {
+    let world = World::new();
+    let page = Page::of(&world);
+    let request = format!("GET /api/status HTTP/1.1\r\n{}\r\n", page.bearer());
+    let mut known = TcpStream::connect(page.at).unwrap();
+    let mut again = || {
+        known.write_all(request.as_bytes()).expect("it is open");
+        assert_eq!(hear(&mut known).expect("an answer").status, 200);
+    };
+    again();
+    let mut strangers = Vec::new();
+    for _ in 0..3 {
+        for _ in 0..150 {
+            let mut stranger = TcpStream::connect(page.at).expect("it accepts");
+            let _ = stranger.write_all(b"GET / HTTP/1.1\r\nX: ");
+            strangers.push(stranger);
+        }
+        assert_eq!(page.ask("GET /api/status", &page.bearer(), "").status, 200);
+    }
+    again();
+    // Whoever came first was cut off first.
+    let mut said = Vec::new();
+    let _ = strangers[0].read_to_end(&mut said);
+    assert_eq!(said, b"");
+}
+
+/// A client that waits for a word before it sends a long body.
+fn asks_first() {
+    let world = World::new();
+    let page = Page::of(&world);
+    let body = r#"{"agent":"qa","text":"look"}"#;
+    let head = |length: usize| {
+        format!(
+            "POST /api/enqueue HTTP/1.1\r\n{}Content-Type: application/json\r\nExpect: \
+             100-continue\r\nContent-Length: {length}\r\n\r\n",
+            page.bearer()
+        )
+    };
+    let mut stream = TcpStream::connect(page.at).unwrap();
+    stream.write_all(head(body.len()).as_bytes()).unwrap();
+    let mut said = [0; 25];
+    stream.read_exact(&mut said).expect("a word");
+    assert_eq!(&said, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(body.as_bytes()).unwrap();
+    assert_eq!(hear(&mut stream).expect("an answer").status, 200);
+    assert_eq!(ask(page.at, &head(99_999_999)).expect("an answer").status, 413);
 }
 
 fn token() {

@@ -46,6 +46,9 @@ impl Session {
         assert_eq!(sized, 0, "a terminal has a size");
         let side = || Stdio::from(slave.try_clone().expect("a descriptor"));
         command.stdin(side()).stdout(side()).stderr(side());
+        if command.get_envs().all(|(name, _)| name != "TERM") {
+            command.env("TERM", "xterm");
+        }
         let child = command.spawn().expect("the program starts");
         // The command keeps its copies, and the terminal would never end.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -165,13 +168,15 @@ fn long_names() {
     ));
     let session = Session::start(&mut world.orchestrate(&["run", "w.yaml", "--progress"]));
     session.shows("[1/1] NNN");
-    until("it is drawn twice", || session.seen().matches("[1/1]").count() > 1);
+    session.shows("\n");
     let live = session.seen();
     world.write("go", "");
     for line in live.split(['\n', ESCAPE]).filter(|line| line.starts_with("[1/1]")) {
         assert!(line.trim_end().chars().count() < 80, "{line}");
     }
-    assert_eq!(session.end().0, 0);
+    let (exit, written) = session.end();
+    let left = screen(&written).into_iter().filter(|line| line.starts_with("[1/1]"));
+    assert_eq!((exit, left.count()), (0, 1), "it erases itself: {written}");
 }
 
 /// Stopped by Ctrl-C, the view is gone and what to do is said.
@@ -203,18 +208,20 @@ fn plain() {
 fn colours() {
     let world = World::with("version: '1.1'\nsteps: [{ name: A, command: ['true'] }]\n");
     let green = "\x1b[32mcompleted\x1b[0m";
-    let at_terminal = |arguments: &[&str], no_color: Option<&str>| {
+    let with = |arguments: &[&str], (name, value): (&str, &str)| {
         let mut command = world.orchestrate(&[&["run", "w.yaml"], arguments].concat());
-        no_color.map(|value| command.env("NO_COLOR", value));
-        let (exit, written) = Session::start(&mut command).end();
+        let (exit, written) = Session::start(command.env(name, value)).end();
         assert_eq!(exit, 0, "{written}");
         written
     };
-    assert!(at_terminal(&[], None).contains(green));
-    assert!(at_terminal(&[], Some("")).contains(green), "an empty NO_COLOR says nothing");
-    assert!(!at_terminal(&[], Some("1")).contains(ESCAPE));
-    assert!(!at_terminal(&["--color", "never"], None).contains(ESCAPE));
-    assert!(at_terminal(&["--color", "always"], Some("1")).contains(green), "a flag wins");
+    let at_terminal = |arguments: &[&str], no_color: &str| with(arguments, ("NO_COLOR", no_color));
+    assert!(!with(&["--progress"], ("TERM", "dumb")).contains(ESCAPE), "it knows no codes");
+    assert!(with(&["--color", "always"], ("TERM", "dumb")).contains(green));
+    assert!(with(&[], ("LC_ALL", "C")).contains(green));
+    assert!(at_terminal(&[], "").contains(green), "an empty NO_COLOR says nothing");
+    assert!(!at_terminal(&[], "1").contains(ESCAPE));
+    assert!(!at_terminal(&["--color", "never"], "").contains(ESCAPE));
+    assert!(at_terminal(&["--color", "always"], "1").contains(green), "a flag wins");
     assert!(world.run(&["run", "w.yaml", "--color", "always"]).stderr.contains(green));
     assert!(!world.run(&["run", "w.yaml"]).stderr.contains(ESCAPE), "no terminal, no colour");
 }
@@ -338,6 +345,72 @@ until [ -e go ]; do sleep 0.01; done
 printf '{"type":"result","is_error":false,"num_turns":1,"session_id":"%s","result":"done"}\n' "$2"
 "#;
 
+/// Is denied a tool, says what would play with a terminal, and ends as it is told.
+const DENIED: &str = r#"cat > /dev/null
+printf '%s\n' '{"type":"assistant","message":{"content":[{"type":"text","text":"a\u202eb"}]}}'
+until [ -e go ]; do sleep 0.01; done
+if [ -e bad ]; then
+  printf '%s\n' '{"type":"result","is_error":true,"num_turns":1,
+"result":"no\u001b[2J \u202e\nmore"}' | tr -d '\n'
+  exit 1
+fi
+printf '%s\n' '{"type":"result","is_error":false,"num_turns":1,"result":"done",
+"permission_denials":[{"tool_name":"Write","tool_input":{"file_path":"a"}}]}' | tr -d '\n'
+"#;
+
+fn denied(steps: &str) -> World {
+    let world = World::with(steps);
+    world.write("agent.sh", DENIED);
+    world.write("p.txt", "do it\n");
+    world.write(
+        ".orchestrate/config.yaml",
+        "default_provider: robot\nproviders:\n  robot:\n    { adapter: claude, input_mode: stdin, \
+         command: [sh, agent.sh] }\n",
+    );
+    world
+}
+
+/// A warning stays where it was said, also while something is drawn below it.
+fn warnings_stay() {
+    const WARNING: &str = "was not allowed to use: Write: a";
+    let world = denied(
+        "version: '1.1'\nsteps:\n\
+         - { name: Ask, provider: robot, input_file: p.txt }\n\
+         - { name: Hold, command: [sh, -c, 'until [ -e then ]; do sleep 0.01; done'] }\n",
+    );
+    let session = Session::start(&mut world.orchestrate(&["run", "w.yaml", "--progress"]));
+    session.shows("[1/2] Ask: Running (");
+    world.write("go", "");
+    session.shows("[2/2] Hold: Running (1s)");
+    world.write("then", "");
+    let (exit, written) = session.end();
+    let left = screen(&written).join("\n");
+    assert!(exit == 0 && left.contains(WARNING) && !left.contains("Running"), "{left}");
+
+    let world = denied("");
+    world.write("inbox/engineer/first.task", "do it\n");
+    let session = Session::start(&mut world.orchestrate(&["worker", "engineer", "--drain"]));
+    session.shows("\n  first ");
+    world.write("go", "");
+    let (exit, written) = session.end();
+    let left = screen(&written).join("\n");
+    assert!(exit == 0 && left.contains(": done (") && left.contains(WARNING), "{left}");
+}
+
+/// What a provider says of its failure does not play with the terminal of a worker.
+fn escapes_of_providers() {
+    let world = denied("");
+    for name in ["go", "bad"] {
+        world.write(name, "");
+    }
+    world.write("inbox/engineer/first.task", "do it\n");
+    let (_, written) =
+        Session::start(&mut world.orchestrate(&["worker", "engineer", "--drain"])).end();
+    assert!(written.contains("no\u{fffd}[2J \u{fffd}"), "{written}");
+    assert!(written.contains("a\u{fffd}b"), "{written}");
+    assert!(!written.contains('\u{202e}') && !written.contains("\x1b[2J"), "{written}");
+}
+
 /// What agents say stands on a worker's terminal in lines that fit it, each task's by itself, and
 /// what is drawn below is gone in the end.
 fn turns_of_agents() {
@@ -390,15 +463,33 @@ fn turns_of_agents() {
     }
 }
 
+/// A terminal that answers no question, as those of recorders: the board is drawn all the same.
+fn silent() {
+    let world = World::with("version: '1.1'\nsteps: [{ name: A, command: ['true'] }]\n");
+    world.run(&["run", "w.yaml"]).exits(0);
+    let mut session = Session::start(&mut world.orchestrate(&["top"]));
+    session.shows("w.yaml");
+    // Ctrl-L draws everything anew.
+    session.types("\x0c");
+    until("it is drawn again", || session.seen().matches("w.yaml").count() > 1);
+    session.types("q");
+    let (exit, written) = session.end();
+    assert_eq!(exit, 0, "{written:?}");
+    assert!(!written.contains("\x1b[6n"), "nothing is asked: {written:?}");
+}
+
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("terminal/a worker", a_worker),
         trial("terminal/what a worker's agents say", turns_of_agents),
+        trial("terminal/warnings stay", warnings_stay),
+        trial("terminal/escape codes of providers", escapes_of_providers),
         trial("terminal/the live view", live),
         trial("terminal/the live view of long names", long_names),
         trial("terminal/the live view, interrupted", interrupted),
         trial("terminal/no terminal, plain lines", plain),
         trial("terminal/colours", colours),
+        trial("terminal/one that answers nothing", silent),
         trial("terminal/escape codes of children", escapes_of_children),
         trial("terminal/the answer retry", retry),
         trial("terminal/the answer continue", goes_on),

@@ -409,7 +409,9 @@ impl Intake {
         late: bool,
     ) -> bool {
         let before = taken.read.replace((look.clone(), bytes.to_vec()));
-        let whole = std::str::from_utf8(bytes).is_ok_and(|text| FreeTask::parse(text).is_ok());
+        let says = |task: FreeTask| !task.text.trim().is_empty();
+        let whole =
+            std::str::from_utf8(bytes).is_ok_and(|text| FreeTask::parse(text).is_ok_and(says));
         taken.due = now + self.settle();
         before.is_some_and(|(seen, said)| seen == *look && said == bytes) && (whole || late)
     }

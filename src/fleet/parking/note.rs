@@ -76,15 +76,23 @@ impl Striker<'_> {
     pub fn note(self, outcome: &Outcome, strikes: u32) -> Option<Note> {
         let now = self.now;
         let strikes = strikes.saturating_add(1);
-        let grown = self.first.saturating_mul(1 << strikes.saturating_sub(1).min(20));
+        // The rest after so many strikes, where nobody says how long it is.
+        let grown = |strikes: u32| {
+            self.first.saturating_mul(1 << strikes.saturating_sub(1).min(20)).min(self.most)
+        };
         let (cause, rest) = match (&outcome.verdict, outcome.works_at) {
             // Also one that is too far off for a run to wait for.
             (Verdict::RetryAt { .. } | Verdict::NeedsPerson { .. }, Some(at)) => {
+                // Whoever was told a time and is turned away again believes it less.
+                let least = match strikes {
+                    1 => Duration::from_secs(1),
+                    more => grown(more - 1),
+                };
                 let told = Duration::from_millis(at.ms_since(now));
-                (Cause::Limit, told.max(Duration::from_secs(1)).min(LONGEST))
+                (Cause::Limit, told.max(least).min(LONGEST))
             }
             (Verdict::NeedsPerson { .. }, None) => (Cause::Person, Duration::ZERO),
-            (Verdict::BackOff { .. }, _) => (Cause::Busy, grown.min(self.most)),
+            (Verdict::BackOff { .. }, _) => (Cause::Busy, grown(strikes)),
             _ => return None,
         };
         let rest_ms = rest.as_millis() as u64;
@@ -226,6 +234,16 @@ mod tests {
         let weekly = Verdict::NeedsPerson { reason: "weekly".into() };
         let note = striker().note(&outcome(weekly, Some(days)), 0).unwrap();
         assert_eq!((note.cause, note.rest_ms), (Cause::Limit, 5 * 86_400_000));
+    }
+
+    #[test]
+    fn a_told_time_that_was_too_short_again_and_again_grows() {
+        let at = NOW.plus_ms(300);
+        let limit = Verdict::RetryAt { at, reason: "limit".into() };
+        let outcome = outcome(limit, Some(at));
+        let rests: Vec<u64> =
+            [0, 1, 2, 9].map(|n| striker().note(&outcome, n).unwrap().rest_ms / 1000).into();
+        assert_eq!(rests, [1, 5, 10, 900]);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! code alone.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use serde_json::{Map, Value};
 use super::super::parking::Pass;
 use super::super::site::Site;
 use super::super::work::Work;
+use super::session::Name;
 use super::{mode, output_path};
 use crate::engine::record::Spent;
 use crate::exec::{Capture, Captured, How, Mode};
@@ -29,9 +29,20 @@ const NOTICE: usize = 300;
 pub type Ear = Rc<RefCell<Stream>>;
 
 /// Lets an agent's output be heard while it is logged whole; after what is in the log, if it is
-/// spoken to again.
-pub fn listen(site: &Site, work: &Work, pass: Arc<Pass>, again: bool) -> (Ear, Capture) {
-    let ear = Rc::new(RefCell::new(Stream::new(work.adapter)));
+/// spoken to again. What it calls the conversation is kept as soon as it says so.
+pub fn listen(
+    site: &Site,
+    work: &Work,
+    pass: Arc<Pass>,
+    mut name: Option<Name>,
+    again: bool,
+) -> (Ear, Capture) {
+    let mask = site.mask.clone();
+    let stream = match mask.is_empty() {
+        true => Stream::new(work.adapter),
+        false => Stream::hiding(work.adapter, Box::new(move |text| mask.text(text))),
+    };
+    let ear = Rc::new(RefCell::new(stream));
     let hearing = ear.clone();
     let (log, path) = (Capture::new(Mode::Tail, site.mask.clone()), site.log(&work.step, "stdout"));
     let log = if again { log.log_on(path) } else { log.log(path) };
@@ -40,6 +51,9 @@ pub fn listen(site: &Site, work: &Work, pass: Arc<Pass>, again: bool) -> (Ear, C
         // A model that calls a tool is there; what is said may be the notice that it is not.
         if turns.iter().any(|turn| matches!(turn, Turn::Called { .. })) {
             pass.works();
+        }
+        if let (Some(name), Some(session)) = (&mut name, hearing.borrow().session()) {
+            name.keep(session);
         }
     };
     (ear, log.tap(hear))
@@ -56,8 +70,14 @@ pub struct Heard {
     pub asked_again: bool,
 }
 
-/// Ends the hearing.
-pub fn outcome(ear: Ear, how: How, stderr_tail: &[String]) -> Option<Outcome> {
+/// Ends the hearing. The tails are the last lines that were printed.
+pub fn outcome(
+    site: &Site,
+    ear: Ear,
+    how: How,
+    stdout_tail: &[String],
+    stderr_tail: &[String],
+) -> Option<Outcome> {
     let stream = Rc::into_inner(ear)?.into_inner();
     let now = SystemClock.now();
     let (exit_code, signal) = match how {
@@ -67,13 +87,21 @@ pub fn outcome(ear: Ear, how: How, stderr_tail: &[String]) -> Option<Outcome> {
     };
     let timed_out = matches!(how, How::TimedOut | How::Silent);
     let utc_offset_s = utc_offset_s(now);
-    let mut outcome =
-        stream.finish(&End { exit_code, signal, timed_out, stderr_tail, now, utc_offset_s });
+    let mut outcome = stream.finish(&End {
+        exit_code,
+        signal,
+        timed_out,
+        stderr_tail,
+        stdout_tail,
+        now,
+        utc_offset_s,
+    });
     if outcome.verdict == Verdict::Answered
         && let Some(class) = limits::notice(&outcome.text)
     {
         // Some say so as if it were their answer, and not how long it lasts.
-        let said: String = outcome.text.trim().chars().take(NOTICE).collect();
+        let said = site.mask.text(&outcome.text);
+        let said: String = said.trim().chars().take(NOTICE).collect();
         let reason = format!("the agent's answer is only a limit notice: {said}");
         outcome.verdict = match class {
             FaultClass::Transient => Verdict::BackOff { reason, crowded: true },
@@ -84,25 +112,24 @@ pub fn outcome(ear: Ear, how: How, stderr_tail: &[String]) -> Option<Outcome> {
 }
 
 impl Heard {
-    /// The answer, taken in as if it alone had been printed; its length is that of the stream.
-    pub fn answer(
-        &self,
-        site: &Site,
-        work: &Work,
-        file: Option<File>,
-        stream: &Captured,
-    ) -> io::Result<Captured> {
+    /// The answer, taken in as if it alone had been printed; its length is that of the stream. The
+    /// author's own file gets it only if it counts.
+    pub fn answer(&self, site: &Site, work: &Work, stream: &Captured) -> io::Result<Captured> {
         let mut out = Capture::new(mode(work), site.mask.clone()).log(site.log(&work.step, ANSWER));
         if mode(work) == Mode::Whole {
             out = out.whole(site.root().join(output_path(work)));
         }
-        if let Some((file, path)) = file.zip(work.output_file.as_ref()) {
-            out = out.tee(file, path);
+        if let Some(path) = work.output_file.as_ref().filter(|_| self.counts()) {
+            out = out.tee(site.workspace.create(path).map_err(io::Error::other)?, path);
         }
         out.push(self.outcome.text.as_bytes());
         let mut answer = out.finish()?;
         answer.total_bytes = stream.total_bytes;
         Ok(answer)
+    }
+
+    fn counts(&self) -> bool {
+        self.outcome.verdict == Verdict::Answered
     }
 
     /// The exit code that stands for it.
@@ -127,6 +154,14 @@ impl Heard {
                 FaultClass::Fatal
             }
         })
+    }
+
+    /// What was printed where a last event should have been.
+    pub fn in_place_of_an_end(&self) -> Vec<String> {
+        match self.outcome.verdict {
+            Verdict::Stopped { .. } => self.outcome.printed.clone(),
+            _ => Vec::new(),
+        }
     }
 
     /// Why it failed, in a sentence.
@@ -163,8 +198,11 @@ impl Heard {
         context
     }
 
-    /// What it did last, for people.
+    /// What it did last, for people; or printed, if it did nothing.
     pub fn tail(&self) -> Vec<String> {
+        if self.outcome.notes.is_empty() {
+            return self.outcome.printed.clone();
+        }
         let notes = self.outcome.notes.iter().map(ToString::to_string);
         let lines: Vec<String> =
             notes.flat_map(|note| note.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
@@ -172,10 +210,10 @@ impl Heard {
         lines[from..].to_vec()
     }
 
-    pub fn spent(&self, work: &Work) -> Spent {
+    pub fn spent(&self, site: &Site, work: &Work) -> Spent {
         Spent {
             provider: work.provider.clone().unwrap_or_default(),
-            session: self.outcome.session.clone(),
+            session: self.outcome.session.as_deref().map(|session| site.mask.text(session)),
             usage: self.usage.clone(),
         }
     }

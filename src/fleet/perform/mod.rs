@@ -33,7 +33,7 @@ use self::json::check_json;
 use self::repair::Wanting;
 use self::script::{Ready, Unready};
 pub use self::session::SESSIONS;
-use self::session::{Busy, Session};
+use self::session::{Busy, Name, Session};
 pub use self::wait::wait;
 use super::parking::Pass;
 use super::prepare::{Unusable, mask_json, mask_map, mask_written, missing_secrets};
@@ -136,7 +136,7 @@ pub fn run_on(
     if let Err(missing) = missing_secrets(&work.secrets, &site.environment) {
         let context = mask_map(site, missing.context);
         let mut record = Record::refused(2, site.mask.text(&missing.message), context);
-        classify(work, None, &mut record);
+        classify(work, None, &[], &mut record);
         return Some(Performed::of(record));
     }
     let mut work = match place::place(site, work) {
@@ -219,6 +219,7 @@ pub fn run_on(
     };
     let (work, ended) = (&*work, &ran.ended);
     let returns = heard.as_ref().is_some_and(|heard| heard.returns);
+    let printed = heard.as_ref().map(Heard::in_place_of_an_end).unwrap_or_default();
     if ended.cut_off {
         tracing::warn!(
             "a process that step `{}` left running held its output open",
@@ -232,7 +233,7 @@ pub fn run_on(
     }
     let mut record = result.record;
     record.warning = record.warning.or(ready.warning);
-    classify(work, Some(ended.how), &mut record);
+    classify(work, Some(ended.how), &printed, &mut record);
     if let Some(entered) = entered {
         entered.leave(site, work, times, &mut record);
     }
@@ -285,12 +286,13 @@ impl Ran {
     }
 }
 
-/// Runs one child to its end. One that is `again` at the same work goes on in its logs.
-fn execute(child: &Child, work: &Work, again: bool) -> Executed<Ran> {
+/// Runs one child to its end. One that is `again` at the same work goes on in its logs; what it
+/// calls its conversation goes to `name`.
+fn execute(child: &Child, work: &Work, name: Option<Name>, again: bool) -> Executed<Ran> {
     let Child { site, cwd, env, hidden, mark, stop, .. } = *child;
     let stop_here = |code, message| Err(Box::new(refused(site, work, code, message)));
     let heard =
-        work.adapter.is_stream().then(|| hear::listen(site, work, child.pass.clone(), again));
+        work.adapter.is_stream().then(|| hear::listen(site, work, child.pass.clone(), name, again));
     let (ear, captures) = match heard {
         Some((ear, out)) => (Some(ear), Ok((out, log_of_errors(site, work, again)))),
         None => (None, open_captures(site, work, again)),
@@ -343,7 +345,8 @@ fn execute(child: &Child, work: &Work, again: bool) -> Executed<Ran> {
     {
         return stop_here(NOT_TO_BE_HAD, unfit(work, &option));
     }
-    let outcome = ear.and_then(|ear| hear::outcome(ear, ended.how, tail));
+    let printed = out.as_ref().map(|out| out.tail.as_slice()).unwrap_or_default();
+    let outcome = ear.and_then(|ear| hear::outcome(site, ear, ended.how, printed, tail));
     Ok((ended.how != How::Stopped).then_some(Ran { ended, out, err, outcome }))
 }
 
@@ -364,14 +367,14 @@ fn unfit(work: &Work, option: &str) -> String {
 /// once more.
 fn have_said(child: &Child, work: &Work) -> Executed<Said> {
     let began = Instant::now();
-    let Some(mut ran) = execute(child, work, false)? else { return Ok(None) };
+    let Some(mut ran) = execute(child, work, None, false)? else { return Ok(None) };
     let wanting = Wanting::in_printed(work, &ran, &child.site.log(&work.step, "stdout"));
     if let Some(turn) = wanting.as_ref().and_then(|wanting| wanting.turn(work, false, began)) {
         // The record will have the other answer. Those who work for others log as it comes.
         if let Some(out) = ran.out.as_ref().ok().filter(|_| !child.site.live) {
             log_output(child.site, work, out);
         }
-        let Some(again) = execute(child, &turn, true)? else { return Ok(None) };
+        let Some(again) = execute(child, &turn, None, true)? else { return Ok(None) };
         ran = ran.and_then(again);
     }
     Ok(Some(Said { ran, heard: None, asked_again: wanting.is_some() }))
@@ -390,11 +393,11 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
         work.stdin = work.stdin.take().map(|prompt| below(HEADING, &prompt));
     }
     // Found now, a file that cannot be written costs nothing.
-    let file = work.output_file.as_ref().map(|path| site.workspace.create(path)).transpose();
-    let file = match file {
-        Ok(file) => file,
-        Err(error) => return stop_here(work, code_of(&error), error.to_string()),
-    };
+    if let Some(path) = &work.output_file
+        && let Err(error) = site.workspace.try_write(path)
+    {
+        return stop_here(work, code_of(&error), error.to_string());
+    }
     let session = work.session.as_ref();
     let session =
         session.map(|session| Session::take(site, session, work.adapter, child.stop)).transpose();
@@ -429,7 +432,7 @@ fn converse(child: &Child, work: &mut Cow<Work>) -> Executed<(Ran, Option<Heard>
         }
         session.iter_mut().for_each(|session| session.recorded(heard.returns));
     }
-    ran.out = ran.out.and_then(|stream| heard.answer(site, work, file, &stream));
+    ran.out = ran.out.and_then(|stream| heard.answer(site, work, &stream));
     Ok(Some((ran, Some(heard))))
 }
 
@@ -451,7 +454,8 @@ fn speak(
                 }
             }
         }
-        let Some(mut ran) = execute(child, work, false)? else { return Ok(None) };
+        let name = session.as_ref().map(|session| session.name_keeper());
+        let Some(mut ran) = execute(child, work, name, false)? else { return Ok(None) };
         let outcome = ran.outcome.take();
         if goes_on && outcome.as_ref().is_some_and(|outcome| outcome.session_lost) {
             tracing::info!(
@@ -481,7 +485,8 @@ fn ask_again(
             return Err(Box::new(refused(child.site, &turn, 1, message)));
         }
     }
-    let Some(mut ran) = execute(child, &turn, true)? else { return Ok(None) };
+    let name = session.as_ref().map(|session| session.name_keeper());
+    let Some(mut ran) = execute(child, &turn, name, true)? else { return Ok(None) };
     let outcome = ran.outcome.take().filter(|outcome| !outcome.session_lost);
     Ok(Some(outcome.map(|outcome| {
         let mut heard = hear(child, session, outcome, false);
@@ -601,12 +606,14 @@ fn output_path(work: &Work) -> PathBuf {
 
 /// Says of a node's failure whether it may pass by itself, by the table of what is said then. Of
 /// other commands, their exit codes say it.
-fn classify(work: &Work, how: Option<How>, record: &mut Record) {
+fn classify(work: &Work, how: Option<How>, printed: &[String], record: &mut Record) {
     let told = work.capture == CaptureMode::Whole || work.adapter.is_stream();
     let Some(error) = record.error.as_mut().filter(|_| told) else { return };
     let mut said = vec![error.message.as_str()];
     said.extend(error.stderr_tail.iter().map(String::as_str));
-    // What an agent says in its conversation is no fault of its own.
+    // What an agent says in its conversation is no fault of its own; what its command line prints
+    // in place of one may be.
+    said.extend(printed.iter().map(String::as_str));
     if work.asks && !work.adapter.is_stream() {
         said.extend(error.stdout_tail.iter().map(String::as_str));
     }
@@ -662,7 +669,7 @@ fn refused(site: &Site, work: &Work, code: i32, message: String) -> Performed {
     context.insert("substituted_command".into(), command(site, work));
     let mut record = Record::refused(code, site.mask.text(&message), context);
     record.debug = work.debug.clone();
-    classify(work, None, &mut record);
+    classify(work, None, &[], &mut record);
     Performed::of(record)
 }
 
@@ -740,12 +747,12 @@ impl Outcome<'_> {
     /// Puts into the record what an agent's output says beside its answer.
     fn keep_heard(&mut self, heard: &Heard, failed: bool) {
         let site = self.site;
-        self.record.usage = Some(Box::new(heard.spent(self.work)));
+        self.record.usage = Some(Box::new(heard.spent(site, self.work)));
         if self.record.warning.is_none() {
-            self.record.warning = heard.warning().map(|warning| site.mask.text(&warning));
+            self.record.warning = heard.warning();
         }
         let Some(error) = &mut self.record.error else { return };
-        error.stdout_tail = heard.tail().iter().map(|line| site.mask.text(line)).collect();
+        error.stdout_tail = heard.tail();
         if heard.outcome.verdict == Verdict::Answered && !error.stdout_tail.is_empty() {
             // It is the answer that is wrong. What a command line says beside one that it gave
             // explains nothing, and is in the log.
@@ -754,7 +761,7 @@ impl Outcome<'_> {
         if failed {
             error.class = heard.class(self.ended.how);
             error.retry_at = heard.outcome.verdict.at();
-            error.context.extend(mask_map(site, heard.context(self.ended.how)));
+            error.context.extend(heard.context(self.ended.how));
         }
     }
 

@@ -159,6 +159,11 @@ impl Session {
         self.kept.generation += 1;
     }
 
+    /// Keeps what a provider calls the conversation, while it speaks.
+    pub fn name_keeper(&self) -> Name {
+        Name { path: self.path.clone(), kept: self.kept.clone() }
+    }
+
     /// Keeps what a provider said of the conversation. Gives what this execution alone cost, and
     /// those before it that were begun again, as this one will be if it `returns`.
     pub fn heard(&mut self, outcome: &Outcome, returns: bool) -> io::Result<Usage> {
@@ -182,9 +187,31 @@ impl Session {
     }
 
     fn write(&self) -> io::Result<()> {
-        let text = serde_json::to_vec(&self.kept)?;
-        disk::swap(&*disk::machine(), &self.path, &text)
+        write(&self.path, &self.kept)
     }
+}
+
+/// What the provider calls a conversation, kept as soon as it is known: whoever is killed right
+/// after that has still begun it.
+pub struct Name {
+    path: PathBuf,
+    kept: Kept,
+}
+
+impl Name {
+    pub fn keep(&mut self, name: &str) {
+        if self.kept.id.as_deref() == Some(name) {
+            return;
+        }
+        self.kept.id = Some(name.to_owned());
+        if let Err(error) = write(&self.path, &self.kept) {
+            tracing::warn!("{}", Busy::Error(error));
+        }
+    }
+}
+
+fn write(path: &Path, kept: &Kept) -> io::Result<()> {
+    disk::swap(&*disk::machine(), path, &serde_json::to_vec(kept)?)
 }
 
 /// A text with names in the place of what stands for them. What was put in is not read again.

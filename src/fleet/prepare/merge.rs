@@ -45,7 +45,9 @@ impl Preparing<'_> {
             trees.review(&id)
         });
         let diff = diff.map_err(|error| cannot(&error))?;
-        if diff.text.is_empty() || self.is_approved(&diff.hash) {
+        // Nobody is asked for nothing, unless it is not what was approved.
+        let nothing = diff.text.is_empty() && self.approval().is_none();
+        if nothing || self.is_approved(&diff.hash) {
             work.approval = Some(diff.hash);
             return Ok(Prepared::Merge(work));
         }

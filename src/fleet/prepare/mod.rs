@@ -24,10 +24,15 @@ use crate::fleet::site::{Environment, Site};
 use crate::fleet::work::{Input, MergeWork, TreeWork, Waiting, Work};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::inject::{self, CAP, Found};
+use crate::store::DEFINITION;
+use crate::template::spell::Fault;
 use crate::template::{Hole, Missing, Scope, Template, display, written};
 use crate::time::{Clock, SystemClock, Time};
-use crate::workflow::plan::{Action, InjectMode, InputMode, Isolation, Param, Step, WaitFor, When};
-use crate::workflow::{Plan, without_bom};
+use crate::workflow::plan::{
+    Action, IDLE_TIMEOUT, InjectMode, InputMode, Isolation, Param, Step, WaitFor, When,
+};
+use crate::workflow::problem::located;
+use crate::workflow::{Place, Plan, Problem, without_bom};
 use crate::workspace::PathError;
 use crate::worktree::After;
 
@@ -55,13 +60,13 @@ pub enum Prepared {
 pub struct Refusal {
     message: String,
     context: Map<String, Value>,
-    /// The line and column of the workflow where the text begins that it is about.
-    within: Option<(usize, usize)>,
+    /// What is wrong with a spell.
+    fault: Option<Box<Fault>>,
 }
 
 impl Refusal {
     fn new(message: impl Into<String>) -> Self {
-        Refusal { message: message.into(), context: Map::new(), within: None }
+        Refusal { message: message.into(), context: Map::new(), fault: None }
     }
 
     fn with(mut self, key: &str, value: Value) -> Self {
@@ -69,11 +74,24 @@ impl Refusal {
         self
     }
 
-    /// Says where in the workflow it is, where that is known.
-    fn placed(mut self, file: &str) -> Self {
-        if let Some((line, column)) = self.within.take() {
-            self.message = format!("{file}:{line}:{column}: {}", self.message);
-        }
+    /// Says where in the workflow it is, where it is about a text in there.
+    fn placed(mut self, file: &str, site: &Site) -> Self {
+        let Some(fault) = self.fault.take().filter(|fault| fault.within.is_some()) else {
+            return self;
+        };
+        // The run's own copy. What cannot be found in it is told from where the text begins.
+        let text = std::fs::read_to_string(site.root().join(DEFINITION)).unwrap_or_default();
+        let problem = located(without_bom(&text), vec![Problem::from(&*fault)]).remove(0);
+        let Some(Place { line, column, .. }) = problem.place else { return self };
+        let told = match fault.within == Some((line, column)) {
+            true => self.message,
+            false => {
+                let what = format!("{}:{}:{}: ", fault.file, fault.line, fault.column);
+                let rest = self.message.strip_prefix(&what).unwrap_or(&self.message);
+                format!("{}: {rest}", fault.file)
+            }
+        };
+        self.message = format!("{file}:{line}:{column}: {told}");
         self
     }
 }
@@ -112,7 +130,8 @@ pub fn prepare(
         notes: Vec::new(),
         root: refs::root_mark(),
     };
-    let prepared = preparing.prepare().map_err(|refusal| refusal.placed(&run.origin.workflow_file));
+    let prepared =
+        preparing.prepare().map_err(|refusal| refusal.placed(&run.origin.workflow_file, site));
     if let Err(refusal) = &prepared {
         preparing.note(|| format!("refused: {}", refusal.message));
     }
@@ -469,6 +488,7 @@ impl Preparing<'_> {
             item: self.item(),
             agent: self.step.agent.clone(),
             timeout_ms: self.step.timeout.map(|timeout| timeout.as_millis() as u64),
+            idle_timeout_ms: self.idle_ms(&work),
             capture: output.capture,
             allow_parse_error: output.allow_parse_error,
             output_file,
@@ -479,6 +499,14 @@ impl Preparing<'_> {
             reads_state: self.step.names_run_root(),
             ..work
         })))
+    }
+
+    /// How long an agent may be silent. Some wait for hours on a line that is dead, so one that has
+    /// no other limit has this.
+    fn idle_ms(&self, work: &Work) -> Option<u64> {
+        let unlimited = work.adapter.is_stream() && self.step.timeout.is_none();
+        let idle = self.step.idle_timeout.or(unlimited.then_some(IDLE_TIMEOUT));
+        idle.map(|idle| idle.as_millis() as u64)
     }
 
     /// The item of the loop around the step, where a variable can hold it.

@@ -356,7 +356,7 @@ impl Preparing<'_> {
             item: self.item(),
             timeout_ms,
             limit,
-            idle_timeout_ms: self.step.idle_timeout.map(ms),
+            idle_timeout_ms: self.idle_ms(&work),
             capture: CaptureMode::Whole,
             root: Some(self.root.clone()),
             output_file,

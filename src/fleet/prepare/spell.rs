@@ -25,7 +25,7 @@ impl From<Fault> for Refusal {
             "file": &*fault.file, "line": fault.line, "column": fault.column,
         });
         let refusal = Refusal::new(fault.to_string()).with(engine::Fault::SPELL, place);
-        Refusal { within: fault.within, ..refusal }
+        Refusal { fault: Some(Box::new(fault)), ..refusal }
     }
 }
 
@@ -44,8 +44,7 @@ impl Preparing<'_> {
 
     /// A file of the workspace as it was when the run began.
     fn read_kept(&self, path: &str) -> Result<Option<String>, String> {
-        let (site, root) = (self.site, self.site.root());
-        spellbook::read_kept(&root, &site.workspace, site.input_bytes, path)
+        spellbook::read_kept(&self.site.root(), path)
     }
 
     /// Whether a condition that is a spell holds.
@@ -112,12 +111,12 @@ impl Preparing<'_> {
             SpellSource::Named(name) => {
                 let found = spell::lookup(name, &read)?;
                 note(found.file.clone(), &found.text);
-                spell::something(spell::render(&found, &data, &read)?, Some(name))?
+                spell::something(spell::render(&found, &data, &read)?, &format!("spell `{name}`"))?
             }
             SpellSource::Inline(text) => {
                 note("inline spell".into(), text.text());
                 let said = spell::with_includes(&read, |includes| text.render(&data, includes))?;
-                spell::something(said, None)?
+                spell::something(said, "the spell")?
             }
         };
         let system = match &used.system_prompt {
@@ -133,7 +132,10 @@ impl Preparing<'_> {
         };
         let mut whole = match system {
             None => said,
-            Some(Ok(system)) => system.wrap(said.trim_end(), &data, &read)?,
+            Some(Ok(system)) => {
+                let data = system.knows(&data, self.step.agent.as_deref(), used.contract);
+                system.wrap(said.trim_end(), &data, &read)?
+            }
             Some(Err(spell::Refusal::Fault(fault))) => return Err(fault.into()),
             Some(Err(spell::Refusal::Lost(lost))) => return Err(lost.into()),
         };

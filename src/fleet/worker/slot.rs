@@ -97,18 +97,21 @@ impl Shop {
         self.audience.started(&doing);
         let mark = member::mark(&claim.name);
         let terms = Terms { pass, task_attempt: Some(claim.name.task.attempt) };
+        let tells = work.asks && work.adapter.is_stream();
+        if tells {
+            spent::begin(&doing.logs[0], &claim);
+        }
         let performed = perform::run_on(&terms, &site, &work, &mark, &stop);
-        // A conversation knows itself what it has cost.
-        let counts = work.asks && work.session.is_none();
         match performed {
             Some(performed) if performed.returns => {
-                if counts {
-                    spent::keep(&doing.logs[0], &claim, &performed.record);
+                if tells {
+                    let in_conversation = work.session.is_some();
+                    spent::keep(&doing.logs[0], &claim, &performed.record, in_conversation);
                 }
                 self.give_back(claim, &doing, &terms.pass);
             }
             Some(mut performed) => {
-                if counts {
+                if tells {
                     spent::add(&doing.logs[0], &claim, &mut performed.record);
                 }
                 self.finish(claim, doing, performed, free.as_ref(), began);

@@ -54,6 +54,17 @@ pub fn with_face(mut fields: Map<String, Value>, face: Value) -> Value {
     Value::Object(fields)
 }
 
+/// What is told of a spell that is included by way of `chain`, which begins with it.
+pub fn includes_itself(name: &str, chain: &[&str]) -> String {
+    let circle: Vec<&str> = chain.iter().chain(chain.first()).copied().collect();
+    format!("`{name}` includes itself: {}", circle.join(" → "))
+}
+
+/// What is told of an include that is nested too deep.
+pub fn too_deep() -> String {
+    format!("includes are nested deeper than {MAX_INCLUDES}")
+}
+
 /// Finds a spell to include by its name: its file, to say where a fault is, and its text.
 pub type Includes<'i> = &'i dyn Fn(&str) -> Option<(String, String)>;
 
@@ -167,8 +178,8 @@ impl Spell {
     }
 
     /// The names that it includes as they are written, each with a fault at its place for whoever
-    /// cannot find it. Names that are made of values are known only when it is rendered.
-    pub fn included(&self) -> Vec<(String, Fault)> {
+    /// cannot find it. A name that is made of values is known only when it is rendered.
+    pub fn included(&self) -> Vec<(Option<String>, Fault)> {
         let found = parse::included(&self.nodes).into_iter();
         found.map(|(name, at)| (name, self.source.fault(at, ""))).collect()
     }

@@ -377,10 +377,16 @@ impl Parser<'_> {
             at = at.to(operand.at);
             operands.push(operand);
         }
-        match function.miscount(operands.len() + usize::from(piped)) {
-            Some(message) => self.fault(at, message),
-            None => Ok(Command { at, does: Does::Call(function, operands) }),
+        let count = operands.len() + usize::from(piped);
+        if let Some(message) = function.miscount(count) {
+            return self.fault(at, message);
         }
+        if function == Function::Include
+            && let Some(message) = misincludes(&operands, count)
+        {
+            return self.fault(at, message);
+        }
+        Ok(Command { at, does: Does::Call(function, operands) })
     }
 
     /// Reads a command that is only a value.
@@ -460,6 +466,25 @@ impl Parser<'_> {
 }
 
 /// The words that are values.
+pub const WANTS_NAME: &str = "`include` wants the name of a spell first";
+pub const WANTS_VALUE: &str = "`include` wants a value behind every name";
+pub const WANTS_TEXT: &str = "`include` wants names as text before their values";
+
+/// What is wrong with what an include is given, as far as it is written: `count` values in all.
+fn misincludes(operands: &[Operand], count: usize) -> Option<&'static str> {
+    let no_text = |operand: &Operand| match &operand.start {
+        Start::Literal(value) => !value.is_string(),
+        _ => false,
+    };
+    let mut keys = operands.iter().skip(1).step_by(2);
+    match operands.first() {
+        Some(name) if no_text(name) => Some(WANTS_NAME),
+        _ if count.is_multiple_of(2) => Some(WANTS_VALUE),
+        _ if keys.any(no_text) => Some(WANTS_TEXT),
+        _ => None,
+    }
+}
+
 fn literal(word: &str) -> Option<Value> {
     match word {
         "true" => Some(Value::Bool(true)),
@@ -537,24 +562,26 @@ fn pipes<'n>(nodes: &'n [Node], see: &mut dyn FnMut(&'n Pipe, bool)) {
     }
 }
 
-/// The names that are included as they are written, with their places.
-pub fn included(nodes: &[Node]) -> Vec<(String, Span)> {
+/// The names that are included as they are written, with their places; nothing for those that are
+/// made of values.
+pub fn included(nodes: &[Node]) -> Vec<(Option<String>, Span)> {
     let mut found = Vec::new();
     pipes(nodes, &mut |pipe, _| included_in(pipe, &mut found));
     found
 }
 
-fn included_in(pipe: &Pipe, found: &mut Vec<(String, Span)>) {
+fn included_in(pipe: &Pipe, found: &mut Vec<(Option<String>, Span)>) {
     for command in &pipe.commands {
         let (function, operands) = match &command.does {
             Does::Call(function, operands) => (Some(*function), operands.as_slice()),
             Does::Value(operand) => (None, std::slice::from_ref(operand)),
         };
-        if function == Some(Function::Include)
-            && let Some(Start::Literal(name)) = operands.first().map(|operand| &operand.start)
-            && let Some(name) = name.as_str()
-        {
-            found.push((name.to_owned(), command.at));
+        if function == Some(Function::Include) {
+            let name = operands.first().and_then(|operand| match &operand.start {
+                Start::Literal(name) => name.as_str().map(str::to_owned),
+                _ => None,
+            });
+            found.push((name, command.at));
         }
         for operand in operands {
             if let Start::Group(pipe) = &operand.start {

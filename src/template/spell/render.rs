@@ -8,9 +8,14 @@ use serde_json::{Map, Value};
 
 use super::functions::{self, Function};
 use super::lex::Span;
-use super::parse::{Command, Does, Node, Operand, Pipe, Sets, Start};
+use super::parse::{
+    Command, Does, Node, Operand, Pipe, Sets, Start, WANTS_NAME, WANTS_TEXT, WANTS_VALUE,
+};
 use super::value::{face, field, print, truth};
-use super::{Fault, Includes, MAX_INCLUDES, MAX_OUTPUT, MAX_ROUNDS, Piece, Source, Spell};
+use super::{
+    Fault, Includes, MAX_INCLUDES, MAX_OUTPUT, MAX_ROUNDS, Piece, Source, Spell, includes_itself,
+    too_deep,
+};
 use crate::template::kind;
 
 pub fn render(spell: &Spell, data: &Value, includes: Includes) -> Result<Vec<Piece>, Fault> {
@@ -137,7 +142,8 @@ impl<'f, 'd> Frame<'f, 'd> {
             let what = self.source.called();
             return self.fault(at, format!("{what} renders to more than {MAX_OUTPUT} bytes"));
         }
-        if !text.is_empty() {
+        // A value that is empty is one all the same: in a script it is a word.
+        if !matches!(&piece, Piece::Text(text) if text.is_empty()) {
             self.pieces.push(piece);
         }
         Ok(())
@@ -458,15 +464,15 @@ impl<'f, 'd> Frame<'f, 'd> {
         let here = self.source.fault(at, "");
         let text = |value: &Val<'d>| self.solid(value).as_str().map(str::to_owned);
         let Some(name) = text(&values[0]) else {
-            return self.fault(at, "`include` wants the name of a spell first");
+            return self.fault(at, WANTS_NAME);
         };
         let mut given = self.given.clone();
         for pair in values[1..].chunks(2) {
             let [key, value] = pair else {
-                return self.fault(at, "`include` wants a value behind every name");
+                return self.fault(at, WANTS_VALUE);
             };
             let Some(key) = text(key) else {
-                return self.fault(at, "`include` wants names as text before their values");
+                return self.fault(at, WANTS_TEXT);
             };
             let value = match value {
                 // Here it means the variables of this spell, there it would mean those of that one.
@@ -505,14 +511,11 @@ impl<'f, 'd> Frame<'f, 'd> {
         };
         let file = &spell.source.file;
         if let Some(first) = self.chain.iter().position(|link| link == file) {
-            let mut circle: Vec<&str> = self.chain[first..].iter().map(|link| &**link).collect();
-            circle.push(file);
-            let circle = circle.join(" → ");
-            return self.fault(at, format!("`{name}` includes itself: {circle}"));
+            let chain: Vec<&str> = self.chain[first..].iter().map(|link| &**link).collect();
+            return self.fault(at, includes_itself(name, &chain));
         }
         if self.chain.len() > MAX_INCLUDES {
-            let message = format!("includes are nested deeper than {MAX_INCLUDES}");
-            return self.fault(at, message);
+            return self.fault(at, too_deep());
         }
         Ok(spell)
     }

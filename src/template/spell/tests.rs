@@ -409,7 +409,8 @@ fn pieces_tell_values_from_text() {
     let pieces = spell.pieces(&data(), &no_includes).unwrap();
     let text = |text: &str| Piece::Text(text.into());
     let value = |text: &str| Piece::Value(text.into());
-    let wanted = [text("a "), value("{{.bead.id}} {{end}}"), text(" "), value("lit"), text("b")];
+    let evil = value("{{.bead.id}} {{end}}");
+    let wanted = [text("a "), evil, text(" "), value("lit"), value(""), text("b")];
     assert_eq!(pieces, wanted);
 }
 

@@ -5,16 +5,15 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::one_line;
-use crate::provider::Kind;
+use crate::provider::{Kind, Stream};
 
 /// What was printed last to one of these logs; of an agent, what it said or did last.
 pub fn last_said(logs: &[PathBuf], adapter: Kind) -> Option<String> {
     if !adapter.is_stream() {
         return logs.iter().find_map(|log| last_line(log));
     }
-    let mut adapter = adapter.adapter();
-    let end = end_of(logs.first()?, 256 << 10)?;
-    let turn = end.lines().flat_map(|line| adapter.line(line)).last()?.to_string();
+    let end = end_of(logs.first()?, 256 << 10)? + "\n";
+    let turn = Stream::new(adapter).push(end.as_bytes()).pop()?.to_string();
     turn.lines().next_back().map(one_line)
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::clean_trees::Cleaning;
 use super::common::{self, Surroundings};
 use super::show::{put, queue_if_any, unreadable};
-use super::{Common, Failure, home};
+use super::{Common, Failure, home, signals};
 use crate::disk;
 use crate::engine::RunStatus;
 use crate::exec;
@@ -42,6 +42,7 @@ pub struct CleanArgs {
 
 pub fn main(args: &CleanArgs, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
+    signals::end_with_children()?;
     let age = match &args.older_than {
         Some(text) => parse_duration(text).ok_or_else(|| {
             Failure::new(2, format!("`{text}` is no length of time"))

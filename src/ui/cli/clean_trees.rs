@@ -10,7 +10,7 @@ use super::show::put;
 use super::{Failure, worktree};
 use crate::ids::RunId;
 use crate::time::Time;
-use crate::worktree::{Fate, TreeError, Trees, View};
+use crate::worktree::{Fate, Trees, View};
 
 /// What of the worktrees is to go.
 pub struct Cleaning<'a> {
@@ -36,13 +36,10 @@ impl Cleaning<'_> {
             self.look_for_holder(&trees, view)?;
             let mut fate = self.judge(view);
             if matches!(fate, Fate::Goes(_)) && !self.dry_run {
-                match trees.remove(&view.id, None) {
-                    Ok(_) => {}
-                    // Something has changed since it was looked at.
-                    Err(error @ (TreeError::Found { .. } | TreeError::Held { .. })) => {
-                        fate = Fate::Stays(error.to_string());
-                    }
-                    Err(error) => return Err(worktree::refused(&error)),
+                // Something has changed since it was looked at, or git does not want to: that is
+                // no reason to keep the others.
+                if let Err(error) = trees.remove(&view.id, None) {
+                    fate = Fate::Stays(error.to_string());
                 }
             }
             gone += usize::from(matches!(fate, Fate::Goes(_)));

@@ -50,7 +50,7 @@ use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::plan::{Action, Isolation};
 use crate::workflow::problem::{located, nearest};
 use crate::workflow::{Plan, Problem};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, dangling};
 
 /// How far off the clock is, in milliseconds; and how the disk is to fail. For tests of a fleet.
 pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
@@ -293,11 +293,23 @@ impl Surroundings {
         match self.common.color {
             Colour::Always => true,
             Colour::Never => false,
-            Colour::Auto => {
-                let unwanted = self.environment.get("NO_COLOR").is_some_and(|v| !v.is_empty());
-                !unwanted && std::io::stderr().is_terminal()
-            }
+            Colour::Auto => self.may_colour() && self.has_screen(),
         }
+    }
+
+    /// Whether the environment leaves it to us.
+    pub fn may_colour(&self) -> bool {
+        self.environment.get("NO_COLOR").is_none_or(|value| value.is_empty())
+    }
+
+    /// Whether standard error is a terminal that can be drawn on.
+    pub fn has_screen(&self) -> bool {
+        std::io::stderr().is_terminal() && !self.is_dumb()
+    }
+
+    /// Whether the terminal knows neither colours nor places, as far as it is named.
+    pub fn is_dumb(&self) -> bool {
+        self.environment.get("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
     }
 
     /// Tells something that is neither data nor wrong.
@@ -477,7 +489,10 @@ pub fn find_grimoire(
 ) -> Option<Result<(String, String), String>> {
     grimoires::find(name, &|path| {
         let path = Path::new(path);
-        workflow_path(around, path).exists().then(|| read_workflow(around, path))
+        let there = workflow_path(around, path).exists();
+        // A link to nothing is not as good as nothing: reading it tells what is wrong.
+        let meant = there || dangling(&around.workspace, path).is_some();
+        meant.then(|| read_workflow(around, path))
     })
 }
 
@@ -978,7 +993,7 @@ pub fn notifier(around: &Surroundings) -> Arc<Notifier> {
 pub fn telling(around: &Surroundings, options: &RunOptions) -> Telling {
     match (around.common.quiet, options.progress) {
         (true, _) => Telling::Quiet,
-        (false, true) => Telling::Progress,
+        (false, true) => Telling::Progress { live: around.has_screen() },
         (false, false) => Telling::Plain,
     }
 }

@@ -108,7 +108,8 @@ fn watch(
     team: &Team,
     signals: &Signals,
 ) -> Result<Left, Failure> {
-    if around.common.quiet || around.common.json || !top::is_fit(around) {
+    let screen = top::is_fit(around) && top::terminal::has_room();
+    if around.common.quiet || around.common.json || !screen {
         return Ok(follower.tell_all(around, team, &signals.stop));
     }
     let run = follower.id.to_string();

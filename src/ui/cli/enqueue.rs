@@ -82,6 +82,11 @@ pub fn main(args: &EnqueueArgs, common: &Common) -> Result<u8, Failure> {
 impl EnqueueArgs {
     /// The tasks, checked as dropped files are.
     fn tasks(&self, around: &Surroundings) -> Result<Vec<FreeTask>, Failure> {
+        // A work item says what is to be done.
+        if self.bead.is_some() && self.text.is_none() && self.file.is_none() && !self.each_line {
+            let task = self.check(around, FreeTask::default());
+            return Ok(vec![task.map_err(|fault| Failure::new(2, fault))?]);
+        }
         let (text, source) = self.read(around)?;
         if !self.each_line {
             let task = self.task(around, &text).map_err(|fault| Failure::new(2, fault))?;

@@ -1,6 +1,5 @@
 //! What the verbs of the fleet share: opening the queue, and telling what a member does.
 
-use std::io::{IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +24,7 @@ use crate::queue::{FsQueue, Layout, VolumeFault};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::last_said;
 use crate::ui::board::one_line;
-use crate::ui::talk::harmless;
+use crate::ui::talk::{draw, folded, harmless, put};
 use crate::ui::text::{seconds, terminal_size};
 use crate::ui::top::text::cut;
 use crate::workflow::problem::nearest;
@@ -181,7 +180,6 @@ pub struct Teller {
     quiet: bool,
     colour: bool,
     live: bool,
-    drawn: Mutex<Drawn>,
     /// What agents say, where that is told.
     overheard: Option<Mutex<Overheard>>,
     systemd: Notifier,
@@ -191,7 +189,7 @@ pub struct Teller {
 impl Teller {
     pub fn new(around: &Surroundings, name: &str) -> Teller {
         let get = |key: &str| around.environment.get(key)?.to_str().map(str::to_owned);
-        let live = std::io::stderr().is_terminal() && !around.common.quiet;
+        let live = around.has_screen() && !around.common.quiet;
         let told = live || around.common.verbose;
         Teller {
             overheard: told.then(Mutex::default),
@@ -199,7 +197,6 @@ impl Teller {
             quiet: around.common.quiet,
             colour: around.colour(),
             live,
-            drawn: Mutex::default(),
             systemd: Notifier::from(get),
             ready: AtomicBool::new(false),
         }
@@ -238,14 +235,9 @@ impl Teller {
     }
 
     fn put(&self, lines: &str) {
-        if self.quiet {
-            return;
+        if !self.quiet {
+            put(lines);
         }
-        let mut drawn = self.drawn.lock().unwrap_or_else(|poison| poison.into_inner());
-        let text = format!("{}{lines}", drawn.erase());
-        *drawn = Drawn::default();
-        // In one write, as others may write there too. Nobody to tell is no reason to stop.
-        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
     /// Listens to an agent, where that is told.
@@ -269,37 +261,20 @@ impl Teller {
     }
 }
 
-/// What stands at the end of a terminal, to be erased.
-#[derive(Default, PartialEq)]
-struct Drawn {
-    lines: Vec<String>,
-}
-
-impl Drawn {
-    /// What takes it off the terminal.
-    fn erase(&self) -> String {
-        match self.lines.len() {
-            0 => String::new(),
-            lines => format!("\x1b[{lines}A\x1b[J"),
-        }
+/// Lines that fit a terminal of so many columns and rows: what has scrolled away cannot be erased.
+fn fitting(
+    lines: impl ExactSizeIterator<Item = String>,
+    (columns, rows): (usize, usize),
+) -> Vec<String> {
+    let all = lines.len();
+    let most = rows.saturating_sub(2).max(1);
+    let shown = if all > most { most - 1 } else { all };
+    let mut lines: Vec<String> =
+        lines.take(shown).map(|line| cut(line.trim_end(), columns)).collect();
+    if shown < all {
+        lines.push(cut(&format!("  and {} more", all - shown), columns));
     }
-
-    /// Lines that fit a terminal of so many columns and rows: what has scrolled away cannot be
-    /// erased.
-    fn fitting(
-        lines: impl ExactSizeIterator<Item = String>,
-        (columns, rows): (usize, usize),
-    ) -> Self {
-        let all = lines.len();
-        let most = rows.saturating_sub(2).max(1);
-        let shown = if all > most { most - 1 } else { all };
-        let mut lines: Vec<String> =
-            lines.take(shown).map(|line| cut(line.trim_end(), columns)).collect();
-        if shown < all {
-            lines.push(cut(&format!("  and {} more", all - shown), columns));
-        }
-        Drawn { lines }
-    }
+    lines
 }
 
 /// How a task is called for people: its step and run, or its title.
@@ -322,7 +297,8 @@ impl Audience for Teller {
         self.tell_turns(doing, self.overhear(|heard| heard.end(doing)));
         let code = if how == "done" { "32" } else { "31" };
         let took = seconds(took.as_millis() as u64);
-        self.say(&format!("{}: {} ({took})", called(doing), self.paint(code, how)));
+        let how = self.paint(code, &folded(how));
+        self.say(&format!("{}: {how} ({took})", called(doing)));
     }
 
     fn note(&self, line: &str) {
@@ -352,34 +328,25 @@ impl Audience for Teller {
                 true => String::new(),
                 false => last_said(&doing.logs, doing.adapter).unwrap_or_default(),
             };
-            format!("  {} {since}  {last}", doing.label)
+            format!("  {} {since}  {last}", one_line(&doing.label))
         });
-        let now = Drawn::fitting(lines, terminal_size());
-        let mut drawn = self.drawn.lock().unwrap_or_else(|poison| poison.into_inner());
-        if now != *drawn {
-            let lines: String = now.lines.iter().map(|line| format!("{line}\n")).collect();
-            let text = drawn.erase() + &lines;
-            *drawn = now;
-            let _ = std::io::stderr().write_all(text.as_bytes());
-        }
+        draw(fitting(lines, terminal_size()));
         soon
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Drawn;
+    use super::fitting;
 
     #[test]
     fn what_is_drawn_can_be_erased() {
         let lines = |count: usize| (0..count).map(|number| format!("  漢字 {number}  "));
-        let drawn = Drawn::fitting(lines(3), (80, 24));
-        assert_eq!(drawn.lines, ["  漢字 0", "  漢字 1", "  漢字 2"]);
-        assert_eq!(drawn.erase(), "\x1b[3A\x1b[J");
-        assert_eq!(Drawn::fitting(lines(3), (6, 24)).lines[0], "  漢…");
-        let drawn = Drawn::fitting(lines(30), (80, 6));
-        assert_eq!(drawn.lines, ["  漢字 0", "  漢字 1", "  漢字 2", "  and 27 more"]);
-        assert_eq!(Drawn::fitting(lines(3), (80, 0)).lines, ["  and 3 more"]);
-        assert_eq!(Drawn::default().erase(), "");
+        let drawn = fitting(lines(3), (80, 24));
+        assert_eq!(drawn, ["  漢字 0", "  漢字 1", "  漢字 2"]);
+        assert_eq!(fitting(lines(3), (6, 24))[0], "  漢…");
+        let drawn = fitting(lines(30), (80, 6));
+        assert_eq!(drawn, ["  漢字 0", "  漢字 1", "  漢字 2", "  and 27 more"]);
+        assert_eq!(fitting(lines(3), (80, 0)), ["  and 3 more"]);
     }
 }

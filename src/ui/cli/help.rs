@@ -65,18 +65,13 @@ pub fn main(args: &HelpArgs, common: &Common) -> Result<u8, Failure> {
     if let Some(dir) = &args.man {
         return manual(dir, common);
     }
+    let mut command = Cli::command();
     let Some(first) = args.topic.first() else {
-        put(&root())?;
-        return Ok(0);
+        return tell(None, &about(&command), &root(), common);
     };
     if let Some((name, about, page)) = pages().find(|(name, _, _)| name == first) {
-        match common.json {
-            true => put_json("help/v1", json!({ "topic": name, "about": about, "text": page }))?,
-            false => put(page)?,
-        }
-        return Ok(0);
+        return tell(Some(name), about, page, common);
     }
-    let mut command = Cli::command();
     command.build();
     let mut here = &mut command;
     for word in &args.topic {
@@ -87,8 +82,21 @@ pub fn main(args: &HelpArgs, common: &Common) -> Result<u8, Failure> {
             None => return Err(unknown(word, &known)),
         };
     }
-    put(&here.render_long_help().to_string())?;
+    let text = here.render_long_help().to_string();
+    tell(Some(&args.topic.join(" ")), &about(here), &text, common)
+}
+
+fn tell(topic: Option<&str>, about: &str, text: &str, common: &Common) -> Result<u8, Failure> {
+    match common.json {
+        true => put_json("help/v1", json!({ "topic": topic, "about": about, "text": text }))?,
+        false => put(text)?,
+    }
     Ok(0)
+}
+
+/// What a verb is for.
+fn about(command: &clap::Command) -> String {
+    command.get_about().map(ToString::to_string).unwrap_or_default()
 }
 
 fn pages() -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> + Clone {
@@ -99,8 +107,7 @@ fn pages() -> impl Iterator<Item = &'static (&'static str, &'static str, &'stati
 pub fn topics() -> Vec<(String, String)> {
     let command = Cli::command();
     let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
-    let about = |verb: &clap::Command| verb.get_about().map(ToString::to_string);
-    let verbs = verbs.map(|verb| (verb.get_name().to_owned(), about(verb).unwrap_or_default()));
+    let verbs = verbs.map(|verb| (verb.get_name().to_owned(), about(verb)));
     let pages = pages().map(|(name, about, _)| ((*name).to_owned(), (*about).to_owned()));
     pages.chain(verbs).collect()
 }
@@ -124,10 +131,9 @@ pub fn root() -> String {
     let verbs: Vec<(&str, String)> = command
         .get_subcommands()
         .filter(|verb| !verb.is_hide_set())
-        .map(|verb| (verb.get_name(), verb.get_about().map(|a| a.to_string()).unwrap_or_default()))
+        .map(|verb| (verb.get_name(), about(verb)))
         .collect();
-    let about = command.get_about().map(|about| about.to_string()).unwrap_or_default();
-    let mut out = format!("{about}\n\nUsage: orchestrate <VERB> [OPTIONS]\n");
+    let mut out = format!("{}\n\nUsage: orchestrate <VERB> [OPTIONS]\n", about(&command));
     let mut group = |title: &str, names: &mut dyn Iterator<Item = &(&str, String)>| {
         let mut lines = String::new();
         for (name, about) in names {

@@ -8,7 +8,7 @@ use super::common::{Loaded, Surroundings, find_workflow, open_workspace};
 use super::request::{self, Kept};
 use crate::bead::ISSUES;
 use crate::fleet::open;
-use crate::fleet::spellbook::{self, Page};
+use crate::fleet::spellbook::{self, Page, Shelf};
 use crate::prompt::spell::{self, SYSTEM_PROMPT};
 use crate::workflow::named::Mentioned;
 use crate::workflow::problem::located;
@@ -46,12 +46,14 @@ pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text:
         problems.into_iter().partition(Problem::is_error);
     let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
     let (parts, missing) = request::look_for(around, name, &named.parts);
-    let (spells, lost) = spellbook::gather(&named.spells, &read);
+    let shelf = Shelf { read: &read, list: &|dir| workspace.files_in(dir) };
+    let (spells, lost) = spellbook::gather(&named.spells, &shelf);
     let (_, no_beads) = request::look_for_beads(workspace, around, &named.beads);
     errors.extend(open::escapes(workspace, &named));
     errors.extend(missing.into_iter().chain(lost).chain(no_beads));
     if let Some(plan) = &plan {
         warnings.extend(request::doubtful(around, plan, &parts));
+        warnings.extend(located(text, spellbook::doubtful(plan, &spells)));
     }
     errors = located(text, errors);
     errors.sort_by(|one, other| {
@@ -59,6 +61,14 @@ pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text:
         (file(one), one.place).cmp(&(file(other), other.place))
     });
     Looked { document, plan, errors, warnings, parts, spells, named }
+}
+
+impl Looked {
+    /// What is wrong with what its spells read, whatever a run of it is given.
+    pub fn incurable(&self, text: &str) -> Vec<Problem> {
+        let plan = self.plan.as_ref();
+        plan.map(|plan| located(text, spellbook::incurable(plan, &self.spells))).unwrap_or_default()
+    }
 }
 
 /// The files that a workflow is made of or would be if they were there, for whoever waits for them

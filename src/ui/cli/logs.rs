@@ -29,6 +29,7 @@ use crate::time::{Clock, SystemClock, Time, parse_duration};
 use crate::ui::board::{
     Board, Found, PlaceView, Standing, StepShown, StepView, Tried, is_passed_over, printed,
 };
+use crate::ui::report::excerpt;
 use crate::ui::talk::Tamed;
 use crate::workflow::plan::{Action, Block, CaptureMode, Step};
 use crate::workflow::{Configured, Plan};
@@ -143,9 +144,9 @@ fn of_task(around: &Surroundings, board: &Board, found: &Found) -> Result<Source
 struct Execution {
     /// The step, or the task.
     name: String,
-    /// What the names of its logs begin with.
+    /// What the names of its logs begin with, seen from that directory.
     stem: String,
-    dir: PathBuf,
+    root: PathBuf,
     /// What the state holds of its standard output, once it has ended.
     kept: Option<String>,
     attempt: u32,
@@ -220,10 +221,10 @@ impl Reader {
                 let view = board.task(&found).map_err(|error| show::unreadable(&error))?;
                 let over =
                     !matches!(view.place, PlaceView::Waiting { .. } | PlaceView::Claimed { .. });
-                let (name, dir, attempt) = (id.clone(), dir.clone(), view.attempt);
+                let (name, root, attempt) = (id.clone(), dir.clone(), view.attempt);
                 let (adapter, kept, stem) = (*adapter, None, id.clone());
                 Ok((
-                    vec![Execution { name, stem, dir, kept, attempt, over, ended: None, adapter }],
+                    vec![Execution { name, stem, root, kept, attempt, over, ended: None, adapter }],
                     !over,
                 ))
             }
@@ -357,8 +358,8 @@ impl Telling<'_> {
             let mut value = json!({ "name": execution.name, "attempt": execution.attempt });
             for kind in &self.reader.streams {
                 let mut bytes = Vec::new();
-                let path = log(execution, kind);
-                let read = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+                let log = execution.open(kind);
+                let read = log.and_then(|mut file| file.read_to_end(&mut bytes));
                 let from_log = read.is_ok();
                 let text = match (&execution.kept, *kind) {
                     (Some(kept), "stdout") if !from_log => kept.clone(),
@@ -395,7 +396,7 @@ impl Telling<'_> {
             }
             let (executions, more) = self.reader.executions(&board)?;
             if let Some(execution) = executions.first() {
-                vigil.watch(&execution.dir);
+                vigil.watch(execution.path("stdout").parent().unwrap_or(&execution.root));
             }
             let before = self.reader.shown();
             if !self.print(&executions, !more)? {
@@ -433,7 +434,7 @@ impl Telling<'_> {
 /// Whether something was printed at that time or later, as far as its logs tell.
 fn printed_since(execution: &Execution, since: Time) -> bool {
     let written = |kind: &&str| {
-        let file = std::fs::metadata(log(execution, kind)).ok()?;
+        let file = execution.open(kind).ok()?.metadata().ok()?;
         Some(Time(file.mtime() * 1000 + file.mtime_nsec() / 1_000_000))
     };
     let last = ["stdout", "stderr"].iter().filter_map(written).max();
@@ -460,7 +461,7 @@ fn choose_attempt(
         return Err(Failure::new(2, format!("`{step}` {made}, and {attempt} is none of them")));
     }
     for execution in all.iter_mut().filter(|_| attempt < made) {
-        execution.stem = format!("{step}.{attempt}");
+        execution.stem = format!("{LOGS}{step}.{attempt}");
         execution.kept = tried.record(step, attempt).and_then(printed);
         (execution.attempt, execution.over) = (attempt, true);
     }
@@ -473,8 +474,18 @@ fn is_at_work(board: &Board, id: &RunId) -> bool {
     board.detail(id).is_ok_and(|detail| detail.steps.iter().any(at_work))
 }
 
-fn log(execution: &Execution, kind: &str) -> PathBuf {
-    execution.dir.join(format!("{}.{kind}", execution.stem))
+/// Where the logs are in the directory of a run.
+const LOGS: &str = "logs/";
+
+impl Execution {
+    fn path(&self, kind: &str) -> PathBuf {
+        self.root.join(format!("{}.{kind}", self.stem))
+    }
+
+    /// Opens a log, unless something else was left in its place, as a link is.
+    fn open(&self, kind: &str) -> std::io::Result<File> {
+        excerpt::open(&self.root, &format!("{}.{kind}", self.stem))
+    }
 }
 
 impl Stream {
@@ -484,8 +495,8 @@ impl Stream {
     }
 
     /// Opens the log that lies there now.
-    fn open(&mut self, path: &Path) {
-        self.file = File::open(path).ok();
+    fn open(&mut self, execution: &Execution) {
+        self.file = execution.open(self.kind).ok();
         let Some((file, tail)) = self.file.as_mut().zip(self.tail) else { return };
         let len = file.metadata().map_or(0, |file| file.len());
         if len > tail && file.seek(SeekFrom::Start(len - tail)).is_ok() {
@@ -499,11 +510,10 @@ impl Stream {
     /// What has come since it was read last. A log that was put aside, because the step is tried
     /// again, is read to its end first: we hold it open.
     fn read(&mut self, execution: &Execution, raw: bool) -> Vec<u8> {
-        let path = log(execution, self.kind);
         let listens = !raw && self.kind == "stdout" && execution.adapter.is_stream();
         let mut bytes = self.read_on();
-        if self.is_another(&path) {
-            self.open(&path);
+        if self.is_another(&execution.path(self.kind)) {
+            self.open(execution);
             self.of = execution.attempt;
             bytes = self.readable(bytes);
             self.agent = listens.then(|| provider::Stream::new(execution.adapter));
@@ -518,7 +528,7 @@ impl Stream {
         {
             self.told = execution.attempt;
             // A log of this attempt has all of it, or a draft had, which was shown as it grew.
-            if !path.exists() && !self.had_draft(execution.attempt) {
+            if execution.open(self.kind).is_err() && !self.had_draft(execution.attempt) {
                 bytes.extend_from_slice(kept.as_bytes());
             }
         }
@@ -550,7 +560,7 @@ impl Stream {
 
     /// Whether another file lies there now.
     fn is_another(&self, path: &Path) -> bool {
-        let there = std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let there = std::fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()));
         let held = self.file.as_ref().and_then(|file| file.metadata().ok());
         there.is_some() && there != held.map(|file| (file.dev(), file.ino()))
     }
@@ -605,13 +615,13 @@ impl Walk<'_> {
 
     fn execution(&self, name: String, step: &Step, slot: &Slot) -> Option<Execution> {
         let mut record = slot.record.as_deref()?;
-        let (dir, mut stem) = (self.run_root.join("logs"), name.clone());
+        let (root, mut stem) = (self.run_root.clone(), format!("{LOGS}{name}"));
         if is_passed_over(slot) {
             // What it did at an earlier visit is told: at the last it did nothing.
             record = self.tried.record(&name, slot.attempts).unwrap_or(record);
-            let is_there = |kind: &str| dir.join(format!("{stem}.{kind}")).exists();
+            let is_there = |kind: &str| root.join(format!("{stem}.{kind}")).exists();
             if !is_there("stdout") && !is_there("stderr") {
-                stem = format!("{name}.{}", slot.attempts);
+                stem = format!("{LOGS}{name}.{}", slot.attempts);
             }
         }
         let stands = self.run.status != RunStatus::Running;
@@ -620,7 +630,7 @@ impl Walk<'_> {
             stem,
             name,
             ended,
-            dir,
+            root,
             kept: self.whole(record).or_else(|| printed(record)).map(|kept| with_end(step, kept)),
             attempt: slot.attempts,
             over: stands || slot.state == StepState::Settled,
@@ -632,7 +642,9 @@ impl Walk<'_> {
 impl Walk<'_> {
     /// An output that is kept in a file of its own.
     fn whole(&self, record: &Record) -> Option<String> {
-        let bytes = std::fs::read(self.run_root.join(&record.whole.as_ref()?.path)).ok()?;
+        let mut bytes = Vec::new();
+        let mut file = excerpt::open(&self.run_root, &record.whole.as_ref()?.path).ok()?;
+        file.read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 }

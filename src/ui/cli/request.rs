@@ -22,7 +22,7 @@ use crate::workflow::plan::{
     Action, Code, Isolation, Part, PartKind, Plan, Script, ShellText, Step, StepBead, Words,
 };
 use crate::workflow::{Place, Problem, shell, without_bom, yaml};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, dangling};
 use crate::worktree::{TreeError, Trees};
 
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -399,12 +399,22 @@ fn named_for(around: &Surroundings, bead: &Bead) -> Result<(String, String), Fai
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Ok((USUAL.into(), by));
+            return match dangling(&around.workspace, Path::new(MAPPING)) {
+                None => Ok((USUAL.into(), by)),
+                Some(link) => {
+                    let message =
+                        format!("`{}` is a symlink to what does not exist", link.display());
+                    Err(Failure::new(2, message))
+                }
+            };
         }
         Err(error) => return Err(Failure::new(2, format!("cannot read `{MAPPING}`: {error}"))),
     };
     let text = without_bom(&text);
-    let mapping: Mapping = serde_json::from_str(text).map_err(|error| {
+    // By itself serde reads a struct from a list, too.
+    let mapping = serde_json::from_str::<serde_json::Map<_, _>>(text);
+    let mapping = mapping.and_then(|_| serde_json::from_str::<Mapping>(text));
+    let mapping = mapping.map_err(|error| {
         let message = format!("`{MAPPING}` cannot be used: {error}");
         let place = Place { line: error.line().max(1), column: error.column().max(1), len: 1 };
         Failure::in_text(vec![Problem::error(message).at(place)], MAPPING, text)

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -38,6 +39,22 @@ impl Signals {
             stop.request(2);
         });
     }
+}
+
+/// How long children may take to end themselves.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// For verbs that may be broken off anywhere, since the next call goes on: at the first signal,
+/// what they have at work is ended, and then this process. A `git` that went on alone would hold
+/// the locks that it was given.
+pub fn end_with_children() -> Result<(), Failure> {
+    let signals = listen()?;
+    std::thread::spawn(move || {
+        while signals.stop.sleep(Duration::from_secs(3600)) {}
+        exec::end_all(&signals.stop, GRACE);
+        std::process::exit(i32::from(signals.code()));
+    });
+    Ok(())
 }
 
 /// Begins to listen, and to adopt orphans of children.

@@ -175,7 +175,8 @@ fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
     if let Some(form) = args.stream.filter(|form| !matches!(form, Form::Text)) {
         answer = hear(form, &answer, args.exit_code)?.into_bytes();
     }
-    let output = match contract::parse(&String::from_utf8_lossy(&answer)) {
+    let answer = String::from_utf8_lossy(&answer);
+    let output = match contract::parse(&answer) {
         Contract::Found(output) => output,
         Contract::Missing => {
             let failure = Failure::new(1, "the agent output is missing");
@@ -183,7 +184,9 @@ fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
                 .hint("an answer ends with a JSON code block; see `orchestrate help spells`"));
         }
         Contract::Invalid(why) => {
-            return Err(Failure::new(1, format!("the agent output is invalid: {why}")));
+            let failure = Failure::new(1, format!("the agent output is invalid: {why}"));
+            print(&format!("{}\n", contract::told(&answer, why).to_json()))?;
+            return Err(failure);
         }
     };
     for warning in &output.warnings {

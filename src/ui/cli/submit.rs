@@ -16,9 +16,9 @@ use crate::workflow::Plan;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct SubmitArgs {
-    /// The workflow file
+    /// The workflow file, or the name of a grimoire [default with --bead: the grimoire for it]
     #[arg(value_name = "WORKFLOW")]
-    workflow: PathBuf,
+    workflow: Option<PathBuf>,
     #[command(flatten)]
     context: ContextArgs,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub fn main(args: &SubmitArgs, common: &Common) -> Result<u8, Failure> {
         OnErrorAlone::Continue => OnErrorArg::Continue,
     });
     let args = RunArgs {
-        workflow: Some(args.workflow.clone()),
+        workflow: args.workflow.clone(),
         context: args.context.clone(),
         request: args.request.clone(),
         clean_processed: false,

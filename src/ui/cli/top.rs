@@ -4,7 +4,7 @@
 //! the screen and what keys mean is in `ui/top`.
 
 mod looker;
-mod terminal;
+pub mod terminal;
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
@@ -90,15 +90,14 @@ pub fn show(
 
 /// Whether a board can be shown here at all.
 pub fn is_fit(around: &Surroundings) -> bool {
-    let dumb = around.environment.get("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    terminal::is_there() && !dumb
+    terminal::is_there() && !around.is_dumb()
 }
 
 fn colour(around: &Surroundings) -> bool {
     match around.common.color {
         Colour::Always => true,
         Colour::Never => false,
-        Colour::Auto => around.environment.get("NO_COLOR").is_none_or(|value| value.is_empty()),
+        Colour::Auto => around.may_colour(),
     }
 }
 
@@ -175,7 +174,7 @@ impl House {
                     Some(Wish::Suspend) | None => {}
                 }
             }
-            if anew && tty.terminal.clear().is_err() {
+            if anew && tty.wipe().is_err() {
                 return Left::Closed;
             }
         }

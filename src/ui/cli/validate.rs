@@ -9,7 +9,7 @@ use super::failure::problem_json;
 use super::load::{Looked, look_over};
 use super::show::{put_json, put_line};
 use super::{Common, Failure};
-use crate::ui::talk::{folded, talk};
+use crate::ui::talk::{folded, harmless, talk};
 use crate::workflow::{Problem, lint};
 
 #[derive(clap::Args, Clone, Debug)]
@@ -55,10 +55,11 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
             }
         };
         let looked = look_over(&around, &workspace, &file, &text);
+        let incurable = looked.incurable(&text);
         let Looked { document, plan, errors, warnings, .. } = looked;
         let read = document.as_ref().zip(plan.as_ref());
         let lints = read.map(|(document, plan)| lint::look(&text, document, plan));
-        let told = errors.into_iter().chain(warnings);
+        let told = errors.into_iter().chain(incurable).chain(warnings);
         let problems = told.chain(lints.unwrap_or_default()).collect();
         let problems = lint::without_allowed(&text, problems);
         let wrong = |problem: &Problem| args.strict || problem.is_error();
@@ -103,7 +104,7 @@ fn tell(
 fn annotation(file: &str, problem: &Problem) -> String {
     let file = problem.elsewhere.as_ref().map_or(file, |(file, _)| file);
     let kind = if problem.is_error() { "error" } else { "warning" };
-    let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
+    let data = |text: &str| harmless(text).replace('%', "%25").replace('\n', "%0A");
     let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
     let mut line = format!("::{kind} file={}", property(file));
     if let Some(place) = problem.place {

@@ -112,6 +112,10 @@ pub struct RecoverArgs {
 
 pub fn main(verb: &WorktreeVerb, common: &Common) -> Result<u8, Failure> {
     let around = Surroundings::look(common)?;
+    // A merge listens for itself: it must not stop halfway in a copy that somebody works in.
+    if !matches!(verb, WorktreeVerb::Merge(_)) {
+        signals::end_with_children()?;
+    }
     let trees = Trees::open(&around.workspace).map_err(|error| refused(&error))?;
     let trees = trees.patient(around.config.tree_remote, None);
     match verb {

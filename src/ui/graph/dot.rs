@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Edge, EdgeKind, Graph, Kind, Node, Shape, id, printable};
+use super::{Edge, EdgeKind, Graph, Node, Shape, id, printable};
 
 pub fn draw(graph: &Graph) -> String {
     let title = escape(&graph.title);
@@ -19,12 +19,12 @@ pub fn draw(graph: &Graph) -> String {
     out
 }
 
-/// The nodes inside a loop, or those in none; a loop and its nodes are a cluster.
+/// The nodes inside a loop, or those in none; a loop and the nodes in it are a cluster.
 fn nodes(graph: &Graph, inside: Option<usize>, depth: usize, out: &mut String) {
     let pad = "  ".repeat(depth);
     for (index, node) in graph.nodes_in(inside) {
         let text = format!("{} [{}];", id(index), attributes(node));
-        if node.kind == Kind::Each {
+        if graph.is_frame(index) {
             let name = escape(&node.name);
             let _ = writeln!(out, "{pad}subgraph cluster_{index} {{\n{pad}  label=\"{name}\";");
             let _ = writeln!(out, "{pad}  {text}");
@@ -66,7 +66,9 @@ fn arrow(edge: &Edge) -> String {
         EdgeKind::Dependency | EdgeKind::Sequence => {}
         // The way back should not turn the picture upside down.
         EdgeKind::Goto => attributes.push("style=dashed".to_owned()),
-        EdgeKind::Item => attributes.push("style=dotted, constraint=false".to_owned()),
+        EdgeKind::Item | EdgeKind::Round => {
+            attributes.push("style=dotted, constraint=false".to_owned())
+        }
     }
     match attributes.is_empty() {
         true => format!("{} -> {}", id(edge.from), id(edge.to)),

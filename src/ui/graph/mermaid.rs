@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Edge, EdgeKind, Graph, Kind, Shape, State, id, printable};
+use super::{Edge, EdgeKind, Graph, Shape, State, id, printable};
 
 pub fn draw(graph: &Graph) -> String {
     let mut out = String::from("flowchart TD\n");
@@ -31,7 +31,7 @@ pub fn draw(graph: &Graph) -> String {
     out
 }
 
-/// The nodes inside a loop, or those in none; a loop and its nodes are a subgraph.
+/// The nodes inside a loop, or those in none; a loop and the nodes in it are a subgraph.
 fn nodes(graph: &Graph, inside: Option<usize>, depth: usize, out: &mut String) {
     let pad = "  ".repeat(depth);
     for (index, node) in graph.nodes_in(inside) {
@@ -45,7 +45,7 @@ fn nodes(graph: &Graph, inside: Option<usize>, depth: usize, out: &mut String) {
             Shape::Octagon => ("([", "])"),
         };
         let node_text = format!("{}{open}\"{label}\"{close}", id(index));
-        if node.kind == Kind::Each {
+        if graph.is_frame(index) {
             let _ = writeln!(out, "{pad}subgraph c{index} [\"{}\"]", escape(&node.name));
             let _ = writeln!(out, "{pad}  {node_text}");
             self::nodes(graph, Some(index), depth + 1, out);
@@ -59,7 +59,7 @@ fn nodes(graph: &Graph, inside: Option<usize>, depth: usize, out: &mut String) {
 fn arrow(edge: &Edge) -> String {
     let line = match edge.kind {
         EdgeKind::Dependency | EdgeKind::Sequence => "-->",
-        EdgeKind::Goto | EdgeKind::Item => "-.->",
+        EdgeKind::Goto | EdgeKind::Item | EdgeKind::Round => "-.->",
     };
     let label = edge.label.map(|label| format!("|\"{}\"|", escape(label))).unwrap_or_default();
     format!("{} {line}{label} {}", id(edge.from), id(edge.to))

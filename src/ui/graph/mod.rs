@@ -49,7 +49,7 @@ pub struct Node {
     pub join: JoinRule,
     /// How many rounds it may have.
     pub most: Option<u32>,
-    /// The loop over items that it belongs to, and how many there are around it.
+    /// The loop that it belongs to, and how many there are around it.
     pub inside: Option<usize>,
     pub depth: usize,
     pub progress: Option<Progress>,
@@ -250,6 +250,8 @@ pub enum EdgeKind {
     Goto,
     /// From the end of an item to the next.
     Item,
+    /// From the end of a round to the next.
+    Round,
 }
 
 impl EdgeKind {
@@ -259,6 +261,7 @@ impl EdgeKind {
             EdgeKind::Sequence => "sequence",
             EdgeKind::Goto => "goto",
             EdgeKind::Item => "item",
+            EdgeKind::Round => "round",
         }
     }
 }
@@ -278,6 +281,11 @@ impl Graph {
         let nodes = self.nodes.iter().enumerate().skip(first);
         let ours = nodes.take_while(move |(_, node)| inside.is_none() || node.depth >= level);
         ours.filter(move |(_, node)| node.depth == level)
+    }
+
+    /// Whether steps were written inside of it: it is drawn with a frame around them.
+    fn is_frame(&self, index: usize) -> bool {
+        self.nodes.get(index + 1).is_some_and(|next| next.inside == Some(index))
     }
 
     pub fn new(title: &str, plan: &Plan, seen: Option<&Seen>) -> Graph {
@@ -401,6 +409,15 @@ fn written_inside(step: &Step) -> Option<&Block> {
     }
 }
 
+/// The loop around a sequence: where its next turn begins, and what follows after the last.
+#[derive(Clone, Copy)]
+struct Around {
+    header: usize,
+    /// Nothing, if the run ends there.
+    after: Option<usize>,
+    again: EdgeKind,
+}
+
 /// The numbers of a block's nodes, and of those in its loops.
 struct Level {
     nodes: Vec<usize>,
@@ -518,49 +535,69 @@ impl Drawing<'_> {
         }
     }
 
-    /// What follows what in a sequence, and in the loops in it. The last of `around` is its level.
-    fn sequence(&mut self, block: &Block, around: &mut Vec<&Level>, header: Option<usize>) {
-        let Some(level) = around.last().copied() else { return };
+    /// What follows what in a sequence, and in the loops in it. The last of `levels` is its own.
+    fn sequence(&mut self, block: &Block, levels: &mut Vec<&Level>, around: Option<Around>) {
+        let Some(level) = levels.last().copied() else { return };
         for (index, step) in block.steps.iter().enumerate() {
             let from = level.nodes[index];
-            if let (Action::Each(each), Some(inner)) = (&step.action, &level.inner[index]) {
-                if let Some(first) = inner.nodes.first() {
-                    self.edge(from, *first, EdgeKind::Sequence, Some("each item"));
-                }
-                around.push(inner);
-                self.sequence(&each.block, around, Some(from));
-                around.pop();
-            }
-            let Handlers { success, failure, always } = step.on;
-            let plain = always.is_none() && success.is_none();
-            for (target, label) in [(always, "always"), (success, "success"), (failure, "failure")]
-            {
-                // What always follows leaves nothing to the others.
-                let Some(target) = target.filter(|_| always.is_none() || label == "always") else {
-                    continue;
+            let next = level.nodes.get(index + 1).copied();
+            if let (Some(block), Some(inner)) = (written_inside(step), &level.inner[index]) {
+                let (again, each) = match step.action {
+                    Action::Each(_) => (EdgeKind::Item, "each item"),
+                    _ => (EdgeKind::Round, "each round"),
                 };
-                let to = self.target(target, around);
-                self.edge(from, to, EdgeKind::Goto, Some(label));
+                if let Some(first) = inner.nodes.first() {
+                    self.edge(from, *first, EdgeKind::Sequence, Some(each));
+                }
+                let after = next.or(around.map(|around| around.header));
+                levels.push(inner);
+                self.sequence(block, levels, Some(Around { header: from, after, again }));
+                levels.pop();
             }
-            match (plain, level.nodes.get(index + 1), header) {
-                (true, Some(next), _) => self.edge(from, *next, EdgeKind::Sequence, None),
-                (true, None, Some(header)) => {
-                    self.edge(from, header, EdgeKind::Item, Some("next item"));
+            self.jumps(step, from, levels);
+            if let Some(around) = around.filter(|_| step.exit_loop) {
+                let to = around.after.unwrap_or_else(|| self.end());
+                self.edge(from, to, EdgeKind::Goto, Some("exit_loop"));
+            }
+            let plain = step.on.always.is_none() && step.on.success.is_none();
+            match (plain, next, around) {
+                (true, Some(next), _) => self.edge(from, next, EdgeKind::Sequence, None),
+                (true, None, Some(Around { header, again, .. })) => {
+                    let label = if again == EdgeKind::Item { "next item" } else { "next round" };
+                    self.edge(from, header, again, Some(label));
                 }
                 _ => {}
             }
         }
     }
 
-    fn target(&mut self, target: Target, around: &[&Level]) -> usize {
+    /// Where control may jump after a step.
+    fn jumps(&mut self, step: &Step, from: usize, levels: &[&Level]) {
+        let Handlers { success, failure, always } = step.on;
+        for (target, label) in [(always, "always"), (success, "success"), (failure, "failure")] {
+            // What always follows leaves nothing to the others.
+            let Some(target) = target.filter(|_| always.is_none() || label == "always") else {
+                continue;
+            };
+            let to = self.target(target, levels);
+            self.edge(from, to, EdgeKind::Goto, Some(label));
+        }
+    }
+
+    fn target(&mut self, target: Target, levels: &[&Level]) -> usize {
         let found = match target {
             Target::Step { out, step } => {
-                let level = around.len().checked_sub(out + 1).and_then(|level| around.get(level));
+                let level = levels.len().checked_sub(out + 1).and_then(|level| levels.get(level));
                 level.and_then(|level| level.nodes.get(step)).copied()
             }
             Target::End => None,
         };
-        found.unwrap_or_else(|| *self.end.get_or_insert_with(|| add_end(&mut self.graph)))
+        found.unwrap_or_else(|| self.end())
+    }
+
+    /// Where the run ends, which is drawn once something leads there.
+    fn end(&mut self) -> usize {
+        *self.end.get_or_insert_with(|| add_end(&mut self.graph))
     }
 
     fn edge(&mut self, from: usize, to: usize, kind: EdgeKind, label: Option<&'static str>) {

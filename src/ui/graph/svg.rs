@@ -7,9 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::layout::{Layout, WIDEST, place};
-use super::{
-    EdgeKind, Graph, Kind, Node, Shape, State, columns, printable, shorten, shorten_middle,
-};
+use super::{EdgeKind, Graph, Node, Shape, State, columns, printable, shorten, shorten_middle};
 
 /// A picture is no wider than a window of eighty columns.
 const WIDTH: usize = 760;
@@ -177,7 +175,8 @@ impl<'a> Drawing<'a> {
     /// An area around every loop and what is in it: from its row to the last of its nodes.
     fn clusters(&self, out: &mut String) {
         let nodes = &self.graph.nodes;
-        for (index, node) in nodes.iter().enumerate().filter(|(_, node)| node.kind == Kind::Each) {
+        let frames = nodes.iter().enumerate().filter(|(index, _)| self.graph.is_frame(*index));
+        for (index, node) in frames {
             let inside = nodes[index + 1..].iter().take_while(|other| other.depth > node.depth);
             let last = index + inside.count();
             let (x, y) = (self.x(index) - 10, self.y(index) - 10);
@@ -202,7 +201,7 @@ impl<'a> Drawing<'a> {
             let class = match edge.kind {
                 EdgeKind::Dependency | EdgeKind::Sequence => "edge",
                 EdgeKind::Goto => "edge goto",
-                EdgeKind::Item => "edge item",
+                EdgeKind::Item | EdgeKind::Round => "edge item",
             };
             // Ways out that mean different things leave at different places; those of a graph are
             // all of one kind and leave together.

@@ -141,6 +141,41 @@ fn a_loop_over_items_is_a_part_of_its_own_in_every_format() {
     assert_eq!(text.matches("class=\"cluster\"").count(), 1);
 }
 
+const ROUNDS: &str = r#"
+name: g
+steps:
+  - { name: first, type: script, command: "true" }
+  - name: again
+    type: loop
+    steps:
+      - { name: test, type: script, command: "true", on_success: exit_loop }
+      - { name: fix, type: script, command: "true" }
+  - { name: last, type: script, command: "true" }
+"#;
+
+#[test]
+fn so_is_a_loop_that_goes_in_rounds() {
+    let graph = Graph::new("g.yaml", &plan(ROUNDS), None);
+    assert_eq!(
+        arrows(&graph),
+        [
+            "first>again",
+            "again>test each round",
+            "test>last exit_loop",
+            "test>fix",
+            "fix>again next round",
+            "again>last",
+        ]
+    );
+    let [text, picture] = [mermaid::draw(&graph), svg::draw(&graph)];
+    let part = text.split("subgraph c1 [\"again\"]").nth(1).and_then(|t| t.split("\n  end").next());
+    assert!(part.is_some_and(|part| part.contains("n3[") && !part.contains("n4[")), "{text}");
+    assert!(dot::draw(&graph).contains("subgraph cluster_1 {"));
+    balanced(&picture).unwrap();
+    assert_eq!(picture.matches("class=\"cluster\"").count(), 1);
+    assert_eq!(picture.matches("marker-end").count(), graph.edges.len());
+}
+
 #[test]
 fn joins_are_said_and_waiting_for_one_twice_is_one_arrow() {
     let mut graph = dependent(&[], 3);

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::excerpt::{Excerpt, Room};
 use super::{
-    Amount, AttemptOutcome, AttemptReport, ErrorReport, GateReport, LogReport, ProviderSpent,
-    Report, StepReport, said,
+    Amount, AttemptOutcome, AttemptReport, Counts, ErrorReport, GateReport, LogReport,
+    ProviderSpent, Report, StepReport, said,
 };
 use crate::disk;
 use crate::engine::run::{Address, Slot, StepState};
@@ -17,8 +17,8 @@ use crate::provider::{Kind, Stream};
 use crate::store::{DEFINITION, History};
 use crate::time::Time;
 use crate::ui::board::{
-    self, Board, EventView, RunSpent, Standing, Tried, Walk, gates_of, is_passed_over, one_line,
-    printed,
+    self, Board, EventView, RunSpent, Standing, StepView, Tried, Walk, gates_of, is_passed_over,
+    one_line, printed,
 };
 use crate::ui::graph;
 use crate::ui::text::log_line;
@@ -33,6 +33,7 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
     let history = History::read(&*disk::machine(), &root).unwrap_or_default();
     let driven = matches!(detail.run.state, Standing::Running | Standing::Doubtful);
     let tried = attempts(&plan, &history, driven);
+    let counts = counts(&detail.steps, &tried);
     let mut gathering = Gathering {
         board,
         plan: &plan,
@@ -72,6 +73,7 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
         graph: graph::of_run(&detail, &plan, &run),
         pending,
         gates: gates(&plan, &history),
+        counts,
         steps,
         steps_left_out,
         events,
@@ -284,20 +286,33 @@ fn is_bad(slot: &Slot) -> bool {
         || matches!(slot.state, StepState::Running | StepState::Asking | StepState::Waiting)
 }
 
-/// Which steps are told where there are too many: those of the workflow itself, those that went
-/// wrong or go on, and then the first and the last.
+/// Which steps are told where there are too many: those that went wrong or go on, then those of
+/// the workflow itself, then all others; of a kind that does not fit, the first and the last.
 fn keep(told: &[(Address, &Slot)], most: usize) -> Vec<usize> {
-    if told.len() <= most {
-        return (0..told.len()).collect();
+    let rank = |index: &usize| match &told[*index] {
+        (_, slot) if is_bad(slot) => 0,
+        (at, _) if at.loops.is_empty() => 1,
+        _ => 2,
+    };
+    let mut kept = Vec::new();
+    for wanted in 0..=2 {
+        let all: Vec<usize> = (0..told.len()).filter(|index| rank(index) == wanted).collect();
+        let room = (most - kept.len()).min(all.len());
+        let first = room.div_ceil(2);
+        kept.extend(&all[..first]);
+        kept.extend(&all[all.len() - (room - first)..]);
     }
-    let first_right = |index: &usize| told[*index].0.loops.is_empty() || is_bad(told[*index].1);
-    let (mut kept, rest): (Vec<usize>, Vec<usize>) = (0..told.len()).partition(first_right);
-    kept.truncate(most);
-    let half = (most - kept.len()) / 2;
-    kept.extend(rest.iter().take(half));
-    kept.extend(rest.iter().rev().take(half.min(rest.len().saturating_sub(half))));
     kept.sort_unstable();
     kept
+}
+
+fn counts(steps: &[StepView], tried: &HashMap<String, Vec<AttemptReport>>) -> Counts {
+    let own = || steps.iter().filter(|step| step.depth == 0);
+    Counts {
+        steps: own().count(),
+        settled: own().filter(|step| step.state.is_over()).count(),
+        executions: tried.values().map(Vec::len).sum(),
+    }
 }
 
 /// Every execution in the journal, by step.

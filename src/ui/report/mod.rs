@@ -77,6 +77,7 @@ pub struct Report {
     pub pending: Vec<Gate>,
     /// What people were asked, and what they said.
     pub gates: Vec<GateReport>,
+    pub counts: Counts,
     pub steps: Vec<StepReport>,
     /// How many steps are not told, because there are too many.
     pub steps_left_out: usize,
@@ -85,6 +86,17 @@ pub struct Report {
     /// The workflow as the run froze it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflow: Option<Excerpt>,
+}
+
+/// How much there is of a run, whether it is told or left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// The steps of the workflow itself: items and rounds come as they come.
+    pub steps: usize,
+    /// Those of them that are over.
+    pub settled: usize,
+    /// Everything that was tried, in items and rounds too.
+    pub executions: usize,
 }
 
 fn as_json<S: serde::Serializer>(graph: &Graph, to: S) -> Result<S::Ok, S::Error> {

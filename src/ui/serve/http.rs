@@ -38,6 +38,8 @@ pub struct Request {
     headers: Vec<(String, String)>,
     pub body: Vec<u8>,
     keep_alive: bool,
+    /// The body is sent once somebody says that it is wanted.
+    asks_first: bool,
 }
 
 impl Request {
@@ -60,8 +62,7 @@ impl Request {
 
     /// The parts of the path, decoded.
     pub fn parts(&self) -> Vec<String> {
-        let parts = self.path.split('/').filter(|part| !part.is_empty());
-        parts.map(|part| decode(part, false)).collect()
+        parts(&self.path)
     }
 
     /// The fields of a form.
@@ -75,8 +76,24 @@ impl Request {
 pub enum Fault {
     /// Nobody is there any more, or has anything to say.
     Gone,
-    /// What is answered before the connection is closed.
-    Bad(u16, &'static str),
+    /// What is answered before the connection is closed, and the path that was asked for, if it
+    /// came so far.
+    Bad { status: u16, words: &'static str, path: Option<String> },
+}
+
+impl Fault {
+    fn bad(status: u16, words: &'static str) -> Fault {
+        Fault::Bad { status, words, path: None }
+    }
+
+    fn of(self, request: &Request) -> Fault {
+        match self {
+            Fault::Bad { status, words, .. } => {
+                Fault::Bad { status, words, path: Some(request.path.clone()) }
+            }
+            Fault::Gone => Fault::Gone,
+        }
+    }
 }
 
 pub struct Connection {
@@ -105,15 +122,25 @@ impl Connection {
         loop {
             if let Some((mut request, head, length)) = parse(&self.rest)? {
                 self.rest.drain(..head);
-                self.read_body(length, began + BODY_TIME)?;
+                if request.asks_first && self.rest.len() < length {
+                    self.go_on()?;
+                }
+                let read = self.read_body(length, began + BODY_TIME);
+                read.map_err(|fault| fault.of(&request))?;
                 request.body = self.rest.drain(..length).collect();
                 return Ok(request);
             }
             if self.rest.len() > HEAD_BYTES {
-                return Err(Fault::Bad(431, "the head of the request is too long"));
+                return Err(Fault::bad(431, "the head of the request is too long"));
             }
             self.more(began + HEAD_TIME)?;
         }
+    }
+
+    /// Says that the body is wanted.
+    fn go_on(&mut self) -> Result<(), Fault> {
+        let said = self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+        said.map_err(|_| Fault::Gone)
     }
 
     fn read_body(&mut self, length: usize, until: Instant) -> Result<(), Fault> {
@@ -128,7 +155,7 @@ impl Connection {
             Ok(0) => Err(Fault::Gone),
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                Err(Fault::Bad(408, "the request took too long"))
+                Err(Fault::bad(408, "the request took too long"))
             }
             Err(_) => Err(Fault::Gone),
         }
@@ -178,13 +205,13 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
     let head = match parsed.parse(bytes) {
         Ok(httparse::Status::Complete(head)) if head <= HEAD_BYTES => head,
         Ok(httparse::Status::Complete(_)) => {
-            return Err(Fault::Bad(431, "the head of the request is too long"));
+            return Err(Fault::bad(431, "the head of the request is too long"));
         }
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(Fault::Bad(431, "the request has too many headers"));
+            return Err(Fault::bad(431, "the request has too many headers"));
         }
-        Err(_) => return Err(Fault::Bad(400, "this is no request of HTTP")),
+        Err(_) => return Err(Fault::bad(400, "this is no request of HTTP")),
     };
     let method = match parsed.method {
         Some("GET") => Method::Get,
@@ -194,37 +221,54 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
     };
     let target = parsed.path.unwrap_or_default();
     if !target.starts_with('/') {
-        return Err(Fault::Bad(400, "the target must be a path"));
+        return Err(Fault::bad(400, "the target must be a path"));
     }
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let text = |value: &[u8]| String::from_utf8_lossy(value).trim().to_owned();
     let headers = parsed.headers.iter();
     let headers: Vec<(String, String)> =
         headers.map(|header| (header.name.to_ascii_lowercase(), text(header.value))).collect();
-    let connection = headers.iter().find(|(name, _)| name == "connection");
-    let closes = connection.is_some_and(|(_, value)| value.eq_ignore_ascii_case("close"));
+    let says = |name: &str, word: &str| {
+        let header = headers.iter().find(|(key, _)| key == name);
+        header.is_some_and(|(_, value)| value.eq_ignore_ascii_case(word))
+    };
+    let closes = says("connection", "close");
+    let asks_first = says("expect", "100-continue");
+    let modern = parsed.version == Some(1);
     let request = Request {
         method,
         path: path.to_owned(),
         query: fields(query),
         headers,
         body: Vec::new(),
-        keep_alive: parsed.version == Some(1) && !closes,
+        keep_alive: modern && !closes,
+        asks_first: modern && asks_first,
     };
+    let length = length_of_body(&request).map_err(|fault| fault.of(&request))?;
+    Ok(Some((request, head, length)))
+}
+
+fn length_of_body(request: &Request) -> Result<usize, Fault> {
     if request.has_header("transfer-encoding") {
-        return Err(Fault::Bad(501, "a body must tell its length"));
+        return Err(Fault::bad(501, "a body must tell its length"));
     }
     let length = match (request.has_header("content-length"), request.header("content-length")) {
         (false, _) => 0,
         (true, Some(length)) if length.bytes().all(|byte| byte.is_ascii_digit()) => {
-            length.parse().map_err(|_| Fault::Bad(413, "the body is too long"))?
+            length.parse().map_err(|_| Fault::bad(413, "the body is too long"))?
         }
-        _ => return Err(Fault::Bad(400, "the length of the body is not a number")),
+        _ => return Err(Fault::bad(400, "the length of the body is not a number")),
     };
     if length > BODY_BYTES {
-        return Err(Fault::Bad(413, "the body is too long"));
+        return Err(Fault::bad(413, "the body is too long"));
     }
-    Ok(Some((request, head, length)))
+    Ok(length)
+}
+
+/// The parts of a path, decoded.
+pub fn parts(path: &str) -> Vec<String> {
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    parts.map(|part| decode(part, false)).collect()
 }
 
 /// An answer with a known length.
@@ -365,20 +409,25 @@ mod tests {
     #[test]
     fn what_could_be_read_in_two_ways_is_refused() {
         let post = |headers: &str| format!("POST / HTTP/1.1\r\n{headers}\r\n\r\n");
-        assert_eq!(
-            bad(&post("Transfer-Encoding: chunked")),
-            Some(Fault::Bad(501, "a body must tell its length"))
-        );
+        let of_root = |status, words| Fault::Bad { status, words, path: Some("/".into()) };
+        let fault = of_root(501, "a body must tell its length");
+        assert_eq!(bad(&post("Transfer-Encoding: chunked")), Some(fault));
         for headers in
             ["Content-Length: 1\r\nContent-Length: 2", "Content-Length: +1", "Content-Length: 0x1"]
         {
-            let fault = Fault::Bad(400, "the length of the body is not a number");
+            let fault = of_root(400, "the length of the body is not a number");
             assert_eq!(bad(&post(headers)), Some(fault), "{headers}");
         }
-        let fault = Fault::Bad(413, "the body is too long");
+        let fault = of_root(413, "the body is too long");
         assert_eq!(bad(&post("Content-Length: 99999999")), Some(fault));
-        assert!(matches!(bad("GET http://x/ HTTP/1.1\r\n\r\n"), Some(Fault::Bad(400, _))));
-        assert!(matches!(bad("\u{1}\u{2}\r\n\r\n"), Some(Fault::Bad(400, _))));
+        assert!(matches!(
+            bad("GET http://x/ HTTP/1.1\r\n\r\n"),
+            Some(Fault::Bad { status: 400, path: None, .. })
+        ));
+        assert!(matches!(
+            bad("\u{1}\u{2}\r\n\r\n"),
+            Some(Fault::Bad { status: 400, path: None, .. })
+        ));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
+use crate::ui::talk::tame;
+
 /// How many columns a text takes.
 pub fn width(text: &str) -> usize {
     Span::raw(text).width()
@@ -89,7 +91,7 @@ pub fn printed(line: &str) -> String {
             }
             '\t' => clean.push_str("    "),
             letter if letter.is_control() => {}
-            letter => clean.push(letter),
+            letter => clean.push(tame(letter)),
         }
     }
     clean

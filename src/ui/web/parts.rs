@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::html::{Html, part, printed};
 use crate::engine::record::Spent;
-use crate::ids::shown;
+use crate::ids::{counted, shown};
 use crate::time::Time;
 use crate::ui::board::{self, StepShown};
 use crate::ui::graph::{Graph, svg};
@@ -123,8 +123,10 @@ pub fn timeline(out: &mut Html, report: &Report, until: Time) {
         out.element("td", &[("class", &"small")], attempt.outcome.word()).raw("</tr>");
     }
     out.raw("</table></div>");
-    if bars.len() > BARS {
-        let more = format!("and {} more executions", bars.len() - BARS);
+    // Those of steps that are not told are counted too.
+    let more = report.counts.executions - bars.len().min(BARS);
+    if more > 0 {
+        let more = format!("and {}", counted(more, "more execution"));
         out.element("p", &[("class", &"small")], more);
     }
 }

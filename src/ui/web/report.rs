@@ -12,7 +12,7 @@ use crate::provider::Number;
 use crate::time::Time;
 use crate::ui::board::{self, Gate};
 use crate::ui::report::excerpt::{Excerpt, Room};
-use crate::ui::report::{GateReport, Report};
+use crate::ui::report::{Counts, GateReport, Report};
 use crate::ui::text::seconds;
 
 pub const STYLE: &str = include_str!("style.css");
@@ -71,17 +71,10 @@ fn figures(out: &mut Html, report: &Report) {
     let began = report.began.to_second().replace('T', " ").replace('Z', "");
     parts::fact(out, "Began", began, Some("UTC"));
     parts::fact(out, "Took", seconds(report.duration_ms), None);
-    // Those of the workflow itself, which are always told: items and rounds come as they come.
-    let own = || report.steps.iter().filter(|step| step.view.depth == 0);
-    let over = own().filter(|step| step.view.state.is_over()).count();
-    let all = own().count();
-    let tried: usize = report.steps.iter().map(|step| step.attempts.len()).sum();
-    let tried = match tried {
-        1 => "1 execution".to_owned(),
-        tried => format!("{tried} executions"),
-    };
+    let Counts { steps, settled: over, executions } = report.counts;
+    let tried = counted(executions, "execution");
     let settled = if report.unit == "node" { "Nodes settled" } else { "Steps settled" };
-    parts::fact(out, settled, format!("{over} of {all}"), Some(&tried));
+    parts::fact(out, settled, format!("{over} of {steps}"), Some(&tried));
     if let Some(usage) = &report.usage {
         let cost = board::money(&usage.usage).unwrap_or_else(|| "unknown".to_owned());
         let lacks = (0 < usage.cost_unknown && usage.cost_unknown < usage.answers)
@@ -238,16 +231,19 @@ fn gates(out: &mut Html, gates: &[GateReport]) {
 
 pub fn steps(out: &mut Html, report: &Report, href: parts::Href) {
     let name = if report.unit == "node" { "Nodes" } else { "Steps" };
-    out.element("h2", &[("id", &"steps")], name).raw("<div class=\"steps\">");
+    out.element("h2", &[("id", &"steps")], name);
+    if report.steps_left_out > 0 {
+        let left_out = format!(
+            "{} of {} are told here; state.json and logs/ in {} have all.",
+            report.steps.len(),
+            counted(report.steps.len() + report.steps_left_out, report.unit),
+            report.run.run_root
+        );
+        out.element("p", &[("class", &"cut")], left_out);
+    }
+    out.raw("<div class=\"steps\">");
     report.steps.iter().for_each(|step| parts::step(out, step, href));
     out.raw("</div>");
-    if report.steps_left_out > 0 {
-        let more = format!(
-            "{} more executions are not told here; state.json and logs/ in {} have them.",
-            report.steps_left_out, report.run.run_root
-        );
-        out.element("p", &[("class", &"cut")], more);
-    }
 }
 
 /// What the run was begun with.

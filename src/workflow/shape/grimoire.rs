@@ -1,10 +1,10 @@
 //! The language of grimoires.
 
 use super::Shape::{
-    Any, Bool, Duration, Each, Either, Filled, Integer, List, Maybe, Name, OneOf, Some,
+    Any, Bool, Duration, Each, Either, Filled, Integer, Like, List, Maybe, Name, OneOf, Some,
     Table as Map, Text,
 };
-use super::steps::{ALIAS, CONTRACT, CONTRACT_IS, INPUT, SPELL, SPELL_IS, SYSTEM_PROMPT};
+use super::steps::{ALIAS, CONTRACT, CONTRACT_IS, INPUT, PATH, SPELL, SPELL_IS, SYSTEM_PROMPT};
 use super::{Field, Rule, Shape, Table, field};
 
 pub(super) const COMMANDS: Shape = Either(&[Filled, List(&Filled)]);
@@ -31,9 +31,15 @@ static STEP: Table = Table::new("grimoire-step", "A step.", &[]).rule(Rule::ByTy
     ("merge", &MERGE),
 ]));
 
+/// A name, but for what spells know something else by.
+const STEP_NAME: Shape = Like(concat!(
+    "^(?!(attempt|bead|loop|previous|step|task|workflow)$)",
+    "(?!.*\\.\\.)[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+));
+
 /// What every step has.
 static HEAD: [Field; 2] = [
-    field("name", Name, "The name of the step, by which spells know its result.").required(),
+    field("name", STEP_NAME, "The name of the step, by which spells know its result.").required(),
     field("type", OneOf(&["agent", "script", "loop", "merge"]), "What kind of step it is.")
         .required(),
 ];
@@ -55,7 +61,7 @@ pub static AGENT: Table = Table::new(
         field("input", INPUT, "Values that the spell knows."),
         field("output", ALIAS, OUTPUT_IS),
         field("contract", CONTRACT, CONTRACT_IS),
-        field("system_prompt", Text, SYSTEM_PROMPT),
+        field("system_prompt", PATH, SYSTEM_PROMPT),
         field("when", WHEN, WHEN_IS),
         field("on_fail", ON_FAIL, ON_FAIL_IS),
         field("on_success", ON_SUCCESS, ON_SUCCESS_IS),

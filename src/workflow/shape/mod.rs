@@ -30,6 +30,19 @@ pub struct Table {
     /// More fields, of maps that have those of several tables.
     pub also: &'static [&'static [Field]],
     pub rule: Rule,
+    /// What goes with a key.
+    pub needs: &'static [(&'static str, Need)],
+}
+
+/// What must stand beside a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Need {
+    /// This key.
+    Key(&'static str),
+    /// This key, with this word.
+    Word(&'static str, &'static str),
+    /// This key is false, or not there.
+    Off(&'static str),
 }
 
 /// What a map must have beyond fields of the right shape.
@@ -91,8 +104,12 @@ pub enum Shape {
     List(&'static Shape),
     /// A list of one or more.
     Some(&'static Shape),
+    /// A command line: a list whose first word is not empty.
+    Argv(&'static Shape),
     /// A map from names to what has this shape.
     Each(&'static Shape),
+    /// The same with names of this form, a regular expression.
+    Keyed(&'static str, &'static Shape),
     Table(&'static Table),
     /// Text, number or boolean.
     Scalar,
@@ -103,11 +120,15 @@ pub enum Shape {
 
 impl Table {
     pub const fn new(name: &'static str, about: &'static str, fields: &'static [Field]) -> Table {
-        Table { name, about, fields, also: &[], rule: Rule::None }
+        Table { name, about, fields, also: &[], rule: Rule::None, needs: &[] }
     }
 
     pub const fn rule(self, rule: Rule) -> Table {
         Table { rule, ..self }
+    }
+
+    pub const fn needs(self, needs: &'static [(&'static str, Need)]) -> Table {
+        Table { needs, ..self }
     }
 
     pub const fn also(self, also: &'static [&'static [Field]]) -> Table {
@@ -141,6 +162,9 @@ impl Field {
         Field { required: true, ..self }
     }
 }
+
+/// What a name may be, as [`crate::ids::name_fault`] has it.
+const NAME: &str = "^(?!.*\\.\\.)[A-Za-z0-9][A-Za-z0-9._-]{0,127}$";
 
 const fn seconds(zero: bool) -> Shape {
     Shape::Number { least: 0.0, itself: zero, most: 3.2e9 }

@@ -4,9 +4,10 @@ use super::Shape::{
     Any, Bool, Each, Filled, Integer, Like, List, Name, OneOf, Some, Table as Map, Text,
 };
 use super::steps::{
-    ALIAS, CONTRACT, CONTRACT_IS, ENV, INPUT, ISOLATION, SECRETS, SPELL, SPELL_IS, SYSTEM_PROMPT,
+    ALIAS, CONTRACT, CONTRACT_IS, ENV, INPUT, ISOLATION, PATH, SECRETS, SPELL, SPELL_IS,
+    SYSTEM_PROMPT,
 };
-use super::{Field, MILLIS, Rule, Table, field, words};
+use super::{Field, MILLIS, Need, Rule, Shape, Table, field, words};
 use crate::workflow::nodes_keys::Mode;
 use crate::workflow::plan::{Isolation, JoinRule};
 
@@ -18,6 +19,9 @@ const ELSEWHERE: &str =
 
 /// What an id may be, as [`crate::ids::step_fault`] has it.
 const ID: &str = "^(?!.*\\.\\.)[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$";
+
+/// The name of a file, without where it is.
+const FILE: Shape = Like("^(?!\\.)(?=.*\\S)(?!.*\\.\\.)[^/\\\\]+$");
 
 pub static TOP: Table = Table::new(
     "nodes-workflow",
@@ -61,7 +65,8 @@ pub static TOP_IDLE: [Field; 15] = [
 /// A node as a schema has it: with what only scripts have, and what only others know.
 static NODE: Table = Table::new("node", "A node. It does one thing.", &NODE_FIELDS)
     .also(&[&SCRIPT, &NODE_IDLE])
-    .rule(Rule::OneOf(MODES));
+    .rule(Rule::OneOf(MODES))
+    .needs(&[("script", Need::Key("runtime"))]);
 
 /// The table of a node.
 #[cfg(test)]
@@ -104,7 +109,7 @@ pub static NODE_FIELDS: [Field; 31] = [
     field("agent", Name, "In a fleet, whose inbox it goes to."),
     field("env", ENV, "Variables that the child gets."),
     field("secrets", SECRETS, "Names of variables that must be set, and are masked everywhere."),
-    field("command", Filled, "Say what is in the command file of this name."),
+    field("command", FILE, "Say what is in the command file of this name."),
     field("prompt", Filled, "Say this to an agent. $id.output is what another node gave."),
     field(
         "bash",
@@ -119,7 +124,7 @@ pub static NODE_FIELDS: [Field; 31] = [
     field("input", INPUT, "Values that the spell knows."),
     field("output", ALIAS, "A second name by which spells know the result."),
     field("contract", CONTRACT, CONTRACT_IS),
-    field("system_prompt", Text, SYSTEM_PROMPT),
+    field("system_prompt", PATH, SYSTEM_PROMPT),
     field("bead", Filled, "The work item that it is for: an id or a file."),
     field("isolation", OneOf(ISOLATIONS), ISOLATION),
 ];

@@ -5,7 +5,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Field, Rule, Shape, Table, documents, grimoire, nodes, settings, steps, task};
+use super::{
+    Field, NAME, Need, Rule, Shape, Table, documents, grimoire, nodes, settings, steps, task,
+};
 use crate::workflow::plan::Version;
 
 /// Something that has a schema.
@@ -137,7 +139,26 @@ fn of_table(table: &'static Table, definitions: &mut Map<String, Value>) -> Valu
         Rule::Some => _ = object.insert("minProperties".into(), 1.into()),
         _ => {}
     }
+    let mut needs = Map::new();
+    for (key, need) in table.needs {
+        let all = needs.entry(*key).or_insert_with(|| json!({ "allOf": [] }));
+        let all = all["allOf"].as_array_mut();
+        all.into_iter().for_each(|all| all.push(needed(need)));
+    }
+    if !needs.is_empty() {
+        object.insert("dependencies".into(), needs.into());
+    }
     object.into()
+}
+
+fn needed(need: &Need) -> Value {
+    match need {
+        Need::Key(key) => json!({ "required": [key] }),
+        Need::Word(key, word) => {
+            json!({ "required": [key], "properties": { *key: { "const": word } } })
+        }
+        Need::Off(key) => json!({ "properties": { *key: { "const": false } } }),
+    }
 }
 
 /// One table or another, as the field `type` says.
@@ -173,8 +194,6 @@ fn of_field(field: &'static Field, definitions: &mut Map<String, Value>) -> Valu
     schema.into()
 }
 
-/// What a name may be, as [`crate::ids::name_fault`] has it.
-const NAME: &str = "^(?!.*\\.\\.)[A-Za-z0-9][A-Za-z0-9._-]{0,127}$";
 const DURATION: &str = "([0-9]+(ms|s|m|h|d|w))*[1-9][0-9]*(ms|s|m|h|d|w)([0-9]+(ms|s|m|h|d|w))*";
 
 fn of_shape(shape: &'static Shape, definitions: &mut Map<String, Value>) -> Value {
@@ -206,6 +225,16 @@ fn of_shape(shape: &'static Shape, definitions: &mut Map<String, Value>) -> Valu
         Shape::Some(inner) => {
             json!({ "type": "array", "minItems": 1, "items": of_shape(inner, definitions) })
         }
+        Shape::Argv(inner) => {
+            let word = of_shape(inner, definitions);
+            let first = json!({ "allOf": [word], "minLength": 1 });
+            json!({ "type": "array", "minItems": 1, "items": [first], "additionalItems": word })
+        }
+        Shape::Keyed(names, inner) => json!({
+            "type": "object",
+            "propertyNames": { "pattern": names },
+            "additionalProperties": of_shape(inner, definitions),
+        }),
         Shape::Each(inner) => {
             json!({ "type": "object", "additionalProperties": of_shape(inner, definitions) })
         }

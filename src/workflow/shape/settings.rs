@@ -1,11 +1,12 @@
 //! Settings files.
 
 use super::Shape::{
-    Bool, Duration, Each, Either, Integer, Like, List, Maybe, Name, OneOf, Some, Table as Map, Text,
+    Bool, Duration, Each, Either, Integer, Keyed, Like, List, Maybe, Name, OneOf, Some,
+    Table as Map, Text,
 };
 use super::grimoire::{CHECKS_IS, COMMANDS};
 use super::steps::PROVIDER_SETTING;
-use super::{Rule, Shape, Table, field, seconds, words};
+use super::{NAME, Rule, Shape, Table, field, seconds, words};
 use crate::workflow::sandbox;
 
 const LONG: Shape = Duration { or_none: false };
@@ -19,7 +20,11 @@ const OCCASIONS: &[&str] = &["paused", "failed", "blocked", "completed", "cancel
 const COUNT: u64 = u32::MAX as u64;
 
 pub static TOP: Table = Table::new("config", "Settings. What is not written stays as it is.", &[
-    field("providers", Maybe(&Each(&Map(&PROVIDER_SETTING))), "Command lines that answer prompts."),
+    field(
+        "providers",
+        Maybe(&Keyed(NAME, &Map(&PROVIDER_SETTING))),
+        "Command lines that answer prompts.",
+    ),
     field("agents", Maybe(&Each(&Map(&AGENT))), "The roles that work is handed to."),
     field("default_agent", Name, "Who gets the agent steps that name no agent. Default: engineer."),
     field("command_agent", Name, "Who gets plain commands. Default: whoever drives the run."),

@@ -1,11 +1,11 @@
 //! The `steps:` language.
 
 use super::Shape::{
-    Any, Bool, Each, Either, Filled, Integer, Like, List, Maybe, Name, OneOf, Scalar, Some,
-    Table as Map, Text,
+    Any, Argv, Bool, Each, Either, Filled, Integer, Keyed, Like, List, Maybe, Name, OneOf, Scalar,
+    Some, Table as Map, Text,
 };
 use super::settings::{PLACE, SANDBOX_SHAPE};
-use super::{Rule, Table, field, seconds, words};
+use super::{NAME, Need, Rule, Table, field, seconds, words};
 use crate::provider::Kind;
 use crate::workflow::plan::{Isolation, Version};
 
@@ -30,7 +30,7 @@ pub static TOP: Table = Table::new(
         field("context", Maybe(&Each(&Any)), "Values that steps refer to as ${context.KEY}."),
         field(
             "providers",
-            Maybe(&Each(&Map(&PROVIDER))),
+            Maybe(&Keyed(NAME, &Map(&PROVIDER))),
             "Command lines that answer prompts. They win over those of the settings.",
         ),
         field("inbox_dir", PATH, "Where tasks lie. Default: inbox."),
@@ -43,7 +43,7 @@ pub static TOP: Table = Table::new(
 
 const COMMAND: super::Field = field(
     "command",
-    Some(&Either(&[Text, Some(&Text)])),
+    Argv(&Either(&[Text, Some(&Text)])),
     "The argv. ${PROMPT} is the prompt, ${NAME} a parameter. A list in it is a group of arguments \
      that are left out together when a parameter in them has no value.",
 );
@@ -88,9 +88,10 @@ static BESIDE_COMMAND: [super::Field; 6] = [
 ];
 
 /// A path in the workspace, or a pattern of them.
-const PATH: super::Shape = Like("^[^/]");
-const VARIABLE: super::Shape = Like("^[^=\\u0000]+$");
-pub(super) const ENV: super::Shape = Maybe(&Each(&Text));
+pub(super) const PATH: super::Shape = Like("^(?!(.*/)?\\.\\.(/|$))[^/]");
+const VARIABLE_IS: &str = "^[^=\\u0000]+$";
+const VARIABLE: super::Shape = Like(VARIABLE_IS);
+pub(super) const ENV: super::Shape = Maybe(&Keyed(VARIABLE_IS, &Text));
 pub(super) const SECRETS: super::Shape = List(&VARIABLE);
 /// A name that spells can refer to. Classes of letters are not known to every reader of schemas, so
 /// all beyond ASCII is let through here.
@@ -107,7 +108,7 @@ pub static STEP: Table = Table::new(
         field("agent", Name, "The role that does it: in a fleet, whose inbox it goes to."),
         field("provider", Text, "Ask this provider. The prompt is `input_file`."),
         field("provider_params", Maybe(&Each(&Any)), "Parameters of the provider, such as model."),
-        field("command", Some(&Text), "Run this argv. No shell is in between."),
+        field("command", Argv(&Text), "Run this argv. No shell is in between."),
         field("input_file", PATH, "The file that is the prompt."),
         field("output_file", PATH, "The file that standard output is written to."),
         field(
@@ -146,14 +147,20 @@ pub static STEP: Table = Table::new(
         field("output", ALIAS, "A second name by which spells know the result.")
             .since(Version::V1_4),
         field("contract", CONTRACT, CONTRACT_IS).since(Version::V1_4),
-        field("system_prompt", Text, SYSTEM_PROMPT).since(Version::V1_4),
+        field("system_prompt", PATH, SYSTEM_PROMPT).since(Version::V1_4),
         field("bead", Filled, "The work item that it is for: an id or a file.")
             .since(Version::V1_4),
         field("isolation", OneOf(ISOLATIONS), ISOLATION).since(Version::V1_4),
     ],
 )
 // A spell is said to a provider, which may be named.
-.rule(Rule::OneOfBeside { keys: FORMS, first: "spell", beside: "provider" });
+.rule(Rule::OneOfBeside { keys: FORMS, first: "spell", beside: "provider" })
+.needs(&[
+    ("output_schema", Need::Word("output_capture", "json")),
+    ("output_schema", Need::Off("allow_parse_error")),
+    ("output_require", Need::Word("output_capture", "json")),
+    ("output_require", Need::Off("allow_parse_error")),
+]);
 
 /// A name, or what has a line break in it.
 pub(super) const SPELL: super::Shape = Like("\\n|^[A-Za-z0-9][A-Za-z0-9._-]*$");
@@ -282,7 +289,11 @@ pub static FOR_EACH: Table = Table::new(
             "Where the items are: steps.NAME.lines or steps.NAME.json[.PATH].",
         ),
         field("items", List(&Any), "The items themselves."),
-        field("as", Like("^[A-Za-z_][A-Za-z0-9_]*$"), "What an item is called. Default: item."),
+        field(
+            "as",
+            Like("^(?!(run|loop|steps|context|env|PROMPT)$)[A-Za-z_][A-Za-z0-9_]*$"),
+            "What an item is called. Default: item.",
+        ),
         field("steps", Some(&Map(&STEP)), "The steps.").required(),
         field("on_item_complete", Map(&ON_ITEM), "Where the file of an item goes that is done.")
             .since(Version::V1_2),

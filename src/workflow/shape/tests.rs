@@ -322,10 +322,14 @@ fn collect(shape: &Shape, into: &mut Vec<Value>, depth: usize) {
         }
         Shape::Number { most, .. } => into.extend([json!(most), json!(most * 2.0)]),
         Shape::Table(table) => into.extend(right_of(table, depth)),
-        Shape::List(inner) | Shape::Some(inner) | Shape::Each(inner) => {
+        Shape::List(inner)
+        | Shape::Some(inner)
+        | Shape::Argv(inner)
+        | Shape::Each(inner)
+        | Shape::Keyed(_, inner) => {
             let mut inside = Vec::new();
             collect(inner, &mut inside, depth);
-            let listed = !matches!(shape, Shape::Each(_));
+            let listed = !matches!(shape, Shape::Each(_) | Shape::Keyed(..));
             let wrap = |value| if listed { json!([value]) } else { json!({ "k": value }) };
             into.extend(inside.into_iter().map(wrap));
         }
@@ -396,6 +400,57 @@ fn loaders_and_schemas_agree_on_every_field() {
         apart.push(format!("no value was right for `{field}` of {table}"));
     }
     assert!(apart.is_empty(), "{}", apart.join("\n"));
+}
+
+#[test]
+fn what_stands_in_no_single_field_is_refused_by_both() {
+    let step = |more: Value| {
+        let mut step = json!({ "name": "A", "command": ["true"] });
+        step.as_object_mut().expect("a map").extend(more.as_object().expect("a map").clone());
+        json!({ "version": "1.4", "steps": [step] })
+    };
+    let one = json!([{ "name": "B", "command": ["b"] }]);
+    let top = |key: &str, value: Value| json!({ "version": "1.4", key: value, "steps": one });
+    let json = |lenient: bool| {
+        step(json!({
+            "output_schema": "x", "output_capture": "json", "allow_parse_error": lenient }))
+    };
+    for (topic, whole) in [
+        (Topic::Steps, step(json!({ "command": [""] }))),
+        (Topic::Steps, step(json!({ "output_schema": "x" }))),
+        (Topic::Steps, step(json!({ "output_schema": "x", "output_capture": "text" }))),
+        (Topic::Steps, json(true)),
+        (Topic::Steps, step(json!({ "output_file": "../x" }))),
+        (Topic::Steps, step(json!({ "output_file": "a/.." }))),
+        (Topic::Steps, step(json!({ "depends_on": { "required": ["a/../b"] } }))),
+        (Topic::Steps, step(json!({ "env": { "": "x" } }))),
+        (Topic::Steps, step(json!({ "env": { "A=B": "x" } }))),
+        (Topic::Steps, top("inbox_dir", json!("../x"))),
+        (Topic::Steps, top("providers", json!({ "a b": { "command": ["a"] } }))),
+        (Topic::Steps, top("providers", json!({ "a": { "command": [""] } }))),
+        (
+            Topic::Steps,
+            in_step(json!({ "for_each": { "items": [], "as": "steps", "steps": one } })),
+        ),
+        (Topic::Steps, in_step(json!({ "spell": "s", "system_prompt": "" }))),
+        (Topic::Nodes, in_node(json!({ "id": "a", "script": "print(1)" }))),
+        (Topic::Nodes, in_node(json!({ "id": "a", "command": "a/b" }))),
+        (Topic::Grimoire, in_grimoire(json!({ "name": "loop", "type": "merge" }))),
+        (Topic::Config, json!({ "providers": { "a b": { "command": ["a"] } } })),
+    ] {
+        let validator = jsonschema::draft7::new(&schema(topic)).expect("a schema");
+        assert!(!validator.is_valid(&whole), "the schema accepts {whole}");
+        assert!(refused(topic, &whole.to_string()), "the loader accepts {whole}");
+    }
+    for whole in [
+        json(false),
+        step(json!({ "output_file": "a..b/..c/d.." })),
+        step(json!({ "command": ["a", ""] })),
+    ] {
+        let validator = jsonschema::draft7::new(&schema(Topic::Steps)).expect("a schema");
+        assert!(validator.is_valid(&whole), "the schema refuses {whole}");
+        assert!(!refused(Topic::Steps, &whole.to_string()), "the loader refuses {whole}");
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use super::command::Command;
+
 /// What a word must be to be only what it looks like; what is asked most of comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reading {
@@ -18,9 +20,6 @@ pub enum Reading {
     /// No word is.
     Script,
 }
-
-/// Of a long command its beginning and its end are looked at, so many bytes of each.
-const NEAR: usize = 512;
 
 /// After these a command begins.
 const BEFORE: [&str; 13] = [
@@ -38,24 +37,70 @@ pub const LISTS: [&str; 2] = ["DIRSTACK", "COMP_WORDS"];
 const SCRIPTS: [&str; 5] = ["PS0=", "PS1=", "PS2=", "PS4=", "PROMPT_COMMAND="];
 
 /// Programs that read a script: from an argument behind `-c`, else from their input.
-const SHELLS: [&str; 12] = [
-    "sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "su", "$SHELL", "${SHELL}", "$BASH",
-    "${BASH}",
+const SHELLS: [&str; 21] = [
+    "sh", "bash", "rbash", "dash", "ash", "ksh", "ksh93", "rksh", "mksh", "lksh", "oksh", "pdksh",
+    "yash", "posh", "zsh", "rzsh", "fish", "csh", "tcsh", "su", "$0",
 ];
 
+/// Variables that name a shell.
+const SHELL_NAMES: [&str; 2] = ["SHELL", "BASH"];
+
 /// Programs that hand one of their arguments to a shell, as script.
-const HANDERS: [&str; 5] = ["env", "flock", "script", "ssh", "watch"];
+const HANDERS: [&str; 8] = ["env", "flock", "script", "ssh", "watch", "su", "runuser", "sg"];
+
+/// Programs that read commands from their input, to run them later.
+const LATER: [&str; 2] = ["at", "batch"];
 
 /// The input of a command by the name of a file.
-pub const INPUT: [&str; 3] = ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
+const INPUT: [&str; 3] = ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
 
 /// Variables that name a file which a shell reads as script before it does anything else.
 const PROFILES: [&str; 2] = ["BASH_ENV=", "ENV="];
 
 /// Programs that run another one, which their arguments name, with their own input.
-const RUNNERS: [&str; 18] = [
-    "sudo", "doas", "env", "exec", "nohup", "nice", "ionice", "timeout", "stdbuf", "setsid",
-    "flock", "ssh", "docker", "podman", "kubectl", "chroot", "nsenter", "runuser",
+const RUNNERS: [&str; 42] = [
+    "sudo",
+    "doas",
+    "env",
+    "exec",
+    "nohup",
+    "nice",
+    "ionice",
+    "chrt",
+    "taskset",
+    "numactl",
+    "timeout",
+    "time",
+    "gtimeout",
+    "stdbuf",
+    "unbuffer",
+    "setsid",
+    "flock",
+    "ssh",
+    "docker",
+    "podman",
+    "nerdctl",
+    "kubectl",
+    "chroot",
+    "nsenter",
+    "unshare",
+    "runuser",
+    "setpriv",
+    "gosu",
+    "su-exec",
+    "tini",
+    "dumb-init",
+    "systemd-run",
+    "bwrap",
+    "firejail",
+    "prlimit",
+    "chronic",
+    "strace",
+    "ltrace",
+    "busybox",
+    "toybox",
+    "script",
+    "sg",
 ];
 
 /// How numbers are compared in `[[ … ]]`.
@@ -68,8 +113,35 @@ pub fn compares(word: &[u8]) -> bool {
     COMPARISONS.iter().any(|one| word == one.as_bytes())
 }
 
+/// The name of a program, without where it is.
+fn base(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+/// Whether a word names a shell: by its name, or by a variable that has it, `${SHELL:-/bin/sh}`.
 fn is_shell(word: &str) -> bool {
-    SHELLS.contains(&word.rsplit('/').next().unwrap_or(word))
+    if word.strip_prefix('$').is_some_and(|name| SHELL_NAMES.contains(&name)) {
+        return true;
+    }
+    match word.strip_prefix("${").and_then(|word| word.strip_suffix('}')) {
+        Some(inside) => {
+            let end = inside.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let (name, usual) = inside.split_at(end.unwrap_or(inside.len()));
+            let usual = usual.trim_start_matches(':').trim_start_matches(['-', '=', '+']);
+            name == "0" || SHELL_NAMES.contains(&name) || (!usual.is_empty() && is_shell(usual))
+        }
+        None => SHELLS.contains(&base(word)),
+    }
+}
+
+/// Whether what a command does may depend on this word, wherever it stands.
+pub fn is_special(word: &str) -> bool {
+    word.starts_with(['-', '+'])
+        || is_shell(word)
+        || HANDERS.contains(&base(word))
+        || RUNNERS.contains(&base(word))
+        || BEFORE.contains(&word)
+        || PROFILES.iter().any(|name| word.starts_with(name))
 }
 
 /// Whether a word sets a variable for its command.
@@ -78,53 +150,152 @@ pub fn is_setting(word: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_word)
 }
 
-/// The words of a command that is cut off, of a long one those at both of its ends.
-pub fn words_near(command: &[u8]) -> Vec<String> {
-    match command.len() > 2 * NEAR {
-        true => words(&[&command[..NEAR], b" ", &command[command.len() - NEAR..]].concat()),
-        false => words(command),
-    }
-}
-
 /// Whether a command can begin behind this much of one.
 pub fn begins_command(before: &[u8]) -> bool {
-    let words = words(before);
     let complete = before.last().is_none_or(u8::is_ascii_whitespace);
-    let last = words.iter().rev().find(|word| !word.is_empty());
-    complete && last.is_none_or(|word| BEFORE.contains(&word.as_str()))
+    complete && words(before).last().is_none_or(|word| BEFORE.contains(&word.as_str()))
 }
 
-/// Whether a command that is cut off before a here-document reads its input as script.
-pub fn reads_script(command: &[u8]) -> bool {
-    let words = words_near(command);
-    let begins =
-        |word: &&String| !word.is_empty() && !BEFORE.contains(&word.as_str()) && !is_setting(word);
-    // Others may have the name of a shell among their arguments: `grep bash`.
-    let program =
-        words.iter().find(begins).map_or("", |word| word.rsplit('/').next().unwrap_or(word));
-    if !is_shell(program) && !RUNNERS.contains(&program) {
-        return false;
+/// Whether a command is read behind this much of a definition: `function NAME`, `coproc NAME`.
+pub fn begins_body(before: &[u8]) -> bool {
+    matches!(words(before).as_slice(), [first, _] if first == "function" || first == "coproc")
+}
+
+/// Whether a command reads a file as script, in the shell itself.
+pub fn sources(name: &str) -> bool {
+    matches!(name, "." | "source")
+}
+
+/// The words of a text.
+fn words(text: &[u8]) -> Vec<String> {
+    let command = Command::read(text);
+    let current = (!command.current.is_empty()).then_some(command.current);
+    command.words.into_iter().chain(current).collect()
+}
+
+/// The words from the name of the program on: behind words that begin a command, and settings.
+pub fn program(words: &[String]) -> &[String] {
+    let mut at = 0;
+    while let Some(word) = words.get(at).map(String::as_str) {
+        at += match word {
+            "function" => 2,
+            "coproc" if words.get(at + 2).is_some_and(|word| word == "{") => 2,
+            "command" | "builtin" | "time" => {
+                let options = words[at + 1..].iter().take_while(|word| word.starts_with('-'));
+                1 + options.count()
+            }
+            _ if BEFORE.contains(&word) || assigned(word).is_some() => 1,
+            _ => break,
+        };
     }
-    let Some(at) = words.iter().rposition(|word| is_shell(word)) else { return false };
-    let is_input = |word: &str| INPUT.contains(&word);
-    let profile =
-        |word: &String| PROFILES.iter().any(|name| word.strip_prefix(name).is_some_and(is_input));
-    if words[..at].iter().any(profile) {
+    words.get(at..).unwrap_or_default()
+}
+
+/// What a shell does, by the words behind its name.
+#[derive(Default)]
+struct Started {
+    /// Whether the first argument is script.
+    script: bool,
+    /// Whether its input is, whatever is behind.
+    input: bool,
+    /// The first argument that is no option.
+    first: Option<String>,
+    /// Whether what follows is the value of an option.
+    asks: bool,
+}
+
+fn started(arguments: &[String]) -> Started {
+    let mut found = Started::default();
+    let mut only_arguments = false;
+    for word in arguments {
+        if std::mem::take(&mut found.asks) {
+            continue;
+        }
+        if only_arguments || !word.starts_with(['-', '+']) {
+            found.first = Some(word.clone());
+            break;
+        }
+        match word.strip_prefix("--") {
+            Some("") => only_arguments = true,
+            Some("command") => found.script = true,
+            Some(long) => found.asks = matches!(long, "rcfile" | "init-file"),
+            None if word == "-" => only_arguments = true,
+            None => {
+                found.script |= word.starts_with('-') && word.contains('c');
+                found.input |= word.contains('s');
+                found.asks = word.ends_with(['o', 'O']);
+            }
+        }
+    }
+    found
+}
+
+/// Whether a command reads its input as script.
+pub fn reads_script(command: &Command) -> bool {
+    let own = program(&command.words);
+    let Some(name) = own.first().map(|word| base(word)) else { return false };
+    let is_input = |word: &String| INPUT.contains(&word.as_str());
+    match name {
+        "." | "source" => return own.get(1).is_some_and(is_input),
+        _ if LATER.contains(&name) => return !own.iter().any(|word| word.starts_with("-f")),
+        // Others may have the name of a shell among their arguments: `grep bash`.
+        _ if !is_shell(&own[0]) && !RUNNERS.contains(&name) => return false,
+        _ => {}
+    }
+    let names_input = |file: &str| INPUT.contains(&file);
+    let profile = |word: &String| {
+        PROFILES.iter().any(|name| word.strip_prefix(name).is_some_and(names_input))
+    };
+    let Some(at) = command.words.iter().rposition(|word| is_shell(word)) else {
+        return starts_shell(own);
+    };
+    if command.words[..at].iter().any(profile) {
         return true;
     }
-    let redirects = |word: &String| word.contains(['<', '>']);
-    let rest = words[at + 1..]
-        .iter()
-        .filter(|word| !word.is_empty() && !redirects(word) && !is_input(word));
-    // With a script of its own, its input is only input; behind `-s` are arguments.
-    let (options, others): (Vec<_>, Vec<_>) = rest.partition(|word| word.starts_with(['-', '+']));
-    let has = |letter| options.iter().any(|word| !word.starts_with("--") && word.contains(letter));
-    !has('c') && (has('s') || has('o') || others.is_empty())
+    let arguments = &command.words[at + 1..];
+    let found = started(arguments);
+    match base(&command.words[at]) {
+        // What is no option is whose shell it is.
+        "su" => !arguments.iter().any(|word| word.starts_with("-c") || word == "--command"),
+        // With a script of its own, its input is only input; behind `-s` are arguments.
+        _ => !found.script && (found.input || found.first.as_ref().is_none_or(is_input)),
+    }
 }
 
-/// Whether the rest of a line pipes into a shell.
-pub fn pipes_into_shell(rest: &[u8]) -> bool {
-    rest.split(|byte| *byte == b'|').skip(1).any(reads_script)
+/// Whether a program that runs others starts a shell by itself, as no other one is named.
+fn starts_shell(own: &[String]) -> bool {
+    match base(&own[0]) {
+        "ssh" => {
+            let (host, commanded) = host_of(&own[1..]);
+            host && !commanded
+        }
+        "sudo" | "doas" => {
+            let shell = |word: &String| {
+                matches!(word.as_str(), "--shell" | "--login") || letters(word).contains(['s', 'i'])
+            };
+            own.last().is_some_and(shell)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the words behind `ssh` name a host, and whether a command for it.
+fn host_of(arguments: &[String]) -> (bool, bool) {
+    let mut words = arguments.iter().map(String::as_str);
+    let host = loop {
+        match words.next() {
+            Some(word) if letters(word).ends_with(SSH_OPTIONS) => _ = words.next(),
+            Some(word) if word.starts_with('-') => {}
+            other => break other,
+        }
+    };
+    (host.is_some(), words.next().is_some())
+}
+
+/// The letters of a word of short options.
+fn letters(word: &str) -> &str {
+    let letters = word.strip_prefix('-').filter(|letters| !letters.starts_with('-'));
+    letters.unwrap_or_default()
 }
 
 /// The variables that a script reckons with outside of arithmetic expressions: those declared as
@@ -207,13 +378,12 @@ fn is_of_function(c: char) -> bool {
 pub const ARGUMENTS: &str = "@";
 
 /// The variables that a command, cut off before a value, sets to that value.
-pub fn targets(command: &[u8], functions: &BTreeSet<String>) -> Vec<String> {
-    let words = words_near(command);
-    let Some((current, before)) = words.split_last() else { return Vec::new() };
-    let begin = before.iter().rposition(|word| BEFORE.contains(&word.as_str()));
-    let before = &before[begin.map_or(0, |at| at + 1)..];
-    let settings = before.iter().position(|word| !word.contains('=')).unwrap_or(before.len());
-    let (name, rest) = match before[settings..].split_first() {
+pub fn targets(command: &Command, functions: &BTreeSet<String>) -> Vec<String> {
+    if command.sign.is_some() {
+        return Vec::new();
+    }
+    let current = &command.current;
+    let (name, rest) = match program(&command.words).split_first() {
         Some((name, rest)) => (name.as_str(), rest),
         None => ("", &[][..]),
     };
@@ -248,27 +418,22 @@ pub fn prints_text(format: &str) -> bool {
 }
 
 /// Whether a command prints whole numbers, whatever it reads.
-pub fn prints_numbers(command: &[u8]) -> bool {
-    let words = words_near(command);
-    let mut words = words
-        .iter()
-        .map(String::as_str)
-        .skip_while(|word| word.is_empty() || BEFORE.contains(word) || is_setting(word));
-    let name = words.next().unwrap_or_default();
-    let rest: Vec<&str> = words.take_while(|word| !word.contains(['<', '>'])).collect();
+pub fn prints_numbers(command: &Command) -> bool {
+    let Some((name, rest)) = program(&command.words).split_first() else { return false };
     let has = |letter| {
         rest.iter()
             .any(|word| word.starts_with('-') && !word.starts_with("--") && word.contains(letter))
     };
-    let digits =
-        |word: &&str| word.contains("[0-9]") && word.chars().all(|c| "[0-9]+*^$\\{},".contains(c));
-    match name {
+    let digits = |word: &String| {
+        word.contains("[0-9]") && word.chars().all(|c| "[0-9]+*^$\\{},".contains(c))
+    };
+    match name.as_str() {
         "wc" | "cksum" | "nproc" => true,
         "printf" => rest.first().is_some_and(|format| !prints_text(format)),
         "grep" => has('c') || (has('o') && rest.iter().any(digits)),
         "tr" => {
             let sets = ["0-9", "[0-9]", "[:digit:]"];
-            has('d') && has('c') && rest.last().is_some_and(|set| sets.contains(set))
+            has('d') && has('c') && rest.last().is_some_and(|set| sets.contains(&set.as_str()))
         }
         "sed" => rest.len() == 1 && rest[0] == "s/[^0-9]//g",
         _ => false,
@@ -374,30 +539,25 @@ fn variables(text: &str, found: &mut BTreeSet<String>) {
 }
 
 /// How a command that is cut off before a value takes that value.
-pub fn read_as(command: &[u8]) -> Option<Reading> {
-    let words = words_near(command);
-    let (current, before) = words.split_last()?;
-    let redirected = |word: &String| word.ends_with(['<', '>']);
-    if current.contains(['<', '>']) || before.last().is_some_and(redirected) {
-        let text =
-            current.contains("<<<") || before.last().is_some_and(|word| word.ends_with("<<<"));
-        return (text && reads_script(command)).then_some(Reading::Script);
+pub fn read_as(command: &Command) -> Option<Reading> {
+    let (words, current) = (&command.words, command.current.as_str());
+    if command.sign.is_some() {
+        let script = command.is_given_text() && reads_script(command);
+        return script.then_some(Reading::Script);
     }
     if assigned(current).is_some_and(|name| INTEGERS.contains(&name.as_str())) {
         return Some(Reading::Number);
     }
-    if SCRIPTS.iter().any(|name| current.starts_with(name)) || is_script_of_shell(before) {
+    if SCRIPTS.iter().any(|name| current.starts_with(name)) || is_script_of_shell(words) {
         return Some(Reading::Script);
     }
-    let begin = before.iter().rposition(|word| BEFORE.contains(&word.as_str()));
-    let before = &before[begin.map_or(0, |at| at + 1)..];
-    let begin = before.iter().position(|word| !word.contains('='))?;
-    if is_handed(&before[begin..], current) {
+    let own = program(words);
+    if is_handed(own, current) {
         return Some(Reading::Script);
     }
-    let (name, before) = (before[begin].as_str(), &before[begin + 1..]);
+    let (name, before) = own.split_first()?;
     let last = before.last().map_or("", String::as_str);
-    match name {
+    match name.as_str() {
         "let" => Some(Reading::Number),
         "eval" | "alias" => Some(Reading::Script),
         "trap" if before.iter().all(|word| word.starts_with('-')) => Some(Reading::Script),
@@ -425,30 +585,30 @@ pub fn read_as(command: &[u8]) -> Option<Reading> {
 }
 
 /// Whether what follows these words is the script of a shell: `bash -euo pipefail -c`.
-fn is_script_of_shell(before: &[String]) -> bool {
-    let Some(at) = before.iter().rposition(|word| is_shell(word)) else { return false };
-    let option = |word: &String| word.starts_with(['-', '+']);
-    let script = |word: &String| option(word) && !word.starts_with("--") && word.contains('c');
-    let rest = &before[at + 1..];
-    rest.iter().position(script).is_some_and(|at| rest[at + 1..].iter().all(option))
+fn is_script_of_shell(words: &[String]) -> bool {
+    let script = |at: usize| {
+        let found = started(&words[at + 1..]);
+        found.script && found.first.is_none() && !found.asks
+    };
+    (0..words.len()).any(|at| is_shell(&words[at]) && script(at))
+}
+
+/// The program that reads the script of a command: the last shell that it names, else itself.
+pub fn interpreter(command: &Command) -> String {
+    let shell = command.words.iter().rev().find(|word| is_shell(word));
+    let program = || program(&command.words).first();
+    shell.or_else(program).map_or("", |word| base(word)).to_owned()
 }
 
 /// Whether a program hands a word that begins like this to a shell, as script: `flock FILE -c`,
 /// `script -qc`, `env -S`, `watch`, `ssh HOST`.
 fn is_handed(before: &[String], current: &str) -> bool {
-    fn base(word: &str) -> &str {
-        word.rsplit('/').next().unwrap_or_default()
-    }
     let hands = |word: &String| HANDERS.contains(&base(word));
     // Others may have the name of one among their arguments: `grep watch`.
     let first = before.first().map_or("", |word| base(word));
     let runs = HANDERS.contains(&first) || RUNNERS.contains(&first);
     let Some(at) = before.iter().rposition(hands).filter(|_| runs) else { return false };
     let (rest, last) = (&before[at + 1..], before.last().map_or("", String::as_str));
-    let letters = |word: &str| {
-        let letters = word.strip_prefix('-').filter(|letters| !letters.starts_with('-'));
-        letters.unwrap_or_default().to_owned()
-    };
     match base(&before[at]) {
         "env" => {
             last == "--split-string"
@@ -462,17 +622,7 @@ fn is_handed(before: &[String], current: &str) -> bool {
             !rest.iter().any(exec) && !option && !current.starts_with('-')
         }
         // What follows the host is read by the shell there.
-        "ssh" => {
-            let mut words = rest.iter().map(String::as_str);
-            let host = loop {
-                match words.next() {
-                    Some(word) if letters(word).ends_with(SSH_OPTIONS) => _ = words.next(),
-                    Some(word) if word.starts_with('-') => {}
-                    other => break other,
-                }
-            };
-            host.is_some()
-        }
+        "ssh" => host_of(rest).0,
         _ => {
             last == "--command"
                 || current.starts_with("--command=")
@@ -516,45 +666,6 @@ fn declared(command: &str, options: &[String], begun: &str) -> Option<Reading> {
     }
 }
 
-/// The words of a command without their quotes; the last one is cut off. A list in parentheses is
-/// part of its word.
-pub fn words(command: &[u8]) -> Vec<String> {
-    let mut words: Vec<Vec<u8>> = Vec::new();
-    let mut word: Option<Vec<u8>> = None;
-    let (mut quote, mut escaped, mut depth) = (None, false, 0_usize);
-    for byte in command.iter().copied() {
-        let blank = byte.is_ascii_whitespace() && quote.is_none() && depth == 0;
-        if blank && !escaped {
-            words.extend(word.take());
-            continue;
-        }
-        if escaped && byte == b'\n' {
-            escaped = false;
-            continue;
-        }
-        let word = word.get_or_insert_default();
-        match byte {
-            _ if escaped => word.push(byte),
-            b'\\' if quote != Some(b'\'') => {
-                escaped = true;
-                continue;
-            }
-            _ if quote == Some(byte) => quote = None,
-            b'\'' | b'"' if quote.is_none() => quote = Some(byte),
-            _ => {
-                if quote.is_none() {
-                    depth += usize::from(byte == b'(');
-                    depth = depth.saturating_sub(usize::from(byte == b')'));
-                }
-                word.push(byte);
-            }
-        }
-        escaped = false;
-    }
-    words.push(word.unwrap_or_default());
-    words.into_iter().map(|word| String::from_utf8_lossy(&word).into_owned()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -581,7 +692,11 @@ mod tests {
             ("getopts x: o -x ", "o OPTARG"),
             ("echo ", ""),
         ] {
-            assert_eq!(targets(command.as_bytes(), &functions).join(" "), wanted, "{command}");
+            assert_eq!(
+                targets(&Command::read(command.as_bytes()), &functions).join(" "),
+                wanted,
+                "{command}"
+            );
         }
         let script = b"x; declare -A a b=(1); local -gA c\n# declare -A d\nif typeset -A e";
         let found: Vec<_> = maps(script).into_iter().map(|(name, _)| name).collect();
@@ -624,6 +739,23 @@ mod tests {
                 "watch \"ls ",
                 "ssh -p 22 host ",
                 "ssh host \"cat ",
+                "sh -c \\\n  ",
+                "trap \\\n ",
+                "2>/dev/null eval ",
+                "</dev/null eval 'a < ",
+                "2>/dev/null trap ",
+                "eval if ",
+                "command -p eval ",
+                "function f { eval ",
+                "bash -c -o pipefail ",
+                "bash --norc -c ",
+                "bash +x -cx ",
+                "su -s /bin/bash me -c ",
+                "rbash -c ",
+                "fish --command ",
+                "${SHELL:-/bin/sh} -c ",
+                "\"$0\" -c ",
+                "sh -c \"wc -l < ",
             ][..],
             &[
                 "let n=",
@@ -697,6 +829,11 @@ mod tests {
                 "ssh -p ",
                 "env A=",
                 "env cat ",
+                "bash x.sh -c ",
+                "bash -o ",
+                "${SHELLS} -c ",
+                "sh > ",
+                "if_eval ",
             ][..],
         )] {
             for (commands, wanted) in [
@@ -706,7 +843,7 @@ mod tests {
                 (others, None),
             ] {
                 for command in commands {
-                    assert_eq!(read_as(command.as_bytes()), wanted, "{command}");
+                    assert_eq!(read_as(&Command::read(command.as_bytes())), wanted, "{command}");
                 }
             }
         }
@@ -717,9 +854,9 @@ mod tests {
             ("declare -a n=", Reading::List),
             ("readonly -A 'n=", Reading::List),
         ] {
-            assert_eq!(read_as(command.as_bytes()), Some(wanted), "{command}");
+            assert_eq!(read_as(&Command::read(command.as_bytes())), Some(wanted), "{command}");
         }
-        let long = format!("let {} n=", "a=1 ".repeat(NEAR));
-        assert_eq!(read_as(long.as_bytes()), Some(Reading::Number));
+        let long = format!("let {} n=", "a=1 ".repeat(512));
+        assert_eq!(read_as(&Command::read(long.as_bytes())), Some(Reading::Number));
     }
 }

@@ -14,6 +14,7 @@
 //! names of variables, numbers and plain names only.
 
 mod builtin;
+mod command;
 mod outlet;
 mod scan;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use std::collections::BTreeSet;
 use crate::template::nodes::{NodeRef, NodeText, Piece, Var, name_length};
 use crate::template::spell::{self, Sketched};
 pub use builtin::Reading;
+use command::Command;
 use scan::Scanner;
 
 /// Which shell runs a script.
@@ -387,6 +389,21 @@ pub fn refused_in_spell(script: &spell::Spell) -> Vec<spell::Fault> {
         }
     }
     faults
+}
+
+/// The words of a command line that a shell reads as script, each by its number and with who reads
+/// it.
+pub fn scripts_of(argv: &[String]) -> Vec<(usize, String)> {
+    let mut command = Command::default();
+    let mut found = Vec::new();
+    for (number, word) in argv.iter().enumerate() {
+        command.current.clone_from(word);
+        if builtin::read_as(&command) == Some(Reading::Script) {
+            found.push((number, builtin::interpreter(&command)));
+        }
+        command.push(word.clone());
+    }
+    found
 }
 
 /// The variables that a script, whose comments refer to nothing, names in braces: `${NAME}`,

@@ -6,21 +6,18 @@
 use std::collections::HashMap;
 
 use super::builtin;
+use super::command::{Command, Source};
 
-/// So many bytes are looked at, in each direction.
-pub const NEAR: usize = 4096;
-
-/// What a command may be behind of: words that begin one, and settings.
-const OPENERS: [&str; 10] =
-    ["{", "(", "!", "while", "until", "if", "then", "do", "time", "command"];
+/// So many bytes of a command that reads, and of the loop that it is in, are looked at.
+const NEAR: usize = 4096;
 
 /// Where the output of a command goes.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Goes<'a> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goes {
     /// To what stands around the command.
     Out,
     /// To the command that begins here.
-    Piped(&'a [u8]),
+    Piped(usize),
     /// To a file, or nobody can tell.
     Elsewhere,
 }
@@ -35,23 +32,14 @@ pub enum Reader {
 }
 
 /// Whether a command that is cut off before a value prints that value as it is.
-pub fn prints(command: &[u8]) -> bool {
-    let head = &command[..command.len().min(512)];
-    let has = |word: &[u8]| head.windows(word.len()).any(|text| text == word);
-    if !has(b"echo") && !has(b"printf") {
-        return false;
-    }
-    let words = builtin::words_near(command);
-    let Some((current, before)) = words.split_last() else { return false };
-    if current.contains(['<', '>']) || before.iter().any(|word| word.contains(['<', '>'])) {
-        return false;
-    }
-    let mut words = before.iter().map(String::as_str).skip_while(|word| is_opener(word));
+pub fn prints(command: &Command) -> bool {
+    let mut words = builtin::program(&command.words).iter().map(String::as_str);
     match words.next() {
+        _ if command.sign.is_some() => false,
         Some("echo") => true,
         Some("printf") => match words.next() {
             // It is the format.
-            None => !current.starts_with("-v"),
+            None => !command.current.starts_with("-v"),
             Some("-v") => false,
             Some(format) => builtin::prints_text(format),
         },
@@ -59,72 +47,23 @@ pub fn prints(command: &[u8]) -> bool {
     }
 }
 
-/// Whether what stands behind this much of a command is a text that it reads: `<<< VALUE`.
-pub fn is_given_text(command: &[u8]) -> bool {
-    let near = &command[command.len().saturating_sub(NEAR)..];
-    if !near.windows(3).any(|sign| sign == b"<<<") {
-        return false;
-    }
-    let words = builtin::words_near(command);
-    let Some((current, before)) = words.split_last() else { return false };
-    current.contains("<<<") || before.last().is_some_and(|word| word.ends_with("<<<"))
-}
-
-fn is_opener(word: &str) -> bool {
-    OPENERS.contains(&word) || builtin::is_setting(word)
-}
-
-/// Where the output of a command goes that goes on at a place, in these quotes or none.
-pub fn goes<'a>(
-    text: &'a [u8],
-    at: usize,
-    mut quote: Option<u8>,
-    closed: &HashMap<usize, usize>,
-) -> Goes<'a> {
-    let (begin, mut at) = (at, at);
-    while let Some(byte) = text.get(at).copied() {
-        if at - begin > NEAR {
-            return Goes::Elsewhere;
-        }
-        let next = text.get(at + 1).copied();
-        at += 1;
-        match byte {
-            b'\\' if quote != Some(b'\'') => at += 1,
-            b'(' if quote != Some(b'\'') => match closed.get(&(at - 1)) {
-                Some(end) => at = end + 1,
-                None => return Goes::Elsewhere,
-            },
-            _ if quote == Some(byte) => quote = None,
-            _ if quote.is_some() => {}
-            b'\'' | b'"' => quote = Some(byte),
-            // What it complains of is another matter.
-            b'>' if text[..at - 1].ends_with(b" 2") => at += usize::from(next == Some(b'&')),
-            b'<' | b'>' => return Goes::Elsewhere,
-            b'|' if next == Some(b'|') => return Goes::Out,
-            b'|' => return Goes::Piped(&text[at + usize::from(next == Some(b'&'))..]),
-            b'\n' | b';' | b'&' | b')' | b'`' => return Goes::Out,
-            _ => {}
-        }
-    }
-    Goes::Out
-}
-
-/// Who reads the input of a command that begins here; of a loop or a group, its first command.
-pub fn reader(command: &[u8]) -> Option<Reader> {
+/// The variables that a command which begins here reads into; of a loop or a group, its first
+/// command.
+pub fn names_read(command: &[u8]) -> Option<Vec<String>> {
     let start = command.iter().position(|byte| !byte.is_ascii_whitespace())?;
     let command = &command[start..];
     // A parenthesis opens a group, whether or not a blank follows.
     if let Some(group) = command.strip_prefix(b"(") {
-        return reader(group);
+        return names_read(group);
     }
-    let ends = |byte: &u8| b"\n;|&)`".contains(byte);
-    let end = command.iter().take(NEAR).position(ends).unwrap_or(command.len().min(NEAR));
-    let words = builtin::words(&command[..end]);
-    let mut words = words.iter().map(String::as_str).skip_while(|word| is_opener(word));
-    match words.next()? {
-        "read" => Some(Reader::Names(names(words, "adinNptu", "REPLY"))),
-        "mapfile" | "readarray" => Some(Reader::Names(names(words, "dnOsuCc", "MAPFILE"))),
-        _ => builtin::reads_script(&command[..end]).then_some(Reader::Script),
+    let text = &command[..command.len().min(NEAR)];
+    let (command, _) = Command::whole(Source { text, closed: &HashMap::new() }, 0, true);
+    let (name, words) = builtin::program(&command.words).split_first()?;
+    let words = words.iter().map(String::as_str);
+    match name.as_str() {
+        "read" => Some(names(words, "adinNptu", "REPLY")),
+        "mapfile" | "readarray" => Some(names(words, "dnOsuCc", "MAPFILE")),
+        _ => None,
     }
 }
 
@@ -133,9 +72,6 @@ pub fn reader(command: &[u8]) -> Option<Reader> {
 fn names<'a>(words: impl Iterator<Item = &'a str>, options: &str, usual: &str) -> Vec<String> {
     let (mut found, mut skip) = (Vec::new(), false);
     for word in words {
-        if word.contains(['<', '>']) {
-            break;
-        }
         let option = word.strip_prefix('-').and_then(|letters| letters.chars().last());
         if !std::mem::take(&mut skip) && option.is_none() && !word.is_empty() {
             found.push(word.to_owned());
@@ -151,15 +87,11 @@ fn names<'a>(words: impl Iterator<Item = &'a str>, options: &str, usual: &str) -
 /// Every variable that a script reads into.
 pub fn read_anywhere(script: &[u8]) -> Vec<String> {
     let commands = script.split(|byte| b"\n;|&()`".contains(byte));
-    let names = commands.filter_map(|command| match reader(command)? {
-        Reader::Names(names) => Some(names),
-        Reader::Script => None,
-    });
-    names.flatten().collect()
+    commands.filter_map(names_read).flatten().collect()
 }
 
-/// Who reads the input of the loop that ends behind this much of a script.
-pub fn of_loop(before: &[u8]) -> Option<Reader> {
+/// The variables that the loop reads into which ends behind this much of a script.
+pub fn of_loop(before: &[u8]) -> Option<Vec<String>> {
     let near = &before[before.len().saturating_sub(NEAR)..];
     let mut open = Vec::new();
     let mut at = 0;
@@ -172,61 +104,48 @@ pub fn of_loop(before: &[u8]) -> Option<Reader> {
         }
         at += word.len() + 1;
     }
-    reader(&near[open.pop().flatten()?..])
+    names_read(&near[open.pop().flatten()?..])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(names: &str) -> Option<Reader> {
-        Some(Reader::Names(names.split(' ').map(str::to_owned).collect()))
-    }
-
     #[test]
     fn what_prints_a_value_is_known() {
-        for command in ["echo ", "echo -n \"it is ", "if echo ", "x=1 printf ", "printf '%s\\n' "] {
-            assert!(prints(command.as_bytes()), "{command}");
+        let prints = |command: &str| prints(&Command::read(command.as_bytes()));
+        for command in [
+            "echo ",
+            "echo -n \"it is ",
+            "if echo ",
+            "x=1 printf ",
+            "printf '%s\\n' ",
+            "echo \\\n ",
+            ">&2 echo ",
+        ] {
+            assert!(prints(command), "{command}");
         }
-        for command in
-            ["cat ", "printf -v n %s ", "printf %d ", "echo > ", "echo a >&2 ", "my echo ", ""]
-        {
-            assert!(!prints(command.as_bytes()), "{command}");
+        for command in ["cat ", "printf -v n %s ", "printf %d ", "echo > ", "my echo ", ""] {
+            assert!(!prints(command), "{command}");
         }
-    }
-
-    #[test]
-    fn the_way_of_the_output_is_known() {
-        let pairs = HashMap::from([(2, 6)]);
-        let goes = |text: &'static str, quote| goes(text.as_bytes(), 0, quote, &pairs);
-        assert_eq!(goes(" | cat", None), Goes::Piped(b" cat"));
-        assert_eq!(goes(" |& cat", None), Goes::Piped(b" cat"));
-        assert_eq!(goes("|\" | cat", Some(b'"')), Goes::Piped(b" cat"));
-        assert_eq!(goes(" $(a|b) | cat", None), Goes::Piped(b" cat"));
-        assert_eq!(goes(" 2>&1 2> x | cat", None), Goes::Piped(b" cat"));
-        for text in ["", " || cat", "; cat | x", " && x | y", "\\| x", ") | x", " '|' x"] {
-            assert_eq!(goes(text, None), Goes::Out, "{text}");
-        }
-        assert_eq!(goes(" > x | y", None), Goes::Elsewhere);
     }
 
     #[test]
     fn who_reads_is_known() {
+        let read = |names: &str| -> Option<Vec<String>> {
+            Some(names.split(' ').map(str::to_owned).collect())
+        };
         for (command, wanted) in [
             (" read n; x", read("n")),
             ("while IFS= read -r a b; do", read("a b")),
             ("{ read -d '' -p x n\n }", read("n")),
             ("(read -ra list", read("list")),
             ("( until ! read", read("REPLY")),
-            ("mapfile -t lines && x", read("lines")),
-            ("sh", Some(Reader::Script)),
-            ("/bin/bash -s x | y", Some(Reader::Script)),
-            ("sudo -u me bash", Some(Reader::Script)),
+            ("mapfile -t lines < x && x", read("lines")),
             ("bash x.sh", None),
-            ("grep -v bash", None),
             ("wc -l | read n", None),
         ] {
-            assert_eq!(reader(command.as_bytes()), wanted, "{command}");
+            assert_eq!(names_read(command.as_bytes()), wanted, "{command}");
         }
         let script = "for x in a; do while read n; do while read m; do :; done < y; x; ";
         assert_eq!(of_loop(script.as_bytes()), read("n"));

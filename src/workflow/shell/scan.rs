@@ -1,9 +1,12 @@
 //! The reading of a shell script, byte by byte, with a mark in place of each value.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
+use std::rc::Rc;
 
 use super::builtin::{self, Reading};
+use super::command::{Command, End, Source};
 use super::outlet::{self, Goes, Reader};
 use super::{Edit, Layout, MARK, NAME, Shell, Spot, Unsafe};
 use crate::template::nodes::Var;
@@ -139,6 +142,46 @@ impl Outlet {
     }
 }
 
+/// What is known of a script once it was gone through: where what stands around a command ends,
+/// and what is behind it.
+#[derive(Default)]
+struct Outline {
+    groups: Vec<Group>,
+    /// The numbers of groups, by where they begin and behind where they end.
+    begins: HashMap<usize, usize>,
+    ends: HashMap<usize, usize>,
+    /// Where the here-documents end that begin here.
+    documents: HashMap<usize, usize>,
+}
+
+/// Commands that are one: `(…)`, `{ …; }`, `if … fi`, `while … done`.
+struct Group {
+    /// Behind what closes it; nothing, where nothing does.
+    end: Option<usize>,
+    /// Whether a command in it reads what the group is given as script.
+    script: bool,
+}
+
+/// A group that the cursor is in.
+struct Open {
+    number: usize,
+    begin: usize,
+    closes: &'static [u8],
+    /// How many frames it is in.
+    level: usize,
+}
+
+/// What opens a group where a command begins, and what closes it.
+const GROUPS: [(&[u8], &[u8]); 7] = [
+    (b"{", b"}"),
+    (b"if", b"fi"),
+    (b"while", b"done"),
+    (b"until", b"done"),
+    (b"for", b"done"),
+    (b"select", b"done"),
+    (b"case", b"esac"),
+];
+
 pub struct Scanner<'a> {
     text: &'a [u8],
     shell: Shell,
@@ -170,6 +213,16 @@ pub struct Scanner<'a> {
     hands_on: bool,
     flows: Vec<Flow>,
     set: Vec<Set>,
+    /// Whether it only goes through the script, to know what is behind a place.
+    outlining: bool,
+    outline: Outline,
+    /// How many groups were opened.
+    opened: usize,
+    open: Vec<Open>,
+    /// Commands by where they begin, as far as they were read.
+    begun: RefCell<HashMap<usize, Command>>,
+    /// Commands by where they begin, with where they end.
+    whole: RefCell<HashMap<usize, Rc<(Command, End)>>>,
 }
 
 impl<'a> Scanner<'a> {
@@ -200,11 +253,17 @@ impl<'a> Scanner<'a> {
             hands_on: text.iter().any(|byte| b"|(`".contains(byte)),
             flows: by_name(text),
             set: Vec::new(),
+            outlining: false,
+            outline: Outline::default(),
+            opened: 0,
+            open: Vec::new(),
+            begun: RefCell::default(),
+            whole: RefCell::default(),
         }
     }
 
     pub fn scan(mut self) -> Layout {
-        self.walk();
+        self.read();
         self.settle();
         self.layout.edits.sort_by_key(|edit| edit.at);
         self.layout
@@ -273,6 +332,24 @@ impl<'a> Scanner<'a> {
     fn is_passed(&self, target: &str, way: Way, passed: &BTreeSet<&str>) -> bool {
         let reckoned = matches!(self.read.get(target), Some(Reading::Number | Reading::Numbers));
         passed.contains(target) || (way == Way::Program && reckoned)
+    }
+
+    /// Goes through the script, twice if what is behind a place may matter for what stands there.
+    fn read(&mut self) {
+        if self.text.iter().any(|byte| b"|<>".contains(byte)) {
+            let (command, inside) = (self.command, self.inside.clone());
+            self.outlining = true;
+            self.walk();
+            self.outlining = false;
+            (self.at, self.command, self.inside) = (0, command, inside);
+            (self.layout, self.ticks) = Default::default();
+            (self.lost, self.opened) = (false, 0);
+            self.pending.clear();
+            self.tests.clear();
+            self.open.clear();
+            self.whole.get_mut().clear();
+        }
+        self.walk();
     }
 
     fn walk(&mut self) {
@@ -382,6 +459,7 @@ impl<'a> Scanner<'a> {
                 b'(' => {
                     let doubtful = self.is_doubtful(self.at - 1);
                     self.open_command(Inside::Parentheses, None);
+                    self.opens(self.at - 1, b")");
                     self.doubt(doubtful);
                 }
                 b')' if last == Some(Inside::Arithmetic) => {
@@ -404,6 +482,7 @@ impl<'a> Scanner<'a> {
                     self.open(self.subscript(&list));
                 }
                 b'#' if self.reads_commands() && self.begins_word(self.at - 1) => {
+                    self.ends_command();
                     self.skip_to(b'\n', Spot::Comment);
                     self.here_documents();
                     self.command = self.at;
@@ -415,7 +494,7 @@ impl<'a> Scanner<'a> {
                 }
                 b'&' if next == Some(b'>') || self.text[..self.at - 1].ends_with(b">") => {}
                 b';' | b'|' | b'&' | b')' => self.ends_command(),
-                b'c' | b'e' => self.case(),
+                b'{' | b'}' | b'a'..=b'z' => self.reserved(),
                 _ => {}
             }
         }
@@ -423,6 +502,9 @@ impl<'a> Scanner<'a> {
 
     /// A value or a variable before the cursor, in nothing special or in this.
     fn mark(&mut self, byte: u8, plain: Option<Spot>) {
+        if self.outlining {
+            return;
+        }
         let number = self.layout.spots.len();
         let mut spot = self.spot(plain);
         // A name that no shell expands here stays one, and the script's own business.
@@ -454,10 +536,9 @@ impl<'a> Scanner<'a> {
                 let way = if declared { Way::Declared } else { Way::Whole };
                 self.set.push(Set { mark: number, targets, plain: spot, way });
             }
-            let single = spot == Some(Spot::Single);
-            let outlet = if kept { None } else { self.outlet(self.at - 1, single) };
+            let outlet = if kept { None } else { self.outlet(self.at - 1) };
             if outlet.is_none() && !kept {
-                let targets = self.made(self.at - 1, single);
+                let targets = self.made(self.at - 1);
                 self.set.push(Set { mark: number, targets, plain: spot, way: Way::Program });
             }
             let outlet = outlet.unwrap_or_default();
@@ -577,6 +658,9 @@ impl<'a> Scanner<'a> {
 
     /// A variable between two places is expanded, by what begins with a dollar.
     fn used(&mut self, begin: usize, end: usize, dollar: usize) {
+        if self.outlining {
+            return;
+        }
         let name = &self.text[begin..end];
         let name = match name.first() {
             Some(first) if is_first(*first) => String::from_utf8_lossy(name).into_owned(),
@@ -606,8 +690,8 @@ impl<'a> Scanner<'a> {
             let way = if declared { Way::Declared } else { Way::Whole };
             self.flows.push(Flow { name: name.clone(), targets, way });
         }
-        let Some(outlet) = self.outlet(dollar, false) else {
-            let targets = self.made(dollar, false);
+        let Some(outlet) = self.outlet(dollar) else {
+            let targets = self.made(dollar);
             self.flows.push(Flow { name, targets, way: Way::Program });
             return;
         };
@@ -624,45 +708,36 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What becomes of what stands at a place, in single quotes or as the frames say, if its
-    /// command prints it, or reads it as its input.
-    fn outlet(&self, at: usize, single: bool) -> Option<Outlet> {
+    /// What becomes of what stands at a place if its command prints it, or reads it as its input.
+    fn outlet(&self, at: usize) -> Option<Outlet> {
         /// So many substitutions in each other are followed.
         const DEEP: usize = 4;
         let (mut level, mut command, mut at) = (self.inside.len(), self.command, at);
-        let mut quote = single.then_some(b'\'');
-        let before = self.text.get(command..at)?;
-        if outlet::is_given_text(before) {
-            return self.redirected(command, before).map(Outlet::of);
+        if self.so_far(command, at, Command::is_given_text)? {
+            return self.given(command, at).map(Outlet::of);
         }
         for _ in 0..DEEP {
-            if !outlet::prints(self.text.get(command..at)?) {
+            if !self.so_far(command, at, outlet::prints)? {
                 return None;
             }
-            let double = level.checked_sub(1).map(|last| self.inside[last].inside);
-            let double = (double == Some(Inside::Double)).then_some(b'"');
-            match outlet::goes(self.text, at, quote.take().or(double), &self.closed) {
-                Goes::Piped(next) => return outlet::reader(next).map(Outlet::of),
+            let around = self.substitution(level);
+            match self.goes_on(command, around, level) {
+                Goes::Piped(next) => return self.reader(next).map(Outlet::of),
                 Goes::Elsewhere => return None,
                 Goes::Out => {}
             }
-            let commands =
-                |frame: &Frame| matches!(frame.inside, Inside::Parentheses | Inside::Backticks);
-            let index = self.inside[..level].iter().rposition(commands)?;
-            let frame = &self.inside[index];
-            let back = frame.back?;
-            let opened = if frame.inside == Inside::Backticks { 1 } else { 2 };
-            let begin = frame.begin.checked_sub(opened)?;
-            let outer = self.text.get(back..begin)?;
+            let index = around?;
+            let (back, begin) = self.outer(index)?;
             if self.text[begin] == b'<' {
-                return self.redirected(back, outer).map(Outlet::of);
+                return self.given(back, begin).map(Outlet::of);
             }
             let around = index.checked_sub(1).map(|around| &self.inside[around]);
             let reading = match around.is_some_and(|frame| frame.reckoned) {
                 true => Some(Reading::Number),
-                false => builtin::read_as(outer).filter(|reading| *reading != Reading::Declared),
+                false => self.so_far(back, begin, builtin::read_as)?,
             };
-            let targets = builtin::targets(outer, &self.functions);
+            let reading = reading.filter(|reading| *reading != Reading::Declared);
+            let targets = self.so_far(back, begin, |c| builtin::targets(c, &self.functions))?;
             let tested = around.is_some_and(|frame| frame.tested);
             if reading.is_some() || tested || !targets.is_empty() {
                 let reading = reading.map(word_for_word);
@@ -673,46 +748,32 @@ impl<'a> Scanner<'a> {
         None
     }
 
-    /// The variables that are set to what a program makes of what stands at a place, in single
-    /// quotes or as the frames say.
-    fn made(&self, at: usize, single: bool) -> Vec<String> {
+    /// The variables that are set to what a program makes of what stands at a place.
+    fn made(&self, at: usize) -> Vec<String> {
         /// So many substitutions in each other, and pipes behind each other, are followed.
         const DEEP: usize = 4;
-        if !self.hands_on {
+        if !self.hands_on || self.text.get(self.command..at).is_none() {
             return Vec::new();
         }
-        let (mut level, mut command, mut at) = (self.inside.len(), self.command, at);
-        let mut quote = single.then_some(b'\'');
+        let (mut level, mut command) = (self.inside.len(), self.command);
         for _ in 0..DEEP {
-            let double = level.checked_sub(1).map(|last| self.inside[last].inside);
-            let double = (double == Some(Inside::Double)).then_some(b'"');
-            let mut goes = outlet::goes(self.text, at, quote.take().or(double), &self.closed);
+            let around = self.substitution(level);
+            let mut goes = self.goes_on(command, around, level);
             for _ in 0..DEEP {
                 let Goes::Piped(next) = goes else { break };
-                if let Some(Reader::Names(names)) = outlet::reader(next) {
+                if let Some(names) = outlet::names_read(&self.text[next..]) {
                     return names;
                 }
-                command = self.text.len() - next.len();
-                goes = outlet::goes(self.text, command, None, &self.closed);
+                command = next;
+                goes = self.goes(command);
             }
-            let commands =
-                |frame: &Frame| matches!(frame.inside, Inside::Parentheses | Inside::Backticks);
-            let index = self.inside[..level].iter().rposition(commands);
-            let (Goes::Out, Some(index)) = (goes, index) else { return Vec::new() };
-            let frame = &self.inside[index];
-            let last = self.text.get(command..).unwrap_or_default();
-            let last = &last[..last.len().min(outlet::NEAR)];
-            let end = last.iter().position(|byte| b"\n;|&)`".contains(byte));
-            let opened = if frame.inside == Inside::Backticks { 1 } else { 2 };
-            let (Some(back), Some(begin)) = (frame.back, frame.begin.checked_sub(opened)) else {
-                return Vec::new();
-            };
-            if builtin::prints_numbers(&last[..end.unwrap_or(last.len())]) {
+            let (Goes::Out, Some(index)) = (goes, around) else { return Vec::new() };
+            let Some((back, begin)) = self.outer(index) else { return Vec::new() };
+            if builtin::prints_numbers(&self.whole(command).0) {
                 return Vec::new();
             }
-            let outer = self.text.get(back..begin).unwrap_or_default();
             if self.text[begin] == b'<' {
-                return match self.redirected(back, outer) {
+                return match self.given(back, begin) {
                     Some(Reader::Names(names)) => names,
                     _ => Vec::new(),
                 };
@@ -720,49 +781,177 @@ impl<'a> Scanner<'a> {
             if index.checked_sub(1).is_some_and(|around| self.inside[around].reckoned) {
                 return vec![RECKONED.to_owned()];
             }
-            let targets = builtin::targets(outer, &self.functions);
-            if !targets.is_empty() {
+            let targets = self.so_far(back, begin, |c| builtin::targets(c, &self.functions));
+            if let Some(targets) = targets.filter(|targets| !targets.is_empty()) {
                 return targets;
             }
-            (level, command, at) = (index, back, begin);
+            (level, command) = (index, back);
         }
         Vec::new()
     }
 
-    /// Who reads the input of a command that is cut off before where that comes from.
-    fn redirected(&self, begin: usize, command: &[u8]) -> Option<Reader> {
-        let words = builtin::words_near(command);
-        let (current, before) = words.split_last()?;
-        let first = before.iter().find(|word| !word.is_empty()).unwrap_or(current);
-        let redirects = |word: &String| word.ends_with('<');
-        let input = outlet::is_given_text(command)
-            || redirects(current)
-            || before.last().is_some_and(redirects);
-        match first.as_str() {
-            "done" => outlet::of_loop(&self.text[..begin]),
-            // A file that is open from then on, to whoever reads from it.
-            "exec" => outlet::reader(command)
-                .or_else(|| Some(Reader::Names(outlet::read_anywhere(self.text)))),
-            // The file that it reads, or its input by the name of a file.
-            "." | "source" => {
-                let file = before.iter().skip_while(|word| *word != first).nth(1);
-                let script = match input {
-                    true => file.is_some_and(|file| builtin::INPUT.contains(&file.as_str())),
-                    false => file.is_none(),
-                };
-                script.then_some(Reader::Script)
+    /// The innermost substitution around what stands in so many frames.
+    fn substitution(&self, level: usize) -> Option<usize> {
+        let holds = |frame: &Frame| {
+            frame.back.is_some() && matches!(frame.inside, Inside::Parentheses | Inside::Backticks)
+        };
+        self.inside[..level].iter().rposition(holds)
+    }
+
+    /// Where the command begins that a substitution is part of, and where the substitution does.
+    fn outer(&self, index: usize) -> Option<(usize, usize)> {
+        let frame = &self.inside[index];
+        let opened = if frame.inside == Inside::Backticks { 1 } else { 2 };
+        let (back, begin) = (frame.back?, frame.begin.checked_sub(opened)?);
+        (back <= begin).then_some((back, begin))
+    }
+
+    /// What there is to say of a command that begins here, as far as it goes up to a place.
+    fn so_far<R>(&self, begin: usize, at: usize, say: impl FnOnce(&Command) -> R) -> Option<R> {
+        if begin > at {
+            return None;
+        }
+        let mut begun = self.begun.borrow_mut();
+        let command = begun.entry(begin).or_insert_with(|| Command::begun(begin));
+        if command.is_read_to(at) {
+            *command = Command::begun(begin);
+        }
+        command.go_on(self.source(), at);
+        Some(say(command))
+    }
+
+    fn source(&self) -> Source<'_> {
+        Source { text: self.text, closed: &self.closed }
+    }
+
+    /// All of the command that begins here.
+    fn whole(&self, begin: usize) -> Rc<(Command, End)> {
+        let ticked = |frame: &Frame| frame.inside == Inside::Backticks && frame.begin <= begin;
+        let read = || Rc::new(Command::whole(self.source(), begin, self.inside.iter().any(ticked)));
+        Rc::clone(self.whole.borrow_mut().entry(begin).or_insert_with(read))
+    }
+
+    /// Where the first word behind a place is, on this line or, as behind a pipe, a later one.
+    fn skip_blanks(&self, mut at: usize) -> usize {
+        loop {
+            at = match self.text.get(at..).unwrap_or_default() {
+                [b'\n', ..] => self.outline.documents.get(&(at + 1)).copied().unwrap_or(at + 1),
+                [b'\\', b'\n', ..] => at + 2,
+                [b'#', rest @ ..] => at + 1 + rest.iter().take_while(|b| **b != b'\n').count(),
+                [byte, ..] if byte.is_ascii_whitespace() => at + 1,
+                _ => return at,
+            };
+        }
+    }
+
+    fn group(&self, number: Option<&usize>) -> Option<&Group> {
+        self.outline.groups.get(*number?)
+    }
+
+    /// Where the output of the command or group goes that begins here.
+    fn goes(&self, begin: usize) -> Goes {
+        match self.group(self.outline.begins.get(&self.skip_blanks(begin))) {
+            Some(Group { end: Some(end), .. }) => self.goes_behind(*end),
+            Some(_) => Goes::Out,
+            None => self.goes_behind(begin),
+        }
+    }
+
+    /// Where the output goes of what is a command from here on, or whose last part begins here.
+    fn goes_behind(&self, at: usize) -> Goes {
+        let whole = self.whole(at);
+        match whole.as_ref() {
+            (Command { into: Some(into), .. }, _) => Goes::Piped(self.skip_blanks(*into)),
+            (Command { output: true, .. }, _) => Goes::Elsewhere,
+            (_, End::Pipe(next)) => Goes::Piped(self.skip_blanks(*next)),
+            (_, End::Other(_)) => Goes::Out,
+        }
+    }
+
+    /// Where the output of a command goes that stands in so many frames, and in this substitution:
+    /// also by the groups that it is in.
+    fn goes_on(&self, command: usize, around: Option<usize>, level: usize) -> Goes {
+        let mut goes = self.goes(command);
+        let least = around.map_or(0, |index| index + 1);
+        for open in self.open.iter().rev().skip_while(|open| open.level > level) {
+            let end = self.outline.groups.get(open.number).and_then(|group| group.end);
+            match (goes, end) {
+                (Goes::Out, Some(end)) if open.level >= least => goes = self.goes_behind(end),
+                _ => break,
             }
-            _ if input => outlet::reader(command),
+        }
+        goes
+    }
+
+    /// Whether the command or group that begins here reads its input as script.
+    fn reads_script(&self, begin: usize) -> bool {
+        match self.group(self.outline.begins.get(&self.skip_blanks(begin))) {
+            Some(group) => group.script,
+            None => builtin::reads_script(&self.whole(begin).0),
+        }
+    }
+
+    /// Whether what a command is given to read comes to a shell as script: to the command itself,
+    /// to the group that ends where it begins, or to what it is piped into.
+    fn feeds_shell(&self, command: usize) -> bool {
+        /// So many pipes behind each other are followed.
+        const STAGES: usize = 64;
+        if self.text.get(command..).is_none() {
+            return false;
+        }
+        let word = self.skip_blanks(command);
+        let behind = self.text[word..].iter().position(|byte| !is_word(*byte) && *byte != b'}');
+        let behind = behind.map_or(self.text.len(), |length| word + length);
+        let ends = &self.outline.ends;
+        let ended = self.group(ends.get(&command).or_else(|| ends.get(&behind)));
+        if self.reads_script(command) || ended.is_some_and(|group| group.script) {
+            return true;
+        }
+        let level = self.inside.len();
+        let mut goes = self.goes_on(command, self.substitution(level), level);
+        for _ in 0..STAGES {
+            match goes {
+                Goes::Piped(next) if self.reads_script(next) => return true,
+                Goes::Piped(next) => goes = self.goes(next),
+                _ => break,
+            }
+        }
+        false
+    }
+
+    /// Who reads what is piped into what begins here.
+    fn reader(&self, begin: usize) -> Option<Reader> {
+        match outlet::names_read(self.text.get(begin..)?) {
+            _ if self.reads_script(begin) => Some(Reader::Script),
+            names => names.map(Reader::Names),
+        }
+    }
+
+    /// Who reads what a command is given at a place: a text, or what another command prints, as its
+    /// input or as a file.
+    fn given(&self, begin: usize, at: usize) -> Option<Reader> {
+        let (first, input, file) = self.so_far(begin, at, |command| {
+            let input = matches!(command.sign.as_deref(), Some("<" | "<<<"));
+            let sources =
+                matches!(builtin::program(&command.words), [only] if builtin::sources(only));
+            let file = sources || builtin::reads_script(command);
+            (command.words.first().cloned().unwrap_or_default(), input, file)
+        })?;
+        match first.as_str() {
+            _ if input && self.feeds_shell(begin) => Some(Reader::Script),
+            "done" => outlet::of_loop(&self.text[..begin]).map(Reader::Names),
+            // A file that is open from then on, to whoever reads from it.
+            "exec" => Some(Reader::Names(outlet::read_anywhere(self.text))),
+            _ if input => outlet::names_read(&self.text[begin..]).map(Reader::Names),
             // What stands there is the name of a file, which a shell reads.
-            _ => builtin::reads_script(command).then_some(Reader::Script),
+            _ => file.then_some(Reader::Script),
         }
     }
 
     /// The variables that are set to what stands at a place.
     fn targets(&self, at: usize) -> Vec<String> {
-        let command = self.text.get(self.command..at);
-        let mut targets =
-            command.map_or_else(Vec::new, |command| builtin::targets(command, &self.functions));
+        let targets = self.so_far(self.command, at, |c| builtin::targets(c, &self.functions));
+        let mut targets = targets.unwrap_or_default();
         let frames = self.inside.iter().rev();
         let frames = frames.take_while(|f| matches!(f.inside, Inside::Double | Inside::Brace));
         // `${name:=VALUE}` sets what it names.
@@ -856,6 +1045,10 @@ impl<'a> Scanner<'a> {
     }
 
     fn close(&mut self) {
+        if self.inside.last().is_some_and(|frame| frame.inside == Inside::Parentheses) {
+            self.notes_command();
+            self.closes(b")");
+        }
         let Some(frame) = self.inside.pop() else { return };
         self.command = frame.back.unwrap_or(self.at);
         if frame.inside == Inside::Backticks {
@@ -877,7 +1070,54 @@ impl<'a> Scanner<'a> {
         if self.reads_commands()
             && self.inside.last().map(|frame| frame.inside) != Some(Inside::List)
         {
+            self.notes_command();
             self.command = self.at;
+        }
+    }
+
+    /// At the end of a command: whether it reads the input of the group that it is in as script.
+    fn notes_command(&mut self) {
+        let begin = self.command;
+        let Some(open) = self.open.last().filter(|_| self.outlining && begin <= self.at) else {
+            return;
+        };
+        let whole = self.whole(begin);
+        if builtin::reads_script(&whole.0) && !whole.0.input && !self.is_piped_into(begin) {
+            self.outline.groups[open.number].script = true;
+        }
+    }
+
+    /// Whether what begins here reads what another command prints.
+    fn is_piped_into(&self, begin: usize) -> bool {
+        let before = self.text[..begin].trim_ascii_end();
+        (before.ends_with(b"|") && !before.ends_with(b"||")) || before.ends_with(b"|&")
+    }
+
+    /// A group is opened at a place.
+    fn opens(&mut self, begin: usize, closes: &'static [u8]) {
+        let (number, level) = (self.opened, self.inside.len());
+        self.opened += 1;
+        self.open.push(Open { number, begin, closes, level });
+        if self.outlining {
+            self.outline.groups.push(Group { end: None, script: false });
+            self.outline.begins.insert(begin, number);
+        }
+    }
+
+    /// Behind what closes a group; those in it that nothing closed are closed by nothing.
+    fn closes(&mut self, closes: &[u8]) {
+        let level = self.inside.len();
+        let stays = |open: &Open| open.level < level || (open.level == level && closes != b")");
+        while self.open.last().is_some_and(|open| open.closes != closes && !stays(open)) {
+            self.open.pop();
+        }
+        let closed = self.open.pop_if(|open| open.closes == closes && open.level == level);
+        let Some(Open { number, begin, .. }) = closed.filter(|_| self.outlining) else { return };
+        self.outline.groups[number].end = Some(self.at);
+        self.outline.ends.insert(self.at, number);
+        let script = self.outline.groups[number].script && !self.is_piped_into(begin);
+        if let Some(around) = self.open.last().filter(|_| script) {
+            self.outline.groups[around.number].script = true;
         }
     }
 
@@ -885,25 +1125,42 @@ impl<'a> Scanner<'a> {
         self.inside.last().map_or(0, |frame| frame.cases)
     }
 
-    /// Behind the first letter of what may be `case` or `esac`: their patterns have a closing
-    /// parenthesis without an opening one.
-    fn case(&mut self) {
+    /// Behind the first letter of what may open or close a group.
+    fn reserved(&mut self) {
         const NEAR: usize = 64;
-        let word = self.text.get(self.at - 1..self.at + 3);
-        let opens = match word {
-            Some(b"case") => true,
-            Some(b"esac") => false,
-            _ => return,
-        };
-        let after = self.text.get(self.at + 3);
-        let whole = after.is_none_or(|byte| byte.is_ascii_whitespace() || b";&|)`".contains(byte));
-        let from = self.command.max((self.at - 1).saturating_sub(NEAR));
-        let before = self.text.get(from..self.at - 1).unwrap_or_default();
-        if !whole || !self.begins_word(self.at - 1) || !builtin::begins_command(before) {
+        let begin = self.at - 1;
+        let rest = &self.text[begin..self.text.len().min(begin + 7)];
+        let ends = |byte: &u8| byte.is_ascii_whitespace() || b";&|<>()`".contains(byte);
+        let word = &rest[..rest.iter().position(ends).unwrap_or(rest.len())];
+        let closes = GROUPS.iter().find(|(opens, _)| *opens == word).map(|(_, closes)| *closes);
+        if closes.is_none() && !GROUPS.iter().any(|(_, closes)| *closes == word) {
             return;
         }
+        let from = self.command.max(begin.saturating_sub(NEAR));
+        let before = self.text.get(from..begin).unwrap_or_default();
+        let body = word == b"{" && builtin::begins_body(before);
+        if !self.reads_commands()
+            || !self.begins_word(begin)
+            || !(builtin::begins_command(before) || body)
+        {
+            return;
+        }
+        // The patterns of `case` have a closing parenthesis without an opening one.
         if let Some(frame) = self.inside.last_mut() {
-            frame.cases = if opens { frame.cases + 1 } else { frame.cases.saturating_sub(1) };
+            match word {
+                b"case" => frame.cases += 1,
+                b"esac" => frame.cases = frame.cases.saturating_sub(1),
+                _ => {}
+            }
+        }
+        match closes {
+            Some(closes) => self.opens(begin, closes),
+            None => {
+                let behind = begin + word.len();
+                let at = std::mem::replace(&mut self.at, behind);
+                self.closes(word);
+                self.at = at;
+            }
         }
     }
 
@@ -1038,12 +1295,14 @@ impl<'a> Scanner<'a> {
     fn reading(&self, at: usize) -> Option<Reading> {
         if self.is_tested() {
             let begin = self.tests.last()?.begin;
-            let words = builtin::words(self.text.get(begin..at)?);
-            let (current, words) = words.split_last()?;
-            let named = words.last().is_some_and(|test| builtin::is_of_variables(test));
-            return named.then(|| builtin::named(current));
+            let command = Command::read(self.text.get(begin..at)?);
+            let named = command.words.last().is_some_and(|test| builtin::is_of_variables(test));
+            return named.then(|| builtin::named(&command.current));
         }
-        builtin::read_as(self.text.get(self.command..at)?)
+        if self.so_far(self.command, at, Command::is_given_text)? {
+            return self.feeds_shell(self.command).then_some(Reading::Script);
+        }
+        self.so_far(self.command, at, builtin::read_as)?
     }
 
     /// Goes behind the next `end`; what is referred to until there is in that spot.
@@ -1117,7 +1376,6 @@ impl<'a> Scanner<'a> {
 
     /// Behind `<`, before another one: a here-document, or a text by `<<<`.
     fn redirection(&mut self) {
-        let script = self.text.get(self.command..self.at - 1).is_some_and(builtin::reads_script);
         self.at += 1;
         if self.text.get(self.at) == Some(&b'<') {
             self.at += 1;
@@ -1131,9 +1389,7 @@ impl<'a> Scanner<'a> {
         let begin = self.at;
         let Some((word, quoted)) = self.here_end() else { return };
         let named = (begin, self.at);
-        let line = &self.text[self.at..];
-        let line = &line[..line.iter().position(|byte| *byte == b'\n').unwrap_or(line.len())];
-        let script = script || builtin::pipes_into_shell(line);
+        let script = !self.outlining && self.feeds_shell(self.command);
         self.pending.push(Pending { word, named, quoted, bare, script });
     }
 
@@ -1174,6 +1430,7 @@ impl<'a> Scanner<'a> {
 
     /// At the beginning of a line: goes behind the here-documents that begin here.
     fn here_documents(&mut self) {
+        let (begin, any) = (self.at, !self.pending.is_empty());
         for pending in std::mem::take(&mut self.pending) {
             let begin = self.at;
             // Without its end it goes on to the end of the script, as shells have it.
@@ -1192,7 +1449,12 @@ impl<'a> Scanner<'a> {
                     break;
                 }
             }
-            self.here_document(&pending, (begin, end), last);
+            if !self.outlining {
+                self.here_document(&pending, (begin, end), last);
+            }
+        }
+        if any && self.outlining {
+            self.outline.documents.insert(begin, self.at);
         }
     }
 
@@ -1238,7 +1500,7 @@ impl<'a> Scanner<'a> {
             let maps = self.maps.iter().filter(|(_, scopes)| scopes.iter().any(there));
             let all = || std::iter::once(0..usize::MAX).collect();
             within.maps = maps.map(|(name, _)| (name.clone(), all())).collect();
-            within.walk();
+            within.read();
             let before = self.layout.spots.len();
             self.layout.spots.append(&mut within.layout.spots);
             self.layout.edits.append(&mut within.layout.edits);

@@ -199,7 +199,14 @@ fn long_scripts_take_no_long_time() {
         let script = scrap.repeat(40_000) + "$a.output";
         Layout::of_node(&NodeText::parse(&script));
     }
-    Layout::of_node(&NodeText::parse(&"let n=$a.output+".repeat(2_000)));
+    for scrap in
+        ["let n=$a.output+", "x $a.output ", "-x=$a.output ", "V=$a.output ", "(echo $a.output "]
+    {
+        Layout::of_node(&NodeText::parse(&scrap.repeat(2_000)));
+    }
+    let quoted = "it is $a.output and all of it, ".repeat(2_000);
+    Layout::of_node(&NodeText::parse(&format!("sh x.sh \"{quoted}\" | sh")));
+    Layout::of_node(&NodeText::parse(&format!("echo \"{quoted}\" | sh")));
     let many: String = (0..20_000).map(|n| format!("cat <<E{n}\n")).collect();
     Layout::of_node(&NodeText::parse(&many));
 }
@@ -359,6 +366,99 @@ fn what_would_be_script_is_refused() {
     ] {
         assert_eq!(why(script, Shell::Sh), wanted, "{script}");
         assert_eq!(why(script, Shell::Bash), wanted, "{script}");
+    }
+    let long = "word ".repeat(1_000);
+    for script in [
+        // In whatever layout.
+        "sh -c \\\n  @",
+        "trap \\\n  @ EXIT",
+        "echo @ | \\\n sh",
+        "echo @ |\n\n  # it is run\n sh",
+        "cat <<EOF \\\n | sh\n@\nEOF\n",
+        "cat <<EOF |\n@\nEOF\nsh",
+        "cat <<EOF | # it is run\n@\nEOF\n\nsh",
+        "sh -c \"wc -l < @\"",
+        "eval 'a > b; @'",
+        "echo `date` @ | sh",
+        "echo @ \"`date`\" | sh",
+        "echo \"$(echo \"a\" | cat)\" @ | sh",
+        // However long.
+        &format!("env V={long} sh -c \"{long}; @\""),
+        &format!("env {long} sh -c '{long}; @'"),
+        &format!("env {long} sh -s {long} <<EOF\n@\nEOF\n"),
+        &format!("env {} sh -c \"{long} @\"", "V=1 ".repeat(1_000)),
+        &format!("echo @ {long} | sh"),
+        &format!("cat <<EOF {long} | sh\n@\nEOF\n"),
+        // Behind redirections.
+        "2>/dev/null eval @",
+        "</dev/null eval @",
+        "2>/dev/null trap @ EXIT",
+        "2> x sh -c @",
+        "<<EOF sh\n@\nEOF\n",
+        "<<< @ sh",
+        "sh 0<<EOF\n@\nEOF\n",
+        "sh <<A 2>&1 -x\n@\nA\n",
+        // In groups.
+        "(echo @) | sh",
+        "( (echo @; true) ) | sh",
+        "{ echo @; } | sh",
+        "if x; then echo @; else y; fi | sh",
+        "for x in 1 2; do\n  echo @\ndone 2>/dev/null | bash -s",
+        "while x; do { echo '@'; }; done | sudo sh",
+        "case x in y) echo @ ;; esac | sh",
+        "(sh) <<EOF\n@\nEOF\n",
+        "{ sh; } <<EOF\n@\nEOF\n",
+        "{\n cd x\n sh\n}<<EOF\n@\nEOF\n",
+        "if x; then sh; fi <<EOF\n@\nEOF\n",
+        "{ { sh; }; } <<< @",
+        "echo @ | (cd x; sh)",
+        "echo @ | { cd x && sh; }",
+        "{ cat <<EOF\n@\nEOF\n} | sh",
+        "(cat <<< @) | tee x | sh",
+        "cat <<< @ | sh",
+        "echo @ > >(sh)",
+        "x=$( (echo @) | sh)",
+        // Whatever the shell is.
+        ". /dev/stdin <<EOF\n@\nEOF\n",
+        "echo @ | . /dev/stdin",
+        "${SHELL:-/bin/sh} -c @",
+        "\"$SHELL\" -c @",
+        "rbash -c @",
+        "busybox sh -c @",
+        "echo @ | busybox sh",
+        "ssh host <<EOF\n@\nEOF\n",
+        "su me <<EOF\n@\nEOF\n",
+        "echo @ | at now",
+    ] {
+        assert_eq!(why(script, Shell::Sh), [Unsafe::Script], "{script}");
+        assert_eq!(why(script, Shell::Bash), [Unsafe::Script], "{script}");
+    }
+    for script in [
+        "(echo @) | cat",
+        "(echo @); sh",
+        "{ echo @; } > x | sh",
+        "{ echo @; }; echo x | sh",
+        "(sh x.sh) <<EOF\n@\nEOF\n",
+        "{ sh < x; } <<EOF\n@\nEOF\n",
+        "{ echo x | sh; cat; } <<EOF\n@\nEOF\n",
+        "cat <<EOF\n@\nEOF\nsh",
+        "cat <<EOF | grep sh\n@\nEOF\n",
+        "cat <<EOF > x.sh; sh x.sh\n@\nEOF\n",
+        "while read x; do sh \"$x\"; done <<EOF\n@\nEOF\n",
+        "while read x; do ssh \"$x\" date; done <<EOF\n@\nEOF\n",
+        "echo @ # | sh",
+        "echo @ || sh",
+        "echo '| sh' @",
+        "echo @ | cat | sh",
+        "x=@; sh -c \"$x\"",
+        "eval \"$(cat <<EOF\n@\nEOF\n)\"",
+        "bash -o pipefail x.sh <<EOF\n@\nEOF\n",
+        "bash x.sh -c @",
+        "echo if eval; echo @",
+        "docker run -i box cat <<EOF\n@\nEOF\n",
+    ] {
+        assert!(why(script, Shell::Sh).is_empty(), "{script}");
+        assert!(why(script, Shell::Bash).is_empty(), "{script}");
     }
     assert_eq!(why(r"echo $'\@' '@'", Shell::Bash), [Unsafe::Escape]);
     assert_eq!(why(r"echo $'@' '@'", Shell::Sh), [Unsafe::Quotes]);

@@ -24,9 +24,10 @@ use super::show::{put, put_json};
 use super::{Common, Failure, signals};
 use crate::disk;
 use crate::ui::serve::access::Access;
+use crate::ui::serve::guests::{Guests, Seat};
 use crate::ui::serve::http::{Answer, Connection, Fault};
 use crate::ui::serve::live::Live;
-use routes::{House, Reply};
+use routes::{House, Reply, refusal_at};
 
 /// How many connections are served at once.
 const CONNECTIONS: usize = 96;
@@ -174,7 +175,7 @@ impl Drop for TokenFile {
 }
 
 fn accept(listener: &TcpListener, house: &Arc<House>, busy: &Arc<AtomicUsize>) {
-    let open = Arc::new(AtomicUsize::new(0));
+    let guests = Guests::new(CONNECTIONS);
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -184,19 +185,15 @@ fn accept(listener: &TcpListener, house: &Arc<House>, busy: &Arc<AtomicUsize>) {
                 continue;
             }
         };
-        if open.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS {
-            open.fetch_sub(1, Ordering::SeqCst);
+        let Some(seat) = guests.seat(&stream) else {
             turn_away(stream);
             continue;
-        }
-        let (house, busy, served) = (house.clone(), busy.clone(), open.clone());
-        let started = std::thread::Builder::new().name("connection".into()).spawn(move || {
-            serve(stream, &house, &busy);
-            served.fetch_sub(1, Ordering::SeqCst);
-        });
-        if started.is_err() {
-            open.fetch_sub(1, Ordering::SeqCst);
-        }
+        };
+        let (house, busy) = (house.clone(), busy.clone());
+        // Where no thread can be started, whoever came is let go with the seat.
+        let _ = std::thread::Builder::new()
+            .name("connection".into())
+            .spawn(move || serve(stream, &seat, &house, &busy));
     }
 }
 
@@ -209,17 +206,21 @@ fn turn_away(stream: TcpStream) {
 }
 
 /// Serves one connection until it is closed.
-fn serve(stream: TcpStream, house: &House, busy: &AtomicUsize) {
+fn serve(stream: TcpStream, seat: &Seat, house: &House, busy: &AtomicUsize) {
     let Ok(mut connection) = Connection::new(stream) else { return };
     loop {
         let request = match connection.request() {
             Ok(request) => request,
             Err(Fault::Gone) => return,
-            Err(Fault::Bad(status, words)) => {
-                let _ = connection.answer(None, &Answer::text(status, words));
+            Err(Fault::Bad { status, words, path }) => {
+                let answer = refusal_at(path.as_deref().unwrap_or_default(), status, words);
+                let _ = connection.answer(None, &answer);
                 return;
             }
         };
+        if house.knows(&request) {
+            seat.keep();
+        }
         busy.fetch_add(1, Ordering::SeqCst);
         let reply = house.route(&request);
         let goes_on = match &reply {

@@ -23,7 +23,7 @@ use crate::ui::cli::status::Overview;
 use crate::ui::report::excerpt::{Excerpt, Room};
 use crate::ui::report::{self, Amount};
 use crate::ui::serve::access::{Access, Caller, Refusal};
-use crate::ui::serve::http::{Answer, Method, Request};
+use crate::ui::serve::http::{self, Answer, Method, Request};
 use crate::ui::serve::live::Live;
 use crate::ui::web;
 use crate::ui::web::html::part;
@@ -89,9 +89,14 @@ impl House {
         self.hands.act(&self.around, deed)
     }
 
+    /// Whether somebody has shown who they are.
+    pub fn knows(&self, request: &Request) -> bool {
+        self.access.check_host(request).is_ok() && self.access.caller(request).is_ok()
+    }
+
     pub fn route(&self, request: &Request) -> Reply {
         if let Err(refusal) = self.access.check_host(request) {
-            return Reply::Answer(Answer::text(refusal.status(), refusal.words()));
+            return Reply::Answer(refusal_at(&request.path, refusal.status(), refusal.words()));
         }
         let parts = request.parts();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -106,10 +111,7 @@ impl House {
         let api = parts.first() == Some(&"api");
         if request.method == Method::Other {
             let words = "only GET, HEAD and POST are served";
-            let answer = match api {
-                true => Answer::json(405, &error_document(405, words)),
-                false => Answer::text(405, words),
-            };
+            let answer = refusal_at(&request.path, 405, words);
             return Reply::Answer(answer.with("Allow", "GET, HEAD, POST".to_owned()));
         }
         let caller = match self.access.caller(request) {
@@ -457,6 +459,14 @@ impl House {
             Came::GoesOn(_) if api => Ok(Answer::json(202, &json!({ "schema": "accepted/v1" }))),
             Came::Done(_) | Came::GoesOn(_) => Ok(Answer::see(&place)),
         }
+    }
+}
+
+/// A refusal before it is known who asks: a document where programs ask, a line elsewhere.
+pub fn refusal_at(path: &str, status: u16, words: &str) -> Answer {
+    match http::parts(path).first().is_some_and(|part| part == "api") {
+        true => Answer::json(status, &error_document(status, words)),
+        false => Answer::text(status, words),
     }
 }
 

@@ -18,7 +18,7 @@ use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
 };
 use signal_hook::consts::{SIGCONT, SIGTSTP, SIGWINCH};
 
@@ -68,6 +68,11 @@ pub struct Came {
 /// Whether keys can be read and a screen drawn.
 pub fn is_there() -> bool {
     io::stdin().is_terminal() && stdout().is_terminal()
+}
+
+/// Whether anything could be seen: what nobody looks at has no size.
+pub fn has_room() -> bool {
+    size().is_ok_and(|(columns, rows)| columns > 0 && rows > 0)
 }
 
 /// Whether the terminal is ours now.
@@ -120,7 +125,14 @@ impl Screen {
         TAKEN.store(true, Ordering::SeqCst);
         enable_raw_mode()?;
         execute!(stdout(), EnterAlternateScreen, Hide)?;
-        self.terminal.clear()
+        self.wipe()
+    }
+
+    /// Empties the screen, so that everything is drawn anew. `Terminal::clear` would ask the
+    /// terminal where its cursor is, and those of recorders and test benches do not answer.
+    pub fn wipe(&mut self) -> io::Result<()> {
+        let size = self.terminal.size()?;
+        self.terminal.resize(size.into())
     }
 
     /// Waits for keys, or until it is woken.
