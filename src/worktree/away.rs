@@ -37,14 +37,18 @@ impl Trees {
     pub(super) fn kept(&self) -> Vec<Kept> {
         let entries = fs::read_dir(self.repo.common.join("worktrees")).into_iter().flatten();
         let dirs = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
-        let kept = dirs.map(|dir| Kept { path: path_in(&dir), dir });
-        kept.collect()
+        dirs.map(|dir| Kept { path: path_in(&dir), dir }).collect()
+    }
+
+    /// What git keeps of a worktree, wherever its directory is.
+    pub(super) fn kept_for(&self, path: &Path) -> Option<Kept> {
+        self.kept().into_iter().find(|kept| kept.path.as_deref() == Some(path))
     }
 
     /// Takes away a worktree and what git keeps of it, whatever is left of the two.
     pub(super) fn take_away(&self, lock: &Lock, path: &Path) -> Result<(), TreeError> {
         lock.is_held()?;
-        let kept = self.kept().into_iter().find(|kept| kept.path.as_deref() == Some(path));
+        let kept = self.kept_for(path);
         self.put_away(path)?;
         kept.map_or(Ok(()), |kept| self.forget_kept(&kept.dir))
     }

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
+use super::away::Kept;
 use super::look::Found;
 use super::save::{commit_tree, tree_of};
 use super::{TreeError, Trees, branch};
@@ -65,7 +65,7 @@ impl Trees {
     /// is called from anywhere, and commits that are its own.
     fn known_of(&self, entry: &Entry) -> Result<(Vec<String>, BTreeSet<String>), TreeError> {
         let (mut logs, mut known) = (Vec::new(), BTreeSet::from_iter(entry.head.clone()));
-        let Some(dir) = self.kept_of(entry) else { return Ok((logs, known)) };
+        let Some(Kept { dir, .. }) = self.kept_for(&entry.path) else { return Ok((logs, known)) };
         // One that was never moved to has no log.
         if let Some(name) = dir.file_name().and_then(|name| name.to_str())
             && dir.join("logs/HEAD").exists()
@@ -86,17 +86,6 @@ impl Trees {
             known.extend(git.commit(name)?);
         }
         Ok((logs, known))
-    }
-
-    /// The directory that git keeps for a worktree.
-    fn kept_of(&self, entry: &Entry) -> Option<PathBuf> {
-        let link = entry.path.join(".git");
-        let known = fs::read_dir(self.repo.common.join("worktrees")).ok()?.flatten();
-        let is_it = |dir: &Path| {
-            let said = fs::read_to_string(dir.join("gitdir")).unwrap_or_default();
-            Path::new(said.trim_end_matches('\n')) == link
-        };
-        known.map(|dir| dir.path()).find(|dir| is_it(dir))
     }
 
     /// Of the commits in some logs, and a few more, those that no ref leads to but one.
