@@ -286,18 +286,18 @@ impl Reader {
         wanted: Option<&str>,
         error: &OpenError,
     ) -> Result<(Vec<Execution>, bool), Failure> {
-        let dir = board.run_root(id).join("logs");
+        let root = board.run_root(id);
         let stem = |name: &str| {
             let stem = name.strip_suffix(".stdout").or_else(|| name.strip_suffix(".stderr"))?;
             Some(stem.to_owned())
         };
-        let names = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+        let names = std::fs::read_dir(root.join(LOGS)).into_iter().flatten().flatten();
         let stems: BTreeSet<String> =
             names.filter_map(|entry| stem(entry.file_name().to_str()?)).collect();
-        let execution = |stem: String| Execution {
-            name: stem.clone(),
-            stem,
-            dir: dir.clone(),
+        let execution = |name: String| Execution {
+            stem: format!("{LOGS}{name}"),
+            name,
+            root: root.clone(),
             kept: None,
             attempt: 1,
             over: true,
