@@ -142,8 +142,15 @@ impl TextReport {
                 return;
             }
             if let Action::Rounds(rounds) = &at.step_of(plan).action {
-                let line = self.rounds_ended(plan, run, &at, rounds.kind);
-                self.say(&line);
+                // Nothing inside need have failed, so this is all that is told of it.
+                if self.telling != Telling::Quiet || record.status == StepStatus::Failed {
+                    let line = self.rounds_ended(plan, run, &at, rounds.kind);
+                    self.say(&line);
+                }
+                here = at.parent();
+                continue;
+            }
+            if self.telling == Telling::Quiet {
                 here = at.parent();
                 continue;
             }
@@ -337,9 +344,7 @@ impl Report for TextReport {
             }
             _ => {}
         }
-        if self.telling != Telling::Quiet {
-            self.loops_ended(plan, run, event);
-        }
+        self.loops_ended(plan, run, event);
     }
 
     fn tick(&mut self, plan: &Plan, run: &Run, now: Time) -> Option<Time> {

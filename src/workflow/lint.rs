@@ -70,7 +70,9 @@ pub fn without_allowed(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     let of_file: HashSet<&str> = head.flat_map(|line| allowed(line)).collect();
     let allows = |id: &str, place: Option<Place>| {
         let on = |number: usize| number.checked_sub(1).and_then(|at| lines.get(at));
-        let near = place.into_iter().flat_map(|place| [on(place.line), on(place.line - 1)]);
+        // The line above is of something else, unless it is nothing but a comment.
+        let above = |number| on(number).filter(|line| line.trim_start().starts_with('#'));
+        let near = place.into_iter().flat_map(|place| [on(place.line), above(place.line - 1)]);
         of_file.contains(id) || near.flatten().flat_map(|line| allowed(line)).any(|a| a == id)
     };
     let told = |problem: &Problem| problem.lint.is_none_or(|id| !allows(id, problem.place));

@@ -15,14 +15,14 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use crate::engine::run::{Body, Slot, StepState};
-use crate::engine::{Run, StepStatus};
+use crate::engine::{Run, RunStatus, StepStatus};
 use crate::ids::{StepPath, counted};
 use crate::template::{Hole, Missing, Scope, Template};
 use crate::ui::board::{RunDetail, StepShown};
 use crate::workflow::Plan;
 use crate::workflow::plan::{
-    Action, Block, Edges, Handlers, JoinRule, RoundsKind, ShellText, SpellSource, Step, Target,
-    Test, When, Words,
+    Action, Block, Edges, Handlers, JoinRule, OnMost, RoundsKind, ShellText, SpellSource, Step,
+    Target, Test, When, Words,
 };
 
 /// How much of a condition is shown in a node.
@@ -160,18 +160,21 @@ pub enum State {
     Running,
     Paused,
     Pending,
+    /// The run is over, and never came there.
+    Unreached,
     /// It ran when whoever drove the run went away.
     Interrupted,
 }
 
 impl State {
-    pub const ALL: [State; 7] = [
+    pub const ALL: [State; 8] = [
         State::Completed,
         State::Failed,
         State::Skipped,
         State::Running,
         State::Paused,
         State::Pending,
+        State::Unreached,
         State::Interrupted,
     ];
 
@@ -183,6 +186,7 @@ impl State {
             State::Running => "running",
             State::Paused => "asking",
             State::Pending => "pending",
+            State::Unreached => "unreached",
             State::Interrupted => "interrupted",
         }
     }
@@ -196,6 +200,7 @@ impl State {
             State::Running => ("#d0ebff", "#1864ab"),
             State::Paused => ("#fff3bf", "#e67700"),
             State::Pending => ("#ffffff", "#868e96"),
+            State::Unreached => ("#ffffff", "#ced4da"),
             State::Interrupted => ("#ffe8cc", "#d9480f"),
         }
     }
@@ -224,8 +229,8 @@ impl From<StepShown> for State {
             StepShown::Asking => State::Paused,
             StepShown::Interrupted => State::Interrupted,
             StepShown::Running | StepShown::Ended => State::Running,
+            StepShown::Unreached => State::Unreached,
             StepShown::Pending
-            | StepShown::Unreached
             | StepShown::Ready
             | StepShown::Waiting
             | StepShown::Lost
@@ -398,6 +403,17 @@ impl Progress {
     }
 }
 
+/// Whether what follows a loop is reached only by a step in it: once its rounds are used up, the
+/// run goes no further.
+fn ends_only_inside(step: &Step) -> bool {
+    match &step.action {
+        Action::Rounds(rounds) => {
+            matches!(rounds.kind, RoundsKind::Steps { on_most: OnMost::Block | OnMost::Fail })
+        }
+        _ => false,
+    }
+}
+
 /// The steps that an author wrote inside of a step.
 fn written_inside(step: &Step) -> Option<&Block> {
     match &step.action {
@@ -501,6 +517,10 @@ impl Drawing<'_> {
         }
     }
 
+    fn is_completed(&self) -> bool {
+        self.seen.is_some_and(|seen| seen.run.status == RunStatus::Completed)
+    }
+
     fn progress(&self, step: &Step, slot: &Slot, path: &StepPath) -> Progress {
         let told = self.seen.and_then(|seen| seen.states.get(&path.to_string()));
         let each = slot.each.as_deref();
@@ -510,6 +530,7 @@ impl Drawing<'_> {
             // It is open so that the run can be resumed there.
             Some(State::Interrupted) if newest.is_some_and(|item| item.failed) => State::Failed,
             Some(state) => *state,
+            None if slot.status() == StepStatus::Pending && self.is_completed() => State::Unreached,
             None => slot.status().into(),
         };
         let over_items = matches!(step.action, Action::Each(_));
@@ -559,7 +580,8 @@ impl Drawing<'_> {
                 let to = around.after.unwrap_or_else(|| self.end());
                 self.edge(from, to, EdgeKind::Goto, Some("exit_loop"));
             }
-            let plain = step.on.always.is_none() && step.on.success.is_none();
+            let plain =
+                step.on.always.is_none() && step.on.success.is_none() && !ends_only_inside(step);
             match (plain, next, around) {
                 (true, Some(next), _) => self.edge(from, next, EdgeKind::Sequence, None),
                 (true, None, Some(Around { header, again, .. })) => {

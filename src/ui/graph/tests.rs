@@ -164,7 +164,6 @@ fn so_is_a_loop_that_goes_in_rounds() {
             "test>last exit_loop",
             "test>fix",
             "fix>again next round",
-            "again>last",
         ]
     );
     let [text, picture] = [mermaid::draw(&graph), svg::draw(&graph)];

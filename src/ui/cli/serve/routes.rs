@@ -471,7 +471,9 @@ pub fn refusal_at(path: &str, status: u16, words: &str) -> Answer {
 }
 
 fn error_document(status: u16, message: &str) -> Value {
-    let error = json!({ "code": status, "message": message, "hint": null });
+    // A verb's cure is told in a line after what is wrong.
+    let (message, hint) = message.split_once('\n').map_or((message, None), |(m, h)| (m, Some(h)));
+    let error = json!({ "code": status, "message": message, "hint": hint });
     json!({ "schema": "error/v1", "error": error })
 }
 
