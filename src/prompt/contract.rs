@@ -153,7 +153,13 @@ pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
     let invalid = |why: String| Err(Some(why));
     match (bare(&text[end..]), json) {
         (Bare::Object(map), None) => Ok(map),
-        (Bare::Object(map), Some(_)) if map.contains_key("success") => Ok(map),
+        (Bare::Object(map), Some(block)) if map.contains_key("success") => {
+            // A block that says anything else is not made a success of by what may be a sample.
+            match says_success(&map) && !reads_success(block) {
+                true => invalid(ANOTHER.into()),
+                false => Ok(map),
+            }
+        }
         (Bare::Torn, _) => invalid("the JSON object at the end is cut off".into()),
         (Bare::Doubtful, _) => {
             invalid("the JSON object at the end may be a part of one that is broken".into())
@@ -161,10 +167,7 @@ pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
         (_, Some(_)) if within.is_some_and(|outer| !wraps_all(text, outer, behind)) => {
             invalid("it stands inside another code block, where it may be a sample".into())
         }
-        (_, Some(_)) if may_hold_another(&text[behind..]) => invalid(
-            "behind it stands what may be another answer, so nobody can tell which one counts"
-                .into(),
-        ),
+        (_, Some(_)) if may_hold_another(&text[behind..]) => invalid(ANOTHER.into()),
         (_, Some(block)) => match serde_json::from_str(block.trim()) {
             Ok(Value::Object(map)) => Ok(map),
             Ok(other) => invalid(format!("it must be an object, not {}", kind(&other))),
@@ -172,6 +175,17 @@ pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
         },
         (Bare::Nothing, None) => Err(None),
     }
+}
+
+const ANOTHER: &str =
+    "behind it stands what may be another answer, so nobody can tell which one counts";
+
+fn says_success(map: &Map<String, Value>) -> bool {
+    map.get("success") == Some(&Value::Bool(true))
+}
+
+fn reads_success(block: &str) -> bool {
+    serde_json::from_str(block.trim()).is_ok_and(|map| says_success(&map))
 }
 
 fn judge(mut map: Map<String, Value>) -> Contract {
@@ -420,7 +434,17 @@ fn may_hold_another(text: &str) -> bool {
         }
     }
     let rest = &text[from..];
-    says_how_it_went(rest) || outer.is_some() && has_line_for_it(rest)
+    says_how_it_went(rest) || denies(rest) || outer.is_some() && has_line_for_it(rest)
+}
+
+/// Whether a line says that it went wrong, in so many words.
+fn denies(text: &str) -> bool {
+    let denied = |line: &str| {
+        let (key, value) = line.split_once(':')?;
+        let plain = |part: &str| part.trim_matches([' ', '\t', '\r', '*', '`', '-']).to_lowercase();
+        Some(plain(key) == "success" && matches!(&*plain(value), "false" | "no"))
+    };
+    text.lines().any(|line| denied(line) == Some(true))
 }
 
 /// Whether `success` is the key of a line, as in YAML and TOML.
@@ -801,6 +825,11 @@ mod tests {
             (&format!("{B}\n{A}"), "ok a"),
             (&format!("{A}\nThat was all."), "missing"),
             (&format!("```json\n{A}\n```\nNo: {B}"), "failed b"),
+            (&format!("```json\n{A}\n```\nAgain: {A}"), "ok a"),
+            (&format!("```json\n{B}\n```\nThen it will answer {A}"), "invalid: behind it…"),
+            (&format!("```json\n{B}\n```\n{A}"), "invalid: behind it…"),
+            (&format!("```json\n{A}\n```\nsuccess: all of it"), "ok a"),
+            (&format!("```json\n{A}\n```\nsuccess: false\nerror: x"), "invalid: behind it…"),
             (&format!("```json\n{B}\n```\n{A}\nThat was all."), "invalid: behind it…"),
             (&format!("```json\n{B}\n```\n{{\"a\": 1}}\nThat was all."), "failed b"),
             (&format!("```json\n{A}\n```\nSee `struct Foo {{}}`"), "ok a"),

@@ -265,7 +265,7 @@ pub fn fall_through(findings: &Findings, block: &Block, nodes: &[Node]) {
     }
     let mut on_failure = HashSet::new();
     let mut otherwise = HashSet::new();
-    collect_targets(block, 0, &mut on_failure, &mut otherwise);
+    collect_targets(block, 0, None, &mut on_failure, &mut otherwise);
     for (before, index) in block.steps.iter().zip(1..block.steps.len()) {
         let handler = on_failure.contains(&index) && !otherwise.contains(&index);
         let succeeds = before.on.success.is_none() && before.on.always.is_none();
@@ -296,14 +296,17 @@ pub fn fall_through(findings: &Findings, block: &Block, nodes: &[Node]) {
     }
 }
 
-/// Collects which steps of the block at `level` are gone to, on failure and otherwise.
+/// Collects which steps of the block at `level` are gone to, on failure and otherwise, by those in
+/// the step `within` of it.
 fn collect_targets(
     block: &Block,
     level: usize,
+    within: Option<usize>,
     on_failure: &mut HashSet<usize>,
     otherwise: &mut HashSet<usize>,
 ) {
-    for step in &block.steps {
+    for (index, step) in block.steps.iter().enumerate() {
+        let from = within.unwrap_or(index);
         let note = |target: Option<Target>, set: &mut HashSet<usize>| {
             if let Some(Target::Step { out, step }) = target
                 && out == level
@@ -311,11 +314,13 @@ fn collect_targets(
                 set.insert(step);
             }
         };
-        note(step.on.failure, on_failure);
+        // Whoever goes back tries again; what it goes to handles no failure.
+        let back = matches!(step.on.failure, Some(Target::Step { step, .. }) if step <= from);
+        note(step.on.failure, if back { otherwise } else { on_failure });
         note(step.on.success, otherwise);
         note(step.on.always, otherwise);
         if let Action::Each(each) = &step.action {
-            collect_targets(&each.block, level + 1, on_failure, otherwise);
+            collect_targets(&each.block, level + 1, Some(from), on_failure, otherwise);
         }
     }
 }

@@ -116,7 +116,7 @@ impl<'a> Fields<'a> {
         .at(node.place);
         let quotable = matches!(node.value, Value::Number(_) | Value::Bool(_));
         self.findings.add(if quotable && wanted.contains("text") {
-            problem.hint(format!("put it in quotes: \"{}\"", node.to_json()))
+            problem.hint(format!("put it in quotes: \"{}\"", node.in_quotes()))
         } else {
             problem
         });

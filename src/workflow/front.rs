@@ -179,16 +179,22 @@ fn read_fields(fields: &Fields, head: &str) -> TaskHead {
 }
 
 fn bead(fields: &Fields, node: &Node) -> Option<Json> {
-    let id = match &node.value {
-        Value::Map(_) => node.get("id").and_then(Node::text),
-        _ => node.text(),
-    };
-    if id.is_none_or(|id| id.trim().is_empty()) {
+    let is_map = matches!(node.value, Value::Map(_));
+    let of = if is_map { node.get("id") } else { Some(node) };
+    let id = of.and_then(Node::name).filter(|id| !id.trim().is_empty());
+    let Some(id) = id else {
         let wanted = "an id, a file, or a map that has an `id`";
-        let message = format!("`bead` of {} must be {wanted}, not {}", fields.what, node.kind());
+        let found = if is_map { "a map without one" } else { node.kind() };
+        let message = format!("`bead` of {} must be {wanted}, not {found}", fields.what);
         fields.findings.error(node.place, message);
+        return None;
+    };
+    let mut bead = node.to_json();
+    match bead.get_mut("id").filter(|_| is_map) {
+        Some(there) => *there = id.into_owned().into(),
+        None => bead = id.into_owned().into(),
     }
-    Some(node.to_json())
+    Some(bead)
 }
 
 /// A list of agents, or one.

@@ -181,12 +181,15 @@ pub fn bead(fields: &Fields) -> Option<StepBead> {
         }
         return None;
     };
-    let name = fields.text("bead")?;
+    let Some(name) = node.name() else {
+        fields.text("bead");
+        return None;
+    };
     if name.trim().is_empty() {
         fields.findings.error(node.place, format!("`bead` of {} is empty", fields.what));
         return None;
     }
-    let (name, isolation) = (name.to_owned(), isolation.unwrap_or_default());
+    let (name, isolation) = (name.into_owned(), isolation.unwrap_or_default());
     let bead = StepBead { name, isolation, place: node.place };
     fields.findings.name(|named| named.beads.push(bead.clone()));
     Some(bead)

@@ -92,7 +92,7 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
         findings.add(
             Problem::error(format!("`version` must be text, not {}", node.kind()))
                 .at(node.place)
-                .hint(format!("put it in quotes: \"{}\"", node.to_json())),
+                .hint(format!("put it in quotes: \"{}\"", node.in_quotes())),
         );
         return NEWEST;
     };

@@ -284,7 +284,7 @@ pub fn env(fields: &Fields) -> Vec<(String, String)> {
             None => fields.findings.add(
                 Problem::error(format!("`{name}` in `env` must be text, not {}", value.kind()))
                     .at(value.place)
-                    .hint(format!("put it in quotes: \"{}\"", value.to_json())),
+                    .hint(format!("put it in quotes: \"{}\"", value.in_quotes())),
             ),
         }
     }

@@ -15,14 +15,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::look::stays;
+use super::look::{named_dir, stays};
 use super::{TreeError, Trees};
 use crate::disk::{self, RealDisk};
 use crate::exec;
+use crate::git::Lock;
 use crate::git::lock::owners;
 use crate::git::presence::Presence;
-use crate::git::repo::git_dir;
-use crate::git::{Git, Lock};
 use crate::ids::{Attempt, BeadId, shown};
 use crate::process::Process;
 use crate::time::{Clock, SystemClock, Time};
@@ -136,8 +135,10 @@ impl Trees {
         drop(lock);
         if let Some(dead) = dead {
             end_what_it_left(&dead);
-            // A `git` that outlived a process which was killed is let finish.
+            // A `git` that outlived a process which was killed is let finish; one that was killed
+            // with it may have left its lock.
             self.alone_in(id)?;
+            hold.clear_lock()?;
         }
         Ok(hold)
     }
@@ -231,7 +232,9 @@ impl Hold {
         if self.from_afar || !path.is_dir() || self.trees.linked(&self.id).is_err() {
             return Ok(());
         }
-        let lock = git_dir(&Git::at(&path))?.join("index.lock");
+        // Not by asking git: what was killed while it was made is not yet what git knows.
+        let Some(git_dir) = named_dir(&path) else { return Ok(()) };
+        let lock = git_dir.join("index.lock");
         if stays(&lock) && !exec::at_work(&lock, "git", &path) {
             tracing::warn!("a `git` that was killed in worktree `{}` left a lock", self.id);
             fs::remove_file(&lock).map_err(|error| TreeError::io("remove", &lock, error))?;

@@ -103,7 +103,7 @@ pub(super) fn stays(path: &Path) -> bool {
 const MOMENTS: Duration = Duration::from_secs(2);
 
 /// The directory that a worktree's file `.git` says git keeps for it.
-fn named_dir(path: &Path) -> Option<PathBuf> {
+pub(super) fn named_dir(path: &Path) -> Option<PathBuf> {
     let link = path.join(".git");
     let is_file = std::fs::symlink_metadata(&link).ok()?.is_file();
     let said = std::fs::read_to_string(&link).ok().filter(|_| is_file)?;

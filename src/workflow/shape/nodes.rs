@@ -4,7 +4,7 @@ use super::Shape::{
     Any, Bool, Each, Filled, Integer, Like, List, Name, OneOf, Some, Table as Map, Text,
 };
 use super::steps::{
-    ALIAS, CONTRACT, CONTRACT_IS, ENV, INPUT, ISOLATION, PATH, SECRETS, SPELL, SPELL_IS,
+    ALIAS, BEAD, CONTRACT, CONTRACT_IS, ENV, INPUT, ISOLATION, PATH, SECRETS, SPELL, SPELL_IS,
     SYSTEM_PROMPT,
 };
 use super::{Field, MILLIS, Need, Rule, Shape, Table, field, words};
@@ -125,7 +125,7 @@ pub static NODE_FIELDS: [Field; 31] = [
     field("output", ALIAS, "A second name by which spells know the result."),
     field("contract", CONTRACT, CONTRACT_IS),
     field("system_prompt", PATH, SYSTEM_PROMPT),
-    field("bead", Filled, "The work item that it is for: an id or a file."),
+    field("bead", BEAD, "The work item that it is for: an id or a file."),
     field("isolation", OneOf(ISOLATIONS), ISOLATION),
 ];
 

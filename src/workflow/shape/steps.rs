@@ -148,8 +148,7 @@ pub static STEP: Table = Table::new(
             .since(Version::V1_4),
         field("contract", CONTRACT, CONTRACT_IS).since(Version::V1_4),
         field("system_prompt", PATH, SYSTEM_PROMPT).since(Version::V1_4),
-        field("bead", Filled, "The work item that it is for: an id or a file.")
-            .since(Version::V1_4),
+        field("bead", BEAD, "The work item that it is for: an id or a file.").since(Version::V1_4),
         field("isolation", OneOf(ISOLATIONS), ISOLATION).since(Version::V1_4),
     ],
 )
@@ -166,6 +165,9 @@ pub static STEP: Table = Table::new(
 pub(super) const SPELL: super::Shape = Like("\\n|^[A-Za-z0-9][A-Za-z0-9._-]*$");
 pub(super) const SPELL_IS: &str =
     "Say this spell to an agent: a name, or the text itself if it has a line break in it.";
+/// What names a work item, also in digits.
+pub(super) const BEAD: super::Shape =
+    Either(&[Filled, super::Shape::Number { least: 0.0, itself: true, most: f64::MAX }]);
 pub(super) const INPUT: super::Shape = Maybe(&Each(&Any));
 pub(super) const CONTRACT: super::Shape = OneOf(&["agent", "none"]);
 pub(super) const CONTRACT_IS: &str =
