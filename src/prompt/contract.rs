@@ -14,7 +14,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::answer::fence;
-use crate::template::kind;
+use crate::template::{kind, written};
 
 /// What an answer says about itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -168,13 +168,22 @@ pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
             invalid("it stands inside another code block, where it may be a sample".into())
         }
         (_, Some(_)) if may_hold_another(&text[behind..]) => invalid(ANOTHER.into()),
+        (Bare::Twice(key), _) => invalid(twice(&key)),
         (_, Some(block)) => match serde_json::from_str(block.trim()) {
-            Ok(Value::Object(map)) => Ok(map),
+            Ok(Value::Object(map)) => match written::key_of_two(block.trim()) {
+                Some(key) => invalid(twice(&key)),
+                None => Ok(map),
+            },
             Ok(other) => invalid(format!("it must be an object, not {}", kind(&other))),
             Err(error) => invalid(format!("it is no JSON: {error}")),
         },
         (Bare::Nothing, None) => Err(None),
     }
+}
+
+/// Which of two values of one name counts is anybody's guess.
+fn twice(key: &str) -> String {
+    format!("the JSON object has the key `{key}` twice")
 }
 
 const ANOTHER: &str =
@@ -515,6 +524,8 @@ enum Bare {
     Torn,
     /// An object, but one that is broken before it says how it went, too, and may have it inside.
     Doubtful,
+    /// An object that has this key twice.
+    Twice(String),
 }
 
 /// Reads the object that the text ends with; the outermost, if it has objects inside.
@@ -526,7 +537,10 @@ fn bare(text: &str) -> Bare {
     });
     match object {
         Some((before, _)) if says_brokenly(before) => Bare::Doubtful,
-        Some((_, map)) => Bare::Object(map),
+        Some((before, map)) => match written::key_of_two(&text[before.len()..]) {
+            Some(key) => Bare::Twice(key),
+            None => Bare::Object(map),
+        },
         None if is_torn(text) => Bare::Torn,
         None => Bare::Nothing,
     }
@@ -826,6 +840,8 @@ mod tests {
             (&format!("{A}\nThat was all."), "missing"),
             (&format!("```json\n{A}\n```\nNo: {B}"), "failed b"),
             (&format!("```json\n{A}\n```\nAgain: {A}"), "ok a"),
+            ("{\"success\": false, \"success\": true}", "invalid: the JSON object has…"),
+            ("```json\n{\"success\": false, \"success\": true}\n```", "invalid: the JSON object…"),
             (&format!("```json\n{B}\n```\nThen it will answer {A}"), "invalid: behind it…"),
             (&format!("```json\n{B}\n```\n{A}"), "invalid: behind it…"),
             (&format!("```json\n{A}\n```\nsuccess: all of it"), "ok a"),
