@@ -50,7 +50,7 @@ use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::plan::{Action, Isolation};
 use crate::workflow::problem::{located, nearest};
 use crate::workflow::{Plan, Problem};
-use crate::workspace::{Workspace, dangling};
+use crate::workspace::{Workspace, dangling, resolved};
 
 /// How far off the clock is, in milliseconds; and how the disk is to fail. For tests of a fleet.
 pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
@@ -274,7 +274,7 @@ impl Surroundings {
             .clone()
             .or_else(|| get("ORCHESTRATE_STATE_DIR").map(PathBuf::from))
             .unwrap_or_else(|| PathBuf::from(".orchestrate/runs"));
-        let state_dir = workspace.join(state_dir);
+        let state_dir = resolved(&workspace, &state_dir);
         if let Some(given) = &common.state_dir {
             called::keep_state_dir(given);
         }
