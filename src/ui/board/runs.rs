@@ -494,12 +494,17 @@ impl Board {
         }
         match self.opened(id) {
             Ok(open) => self.view(&open.0, &open.1, &root),
-            Err(error) => self.damaged(id, &error),
+            Err(error) => self.unopened(id, &error),
         }
     }
 
     /// A run that cannot be read, as far as it can be.
     pub fn damaged(&self, id: &RunId, error: &open::OpenError) -> RunView {
+        RunView { state: Standing::of_unread(error), ..self.run(id) }
+    }
+
+    /// The same where its state does not say that it is over.
+    fn unopened(&self, id: &RunId, error: &open::OpenError) -> RunView {
         let root = self.run_root(id);
         let origin = open::origin(&root);
         let fleet = origin.as_ref().is_some_and(|origin| origin.fleet);
