@@ -49,6 +49,25 @@ pub struct Workspace {
     handle: Arc<File>,
 }
 
+/// A path from `root` as the disk has it: links are followed before `..` climbs, and what does not
+/// exist yet is taken by its name. Only so can one path be compared with another.
+pub fn resolved(root: &Path, path: &Path) -> PathBuf {
+    let mut at = root.to_owned();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                at.pop();
+            }
+            part => {
+                at.push(part);
+                at = at.canonicalize().unwrap_or(at);
+            }
+        }
+    }
+    at
+}
+
 /// The link on the way to `path` that leads to nothing, if there is one: somebody meant something
 /// to be there.
 pub fn dangling<'p>(root: &Path, path: &'p Path) -> Option<&'p Path> {
@@ -480,6 +499,22 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_path_is_resolved_as_the_disk_has_it() {
+        let (dir, workspace) = workspace();
+        let (root, above) = (workspace.root(), dir.path().canonicalize().unwrap());
+        symlink(above.join("outside"), root.join("link")).unwrap();
+        let is = |path: &str, wanted: PathBuf| {
+            assert_eq!(resolved(root, Path::new(path)), wanted, "{path}");
+        };
+        is("../outside/new", above.join("outside/new"));
+        is("./new/../sub/x", root.join("sub/x"));
+        is("link/runs", above.join("outside/runs"));
+        // The parent of what a link leads to.
+        is("link/../ws", root.to_owned());
+        is("/new/../other", "/other".into());
+    }
 
     fn workspace() -> (tempfile::TempDir, Workspace) {
         let dir = tempfile::tempdir().unwrap();

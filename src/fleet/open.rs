@@ -27,6 +27,22 @@ pub enum OpenError {
         problems: Vec<Problem>,
     },
     State(LoadError),
+    /// Neither its state nor its journal can be read, nor is there a backup.
+    Lost(LoadError),
+    /// Nothing is left that would tell which workflow it is of: what is wrong.
+    Nothing(String),
+}
+
+/// What helps a run that cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cure {
+    /// It is rebuilt from what is left of it.
+    #[default]
+    Repair,
+    /// Its workflow is begun anew.
+    Restart,
+    /// It can only be removed.
+    Remove,
 }
 
 impl OpenError {
@@ -44,11 +60,20 @@ impl OpenError {
         }
     }
 
-    /// Whether what the run goes by is lost: nothing that is left of it tells its workflow or its
-    /// settings, so it can neither be mended nor go on.
+    /// What helps, where this user may read it.
+    pub fn cure(&self) -> Cure {
+        use OpenError::{Forbidden, Lost, Nothing, Settings, State, Unreadable, Workflow};
+        match self {
+            Forbidden(_) | State(_) => Cure::Repair,
+            Unreadable(_) | Settings(_) | Workflow { .. } | Lost(_) => Cure::Restart,
+            Nothing(_) => Cure::Remove,
+        }
+    }
+
+    /// Whether what the run goes by is lost: nothing that is left of it tells its workflow, its
+    /// settings or how far it was, so it can neither be mended nor go on.
     pub fn is_final(&self) -> bool {
-        use OpenError::{Settings, Unreadable, Workflow};
-        matches!(self, Unreadable(_) | Settings(_) | Workflow { .. })
+        self.cure() != Cure::Repair
     }
 }
 
@@ -56,7 +81,9 @@ impl std::fmt::Display for OpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let first = |problems: &[Problem]| problems.first().map(|p| p.message.clone());
         match self {
-            OpenError::Unreadable(message) | OpenError::Forbidden(message) => f.write_str(message),
+            OpenError::Unreadable(message)
+            | OpenError::Forbidden(message)
+            | OpenError::Nothing(message) => f.write_str(message),
             OpenError::Settings(error) => {
                 let message = first(&error.problems).unwrap_or_default();
                 write!(f, "`{}`: {message}", error.file.display())
@@ -64,7 +91,7 @@ impl std::fmt::Display for OpenError {
             OpenError::Workflow { file, problems, .. } => {
                 write!(f, "`{file}`: {}", first(problems).unwrap_or_default())
             }
-            OpenError::State(error) => write!(f, "{error}"),
+            OpenError::State(error) | OpenError::Lost(error) => write!(f, "{error}"),
         }
     }
 }
@@ -106,7 +133,10 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
 /// The plan that a run was begun with.
 pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Result<Plan, OpenError> {
     let path = root.join(store::DEFINITION);
-    let text = read_text(&path).map_err(|error| unreadable(&path, error))?;
+    let text = read_text(&path).map_err(|error| match unreadable(&path, error) {
+        OpenError::Unreadable(message) if has_nothing(root) => OpenError::Nothing(message),
+        error => error,
+    })?;
     let mut plan = match compile_in(workspace, config, &text) {
         Ok((plan, _)) => plan,
         Err(problems) => {
@@ -128,7 +158,8 @@ pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Resul
 pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, Run), OpenError> {
     let config = frozen_config(root)?;
     let plan = frozen_plan(workspace, &config, root)?;
-    let (store, run) = Store::load(disk::machine(), root, &plan).map_err(OpenError::State)?;
+    let (store, run) =
+        Store::load(disk::machine(), root, &plan).map_err(|error| unloaded(root, &plan, error))?;
     Ok((config, plan, store, run))
 }
 
@@ -136,8 +167,23 @@ pub fn open(workspace: &Workspace, root: &Path) -> Result<(Config, Plan, Store, 
 pub fn look(workspace: &Workspace, root: &Path) -> Result<(Plan, Run), OpenError> {
     let config = frozen_config(root)?;
     let plan = frozen_plan(workspace, &config, root)?;
-    let run = Store::look(disk::machine(), root, &plan).map_err(OpenError::State)?;
+    let run =
+        Store::look(disk::machine(), root, &plan).map_err(|error| unloaded(root, &plan, error))?;
     Ok((plan, run))
+}
+
+/// Why the state of a run cannot be taken up: is enough left of it to rebuild it?
+fn unloaded(root: &Path, plan: &Plan, error: LoadError) -> OpenError {
+    let damaged = matches!(error, LoadError::Damaged { .. });
+    match damaged && Store::is_beyond_repair(disk::machine(), root, plan) {
+        true => OpenError::Lost(error),
+        false => OpenError::State(error),
+    }
+}
+
+/// Whether nothing in a run's directory tells which workflow it is of.
+pub fn has_nothing(root: &Path) -> bool {
+    !root.join(store::DEFINITION).exists() && origin(root).is_none()
 }
 
 /// The same where `state.json` cannot be read: what the journal tells.

@@ -251,6 +251,16 @@ impl Store {
         Ok(history)
     }
 
+    /// The same as far as each can be believed: where one is damaged, its good beginning.
+    fn read_what_can_be(&mut self) -> Result<History, LoadError> {
+        let mut history = History::default();
+        for term in self.terms()? {
+            self.term = term;
+            history.add(term, self.read_earlier_journal()?);
+        }
+        Ok(history)
+    }
+
     /// The terms that there is a journal of, in order.
     fn terms(&self) -> Result<Vec<u32>, StoreError> {
         let names = self.disk.list(&self.root).map_err(failed("list", &self.root))?;
@@ -339,29 +349,44 @@ impl Store {
     ) -> Result<(Store, Run, String), LoadError> {
         let mut store = Store::at(disk, root);
         store.term = store.terms()?.last().copied().unwrap_or(1);
-        store.set_damaged_journal_aside()?;
+        let kept = store.set_damaged_journal_aside()?;
         let entries = store.read_journal()?.entries;
-        let mut best: Option<(Run, u64, String)> = None;
-        let mut consider = |found: Option<(Run, u64, String)>| {
-            if let Some(found) = found
-                && best.as_ref().is_none_or(|(_, known, _)| found.1 > *known)
-            {
-                best = Some(found);
-            }
-        };
-        consider(store.by_journal(plan, &entries));
-        let backups = store.backups()?;
-        for name in std::iter::once(STATE).chain(backups.iter().map(String::as_str)) {
-            consider(store.by_snapshot(plan, name, &entries));
-        }
-        let Some((run, seq, by)) = best else {
+        let Some((run, seq, by)) = store.what_knows_most(plan, &entries)? else {
             let reason = "neither the journal nor a backup can be read".to_owned();
             return Err(LoadError::Damaged { path: root.join(STATE), reason });
         };
         store.begin_journal_anew(seq, entries)?;
         store.seq = seq;
         store.stale = true;
-        Ok((store, run, by))
+        let kept = if kept { "; the damaged journal is kept" } else { "" };
+        Ok((store, run, format!("{by}{kept}")))
+    }
+
+    /// Whether [`Store::repair`] would find nothing to go by. Changes nothing.
+    pub fn is_beyond_repair(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> bool {
+        let mut store = Store { looks_only: true, ..Store::at(disk, root) };
+        let entries = match store.read_what_can_be() {
+            Ok(history) => history.entries,
+            Err(error) => return matches!(error, LoadError::Damaged { .. }),
+        };
+        matches!(store.what_knows_most(plan, &entries), Ok(None))
+    }
+
+    /// The run as the journal, the snapshot or a backup tells it, whichever knows most: up to which
+    /// event, and what that is called.
+    fn what_knows_most(
+        &mut self,
+        plan: &Plan,
+        entries: &[Entry],
+    ) -> Result<Option<(Run, u64, String)>, LoadError> {
+        let mut best = self.by_journal(plan, entries);
+        let backups = self.backups()?;
+        for name in std::iter::once(STATE).chain(backups.iter().map(String::as_str)) {
+            let known = best.as_ref().map(|(_, seq, _)| *seq);
+            let found = self.by_snapshot(plan, name, entries);
+            best = found.filter(|(_, seq, _)| known.is_none_or(|known| *seq > known)).or(best);
+        }
+        Ok(best)
     }
 
     fn by_journal(&mut self, plan: &Plan, entries: &[Entry]) -> Option<(Run, u64, String)> {
@@ -387,18 +412,20 @@ impl Store {
         Some((run, self.seq, format!("`{name}`")))
     }
 
-    /// Keeps the good beginning of a damaged journal, and the whole of it beside.
-    fn set_damaged_journal_aside(&self) -> Result<(), StoreError> {
+    /// Keeps the good beginning of a damaged journal, and the whole of it beside. False if it is
+    /// not damaged.
+    fn set_damaged_journal_aside(&self) -> Result<bool, StoreError> {
         let path = self.journal();
-        let Ok(bytes) = self.disk.read(&path) else { return Ok(()) };
+        let Ok(bytes) = self.disk.read(&path) else { return Ok(false) };
         let journal = journal::read(&bytes);
         if journal.damage.is_none() {
-            return Ok(());
+            return Ok(false);
         }
         let aside = self.root.join(DAMAGED);
         disk::replace(&*self.disk, &aside, &bytes).map_err(failed("write", &aside))?;
         let good = &bytes[..journal.good_len as usize];
-        disk::replace(&*self.disk, &path, good).map_err(failed("write", &path))
+        disk::replace(&*self.disk, &path, good).map_err(failed("write", &path))?;
+        Ok(true)
     }
 
     fn read(&self, name: &str) -> Result<Vec<u8>, LoadError> {

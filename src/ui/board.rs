@@ -7,6 +7,7 @@
 //! who drives it: what its last owner wrote down before it died is not taken for what is.
 
 mod gates;
+mod home;
 mod last;
 mod members;
 mod memory;
@@ -40,6 +41,7 @@ use crate::ui::talk::tame;
 use crate::workspace::Workspace;
 
 pub use gates::{Gate, gates_in, gates_of, that_may_ask};
+pub use home::Birth;
 pub use last::last_said;
 pub use members::{Life, Members, WorkerView};
 pub use memory::Memory;

@@ -63,8 +63,7 @@ impl Meter {
         }
         let (state, spent) = match board.detail(id) {
             Ok(detail) => (detail.run.state, detail.usage),
-            // Of one that cannot be read, the board still knows where it stands.
-            Err(_) => (board.run(id).state, None),
+            Err(error) => (Standing::of_unread(&error), None),
         };
         if state.is_over() {
             self.over.insert(id.clone(), Known { written, state, spent: spent.clone() });

@@ -141,17 +141,24 @@ pub fn that_may_ask(state_dir: &Path) -> Vec<RunId> {
 }
 
 impl Board {
-    /// Everything that people are asked, by every run that can be read.
+    /// Everything that people are asked, by every run of this workspace that can be read.
     pub fn gates(&self) -> Vec<Gate> {
-        let ids = that_may_ask(&self.state_dir).into_iter();
-        ids.flat_map(|id| self.gates_of_run(&id).unwrap_or_default()).collect()
+        let asked = |id: RunId| {
+            let open = self.opened(&id).ok()?;
+            let ours = self.elsewhere(&open.1.origin, &self.run_root(&id)).is_none();
+            ours.then(|| self.asked(&open))
+        };
+        that_may_ask(&self.state_dir).into_iter().filter_map(asked).flatten().collect()
     }
 
     pub fn gates_of_run(&self, id: &RunId) -> Result<Vec<Gate>, OpenError> {
-        let open = self.opened(id)?;
-        match open.1.status {
-            RunStatus::Running => Ok(gates_of(self.workspace.root(), &open.0, &open.1)),
-            _ => Ok(Vec::new()),
+        Ok(self.asked(&*self.opened(id)?))
+    }
+
+    fn asked(&self, (plan, run): &(Plan, Run)) -> Vec<Gate> {
+        match run.status {
+            RunStatus::Running => gates_of(self.workspace.root(), plan, run),
+            _ => Vec::new(),
         }
     }
 }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::gates;
+use super::home::Birth;
 use super::spent::{self, RunSpent};
 use super::tasks::{Found, PlaceView, TaskView};
 use super::{Board, Life, Memory, last_said, one_line};
 use crate::disk;
 use crate::engine::record::{Fault, Spent};
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
-use crate::engine::{Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
+use crate::engine::{Origin, Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
 use crate::exec;
 use crate::fleet::{checkout, open, run_task};
 use crate::ids::{RunId, StepPath, counted};
@@ -162,9 +163,12 @@ pub struct RunView {
     /// Every step has had its turn: there is nothing to go on with.
     #[serde(skip)]
     pub through: bool,
-    /// It is damaged, and nothing that is left of it could mend it.
+    /// The workspace that it is of, where that is another: only there anything is done with it.
+    #[serde(rename = "workspace", skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<PathBuf>,
+    /// What helps if it is damaged.
     #[serde(skip)]
-    pub lost: bool,
+    pub cure: open::Cure,
     /// Its workflow was changed since it began.
     #[serde(skip)]
     pub changed: bool,
@@ -389,6 +393,8 @@ pub fn still_run(left: usize) -> String {
 /// fleet is its workers' own.
 pub fn left_behind(run: &RunView) -> usize {
     match run.state {
+        // One that is damaged may be driven all the same.
+        Standing::Damaged if !matches!(run.owner, Owner::Nobody { .. }) => 0,
         Standing::Stopped | Standing::Damaged if !run.fleet => {
             exec::left_behind(&format!("{}/", run.run_id))
         }
@@ -431,6 +437,9 @@ struct Head {
     fleet: bool,
     #[serde(default)]
     request: Option<HeadRequest>,
+    run_root: String,
+    #[serde(default)]
+    workspace: Option<String>,
 }
 
 /// What a `state.json` says of what its run was started for.
@@ -451,17 +460,20 @@ impl Board {
     }
 
     /// A run, without its steps. The state of one that is over is taken from `state.json`, which
-    /// is always written at the end; of any other the journal is asked too.
+    /// is always written at the end, if its workflow is there; of any other the journal is asked
+    /// too.
     pub fn run(&self, id: &RunId) -> RunView {
         let root = self.run_root(id);
         let state = root.join(store::STATE);
-        if let Some(over) = self.memory.over(id, &state) {
+        let is_whole = root.join(store::DEFINITION).exists();
+        if let Some(over) = self.memory.over(id, &state).filter(|_| is_whole) {
             return over;
         }
         let stamp = Memory::stamp(&state);
         let bytes = disk::machine().read(&state).unwrap_or_default();
         if let Ok(head) = serde_json::from_slice::<Head>(&bytes)
             && !matches!(head.status, RunStatus::Running | RunStatus::Paused)
+            && is_whole
         {
             let view = RunView {
                 state: standing(head.status, &NOBODY),
@@ -473,6 +485,8 @@ impl Board {
                 updated_at: Some(head.updated_at),
                 failed_steps: head.failed_steps,
                 error: head.error.as_deref().map(one_line),
+                elsewhere: Birth { run_root: head.run_root, workspace: head.workspace }
+                    .elsewhere(self.workspace.root(), &root),
                 ..self.unread(id, &root)
             };
             self.memory.keep_over(id, stamp, &view);
@@ -480,13 +494,34 @@ impl Board {
         }
         match self.opened(id) {
             Ok(open) => self.view(&open.0, &open.1, &root),
-            Err(error) => RunView {
-                state: Standing::of_unread(&error),
-                lost: error.is_final(),
-                error: Some(one_line(&error.to_string())),
-                ..self.unread(id, &root)
-            },
+            Err(error) => self.unopened(id, &error),
         }
+    }
+
+    /// A run that cannot be read, as far as it can be.
+    pub fn damaged(&self, id: &RunId, error: &open::OpenError) -> RunView {
+        RunView { state: Standing::of_unread(error), ..self.run(id) }
+    }
+
+    /// The same where its state does not say that it is over.
+    fn unopened(&self, id: &RunId, error: &open::OpenError) -> RunView {
+        let root = self.run_root(id);
+        let origin = open::origin(&root);
+        let fleet = origin.as_ref().is_some_and(|origin| origin.fleet);
+        RunView {
+            state: Standing::of_unread(error),
+            owner: self.owner(id, &root, fleet),
+            cure: error.cure(),
+            error: Some(one_line(&error.to_string())),
+            fleet,
+            elsewhere: origin.and_then(|origin| self.elsewhere(&origin, &root)),
+            ..self.unread(id, &root)
+        }
+    }
+
+    /// The workspace of a run, if it is another than this.
+    pub(super) fn elsewhere(&self, origin: &Origin, root: &Path) -> Option<PathBuf> {
+        Birth::of(origin).elsewhere(self.workspace.root(), root)
     }
 
     /// A run of which nothing is known yet.
@@ -509,7 +544,8 @@ impl Board {
             failed_steps: Vec::new(),
             error: None,
             through: false,
-            lost: false,
+            elsewhere: None,
+            cure: open::Cure::default(),
             changed: false,
             left_behind: 0,
             unit: "step",
@@ -549,6 +585,7 @@ impl Board {
             failed_steps: run.failed_steps.iter().map(StepPath::to_string).collect(),
             error: run.error.as_deref().map(one_line),
             through: run.is_through(plan),
+            elsewhere: self.elsewhere(&run.origin, root),
             unit: plan.unit(),
             ..self.unread(&run.id, root)
         }

@@ -5,11 +5,24 @@ use super::tasks::{PlaceView, TaskView};
 use super::{Life, Owner, RunDetail, RunView, Standing, StepShown, StepView};
 use crate::engine::SkipCause;
 use crate::fleet::called::ORCHESTRATE;
+use crate::fleet::open::Cure;
 use crate::ids::shown;
 use crate::time::Time;
 
 /// Why a run is where it is.
 pub fn why_run(detail: &RunDetail) -> String {
+    let why = why_here(detail);
+    match &detail.run.elsewhere {
+        Some(home) => format!(
+            "{why}; it is of the workspace `{}`, and only there anything is done with it",
+            home.display()
+        ),
+        None => why,
+    }
+}
+
+/// The same in its own workspace.
+fn why_here(detail: &RunDetail) -> String {
     let RunDetail { run, steps, failed, .. } = detail;
     let id = &run.run_id;
     let at = run.updated_at.map(|at| format!(" at {}", at.to_second())).unwrap_or_default();
@@ -91,13 +104,16 @@ pub(super) fn why_damaged(run: &RunView) -> String {
     let id = &run.run_id;
     match run.state {
         Standing::Unreadable => format!("run {id} cannot be read by this user: {reason}"),
-        _ if run.lost => format!(
-            "run {id} cannot be read: {reason}; `{ORCHESTRATE} resume {id} --force-restart` begins \
-             anew"
-        ),
-        _ => format!(
-            "run {id} cannot be read: {reason}; `{ORCHESTRATE} resume {id} --repair` rebuilds it"
-        ),
+        _ => {
+            let helps = match run.cure {
+                Cure::Repair => format!("`{ORCHESTRATE} resume {id} --repair` rebuilds it"),
+                Cure::Restart => {
+                    format!("`{ORCHESTRATE} resume {id} --force-restart` begins anew")
+                }
+                Cure::Remove => format!("`{ORCHESTRATE} clean --stopped` removes it by its age"),
+            };
+            format!("run {id} cannot be read: {reason}; {helps}")
+        }
     }
 }
 
@@ -225,6 +241,10 @@ fn why_stopped(run: &RunView) -> String {
 
 /// What is worth knowing about a run beside the word for its state.
 pub fn remark(run: &RunView) -> String {
+    // What else could be done is refused here.
+    if let Some(home) = &run.elsewhere {
+        return format!("of the workspace `{}`", home.display());
+    }
     let id = &run.run_id;
     match (&run.state, &run.owner) {
         (Standing::Running, _) => match &run.step {
@@ -258,10 +278,11 @@ pub fn remark(run: &RunView) -> String {
             (None, Some(step)) => format!("at `{}`", shown(step)),
             (None, None) => String::new(),
         },
-        (Standing::Damaged, _) if run.lost => {
-            format!("{ORCHESTRATE} resume {id} --force-restart")
-        }
-        (Standing::Damaged, _) => format!("{ORCHESTRATE} resume {id} --repair"),
+        (Standing::Damaged, _) => match run.cure {
+            Cure::Repair => format!("{ORCHESTRATE} resume {id} --repair"),
+            Cure::Restart => format!("{ORCHESTRATE} resume {id} --force-restart"),
+            Cure::Remove => format!("{ORCHESTRATE} clean --stopped"),
+        },
         (Standing::Unreadable, _) => "it cannot be read by this user".to_owned(),
         (Standing::Completed | Standing::Cancelled, _) => String::new(),
     }
@@ -618,7 +639,8 @@ mod tests {
             through: false,
             changed: false,
             left_behind: 0,
-            lost: false,
+            elsewhere: None,
+            cure: crate::fleet::open::Cure::default(),
             unit: "step",
         };
         RunDetail { run, usage: None, steps, failed: None, events: Vec::new() }

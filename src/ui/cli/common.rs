@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use serde_json::{Map, Value};
 use tracing::Level;
 
+use super::home;
 use super::load::load_text;
 use super::pending;
 use super::processed::Processed;
@@ -31,7 +32,7 @@ use crate::fleet::config::ConfigError;
 use crate::fleet::grimoires;
 use crate::fleet::member::chance;
 use crate::fleet::notice::{Notifier, Notifying};
-use crate::fleet::open::OpenError;
+use crate::fleet::open::{self, Cure, OpenError};
 use crate::fleet::parking::Parking;
 use crate::fleet::parts::{self, PartSource};
 use crate::fleet::prepare::refs::ARTIFACTS;
@@ -43,14 +44,14 @@ use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
 use crate::time::{self, Clock, SystemClock, Time};
-use crate::ui::board;
+use crate::ui::board::{self, RunView};
 use crate::ui::log;
 use crate::ui::talk::{folded, talk};
 use crate::ui::text::{Telling, TextReport, seconds};
 use crate::workflow::plan::{Action, Isolation};
 use crate::workflow::problem::{located, nearest};
 use crate::workflow::{Plan, Problem};
-use crate::workspace::{Workspace, dangling};
+use crate::workspace::{Workspace, dangling, resolved};
 
 /// How far off the clock is, in milliseconds; and how the disk is to fail. For tests of a fleet.
 pub const CLOCK_OFFSET: &str = "ORCHESTRATE_CLOCK_OFFSET_MS";
@@ -274,7 +275,7 @@ impl Surroundings {
             .clone()
             .or_else(|| get("ORCHESTRATE_STATE_DIR").map(PathBuf::from))
             .unwrap_or_else(|| PathBuf::from(".orchestrate/runs"));
-        let state_dir = workspace.join(state_dir);
+        let state_dir = resolved(&workspace, &state_dir);
         if let Some(given) = &common.state_dir {
             called::keep_state_dir(given);
         }
@@ -806,12 +807,26 @@ pub fn cannot_read(id: &RunId, error: &OpenError) -> Failure {
         return Failure::new(1, message).hint("its owner can");
     }
     let failure = Failure::new(7, format!("run {id} cannot be read: {error}"));
-    match error.is_final() {
-        true => failure.hint(begins_anew(id)),
-        false => failure.hint(format!(
+    failure.hint(match error.cure() {
+        Cure::Restart => begins_anew(id),
+        Cure::Remove => only_removed(),
+        Cure::Repair => format!(
             "`{ORCHESTRATE} fsck --repair` mends it; `{ORCHESTRATE} resume {id} --repair` mends it \
              and goes on with it"
-        )),
+        ),
+    })
+}
+
+/// The same, and what of it goes on although nobody drives it.
+pub fn cannot_show(run: &RunView, id: &RunId, error: &OpenError) -> Failure {
+    let failure = cannot_read(id, error);
+    match board::left_behind(run) {
+        0 => failure,
+        left => {
+            let message = format!("{}, but {}", failure.message(), board::still_run(left));
+            let ends = format!("`{ORCHESTRATE} cancel {id}` ends what is left");
+            failure.told_as(message).and_hint(ends)
+        }
     }
 }
 
@@ -820,6 +835,14 @@ pub fn begins_anew(id: &RunId) -> String {
     format!(
         "put the file back from a copy; without one, `{ORCHESTRATE} resume {id} --force-restart` \
          begins anew, and `{ORCHESTRATE} clean --stopped` removes this run by its age"
+    )
+}
+
+/// What is left to be done about a run that cannot even be begun anew.
+pub fn only_removed() -> String {
+    format!(
+        "start again with `{ORCHESTRATE} run WORKFLOW`; `{ORCHESTRATE} clean --stopped` removes \
+         this run by its age"
     )
 }
 
@@ -878,7 +901,8 @@ pub fn cannot_lock(error: LockError, root: &Path, id: &RunId) -> Failure {
         }
         LockError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!("run {id} is damaged: its `{DEFINITION}` is missing");
-            Failure::new(7, message).hint(begins_anew(id))
+            let nothing = open::has_nothing(root);
+            Failure::new(7, message).hint(if nothing { only_removed() } else { begins_anew(id) })
         }
         LockError::Io(error) => {
             let message = format!("cannot lock `{}`: {error}", root.display());
@@ -1089,7 +1113,11 @@ pub fn find_run(around: &Surroundings, name: &str) -> Result<(RunId, PathBuf), F
     if name == "latest" {
         let target = std::fs::read_link(dir.join("latest")).ok();
         let linked = target.and_then(|path| RunId::parse(path.file_name()?.to_str()?));
-        let id = linked.filter(|id| ids.contains(id)).or_else(|| ids.first().cloned());
+        let newest = linked.filter(|id| ids.contains(id)).or_else(|| ids.first().cloned());
+        // Those of other workspaces may be kept here too.
+        let is_ours = |id: &&RunId| home::elsewhere(around, &dir.join(id.as_str())).is_none();
+        let ours = newest.iter().chain(&ids).find(is_ours).cloned();
+        let id = ours.or(newest);
         let id = id.ok_or_else(|| {
             let hint = format!("`{ORCHESTRATE} run WORKFLOW` begins one in `{}`", dir.display());
             Failure::new(2, "there is no run yet").hint(hint)

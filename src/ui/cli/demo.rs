@@ -25,6 +25,7 @@ use crate::ui::rows::step_rows;
 use crate::ui::talk::talk;
 use crate::ui::text::seconds;
 use crate::ui::top::{Screen, State};
+use crate::workspace::resolved;
 
 /// The files of the demonstration, by their place in its workspace.
 const FILES: [(&str, &str); 7] = [
@@ -95,8 +96,8 @@ fn move_to(around: &mut Surroundings, dir: &Path) -> Result<(), Failure> {
     std::env::set_current_dir(dir).map_err(cannot)?;
     around.workspace = std::env::current_dir().map_err(cannot)?;
     let state_dir = around.common.state_dir.clone();
-    around.state_dir =
-        around.workspace.join(state_dir.unwrap_or_else(|| PathBuf::from(".orchestrate/runs")));
+    let state_dir = state_dir.unwrap_or_else(|| PathBuf::from(".orchestrate/runs"));
+    around.state_dir = resolved(&around.workspace, &state_dir);
     Ok(())
 }
 

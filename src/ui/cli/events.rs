@@ -89,8 +89,11 @@ impl Reader<'_> {
         if self.size == Some(size) {
             return Ok(Vec::new());
         }
-        let history = History::read(&*disk::machine(), &self.root)
-            .map_err(|error| common::cannot_read(&self.id, &OpenError::State(error)))?;
+        let history = History::read(&*disk::machine(), &self.root).map_err(|error| {
+            // How much else of the run is left says what helps.
+            let error = board.open(&self.id).err().unwrap_or(OpenError::State(error));
+            common::cannot_read(&self.id, &error)
+        })?;
         let opened = board.open(&self.id).or_else(|_| board.open_by_journal(&self.id)).ok();
         self.size = Some(size);
         let new = history.entries.iter().filter(|entry| entry.seq > self.seen);

@@ -40,6 +40,17 @@ impl Failure {
         Failure { hint: Some(hint.to_string()), ..self }
     }
 
+    /// The same with more to be done.
+    pub fn and_hint(self, more: impl Display) -> Self {
+        let hint = self.hint.as_ref().map(|hint| format!("{hint}; ")).unwrap_or_default();
+        self.hint(format!("{hint}{more}"))
+    }
+
+    /// The same in other words.
+    pub fn told_as(self, message: String) -> Self {
+        Failure { message, ..self }
+    }
+
     /// A text that is not what it must be: a workflow, settings, a spell.
     pub fn in_text(problems: Vec<Problem>, file: &str, text: &str) -> Self {
         let first = problems.iter().find(|problem| problem.is_error()).or(problems.first());

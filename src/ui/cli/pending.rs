@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::common::{self, Surroundings};
 use super::show::{put, put_json};
-use super::{Common, Failure};
+use super::{Common, Failure, home};
 use crate::engine::Run;
 use crate::fleet::called::ORCHESTRATE;
 use crate::ids::RunId;
@@ -30,7 +30,14 @@ pub fn main(args: &PendingArgs, common: &Common) -> Result<u8, Failure> {
     };
     let mut open_gates = Vec::new();
     for id in runs {
-        match board::gates_in(&workspace, &around.state_dir.join(id.as_str())) {
+        let root = around.state_dir.join(id.as_str());
+        if let Some(home) = home::elsewhere(&around, &root) {
+            let home = home.display();
+            around
+                .say(format!("run {id} is of the workspace `{home}`: what it asks is told there"));
+            continue;
+        }
+        match board::gates_in(&workspace, &root) {
             Ok(gates) => open_gates.extend(gates),
             Err(error) => around.say(format!("warning: run {id} cannot be read: {error}")),
         }

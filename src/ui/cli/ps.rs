@@ -115,6 +115,8 @@ fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
     let (life, wanted) = match run.state {
         Standing::Running => (Life::Alive, StepShown::Running),
         Standing::Stopped if left_behind(&run) > 0 => (Life::Dead, StepShown::Interrupted),
+        // Which step they are of is not known any more.
+        Standing::Damaged if left_behind(&run) > 0 => return vec![of_damaged(id)],
         _ => return Vec::new(),
     };
     let Ok(detail) = board.detail(id) else { return Vec::new() };
@@ -141,6 +143,24 @@ fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
         attempt: step.attempt,
     })
     .collect()
+}
+
+/// What goes on of a run that cannot be read.
+fn of_damaged(id: &crate::ids::RunId) -> Execution {
+    Execution {
+        task: None,
+        step: None,
+        label: "-".to_owned(),
+        run_id: Some(id.to_string()),
+        agent: None,
+        worker: None,
+        life: Life::Dead,
+        host: None,
+        pid: None,
+        since: None,
+        elapsed_ms: 0,
+        attempt: 0,
+    }
 }
 
 fn row(execution: &Execution) -> Vec<String> {

@@ -172,6 +172,9 @@ pub fn own(
             around.say(format!("state rebuilt from {by}"));
             (store, run)
         }
+        Err(error) if Store::is_beyond_repair(disk, root, &plan) => {
+            return Err(beyond_repair(error, id));
+        }
         Err(error) => return Err(damaged(error, id)),
     };
     Ok(Owned { plan, run, store, lock, checkout: None })
@@ -478,10 +481,7 @@ fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origi
     let path = root.join(store::DEFINITION);
     if !path.exists() {
         let message = format!("nothing of run {id} can be read, not even its workflow");
-        return Err(Failure::new(7, message).hint(format!(
-            "start again with `{ORCHESTRATE} run WORKFLOW`; `{ORCHESTRATE} clean --stopped` \
-             removes this run by its age"
-        )));
+        return Err(Failure::new(7, message).hint(common::only_removed()));
     }
     around.say("warning: the context of the run cannot be read; the workflow's own is taken");
     Ok(Origin {

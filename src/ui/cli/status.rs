@@ -9,7 +9,7 @@ use crate::fleet::open::OpenError;
 use crate::fleet::parking::{self, ParkedView};
 use crate::ids::RunId;
 use crate::time::Time;
-use crate::ui::board::{self, Board, InboxView, RunDetail, RunView, Standing, WorkerView};
+use crate::ui::board::{self, Board, InboxView, RunDetail, RunView, WorkerView};
 use crate::ui::rows::{inbox_row, owner_line, run_row, step_rows, worker_row};
 use crate::ui::talk::harmless;
 
@@ -137,12 +137,13 @@ fn damaged(
     id: &RunId,
     error: &OpenError,
 ) -> Result<u8, Failure> {
-    let run = RunView { state: Standing::of_unread(error), ..board.run(id) };
+    let mut run = board.damaged(id, error);
+    run.left_behind = board::left_behind(&run);
     match around.common.json {
         true => put_json("run-status/v1", &run)?,
         false => put(&format!("run {id}: {}\n", run.state.word()))?,
     }
-    Err(common::cannot_read(id, error).written())
+    Err(common::cannot_show(&run, id, error).written())
 }
 
 fn run_text(detail: &RunDetail, now: Time) -> String {

@@ -38,7 +38,8 @@ pub fn main(args: &WhyArgs, common: &Common) -> Result<u8, Failure> {
 type Why = (String, &'static str, String);
 
 fn why_run(board: &Board, id: &RunId, step: Option<&str>) -> Result<Why, Failure> {
-    let detail = board.detail(id).map_err(|error| common::cannot_read(id, &error))?;
+    let damaged = |error| common::cannot_show(&board.damaged(id, &error), id, &error);
+    let detail = board.detail(id).map_err(damaged)?;
     let Some(name) = step else {
         return Ok((id.to_string(), detail.run.state.word(), board::why_run(&detail)));
     };

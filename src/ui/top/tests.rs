@@ -41,7 +41,8 @@ fn run(id: &str, state: Standing, file: &str) -> RunView {
         through: false,
         changed: false,
         left_behind: 0,
-        lost: false,
+        elsewhere: None,
+        cure: crate::fleet::open::Cure::default(),
         unit: "step",
     }
 }

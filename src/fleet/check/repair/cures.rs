@@ -1,23 +1,19 @@
 //! What is told where nothing can be done by itself.
 
+use std::path::Path;
+
 use super::{Kind, Outcome, Report};
+use crate::fleet::called::ORCHESTRATE;
+use crate::fleet::open;
 use crate::queue::VolumeFault;
 
 /// What a person must do about something that has no safe cure.
 pub(super) fn for_people(kind: Kind) -> Option<Outcome> {
     let told = match kind {
-        Kind::Unopened => {
-            "put the file back from a copy; without one, `orchestrate resume RUN --force-restart` \
-             begins anew, and `orchestrate clean --stopped` removes this run by its age"
-        }
         Kind::Unreadable => "whoever may read it can look: its owner, or root",
         Kind::EndedAgain | Kind::AttemptBack => {
             "nothing can tell which is right: read `orchestrate events` of the run, and run it \
              again if in doubt"
-        }
-        Kind::Unbacked => {
-            "the journal counts, but nobody can prove it: compare it with the status, and \
-             `orchestrate retry RUN --from STEP` if in doubt"
         }
         Kind::WrongEnd => {
             "the journal counts: `orchestrate retry` takes the run up again if it is to go on"
@@ -43,6 +39,38 @@ pub(super) fn for_people(kind: Kind) -> Option<Outcome> {
         _ => return None,
     };
     Some(Outcome::ForPeople(told.to_owned()))
+}
+
+/// The same about a run that cannot be taken up, which lies here.
+pub(super) fn unopened(root: &Path, id: &str) -> Outcome {
+    Outcome::ForPeople(match open::has_nothing(root) {
+        true => format!(
+            "nothing tells which workflow it is of: put its files back from a copy; without one, \
+             `{ORCHESTRATE} clean --stopped` removes this run by its age"
+        ),
+        false => format!("put the file back from a copy; without one, {}", begins_anew(id)),
+    })
+}
+
+/// The same about a run of which too little is left.
+pub(super) fn lost(id: &str) -> Outcome {
+    let anew = begins_anew(id);
+    Outcome::ForPeople(format!("neither the journal nor a backup tells the whole run: {anew}"))
+}
+
+/// The same about a result that nothing but the journal tells.
+pub(super) fn unbacked(id: &str) -> Outcome {
+    Outcome::ForPeople(format!(
+        "the journal counts, but nobody can prove it: compare it with the status, and \
+         `{ORCHESTRATE} retry {id} --from STEP` if in doubt"
+    ))
+}
+
+fn begins_anew(id: &str) -> String {
+    format!(
+        "`{ORCHESTRATE} resume {id} --force-restart` begins anew, and `{ORCHESTRATE} clean \
+         --stopped` removes this run by its age"
+    )
 }
 
 /// Why a queue is not named anew, if so.

@@ -219,6 +219,11 @@ impl Pass<'_> {
         match finding.kind {
             Kind::State | Kind::StaleState | Kind::Journal => self.mend_run(finding),
             Kind::Undriven => self.drive_again(finding),
+            Kind::Unopened => {
+                let root = self.mender.state_dir.join(&finding.about);
+                Ok(Some(cures::unopened(&root, &finding.about)))
+            }
+            Kind::Unbacked => Ok(Some(cures::unbacked(&finding.about))),
             kind => match &self.queue {
                 None => Ok(cures::for_people(kind)),
                 Some(queue) => self.mend_in_queue(queue, finding),

@@ -28,13 +28,12 @@ impl Pass<'_> {
         };
         let plan = match self.plan(&root) {
             Ok(plan) => plan,
-            Err(_) => return Ok(cures::for_people(Kind::Unopened)),
+            Err(_) => return Ok(Some(cures::unopened(&root, &finding.about))),
         };
         let disk = disk::machine();
         let rebuilt = match finding.kind {
-            Kind::Journal => Store::repair(disk, &root, &plan).map(|(store, run, by)| {
-                (store, run, format!("the run was rebuilt from {by}; a damaged journal is kept"))
-            }),
+            Kind::Journal => Store::repair(disk, &root, &plan)
+                .map(|(store, run, by)| (store, run, format!("the run was rebuilt from {by}"))),
             _ => Store::load_by_journal_alone(disk, &root, &plan).map(|(store, run)| {
                 (store, run, format!("`{}` was rebuilt from the journal", store::STATE))
             }),
@@ -46,12 +45,7 @@ impl Pass<'_> {
                 Ok(Some(Outcome::Mended(format!("{told}{kept}"))))
             }
             Err(LoadError::Disk(error)) => Err(error.source),
-            Err(LoadError::Damaged { .. }) => Ok(Some(Outcome::ForPeople(
-                "neither the journal nor a backup tells the whole run: `orchestrate resume RUN \
-                 --force-restart` begins anew, and `orchestrate clean --stopped` removes this run \
-                 by its age"
-                    .into(),
-            ))),
+            Err(LoadError::Damaged { .. }) => Ok(Some(cures::lost(&finding.about))),
         }
     }
 
@@ -69,7 +63,7 @@ impl Pass<'_> {
             Err(refused) => return Ok(Some(refused)),
         };
         let Ok((store, run)) = self.load(&root) else {
-            return Ok(cures::for_people(Kind::Unopened));
+            return Ok(Some(cures::unopened(&root, id.as_str())));
         };
         // Looked for under the lock: whoever mended before us has put it out.
         if run.status != RunStatus::Running || run_task::find(queue, &id)?.is_some() {
@@ -96,8 +90,7 @@ impl Pass<'_> {
                 Ok(Err(Outcome::Refused(told)))
             }
             Err(LockError::Io(error)) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(Err(cures::for_people(Kind::Unopened)
-                    .unwrap_or(Outcome::ForPeople("its workflow is missing".into()))))
+                Ok(Err(cures::unopened(root, id)))
             }
             Err(LockError::Io(error)) => Err(error),
         }
