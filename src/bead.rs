@@ -82,7 +82,7 @@ impl Bead {
         let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
         if !matches!(ending, "md" | "markdown") {
             let document = yaml::parse(text).map_err(|problem| vec![problem])?;
-            return Reading::new(stem, None).read(&document);
+            return Reading::new(stem, None).of(text).read(&document);
         }
         let parts = front::split(text).map_err(|problem| vec![problem])?;
         // The first line of the head is the second of the text.
@@ -92,10 +92,10 @@ impl Bead {
         };
         let reading = Reading::new(stem, Some(parts.body));
         match parts.head {
-            None => reading.read(&Node::new(START, Value::Map(Vec::new()))),
+            None => reading.read(&Node { place: START, value: Value::Map(Vec::new()) }),
             Some(head) => {
                 let document = yaml::parse(head).map_err(|problem| vec![lower(problem)])?;
-                let read = reading.read(&document);
+                let read = reading.of(head).read(&document);
                 read.map_err(|problems| problems.into_iter().map(lower).collect())
             }
         }
@@ -193,7 +193,7 @@ fn looks_like_file(name: &str) -> Option<&str> {
 }
 
 fn node_of(value: &Json, place: Place) -> Node {
-    let text = |text: &String| Node::new(place, Value::Text(text.clone()));
+    let text = |text: &String| Node { place, value: Value::Text(text.clone()) };
     let value = match value {
         Json::Null => Value::Null,
         Json::Bool(value) => Value::Bool(*value),
@@ -204,7 +204,7 @@ fn node_of(value: &Json, place: Place) -> Node {
             Value::Map(map.iter().map(|(key, value)| (text(key), node_of(value, place))).collect())
         }
     };
-    Node::new(place, value)
+    Node { place, value }
 }
 
 /// One bead being read.
@@ -213,12 +213,18 @@ struct Reading<'a> {
     stem: &'a str,
     /// The text after the front matter.
     text: Option<&'a str>,
+    /// The YAML that it is read from; empty where it is none.
+    source: &'a str,
     problems: Vec<Problem>,
 }
 
 impl<'a> Reading<'a> {
     fn new(stem: &'a str, text: Option<&'a str>) -> Reading<'a> {
-        Reading { stem, text, problems: Vec::new() }
+        Reading { stem, text, source: "", problems: Vec::new() }
+    }
+
+    fn of(self, source: &'a str) -> Reading<'a> {
+        Reading { source, ..self }
     }
 
     fn wrong(&mut self, place: Place, message: String) {
@@ -255,10 +261,14 @@ impl<'a> Reading<'a> {
 
     fn id(&mut self, document: &Node) -> Option<BeadId> {
         let (text, place) = match document.get("id") {
-            // Somebody who wrote `id: 007` means these very digits.
-            Some(node) => match node.name() {
-                Some(name) => (name.into_owned(), node.place),
-                None => {
+            Some(node) => match &node.value {
+                Value::Text(text) => (text.clone(), node.place),
+                // Somebody wrote `id: 007`, and means these very digits.
+                Value::Number(number) => {
+                    let written = node.digits(self.source).filter(|digits| !digits.is_empty());
+                    (written.unwrap_or_else(|| number.to_string()), node.place)
+                }
+                _ => {
                     let message = format!("`id` of a bead must be text, not {}", node.kind());
                     self.wrong(node.place, message);
                     return None;

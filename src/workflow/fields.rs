@@ -1,6 +1,7 @@
 //! Reading maps that authors write: every key known, every type checked, every fault in place.
 
-use std::cell::RefCell;
+use std::borrow::Cow;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -22,14 +23,46 @@ pub struct Findings {
     agents: RefCell<BTreeMap<String, String>>,
     /// What is to be looked for on the disk.
     named: RefCell<Named>,
+    /// The text that is read.
+    source: String,
+    /// Where each of its lines begins.
+    lines: OnceCell<Vec<usize>>,
 }
 
 impl Findings {
+    /// Of a text in which names may stand as digits.
+    pub fn reading(source: &str) -> Findings {
+        Findings { source: super::without_bom(source).to_owned(), ..Findings::default() }
+    }
+
     /// With the agents that the settings name.
-    pub fn of(configured: &dyn Configured) -> Findings {
+    pub fn of(source: &str, configured: &dyn Configured) -> Findings {
         let agents = configured.agent_names().into_iter().chain(["coordinator".to_owned()]);
         let agents = agents.map(|name| (name.to_ascii_lowercase(), name)).collect();
-        Findings { agents: RefCell::new(agents), ..Findings::default() }
+        Findings { agents: RefCell::new(agents), ..Findings::reading(source) }
+    }
+
+    /// A text, or a number as it was written: `007` and `1.10` are names to people, and not those
+    /// that their values print as.
+    pub fn called<'n>(&self, node: &'n Node) -> Option<Cow<'n, str>> {
+        match &node.value {
+            Value::Text(text) => Some(text.into()),
+            Value::Number(number) => {
+                let written = self.written(node.place).filter(|digits| !digits.is_empty());
+                Some(written.unwrap_or_else(|| number.to_string()).into())
+            }
+            _ => None,
+        }
+    }
+
+    /// What stands at a place.
+    fn written(&self, place: Place) -> Option<String> {
+        let begins = self.lines.get_or_init(|| {
+            let ends = self.source.match_indices('\n').map(|(at, _)| at + 1);
+            [0].into_iter().chain(ends).collect()
+        });
+        let line = self.source.get(*begins.get(place.line.checked_sub(1)?)?..)?.lines().next()?;
+        Some(line.chars().skip(place.column - 1).take(place.len).collect())
     }
 
     /// An agent that was named before and differs from this one in case only: both would have one
@@ -78,6 +111,11 @@ pub struct Fields<'a> {
     pub what: String,
 }
 
+/// What to write in quotes where text is wanted.
+pub fn in_quotes(findings: &Findings, node: &Node) -> String {
+    findings.called(node).map_or_else(|| node.to_json().to_string(), Cow::into_owned)
+}
+
 impl<'a> Fields<'a> {
     /// Opens a map and reports each key that does not belong in it.
     pub fn open(
@@ -116,7 +154,7 @@ impl<'a> Fields<'a> {
         .at(node.place);
         let quotable = matches!(node.value, Value::Number(_) | Value::Bool(_));
         self.findings.add(if quotable && wanted.contains("text") {
-            problem.hint(format!("put it in quotes: \"{}\"", node.in_quotes()))
+            problem.hint(format!("put it in quotes: \"{}\"", in_quotes(self.findings, node)))
         } else {
             problem
         });

@@ -135,7 +135,7 @@ pub fn read_task_head(head: &str) -> Result<TaskHead, Vec<Problem>> {
     if matches!(document.value, Value::Null) {
         return Ok(TaskHead::default());
     }
-    let findings = Findings::default();
+    let findings = Findings::reading(head);
     let read = match document.get("workflow") {
         Some(node) => {
             let cure = "a workflow is submitted by dropping it into `inbox/coordinator`";
@@ -181,7 +181,9 @@ fn read_fields(fields: &Fields, head: &str) -> TaskHead {
 fn bead(fields: &Fields, node: &Node) -> Option<Json> {
     let is_map = matches!(node.value, Value::Map(_));
     let of = if is_map { node.get("id") } else { Some(node) };
-    let id = of.and_then(Node::name).filter(|id| !id.trim().is_empty());
+    let id = of
+        .and_then(|node| spells::bead_name(fields.findings, node))
+        .filter(|id| !id.trim().is_empty());
     let Some(id) = id else {
         let wanted = "an id, a file, or a map that has an `id`";
         let found = if is_map { "a map without one" } else { node.kind() };

@@ -126,7 +126,7 @@ pub fn compile_parsed(
     };
     let key = |name: &str| pairs.iter().map(|(key, _)| key).find(|key| key.text() == Some(name));
     let place_of = |name: &str| key(name).map(|key| key.place);
-    let findings = Findings::of(configured);
+    let findings = Findings::of(text, configured);
     let plan = match (place_of("nodes"), place_of("steps")) {
         (Some(nodes), Some(steps)) => {
             let what = "the workflow has both `steps` and `nodes`, which exclude each other";

@@ -357,7 +357,7 @@ pub fn agent_fault(name: &str) -> Option<&'static str> {
 
 fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Option<AgentLayer> {
     // `qa:` with nothing after it is an agent that has all defaults.
-    let empty = Node::new(place, Value::Map(Vec::new()));
+    let empty = Node { place, value: Value::Map(Vec::new()) };
     let node = if matches!(node.value, Value::Null) { &empty } else { node };
     let fields = Fields::open(findings, node, format!("agent `{name}`"), &AGENT, VERSION)?;
     let text = |key: &str| fields.text(key).map(str::to_owned);

@@ -1,5 +1,6 @@
 //! Fields that hold spells, which are the same in every dialect.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::check::path_fault;
@@ -170,6 +171,12 @@ pub fn tell_idle(fields: &Fields) {
     }
 }
 
+/// What a work item is called by: text, or digits as they were written. None is called by what is
+/// less than nothing.
+pub fn bead_name<'n>(findings: &Findings, node: &'n Node) -> Option<Cow<'n, str>> {
+    findings.called(node).filter(|name| node.text().is_some() || !name.starts_with('-'))
+}
+
 /// The work item of a step.
 pub fn bead(fields: &Fields) -> Option<StepBead> {
     let isolation = fields.choice("isolation", &Isolation::ALL);
@@ -181,7 +188,7 @@ pub fn bead(fields: &Fields) -> Option<StepBead> {
         }
         return None;
     };
-    let Some(name) = node.name() else {
+    let Some(name) = bead_name(fields.findings, node) else {
         fields.text("bead");
         return None;
     };

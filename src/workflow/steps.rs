@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::{Map, Value as Json};
 
 use super::check::{self, Names};
-use super::fields::{Fields, Findings, in_text, parse_template, suggest};
+use super::fields::{Fields, Findings, in_quotes, in_text, parse_template, suggest};
 use super::plan::{
     Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Prompt, Provider, Step,
     Target, Version, Words,
@@ -92,7 +92,7 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
         findings.add(
             Problem::error(format!("`version` must be text, not {}", node.kind()))
                 .at(node.place)
-                .hint(format!("put it in quotes: \"{}\"", node.in_quotes())),
+                .hint(format!("put it in quotes: \"{}\"", in_quotes(findings, node))),
         );
         return NEWEST;
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::check;
-use super::fields::{Fields, parse_template};
+use super::fields::{Fields, in_quotes, parse_template};
 use super::plan::{
     Arg, CaptureMode, Depends, Inject, InjectMode, Output, Position, Require, Retries, Test,
     WaitFor, When, Which,
@@ -284,7 +284,7 @@ pub fn env(fields: &Fields) -> Vec<(String, String)> {
             None => fields.findings.add(
                 Problem::error(format!("`{name}` in `env` must be text, not {}", value.kind()))
                     .at(value.place)
-                    .hint(format!("put it in quotes: \"{}\"", value.in_quotes())),
+                    .hint(format!("put it in quotes: \"{}\"", in_quotes(fields.findings, value))),
             ),
         }
     }

@@ -5,8 +5,6 @@
 
 use std::fmt;
 
-use std::borrow::Cow;
-
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value as Json};
@@ -19,9 +17,6 @@ use super::problem::{Place, Problem};
 pub struct Node {
     pub place: Place,
     pub value: Value,
-    /// Of a number: how it was written. `007` and `1.10` are names to people, and not those that
-    /// their values print as.
-    digits: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug)]
@@ -41,7 +36,7 @@ pub fn parse(text: &str) -> Result<Node, Problem> {
     let read = serde_saphyr::from_str_with_options::<Node>(text, options);
     let lines: Vec<&str> = text.lines().collect();
     read.map(|mut node| {
-        node.mend_numbers(&lines);
+        node.mend_integers(&lines);
         node
     })
     .map_err(|error| {
@@ -103,51 +98,34 @@ impl Node {
         }
     }
 
-    pub fn new(place: Place, value: Value) -> Node {
-        Node { place, value, digits: None }
-    }
-
     /// The parser reads digits with a leading zero as a float; YAML 1.2 calls them an integer.
-    fn mend_numbers(&mut self, lines: &[&str]) {
+    fn mend_integers(&mut self, lines: &[&str]) {
         match &mut self.value {
-            Value::Number(number) => {
+            Value::Number(number) if number.is_f64() => {
                 let token = token(self.place, lines);
                 let digits = token.strip_prefix(['-', '+']).unwrap_or(&token);
-                if number.is_f64()
-                    && !digits.is_empty()
+                if !digits.is_empty()
                     && digits.bytes().all(|b| b.is_ascii_digit())
                     && let Ok(integer) = token.parse::<i64>()
                 {
                     *number = integer.into();
                 }
-                self.digits = Some(token).filter(|token| !token.is_empty()).map(String::into);
             }
-            Value::List(items) => items.iter_mut().for_each(|item| item.mend_numbers(lines)),
+            Value::List(items) => items.iter_mut().for_each(|item| item.mend_integers(lines)),
             Value::Map(pairs) => pairs.iter_mut().for_each(|(key, value)| {
-                key.mend_numbers(lines);
-                value.mend_numbers(lines);
+                key.mend_integers(lines);
+                value.mend_integers(lines);
             }),
             _ => {}
         }
     }
 
-    /// A text, or a number as it was written, for what people call by numbers.
-    pub fn name(&self) -> Option<Cow<'_, str>> {
-        match &self.value {
-            Value::Text(text) => Some(text.into()),
-            // Nothing is called by what is less than nothing.
-            Value::Number(number) if number.as_f64().is_some_and(|number| number < 0.0) => None,
-            Value::Number(number) => Some(match &self.digits {
-                Some(digits) => (&**digits).into(),
-                None => number.to_string().into(),
-            }),
-            _ => None,
-        }
-    }
-
-    /// What to write in quotes where text is wanted.
-    pub fn in_quotes(&self) -> String {
-        self.name().map_or_else(|| self.to_json().to_string(), Cow::into_owned)
+    /// A number as it stands in the document: `007` and `1.10` are names to people, and not those
+    /// that their values print as.
+    pub fn digits(&self, document: &str) -> Option<String> {
+        let Value::Number(_) = &self.value else { return None };
+        let document = document.strip_prefix('\u{feff}').unwrap_or(document);
+        Some(token(self.place, &document.lines().collect::<Vec<_>>()))
     }
 
     pub fn text(&self) -> Option<&str> {
@@ -207,7 +185,7 @@ impl<'de> Deserialize<'de> for Node {
             column: at.column() as usize,
             len: (at.span().len() as usize).max(1),
         };
-        Ok(Node::new(place, spanned.value))
+        Ok(Node { place, value: spanned.value })
     }
 }
 
