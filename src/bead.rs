@@ -8,6 +8,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use crate::ids::BeadId;
+use crate::workflow::fields::Findings;
 use crate::workflow::front;
 use crate::workflow::yaml::{self, Node, Value};
 use crate::workflow::{Place, Problem};
@@ -261,14 +262,10 @@ impl<'a> Reading<'a> {
 
     fn id(&mut self, document: &Node) -> Option<BeadId> {
         let (text, place) = match document.get("id") {
-            Some(node) => match &node.value {
-                Value::Text(text) => (text.clone(), node.place),
-                // Somebody wrote `id: 007`, and means these very digits.
-                Value::Number(number) => {
-                    let written = node.digits(self.source).filter(|digits| !digits.is_empty());
-                    (written.unwrap_or_else(|| number.to_string()), node.place)
-                }
-                _ => {
+            // Somebody who wrote `id: 007` means these very digits.
+            Some(node) => match Findings::reading(self.source).called(node) {
+                Some(name) => (name.into_owned(), node.place),
+                None => {
                     let message = format!("`id` of a bead must be text, not {}", node.kind());
                     self.wrong(node.place, message);
                     return None;

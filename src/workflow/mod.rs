@@ -7,7 +7,7 @@
 
 mod check;
 pub mod condition;
-mod fields;
+pub mod fields;
 mod flow;
 pub mod front;
 pub mod grimoire;

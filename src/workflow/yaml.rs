@@ -120,14 +120,6 @@ impl Node {
         }
     }
 
-    /// A number as it stands in the document: `007` and `1.10` are names to people, and not those
-    /// that their values print as.
-    pub fn digits(&self, document: &str) -> Option<String> {
-        let Value::Number(_) = &self.value else { return None };
-        let document = document.strip_prefix('\u{feff}').unwrap_or(document);
-        Some(token(self.place, &document.lines().collect::<Vec<_>>()))
-    }
-
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
