@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::verdict::plain;
 use super::{
-    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Veil, Verdict, events, money, number,
-    text, total,
+    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Veil, Verdict, money, number, text, told,
+    total,
 };
 use crate::time::Time;
 
@@ -41,9 +41,7 @@ struct Result {
 
 impl Adapter for Claude {
     fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
-        let events = events(line);
-        let turns = events.iter().flat_map(|event| self.event(event, veil)).collect();
-        (!events.is_empty()).then_some(turns)
+        told(line, |event| self.event(event, veil))
     }
 
     fn session(&self) -> Option<&str> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::verdict::{is_network, number_after, plain, try_again_at};
 use super::{
-    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Veil, Verdict, events, number, text,
+    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Veil, Verdict, number, text, told,
 };
 
 #[derive(Default)]
@@ -21,9 +21,7 @@ pub(super) struct Codex {
 
 impl Adapter for Codex {
     fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
-        let events = events(line);
-        let turns = events.iter().filter_map(|event| self.event(event, veil)).collect();
-        (!events.is_empty()).then_some(turns)
+        told(line, |event| self.event(event, veil))
     }
 
     fn session(&self) -> Option<&str> {

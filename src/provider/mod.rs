@@ -364,6 +364,16 @@ impl Answer {
     }
 }
 
+/// What the events of a line tell; nothing, if there is none in it.
+fn told<T: IntoIterator<Item = Turn>>(
+    line: &str,
+    tell: impl FnMut(&Value) -> T,
+) -> Option<Vec<Turn>> {
+    let events = events(line);
+    let turns = events.iter().flat_map(tell).collect();
+    (!events.is_empty()).then_some(turns)
+}
+
 /// The events of a line: one, or several where a whole conversation is one document.
 fn events(line: &str) -> Vec<Value> {
     match lenient::read(line) {

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::{
-    Adapter, Answer, End, Outcome, Turn, Usage, Veil, Verdict, events, money, number, text, total,
+    Adapter, Answer, End, Outcome, Turn, Usage, Veil, Verdict, money, number, text, told, total,
 };
 
 #[derive(Default)]
@@ -29,9 +29,7 @@ struct Fault {
 
 impl Adapter for OpenCode {
     fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
-        let events = events(line);
-        let turns = events.iter().filter_map(|event| self.event(event, veil)).collect();
-        (!events.is_empty()).then_some(turns)
+        told(line, |event| self.event(event, veil))
     }
 
     fn session(&self) -> Option<&str> {
