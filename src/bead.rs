@@ -86,18 +86,13 @@ impl Bead {
             return Reading::new(stem, None).of(text).read(&document);
         }
         let parts = front::split(text).map_err(|problem| vec![problem])?;
-        // The first line of the head is the second of the text.
-        let lower = |problem: Problem| Problem {
-            place: problem.place.map(|place| Place { line: place.line + 1, ..place }),
-            ..problem
-        };
         let reading = Reading::new(stem, Some(parts.body));
         match parts.head {
             None => reading.read(&Node { place: START, value: Value::Map(Vec::new()) }),
             Some(head) => {
-                let document = yaml::parse(head).map_err(|problem| vec![lower(problem)])?;
-                let read = reading.of(head).read(&document);
-                read.map_err(|problems| problems.into_iter().map(lower).collect())
+                let head = front::below_fence(head);
+                let document = yaml::parse(&head).map_err(|problem| vec![problem])?;
+                reading.of(&head).read(&document)
             }
         }
     }
@@ -465,7 +460,7 @@ mod tests {
             ("a.yaml", "title: T\npriority: -1\n", 2, "from 0 on"),
             ("a.yaml", "title: T\nlabels:\n  - a\n  - 3\n", 4, "list of text"),
             ("a.yaml", "- a\n", 1, "must be a map"),
-            ("a.yaml", "title: T\ntitle: U\n", 2, "not YAML"),
+            ("a.yaml", "title: T\ntitle: U\n", 2, "not valid YAML"),
             ("a.md", "---\nid: ..\ntitle: T\n---\nx", 2, "cannot be an id"),
             ("a.md", "---\ntitle: T\nbody: x\n---\ny\n", 3, "keep one"),
             ("a.md", "---\ntitle: T\n", 1, "never closed"),

@@ -75,14 +75,14 @@ pub fn poke() {
     with(|host| host.poke());
 }
 
-/// A number that the system's own source of chance is behind.
+/// Draws a number from the system's source of randomness, which is fit for secrets.
 pub fn chance() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
     #[cfg(test)]
     if let Some(drawn) = with(|host| host.chance()) {
         return drawn;
     }
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
+    // The standard library's hash maps need the same source: without it, no program starts.
+    getrandom::u64().expect("the system has a source of randomness")
 }
 
 /// The number of this process.

@@ -5,9 +5,11 @@
 //! what is owed is done ([`fleet`], by way of [`prompt`], [`workspace`] and [`exec`]); and all of
 //! it is shown ([`ui`]). Everything up to `prompt` touches nothing outside itself.
 
+pub mod ansi;
 pub mod digest;
 pub mod host;
 pub mod ids;
+pub mod json;
 pub mod process;
 pub mod random;
 pub mod time;

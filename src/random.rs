@@ -1,5 +1,5 @@
-//! Numbers nobody guesses by accident: small, quick, the same on every machine for the same seed.
-//! Not for secrets that somebody attacks.
+//! Random numbers. [`chance`] draws from the system and is fit for secrets; everything that follows
+//! from a seed is small, quick, the same on every machine, and not for secrets that are attacked.
 
 pub use crate::host::chance;
 

@@ -16,6 +16,7 @@ use nix::fcntl::{
 use nix::sys::stat::{Mode, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use crate::disk;
 use crate::workflow::{path_fault, without_bom};
 
 /// What is wrong with a path.
@@ -109,7 +110,7 @@ impl Workspace {
         let mut rest = Vec::new();
         let mut hops = 0;
         loop {
-            match known.canonicalize() {
+            match disk::confirmed(&[&known], || known.canonicalize()) {
                 Ok(real) => {
                     let inside =
                         real.strip_prefix(&self.root).map_err(|_| refused(path, LEAVES))?;
@@ -147,7 +148,7 @@ impl Workspace {
     /// Opens a resolved path beneath the root, following no symlink at all.
     fn open_beneath(&self, resolved: &Path, flags: OFlag) -> io::Result<File> {
         let name = if resolved.as_os_str().is_empty() { Path::new(".") } else { resolved };
-        open_in(&self.handle, name, flags)
+        disk::confirmed(&[&self.root.join(resolved)], || open_in(&self.handle, name, flags))
     }
 
     /// Opens a regular file for reading.
@@ -206,7 +207,9 @@ impl Workspace {
     /// The names of what is in a directory, in order; of none, where it cannot be read.
     pub fn files_in(&self, dir: &str) -> Vec<String> {
         let Ok(resolved) = self.resolve(dir) else { return Vec::new() };
-        let entries = std::fs::read_dir(self.root.join(resolved)).into_iter().flatten().flatten();
+        let dir = self.root.join(resolved);
+        let listed = disk::confirmed(&[&dir], || std::fs::read_dir(&dir));
+        let entries = listed.into_iter().flatten().flatten();
         let mut names: Vec<String> =
             entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort();
@@ -343,7 +346,9 @@ impl Workspace {
     }
 
     pub fn exists(&self, path: &str) -> bool {
-        self.resolve_name(path).is_ok_and(|p| self.root.join(p).symlink_metadata().is_ok())
+        let is_there =
+            |path: PathBuf| disk::confirmed(&[&path], || path.symlink_metadata()).is_ok();
+        self.resolve_name(path).is_ok_and(|path| is_there(self.root.join(path)))
     }
 
     /// Paths that match a pattern, sorted by their bytes. A match outside is an error, not a
@@ -396,12 +401,17 @@ impl Workspace {
         };
         if !part.contains(['*', '?', '[']) {
             let named = dirs.iter().map(|dir| join(dir, part));
-            return Ok(named.filter(|path| self.root.join(path).exists()).collect());
+            let is_there = |path: &String| {
+                let path = self.root.join(path);
+                disk::confirmed(&[&path], || path.metadata()).is_ok()
+            };
+            return Ok(named.filter(is_there).collect());
         }
         let pattern = glob::Pattern::new(part).map_err(|error| refused(whole, error.msg))?;
         let mut found = Vec::new();
         for dir in dirs {
-            let entries = match std::fs::read_dir(self.root.join(&dir)) {
+            let below = self.root.join(&dir);
+            let entries = match disk::confirmed(&[&below], || std::fs::read_dir(&below)) {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     return Err(failed("list", &dir, error));

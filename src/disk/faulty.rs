@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{Disk, RealDisk, Visit};
+use super::{Confirming, Disk, RealDisk, Visit};
 use crate::random;
 
 /// How a process's disk is to fail.
@@ -60,8 +60,8 @@ pub fn machine() -> Arc<dyn Disk> {
         return disk;
     }
     match FAULTS.get() {
-        None => Arc::new(RealDisk::default()),
-        Some(faults) => Arc::new(FaultyDisk::new(*faults)),
+        None => Arc::new(Confirming::new(Arc::new(RealDisk::default()))),
+        Some(faults) => Arc::new(Confirming::new(Arc::new(FaultyDisk::new(*faults)))),
     }
 }
 
@@ -137,6 +137,10 @@ impl FaultyDisk {
 }
 
 impl Disk for FaultyDisk {
+    fn is_shared(&self, path: &Path) -> bool {
+        self.real.is_shared(path)
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.whole(|| self.real.read(path))
     }

@@ -3,9 +3,14 @@
 //! **Invariant:** a write is on the medium only after [`Disk::sync`], a name only after
 //! [`Disk::sync_dir`]; [`replace`] does both, in the order that leaves the old or the new
 //! content whole, whatever happens. [`swap`] does so for readers, and not for the power.
+//!
+//! **Invariant:** the disk that [`machine`] gives never answers `NotFound` because of a stale
+//! cache: see `absence`.
 
+mod absence;
 pub mod faulty;
 mod ignore;
+pub mod locks;
 mod output;
 mod real;
 #[cfg(test)]
@@ -16,6 +21,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crate::random::{chance, word};
+pub use absence::{Confirming, confirmed, exists, is_remote, open};
 pub use faulty::machine;
 pub use ignore::keep_from_git;
 pub use output::{put_out, where_to};
@@ -26,6 +32,10 @@ pub type Visit<'a> = &'a mut dyn FnMut(&str) -> ControlFlow<()>;
 
 /// What we ask of a disk.
 pub trait Disk: Send + Sync {
+    /// Whether a cache may answer `NotFound` for a name that another machine has made.
+    fn is_shared(&self, _path: &Path) -> bool {
+        false
+    }
     /// Reads a file. What is none, as a pipe or a device, is [`no_file`]: nobody is waited for.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Reads a regular file of at most `limit` bytes. Anything else is [`no_file`]: a link is not
@@ -44,6 +54,10 @@ pub trait Disk: Send + Sync {
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     fn sync(&self, path: &Path) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// The same for a caller that looks for its target itself: `NotFound` may be wrong.
+    fn try_rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.rename(from, to)
+    }
     /// Gives a file a second name, unless that name is taken.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;

@@ -30,7 +30,8 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// A disk that keeps the files it appends to open.
+/// A disk that keeps the files it appends to open. It believes what it is told: code that works on
+/// a volume which machines share uses [`super::machine`].
 #[derive(Default)]
 pub struct RealDisk {
     appending: Mutex<HashMap<PathBuf, Arc<File>>>,
@@ -61,7 +62,7 @@ impl RealDisk {
     }
 }
 
-fn or_here(dir: &Path) -> &Path {
+pub(super) fn or_here(dir: &Path) -> &Path {
     if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
 }
 
@@ -107,6 +108,10 @@ fn write_group(files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>> 
 }
 
 impl Disk for RealDisk {
+    fn is_shared(&self, path: &Path) -> bool {
+        super::is_remote(path)
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         // Opened so, a pipe is there at once. With regular files it makes no difference.
         let flags = OFlag::O_NONBLOCK.bits();

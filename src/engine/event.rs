@@ -8,10 +8,10 @@ use crate::ids::Attempt;
 
 /// Something that happened. Paths are in their text form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Event {
     /// The run began.
-    Started { origin: Origin },
+    Started { origin: Box<Origin> },
     /// An attempt went out.
     Launched {
         step: String,
@@ -79,6 +79,9 @@ pub enum Event {
     },
     /// A run is to go on from this step of the workflow. One in sequence must be over.
     Rewound { step: String },
+    /// The run follows an edited workflow from here on, by this copy of it. The state has what
+    /// stands of the events before.
+    Edited { definition: String },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -101,6 +101,7 @@ fn check_in(fleet: bool, text: &str, lines: &[&str]) -> Script {
         archive: None,
         fleet: false,
         request: None,
+        definition: None,
     };
     let run = Run::new(&plan, id, origin, Time(0));
     let mut script = Script { plan, run, room: 99, fleet };
@@ -214,7 +215,7 @@ impl Script {
         };
         Some(match words.as_slice() {
             [] => return None,
-            ["start"] => Event::Started { origin: self.run.origin.clone() },
+            ["start"] => Event::Started { origin: Box::new(self.run.origin.clone()) },
             ["resume"] => Event::Resumed { policy: Policy::default(), asked: false },
             ["resume", "asked"] => Event::Resumed { policy: Policy::default(), asked: true },
             ["rewind", step] => Event::Rewound { step: (*step).into() },

@@ -101,7 +101,7 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
             });
         }
         Event::Cancelled { .. } => sequence::cancel(plan, run, at),
-        Event::Resumed { .. } | Event::Rewound { .. } => {}
+        Event::Resumed { .. } | Event::Rewound { .. } | Event::Edited { .. } => {}
     }
 }
 

@@ -205,7 +205,7 @@ pub struct Spent {
     /// The conversation, as the provider calls it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "crate::json::flattened")]
     pub usage: Usage,
 }
 

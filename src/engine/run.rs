@@ -1,6 +1,7 @@
 //! The state of one run: everything the engine knows, and nothing it does not.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,7 +10,10 @@ use super::record::{Record, StepStatus};
 use crate::ids::{Attempt, RunId, StepPath, shown};
 use crate::time::Time;
 use crate::workflow::Plan;
-use crate::workflow::plan::{Action, Block, Each, Isolation, Step, Target};
+use crate::workflow::plan::{AGENT_VISITS, Action, Block, Each, Isolation, Step, Target};
+
+/// The copy of its workflow that a run makes when it begins.
+pub const DEFINITION: &str = "workflow.yaml";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -36,6 +40,30 @@ pub struct Policy {
     /// How often one step may be visited before a `goto` cycle is taken to be endless.
     #[serde(default = "default_max_visits")]
     pub max_visits: u32,
+    /// The same for a step of a cycle that asks an agent. `None`: no lower limit applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_agent_visits: Option<NonZeroU32>,
+}
+
+impl Policy {
+    /// Limits visits to what the settings say, or to the defaults if they say nothing.
+    pub fn limit_visits(self, max_visits: Option<u32>) -> Policy {
+        let usual = Policy::default();
+        match max_visits {
+            Some(max_visits) => Policy { max_visits, max_agent_visits: None, ..self },
+            None => Policy {
+                max_visits: usual.max_visits,
+                max_agent_visits: usual.max_agent_visits,
+                ..self
+            },
+        }
+    }
+
+    /// Returns how often a step may be visited.
+    pub fn most_visits(&self, step: &Step) -> u32 {
+        let lower = self.max_agent_visits.filter(|_| step.in_agent_cycle);
+        lower.map_or(self.max_visits, NonZeroU32::get)
+    }
 }
 
 fn default_max_visits() -> u32 {
@@ -49,6 +77,7 @@ impl Default for Policy {
             max_retries: 0,
             retry_delay_ms: 0,
             max_visits: default_max_visits(),
+            max_agent_visits: NonZeroU32::new(AGENT_VISITS),
         }
     }
 }
@@ -86,6 +115,17 @@ pub struct Origin {
     /// What whoever started the run asked for, where its dialect has a place for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Box<Request>>,
+    /// The copy of the workflow that the run follows, in its directory, where its author edited
+    /// the workflow after the run began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+}
+
+impl Origin {
+    /// The name of the run's copy of its workflow.
+    pub fn definition(&self) -> &str {
+        self.definition.as_deref().unwrap_or(DEFINITION)
+    }
 }
 
 /// What a run was started for.

@@ -13,8 +13,8 @@ use crate::workflow::plan::{Action, OnFail, Retries, Step, Target, Which, Words}
 
 /// Moves the cursor of the block inside `loops` to a step, or past its last one.
 pub fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
-    let most = run.origin.policy.max_visits;
     let block = block_of(plan, loops);
+    let most = block.steps.get(step).map(|step| run.origin.policy.most_visits(step));
     let Some(sequence) = run.sequence_mut(loops) else { return };
     sequence.cursor = step;
     let Some(slot) = sequence.slots.get_mut(step) else {
@@ -23,10 +23,13 @@ pub fn enter(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, 
     slot.state = StepState::Ready;
     slot.visits += 1;
     slot.tries = 0;
-    if slot.visits > most {
-        let name = &block.steps[step].name;
-        run.error =
-            Some(format!("step `{name}` was visited {most} times: a `goto` cycle does not end"));
+    if let Some(most) = most.filter(|most| slot.visits > *most) {
+        let Step { name, in_agent_cycle, .. } = &block.steps[step];
+        let asks = if *in_agent_cycle { " that asks an agent" } else { "" };
+        run.error = Some(format!(
+            "step `{name}` was visited {most} times: a `goto` cycle{asks} does not end \
+             (`limits.max_visits` in the settings allows more)"
+        ));
         run.status = RunStatus::Failed;
     }
 }
@@ -510,11 +513,12 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, asked: bool, at: Time
     let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
     // A task that is out goes on whoever drives the run.
     let open = slot.state == StepState::Running && slot.each.is_none() && !out;
+    let most_visits = policy.most_visits(here.step_of(plan));
     if open || halted {
         slot.state = StepState::Ready;
         // An attempt that was cut off is made again; a step that failed gets all its tries again.
         slot.tries = if open { slot.tries.saturating_sub(1) } else { 0 };
-        if slot.visits > policy.max_visits {
+        if slot.visits > most_visits {
             // It was an endless cycle; whoever resumes it lets it go round again.
             slot.visits = 1;
         }

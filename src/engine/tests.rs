@@ -27,6 +27,7 @@ fn check_with(policy: Policy, workflow: &str, lines: &[&str]) -> Script {
         archive: None,
         fleet: false,
         request: None,
+        definition: None,
     };
     let run = Run::new(&plan, id, origin, Time(0));
     let mut script = Script { plan, run };
@@ -66,7 +67,7 @@ impl Script {
     fn events(&self, what: &str) -> Vec<Event> {
         let words: Vec<_> = what.split_whitespace().collect();
         match words.as_slice() {
-            ["start"] => vec![Event::Started { origin: self.run.origin.clone() }],
+            ["start"] => vec![Event::Started { origin: Box::new(self.run.origin.clone()) }],
             ["wake"] => vec![Event::Woke],
             ["recall", attempt] => {
                 let (step, attempt) = attempt.split_once('#').expect("an attempt has a number");

@@ -23,6 +23,8 @@ pub const TEXT_BYTES: usize = 8192;
 pub const LINES: usize = 10_000;
 pub const LINES_BYTES: usize = 8 << 20;
 pub const JSON_BYTES: usize = 1 << 20;
+/// How much of the beginning is kept where all else that is kept is the end.
+const BEGINNING_BYTES: usize = 4096;
 
 /// How long a stream may lie in memory alone before those who follow its log see it. Most children
 /// have ended by then, and cost no file.
@@ -39,7 +41,7 @@ pub enum Mode {
     Json,
     /// All of it as text, past 32 KiB in the file of [`Capture::whole`].
     Whole,
-    /// Only the last lines; all of it is logged.
+    /// Only the first and the last lines; all of it is logged.
     Tail,
 }
 
@@ -54,6 +56,7 @@ enum Logging {
 }
 
 type Tap = Box<dyn FnMut(&[u8])>;
+type Filter = Box<dyn FnMut(&[u8], &mut Vec<u8>)>;
 
 /// Takes in one stream.
 pub struct Capture {
@@ -63,6 +66,7 @@ pub struct Capture {
     /// A file and how to call it.
     tee: Option<(File, String)>,
     tap: Option<Tap>,
+    filter: Option<(Filter, Vec<u8>)>,
     whole: Option<Whole>,
     log: Log,
     logging: Logging,
@@ -84,6 +88,7 @@ impl Capture {
             masked: Vec::new(),
             tee: None,
             tap: None,
+            filter: None,
             whole: None,
             log: Log::Nowhere,
             logging: Logging::AtLimit,
@@ -107,6 +112,13 @@ impl Capture {
     /// theirs to mask.
     pub fn tap(mut self, hear: impl FnMut(&[u8]) + 'static) -> Capture {
         self.tap = Some(Box::new(hear));
+        self
+    }
+
+    /// Takes in only what a filter lets through, which adds that to the bytes it is given. Nothing
+    /// else sees the stream as it came.
+    pub fn filter(mut self, filter: impl FnMut(&[u8], &mut Vec<u8>) + 'static) -> Capture {
+        self.filter = Some((Box::new(filter), Vec::new()));
         self
     }
 
@@ -168,6 +180,14 @@ impl Capture {
     /// Takes the next bytes. An error of a file is kept for [`Capture::finish`], since the child
     /// has to be read on in any case.
     pub fn push(&mut self, bytes: &[u8]) {
+        let Some((mut filter, mut passed)) = self.filter.take() else { return self.take(bytes) };
+        passed.clear();
+        filter(bytes, &mut passed);
+        self.take(&passed);
+        self.filter = Some((filter, passed));
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
         self.total_bytes += bytes.len() as u64;
         if let Some(hear) = &mut self.tap {
             hear(bytes);
@@ -239,7 +259,12 @@ impl Capture {
         if logs_all && !masked.is_empty() {
             self.write_log(masked);
         }
-        if self.truncated || self.mode == Mode::Tail {
+        if self.mode == Mode::Tail {
+            let room = BEGINNING_BYTES.saturating_sub(self.head.len()).min(masked.len());
+            self.head.extend_from_slice(&masked[..room]);
+            return;
+        }
+        if self.truncated {
             return;
         }
         self.head.extend_from_slice(masked);
@@ -340,6 +365,16 @@ pub struct Captured {
 }
 
 impl Captured {
+    /// The first lines, in mode [`Mode::Tail`].
+    pub fn first_lines(&self) -> Vec<String> {
+        let whole = self.head.len() < BEGINNING_BYTES;
+        let mut lines: Vec<String> = self.text().lines().map(str::to_owned).collect();
+        if !whole {
+            lines.pop();
+        }
+        lines
+    }
+
     /// The head as text; what is not UTF-8 is replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.head).into_owned()
@@ -619,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_mode_logs_from_the_first_byte_and_keeps_no_head() {
+    fn the_tail_mode_logs_from_the_first_byte_and_keeps_the_first_lines() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let silent = Capture::new(Mode::Tail, mask()).log(path.clone());
@@ -629,7 +664,30 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"e ***\n");
         let captured = capture.finish().unwrap();
         assert_eq!(captured.tail, ["e ***"]);
-        assert!(captured.logged && captured.head.is_empty() && !captured.truncated);
+        assert!(captured.logged && !captured.truncated);
+        assert_eq!(captured.first_lines(), ["e ***"]);
+        let mut capture = Capture::new(Mode::Tail, mask()).log(path);
+        (0..4096).for_each(|number| capture.push(format!("line {number}\n").as_bytes()));
+        let lines = capture.finish().unwrap().first_lines();
+        assert!(lines[0] == "line 0" && lines.len() < 500);
+        let last = lines.last().unwrap();
+        assert_eq!(last, &format!("line {}", lines.len() - 1), "none is cut");
+    }
+
+    #[test]
+    fn a_filter_decides_what_is_taken_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tee");
+        let odd = |bytes: &[u8], out: &mut Vec<u8>| {
+            out.extend(bytes.iter().filter(|byte| **byte != b'-'));
+        };
+        let file = File::create(&path).unwrap();
+        let mut capture = Capture::new(Mode::Text, mask()).tee(file, "tee").filter(odd);
+        capture.push(b"a-b");
+        capture.push(b"--s3c-ret");
+        let captured = capture.finish().unwrap();
+        assert_eq!((captured.text().as_str(), captured.total_bytes), ("ab***", 8));
+        assert_eq!(fs::read(&path).unwrap(), b"abs3cret");
     }
 
     #[test]

@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ use super::stop::Stop;
 /// orphans, which must not see a child between its start and its entry.
 static GATE: RwLock<()> = RwLock::new(());
 static OURS: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
+/// The pid of the [`super::guard`], which is neither a child of ours nor an orphan; 0 for none.
+static GUARD: AtomicI32 = AtomicI32::new(0);
 static ADOPTS: AtomicBool = AtomicBool::new(false);
 /// How often it is looked whether children have ended.
 const POLL: Duration = Duration::from_millis(10);
@@ -46,6 +48,14 @@ pub(super) fn spawn(command: &mut Command) -> io::Result<Child> {
     let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
     let child = command.spawn()?;
     ours().insert(child.id() as Pid);
+    Ok(child)
+}
+
+/// Starts the guard, of which there is one.
+pub(super) fn spawn_guard(command: &mut Command) -> io::Result<Child> {
+    let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
+    let child = command.spawn()?;
+    GUARD.store(child.id() as Pid, Ordering::SeqCst);
     Ok(child)
 }
 
@@ -121,8 +131,8 @@ pub(super) fn orphans() -> Orphans {
 
 fn strangers() -> Vec<Pid> {
     let mut pids = children_of_main_thread();
-    let ours = ours();
-    pids.retain(|pid| !ours.contains(pid));
+    let (ours, guard) = (ours(), GUARD.load(Ordering::SeqCst));
+    pids.retain(|pid| *pid != guard && !ours.contains(pid));
     pids
 }
 

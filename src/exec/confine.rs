@@ -9,16 +9,20 @@
 //! out. So with no network there are no sockets at all, but for pairs that are connected already;
 //! nor is there `io_uring`, which makes sockets that no filter sees.
 //!
+//! The child has a session of its own without a terminal, and may not control devices that are not
+//! listed: on the caller's terminal it could type commands for the caller's shell (`TIOCSTI`).
+//!
 //! **Invariant:** either all of it was given up, or the program is not started.
 
 use std::ffi::{CString, OsStr};
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+};
 use nix::libc;
 use serde::{Deserialize, Serialize};
 
@@ -53,18 +57,10 @@ pub const LEAST_LANDLOCK: u32 = 3;
 /// The first Landlock that keeps signals inside.
 pub const SIGNALS_LANDLOCK: u32 = 6;
 
-const EXECUTE: u64 = 1;
-const WRITE_FILE: u64 = 1 << 1;
-const READ_FILE: u64 = 1 << 2;
-const READ_DIR: u64 = 1 << 3;
-/// Removing, making and moving names of every kind.
-const NAMES: u64 = 0x3ff0;
-const TRUNCATE: u64 = 1 << 14;
-const READS: u64 = EXECUTE | READ_FILE | READ_DIR;
-const WRITES: u64 = WRITE_FILE | NAMES | TRUNCATE;
-const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE;
-/// Abstract sockets and signals stay inside.
-const SCOPES: u64 = 3;
+/// The newest rights that are asked for. An older kernel takes away those that it knows.
+const NEWEST: ABI = ABI::V9;
+/// The rights that every kernel must know, or the program is not started.
+const LEAST: ABI = ABI::V3;
 
 /// Asks the machine.
 pub fn powers() -> Powers {
@@ -98,13 +94,14 @@ impl Confinement {
 
     /// Gives it all up, for this thread and what it becomes. There is no way back.
     fn enter(&self) -> io::Result<()> {
+        leave_terminal()?;
         nix::sys::prctl::set_no_new_privs()?;
         give_up_privileges();
         let powers = powers();
         if let Some(refusal) = self.refusal(powers) {
             return Err(io::Error::other(refusal));
         }
-        self.layers.iter().try_for_each(|reach| reach.enter(powers.landlock))?;
+        self.layers.iter().try_for_each(Reach::enter)?;
         if self.no_network { give_up_network() } else { Ok(()) }
     }
 
@@ -121,6 +118,13 @@ impl Confinement {
             Err(error) => error.into(),
         }
     }
+}
+
+/// Begins a session of its own, which has no terminal. In that of the caller, the child could type
+/// into the caller's shell. The leader of a process group cannot begin one.
+fn leave_terminal() -> io::Result<()> {
+    let left = nix::unistd::setsid();
+    left.map(drop).map_err(|error| io::Error::other(format!("no session of its own: {error}")))
 }
 
 /// Powers of root that reach around a sandbox: into other processes, the kernel, devices, the
@@ -157,64 +161,49 @@ fn give_up_privileges() {
     }
 }
 
-#[repr(C)]
-struct Ruleset {
-    fs: u64,
-    net: u64,
-    scoped: u64,
-}
-
-#[repr(C, packed)]
-struct Beneath {
-    access: u64,
-    parent: i32,
-}
-
 impl Reach {
-    fn enter(&self, version: u32) -> io::Result<()> {
-        let reads = self.read.as_ref().map_or(0, |_| READS);
-        let writes = self.write.as_ref().map_or(0, |_| WRITES);
-        let scoped = if version >= SIGNALS_LANDLOCK { SCOPES } else { 0 };
-        let ruleset = Ruleset { fs: reads | writes, net: 0, scoped };
-        // An older kernel takes no more than what it knows.
-        let size = if scoped == 0 { size_of::<u64>() } else { size_of::<Ruleset>() };
-        // SAFETY: reads as many bytes as the ruleset has.
-        let fd = unsafe {
-            libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, size, 0)
+    fn enter(&self) -> io::Result<()> {
+        let rights = |abi| {
+            let reads = self.read.as_ref().map_or(BitFlags::EMPTY, |_| AccessFs::from_read(abi));
+            let writes = self.write.as_ref().map_or(BitFlags::EMPTY, |_| AccessFs::from_write(abi));
+            (reads, writes)
         };
-        // SAFETY: it was just opened, and belongs to nobody else.
-        let rules = unsafe { OwnedFd::from_raw_fd(checked(fd)? as i32) };
+        let ((reads, writes), (least_reads, least_writes)) = (rights(NEWEST), rights(LEAST));
+        let rules = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(least_reads | least_writes)
+            .and_then(|rules| {
+                let rules = rules.set_compatibility(CompatLevel::BestEffort);
+                rules.handle_access(reads | writes)?.scope(Scope::from_all(NEWEST))?.create()
+            });
+        let mut rules = rules.map_err(io::Error::other)?;
         for path in self.read.iter().flatten() {
-            allow(&rules, path, reads)?;
+            rules = allow(rules, path, reads)?;
         }
         for path in self.write.iter().flatten() {
-            allow(&rules, path, reads | writes)?;
+            rules = allow(rules, path, reads | writes)?;
         }
-        // SAFETY: takes no memory.
-        let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) };
-        checked(done).map(|_| ())
+        let status = rules.restrict_self().map_err(io::Error::other)?;
+        match status.ruleset {
+            RulesetStatus::NotEnforced => Err(io::Error::other("Landlock took nothing away")),
+            _ => Ok(()),
+        }
     }
+}
+
+/// Allows what lies beneath a path, or the file itself. The error names the path.
+fn allow(
+    rules: RulesetCreated,
+    path: &Path,
+    access: BitFlags<AccessFs>,
+) -> io::Result<RulesetCreated> {
+    let file = PathFd::new(path).map_err(io::Error::other)?;
+    let added = rules.add_rule(PathBeneath::new(file, access));
+    added.map_err(|error| io::Error::other(format!("`{}`: {error}", path.display())))
 }
 
 fn checked(returned: libc::c_long) -> io::Result<libc::c_long> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
-}
-
-fn allow(rules: &OwnedFd, path: &Path, access: u64) -> io::Result<()> {
-    const PATH_BENEATH: libc::c_long = 1;
-    let named = |error| io::Error::other(format!("`{}`: {error}", path.display()));
-    let file = open(path).map_err(named)?;
-    let is_dir = file.metadata().map_err(named)?.is_dir();
-    let access = if is_dir { access } else { access & OF_FILES };
-    let rule = Beneath { access, parent: file.as_raw_fd() };
-    let (rules, rule) = (rules.as_raw_fd(), &raw const rule);
-    // SAFETY: reads one rule.
-    let done = unsafe { libc::syscall(libc::SYS_landlock_add_rule, rules, PATH_BENEATH, rule, 0) };
-    checked(done).map(|_| ()).map_err(named)
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)
 }
 
 /// What a filter must see this machine's calls as.

@@ -20,6 +20,7 @@ use nix::errno::Errno;
 use nix::sys::signal::killpg;
 use nix::unistd::{Uid, getsid};
 
+use super::guard;
 use super::process::{Pid, Stat, own_pid, pids, stat};
 
 /// Memory that is a directory, on every Linux that has it mounted.
@@ -39,6 +40,7 @@ pub(super) struct Group {
     pub(super) session: Pid,
     /// When its child began, by the clock of `stat`.
     pub(super) started: u64,
+    /// Its own and that of the process that started it, with a `;` between.
     pub(super) mark: String,
 }
 
@@ -74,7 +76,7 @@ struct Notes {
     used: BTreeSet<u64>,
 }
 
-/// Removes the file of this process at its end. Of one that was killed, whoever looks next removes
+/// Removes the file of this process at its end. Of one that was killed, the next that looks removes
 /// it. While it lives the file stays: a chain of steps makes it once, not for every step.
 pub fn forget() {
     let mut own = own();
@@ -105,15 +107,17 @@ impl Drop for Noted {
     }
 }
 
-/// Notes the group that a child leads. Where that cannot be done, nothing is lost but this.
-pub(super) fn note(child: Pid, mark: &str) -> Noted {
-    Noted { place: try_note(child, mark) }
+/// Notes the group that a child leads, in this process's session or in one of its own. Where that
+/// cannot be done, nothing is lost but this.
+pub(super) fn note(child: Pid, own_session: bool, mark: &str) -> Noted {
+    Noted { place: try_note(child, own_session, mark) }
 }
 
-fn try_note(child: Pid, mark: &str) -> Option<u64> {
-    let session = getsid(None).ok()?.as_raw();
+fn try_note(child: Pid, own_session: bool, mark: &str) -> Option<u64> {
+    let session = if own_session { child } else { getsid(None).ok()?.as_raw() };
     let started = stat(child)?.started;
-    let group = Group { pid: child, session, started, mark: mark.to_owned() };
+    let mark = format!("{mark};{}", guard::own_mark());
+    let group = Group { pid: child, session, started, mark };
     let note = group.to_note()?;
     let mut own = own();
     if own.is_none() {
@@ -177,7 +181,7 @@ pub(super) fn noted(wanted: &dyn Fn(&str) -> bool) -> Vec<Group> {
         if groups.is_empty() && is_of_the_dead(&entry.file_name().to_string_lossy()) {
             let _ = fs::remove_file(entry.path());
         }
-        found.extend(groups.into_iter().filter(|group| wanted(&group.mark)));
+        found.extend(groups.into_iter().filter(|group| group.mark.split(';').any(wanted)));
     }
     found
 }

@@ -7,7 +7,7 @@
 //! A process group is not enough to hold an agent: its tools make sessions of their own, fork
 //! twice and stay behind. So every child carries a mark in its environment, this process adopts
 //! orphans ([`become_subreaper`]), and what is left is found by mark, by group or by descent; by
-//! its group also after this process was killed.
+//! its group also after this process was killed. A guard ends it then ([`guard_children`]).
 //!
 //! **Invariant:** a process is signalled only through a handle that was opened before it was
 //! recognised, so a pid that was used again is never hit. Children are reaped by pid only.
@@ -19,6 +19,7 @@ mod confine;
 mod daemon;
 mod errand;
 mod groups;
+mod guard;
 mod hunt;
 pub mod mask;
 mod pipes;
@@ -32,6 +33,7 @@ mod tests;
 mod tool;
 mod whole;
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
@@ -42,14 +44,23 @@ pub use children::{become_subreaper, end_all};
 pub use confine::{Confinement, Powers, Reach, SIGNALS_LANDLOCK, powers};
 pub use daemon::Daemon;
 pub use errand::{Errand, Streams};
-pub use groups::forget as forget_groups;
+pub use guard::{END_CHILDREN, guard_children, own_mark, start_guard};
 pub use hunt::{ask_to_end, left_behind, sweep, sweep_if};
 pub use mask::{Mask, Masker};
 pub use run::run;
-pub use start::{LOCAL_TO_GIT, STRING_BYTES, StartError, lacks_interpreter, locate};
+pub use start::{
+    FORCING_COLORS, LOCAL_TO_GIT, STRING_BYTES, StartError, lacks_descriptors, lacks_interpreter,
+    lacks_resources, locate,
+};
 pub use stop::Stop;
 pub use tool::{Said, call};
 pub use whole::{WHOLE_BYTES, WholeText};
+
+/// Tidies up after this process, which is about to end by itself.
+pub fn take_leave() {
+    guard::leave();
+    groups::forget();
+}
 
 /// The environment variable by which every descendant of a child is found.
 pub const MARK: &str = "ORCHESTRATE_MARK";
@@ -65,8 +76,9 @@ pub struct Order<'a> {
     /// Nothing is `/dev/null`.
     pub stdin: Option<&'a [u8]>,
     pub timeout: Option<Duration>,
-    /// How long it may print nothing, on neither of its streams.
-    pub idle: Option<Duration>,
+    /// How long it may print nothing, on neither of its streams. What listens to it may change
+    /// that.
+    pub idle: Option<&'a Cell<Option<Duration>>>,
     /// How long a child may take to end itself after SIGTERM.
     pub grace: Duration,
     /// Unique to this attempt; the value of [`MARK`].

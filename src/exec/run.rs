@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 
 use super::groups::{self, Noted};
+use super::guard;
 use super::hunt::Hunt;
 use super::pipes::Pipes;
 use super::process::{Pid, Process, ticks};
@@ -95,7 +96,7 @@ impl<'a> Job<'a> {
             order,
             stop,
             heeded: 0,
-            noted: groups::note(pid, order.mark),
+            noted: groups::note(pid, !order.confine.is_empty(), order.mark),
             pid,
             handle,
             pipes: Pipes::new(&mut child, order.stdin, out, err),
@@ -112,6 +113,9 @@ impl<'a> Job<'a> {
     fn attend(&mut self) -> io::Result<()> {
         while !self.wait()? {
             let (now, level) = (Instant::now(), self.stop.level());
+            if guard::due(self.began).is_some_and(|at| now >= at) {
+                guard::start_guard();
+            }
             if self.pipes.taken() > self.heard.0 {
                 self.heard = (self.pipes.taken(), now);
             }
@@ -137,13 +141,16 @@ impl<'a> Job<'a> {
 
     /// When it will have been silent for too long.
     fn patience(&self) -> Option<Instant> {
-        self.heard.1.checked_add(self.order.idle?)
+        self.heard.1.checked_add(self.order.idle?.get()?)
     }
 
     /// Serves the pipes until the child has exited, which is true, or something else is due.
     fn wait(&mut self) -> io::Result<bool> {
         let due = match self.phase {
-            Phase::Running => self.deadline().into_iter().chain(self.patience()).min(),
+            Phase::Running => {
+                let due = self.deadline().into_iter().chain(self.patience());
+                due.chain(guard::due(self.began)).min()
+            }
             Phase::Asked(kill_at) => Some(kill_at),
             Phase::Killed(_) => Some(Instant::now() + AGAIN),
         };

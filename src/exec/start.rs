@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-use super::{MARK, Order, children};
+use super::{MARK, Order, children, guard};
 
 /// Longest argument or environment entry that Linux takes, without its NUL.
 pub const STRING_BYTES: usize = 131_071;
@@ -52,6 +52,11 @@ pub const LOCAL_TO_GIT: [&str; 17] = [
     "GIT_NAMESPACE",
     "GIT_QUARANTINE_PATH",
 ];
+
+/// What makes programs print colors although no terminal shows them. No child inherits it: its
+/// output is read by this program, and the caller meant its own terminal. A step that wants colors
+/// says so in its `env`.
+pub const FORCING_COLORS: [&str; 2] = ["FORCE_COLOR", "CLICOLOR_FORCE"];
 
 /// Why a child was not started.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +109,8 @@ impl StartError {
 }
 
 pub(super) fn start(order: &Order) -> Result<Child, StartError> {
-    start_on(order, if order.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
+    let stdin = if order.stdin.is_some() { Stdio::piped() } else { Stdio::null() };
+    start_marked(order, &format!("{};{}", order.mark, guard::own_mark()), stdin)
 }
 
 /// A program to start. Every child's environment begins here; what is set for it comes after, and
@@ -112,12 +118,18 @@ pub(super) fn start(order: &Order) -> Result<Child, StartError> {
 #[expect(clippy::disallowed_methods, reason = "this is where children are started")]
 pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    LOCAL_TO_GIT.iter().for_each(|name| _ = command.env_remove(name));
+    for name in LOCAL_TO_GIT.iter().chain(&FORCING_COLORS) {
+        command.env_remove(name);
+    }
     command
 }
 
-/// The same, with something of the caller's as its input.
+/// The same for a tool, with something of the caller's as its input. It may outlive this process.
 pub(super) fn start_on(order: &Order, stdin: Stdio) -> Result<Child, StartError> {
+    start_marked(order, order.mark, stdin)
+}
+
+fn start_marked(order: &Order, mark: &str, stdin: Stdio) -> Result<Child, StartError> {
     check(order)?;
     let program = &order.argv[0];
     let bad = |error| bad_cwd(order).unwrap_or(error);
@@ -133,12 +145,13 @@ pub(super) fn start_on(order: &Order, stdin: Stdio) -> Result<Child, StartError>
         }
     };
     if order.confine.is_empty() {
-        command.arg0(program);
+        command.arg0(program).process_group(0);
     }
-    command.args(&order.argv[1..]).current_dir(order.cwd).process_group(0);
+    // One that is confined leads no group yet: it begins a session, and by that a group, itself.
+    command.args(&order.argv[1..]).current_dir(order.cwd);
     order.env_remove.iter().for_each(|name| _ = command.env_remove(name));
     command.envs(order.env.iter().map(|(name, value)| (name, value)));
-    command.env(MARK, full_mark(order.mark));
+    command.env(MARK, full_mark(mark));
     command.stdin(stdin);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     spawn(&mut command).map_err(|error| explain(order, error))
@@ -292,6 +305,28 @@ fn explain(order: &Order, error: io::Error) -> StartError {
         }
         _ => StartError::Other(error),
     }
+}
+
+/// Whether a child could not be started for want of file descriptors, processes or memory.
+pub fn lacks_resources(error: &io::Error) -> bool {
+    const LACKS: [Errno; 4] = [Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN, Errno::ENOMEM];
+    error.raw_os_error().is_some_and(|code| LACKS.contains(&Errno::from_raw(code)))
+}
+
+/// Why this process cannot open the few file descriptors that it takes to start a child and to
+/// keep its output; nothing, if it can.
+pub fn lacks_descriptors() -> Option<io::Error> {
+    const NEEDED: usize = 16;
+    let mut opened = Vec::with_capacity(NEEDED);
+    for _ in 0..NEEDED {
+        match nix::unistd::dup(io::stderr()) {
+            Ok(descriptor) => opened.push(descriptor),
+            Err(error @ (Errno::EMFILE | Errno::ENFILE)) => return Some(error.into()),
+            // Without a standard error there is nothing to copy.
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Why a command that ended as if it was not there did so, where it is a script of which `env` was

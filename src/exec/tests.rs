@@ -1,6 +1,7 @@
 //! Real children: how they start, end and are ended. No test sleeps; each waits for what it
 //! expects.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -65,7 +66,7 @@ impl Trial {
             env_remove: &self.env_remove,
             stdin: self.stdin.as_deref(),
             timeout: self.timeout,
-            idle: self.idle,
+            idle: None,
             grace: self.grace,
             mark: &self.mark,
             sweep: self.sweep,
@@ -76,7 +77,9 @@ impl Trial {
     fn try_run(&self) -> Result<Outcome, StartError> {
         let mut out = Capture::new(Mode::Text, Mask::default());
         let mut err = Capture::new(Mode::Tail, Mask::default());
-        let ended = run(&self.order(), &mut out, &mut err, &self.stop)?;
+        let idle = Cell::new(self.idle);
+        let order = Order { idle: Some(&idle), ..self.order() };
+        let ended = run(&order, &mut out, &mut err, &self.stop)?;
         Ok(Outcome { ended, out: out.finish().unwrap(), err: err.finish().unwrap() })
     }
 

@@ -5,6 +5,8 @@
 //!
 //! **Invariant:** nothing here touches the world. A follow-up that is not made is told why.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use super::config::Config;
@@ -43,6 +45,8 @@ pub struct Done<'a> {
     pub apart: Option<&'a str>,
     /// Where it left the branch of its bead.
     pub left: Option<&'a str>,
+    /// The texts that the agent was asked with.
+    pub asked: &'a [Cow<'a, str>],
 }
 
 /// A task to be put out because of an answer.
@@ -322,7 +326,7 @@ mod tests {
 
     fn follow(config: &Config, task: &FreeTask, output: &str) -> FollowUps {
         let id = TaskId::new(1, 2);
-        let done = Done { task, id: &id, agent: "engineer", apart: None, left: None };
+        let done = Done { task, id: &id, agent: "engineer", apart: None, left: None, asked: &[] };
         follow_ups(output, done, config, &files)
     }
 
@@ -384,7 +388,8 @@ mod tests {
         assert_eq!((qa.agent.as_str(), qa.task.next.as_slice()), ("qa", &["architect".into()][..]));
         assert_eq!(qa.task.text, "# T\n\nFix it.\n\n## Answer of `engineer`\n\nI fixed it.\n");
         let id = TaskId::new(5, 6);
-        let done = Done { task: &qa.task, id: &id, agent: "qa", apart: None, left: None };
+        let done =
+            Done { task: &qa.task, id: &id, agent: "qa", apart: None, left: None, asked: &[] };
         let made = follow_ups("It works.", done, &config, &files);
         let [last] = made.tasks.as_slice() else { panic!("{made:?}") };
         assert_eq!(last.task.text, "# T\n\nFix it.\n\n## Answer of `qa`\n\nIt works.\n");

@@ -191,6 +191,7 @@ mod tests {
             debug: false,
             live: false,
             grace: std::time::Duration::ZERO,
+            silences: Default::default(),
             input_bytes: 0,
             mask: Default::default(),
             parking: None,
@@ -219,6 +220,7 @@ mod tests {
             archive: None,
             fleet: false,
             request: None,
+            definition: None,
         };
         Run::new(plan, id, origin, Time(0))
     }

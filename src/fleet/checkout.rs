@@ -13,9 +13,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::member;
 use super::open;
 use super::post::{self, Asked, COORDINATOR};
 use super::run_task;
+use crate::exec;
 use crate::host;
 use crate::queue::{Claim, FsQueue, Place, Queue, TaskId, Turn, TurnHolder};
 use crate::store::lock::{self, LockError, RunLock};
@@ -64,6 +66,17 @@ pub enum Taken {
     After(Before),
 }
 
+/// Takes the lock of a workspace, or says who has it. What a holder that was killed has left
+/// running is ended first.
+pub fn take_lock(workspace: &Path) -> Result<RunLock, LockError> {
+    lock::take_checkout(workspace, exec::own_mark(), &|left| {
+        let ended = member::sweep_if(&|mark| mark == left);
+        if ended > 0 {
+            tracing::info!("ended {ended} processes of a run that was killed in this checkout");
+        }
+    })
+}
+
 /// Somebody who wants the turn, and what it has seen of whoever has it.
 #[derive(Default)]
 pub struct Suitor {
@@ -82,7 +95,7 @@ impl Suitor {
         patience: Duration,
     ) -> io::Result<Taken> {
         // From here on no local run of this machine comes between.
-        let lock = match lock::take_checkout(workspace.root()) {
+        let lock = match take_lock(workspace.root()) {
             Ok(lock) => lock,
             Err(LockError::Held { owner }) => return Ok(Taken::After(before(queue, owner)?)),
             Err(LockError::Io(error)) => return Err(error),

@@ -12,7 +12,7 @@ use super::config::Config;
 use super::member::unguessable;
 use super::perform::ANSWER;
 use crate::engine::{Fault, Record, StepStatus};
-use crate::prompt::contract;
+use crate::prompt::{contract, echo};
 use crate::queue::{Queue, Task};
 use crate::workspace::Workspace;
 
@@ -40,6 +40,7 @@ pub fn conclude(
         return Concluded { record, answer, follow_ups };
     }
     let output = output(&record, log);
+    let output = echo::without_examples(&output, done.asked);
     let answer = answer::read(&output);
     if done.task.keeps_contract(config, done.agent)
         && let Err((word, message)) = contract::parse(&output).kept()
@@ -149,7 +150,7 @@ mod tests {
 
     fn concluded(dir: &Path, task: &FreeTask, record: Record) -> Concluded {
         let id = TaskId::new(1_736_951_422_123, 2);
-        let done = Done { task, id: &id, agent: "engineer", apart: None, left: None };
+        let done = Done { task, id: &id, agent: "engineer", apart: None, left: None, asked: &[] };
         let workspace = Workspace::open(dir).unwrap();
         conclude(done, record, &dir.join("log"), &Config::built_in(), &workspace)
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::site::Silences;
 use super::work::TREE_WAIT;
 use crate::digest::sha256;
 use crate::workflow::plan::{Checks, Provider};
@@ -120,6 +121,13 @@ impl QueueSettings {
     /// never further apart than a third of a lease, which would begin the watch anew.
     pub fn round(&self) -> Duration {
         self.beat.min(self.lease / 6)
+    }
+
+    /// How often a member looks for what people ask of it: often enough that it hears them within
+    /// five seconds, however seldom it beats.
+    pub fn control_round(&self) -> Duration {
+        const CONTROL: Duration = Duration::from_secs(2);
+        self.round().min(CONTROL)
     }
 }
 
@@ -242,12 +250,14 @@ pub struct Config {
     pub metrics: MetricsSettings,
     /// Whether what was acknowledged survives a power cut, or the end of processes only.
     pub durable: bool,
-    pub max_visits: u32,
+    /// How often a step may be visited; `None`: by the defaults of a run.
+    pub max_visits: Option<u32>,
     pub grace: Duration,
     pub input_bytes: u64,
     /// How long a provider is left alone that does not say how long, at first and at most.
     pub back_off: Duration,
     pub back_off_max: Duration,
+    pub silences: Silences,
 }
 
 /// A settings file that cannot be used.
@@ -281,11 +291,12 @@ impl Config {
             notify: NotifySettings::default(),
             metrics: MetricsSettings { every: None, file: ".orchestrate/metrics.prom".into() },
             durable: true,
-            max_visits: 10_000,
+            max_visits: None,
             grace: Duration::from_secs(5),
             input_bytes: 64 << 20,
             back_off: Duration::from_secs(5),
             back_off_max: Duration::from_secs(900),
+            silences: Silences::default(),
         }
     }
 
@@ -354,11 +365,14 @@ impl Config {
         self.metrics.file = layer.metrics_file.unwrap_or(std::mem::take(&mut self.metrics.file));
         self.own_providers.extend(layer.providers);
         self.change_providers(layer.changed)?;
-        self.max_visits = layer.max_visits.unwrap_or(self.max_visits);
+        self.max_visits = layer.max_visits.or(self.max_visits);
         self.grace = layer.grace.unwrap_or(self.grace);
         self.input_bytes = layer.input_bytes.unwrap_or(self.input_bytes);
         self.back_off = layer.back_off.unwrap_or(self.back_off);
         self.back_off_max = layer.back_off_max.unwrap_or(self.back_off_max);
+        let silences = &mut self.silences;
+        silences.waiting = layer.silent.unwrap_or(silences.waiting);
+        silences.at_limit = layer.silent_at_limit.unwrap_or(silences.at_limit);
         Ok(())
     }
 
@@ -484,8 +498,10 @@ mod tests {
     #[test]
     fn the_built_in_file_says_what_is_built_in() {
         let (file, config) = (read_config(BUILT_IN).unwrap(), Config::built_in());
-        assert_eq!(file.max_visits, Some(config.max_visits));
+        assert_eq!(file.max_visits, config.max_visits);
         assert_eq!(file.grace, Some(config.grace));
+        assert_eq!(file.silent, Some(config.silences.waiting));
+        assert_eq!(file.silent_at_limit, Some(config.silences.at_limit));
         assert_eq!(file.input_bytes, Some(config.input_bytes));
         assert_eq!(file.default_agent.as_deref(), Some(config.default_agent.as_str()));
         assert_eq!(file.default_provider.as_deref(), Some(config.default_provider.as_str()));

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::parking::{Cause, Entry, Note, Pass};
+use super::parking::{Cause, Entry, Note, Pass, Target};
 use super::perform::{self, Performed, Terms};
 use super::prepare::{Prepared, prepare};
 use super::site::Site;
@@ -82,7 +82,7 @@ impl Launch {
         match &self.job {
             Job::Run(work) => {
                 let mark = format!("{}/{}#{}", self.run, self.step, self.attempt);
-                let terms = Terms { pass: self.pass.clone(), task_attempt: None };
+                let terms = Terms { pass: self.pass.clone(), task: None };
                 perform::run_on(&terms, &self.site, work, &mark, stop)
             }
             Job::Wait(waiting) => perform::wait(&self.site, waiting, stop),
@@ -122,7 +122,7 @@ pub struct Drive {
     wake: Option<Instant>,
     warned: bool,
     /// Attempts that wait because an account is left alone, and which, by step.
-    parked: HashMap<String, (Attempt, String, String)>,
+    parked: HashMap<String, (Attempt, Target)>,
     /// Notes that were told of.
     told: HashSet<String>,
 }
@@ -196,14 +196,6 @@ impl Drive {
             }
         }
         found
-    }
-
-    /// The work of an attempt that is out, as it would be prepared now.
-    pub fn work_again(&self, step: &StepPath, attempt: Attempt) -> Option<Box<Work>> {
-        match prepare(&self.site, &self.plan, &self.run, &self.address(step), attempt, true) {
-            Prepared::Run(work) => Some(work),
-            _ => None,
-        }
     }
 
     pub fn is_over(&self) -> bool {
@@ -383,9 +375,11 @@ impl Drive {
     }
 
     /// Says that a time has come, or remembers it. The rest until then is measured once and on a
-    /// clock that nobody sets, so that setting the other one neither shortens nor lengthens it.
+    /// clock that nobody sets, so that setting the other one neither shortens nor lengthens it. A
+    /// clock that was set back before the run was taken up counts from the run's last event.
     fn wake(&mut self, reins: &mut Reins, at: Time) -> Result<bool, StoreError> {
-        let rest = || Duration::from_millis(at.ms_since(reins.clock.now()));
+        let now = reins.clock.now().max(self.run.updated_at);
+        let rest = || Duration::from_millis(at.ms_since(now));
         let due = *self.rests.entry(at).or_insert_with(|| host::instant() + rest());
         if host::instant() < due {
             self.wake = Some(self.wake.map_or(due, |first| first.min(due)));
@@ -443,16 +437,17 @@ impl Drive {
             return Ok(false);
         }
         let mut pass = None;
-        if let Some((known, account, provider)) = self.parked.get(&step.to_string()).cloned()
+        if let Some((known, target)) = self.parked.get(&step.to_string()).cloned()
             && known == attempt
         {
-            match self.enter(&account, &provider) {
+            match self.enter(&target) {
                 Ok(entered) => pass = Some(entered),
                 Err(note) if note.cause != Cause::Person => return Ok(false),
                 Err(_) => {}
             }
         }
         perform::keep_earlier_logs(&self.site, &step, attempt);
+        let names_state = self.refresh_for(&here, reins.clock.now())?;
         let prepared = prepare(&self.site, &self.plan, &self.run, &here, attempt, fleet);
         let name = step.to_string();
         let job = match prepared {
@@ -468,9 +463,9 @@ impl Drive {
             }
             Prepared::Gate(gate) => {
                 gates::clear(self.store.root(), &step, attempt);
-                return self
-                    .record(reins, Event::Gated { step: name, attempt, gate })
-                    .map(|()| true);
+                self.record(reins, Event::Gated { step: name, attempt, gate })?;
+                // After a power cut, an answer to a question that the run forgot would not count.
+                return self.store.commit(reins.clock.now()).map(|()| true);
             }
             Prepared::Done(record) => {
                 let ended = Event::Ended { step: name, attempt, record };
@@ -492,10 +487,11 @@ impl Drive {
             _ => None,
         };
         if let (Job::Run(work), None, None) = (&job, &agent, &pass)
-            && let Some(account) = work.account()
+            && work.asks
         {
-            let provider = work.provider.as_deref().unwrap_or(account);
-            match self.enter(account, provider) {
+            let target = work.target();
+            let provider = target.provider.as_str();
+            match self.enter(&target) {
                 Ok(entered) => pass = Some(entered),
                 Err(note) if note.cause == Cause::Person => {
                     self.parked.remove(&name);
@@ -505,8 +501,7 @@ impl Drive {
                 }
                 Err(note) => {
                     self.tell_parked(&note, provider);
-                    let (account, provider) = (account.to_owned(), provider.to_owned());
-                    self.parked.insert(name, (attempt, account, provider));
+                    self.parked.insert(name, (attempt, target));
                     return Ok(false);
                 }
             }
@@ -518,8 +513,8 @@ impl Drive {
         let task = agent.map(|agent| reins.hands.new_task(agent));
         let launched = Event::Launched { step: name.clone(), attempt, task: task.clone() };
         self.record(reins, launched)?;
-        if matches!(&job, Job::Run(work) if work.reads_state) {
-            self.store.save(&self.plan, &self.run, reins.clock.now())?;
+        if names_state {
+            self.store.refresh(&self.plan, &self.run, reins.clock.now())?;
         }
         self.in_flight.insert(name, attempt);
         let (run, site) = (self.run.id.clone(), self.site.clone());
@@ -528,9 +523,18 @@ impl Drive {
         Ok(true)
     }
 
+    /// Replaces the snapshot if the step at `here` names it. Says whether it does.
+    fn refresh_for(&mut self, here: &Address, now: Time) -> Result<bool, StoreError> {
+        let names_state = here.step_of(&self.plan).names_state(&self.plan.providers);
+        if names_state {
+            self.store.refresh(&self.plan, &self.run, now)?;
+        }
+        Ok(names_state)
+    }
+
     /// The right to ask an account, or why it is left alone.
-    fn enter(&self, account: &str, provider: &str) -> Result<Arc<Pass>, Note> {
-        match self.site.parking.as_ref().map(|parking| parking.enter(account, provider)) {
+    fn enter(&self, target: &Target) -> Result<Arc<Pass>, Box<Note>> {
+        match self.site.parking.as_ref().map(|parking| parking.enter(target)) {
             None => Ok(Pass::free()),
             Some(Entry::Open(pass)) => Ok(pass),
             Some(Entry::Parked(note)) => Err(note),
@@ -552,6 +556,7 @@ impl Drive {
         let here = self.address(&step);
         let attempt = self.run.slot(&here).map_or(1, |slot| slot.attempts + 1);
         let step = step.to_string();
+        self.refresh_for(&here, reins.clock.now())?;
         let event = match prepare(&self.site, &self.plan, &self.run, &here, attempt, false) {
             Prepared::Skip => Event::Skipped { step, cause: None, warning: None },
             Prepared::Bar(warning) => {

@@ -11,6 +11,7 @@ use super::drive::{Drive, Hands, Launch, Reins, Report};
 use super::perform::Performed;
 use super::pool::Pool;
 use super::work::Work;
+use crate::disk;
 use crate::engine::{Event, Run, RunStatus, TaskRef};
 use crate::exec::Stop;
 use crate::ids::{Attempt, StepPath};
@@ -110,7 +111,7 @@ pub fn drive(
         drive.tidy_up();
         driven?;
     }
-    if !drive.is_over() && drive.store.root().join(CANCEL).exists() {
+    if !drive.is_over() && disk::exists(&drive.store.root().join(CANCEL)).unwrap_or(false) {
         let mut reins = Reins { clock, report, hands: &mut executor, stop };
         drive.record(&mut reins, Event::Cancelled { reason: None })?;
     }

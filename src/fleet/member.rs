@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::sha256;
 use crate::exec::{self, Stop};
+use crate::fleet::config::QueueSettings;
 use crate::host;
 use crate::queue::name::ENDING;
 use crate::queue::watch::{DeathWatch, Evidence};
@@ -36,11 +37,17 @@ pub struct Registration {
     pub schema: String,
     pub worker: String,
     pub agent: String,
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "crate::json::flattened")]
     pub process: Process,
     pub version: String,
     pub started_at: String,
     pub concurrency: u32,
+    /// Milliseconds between two of its heartbeats. Not stated by earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beat_ms: Option<u64>,
+    /// After how many milliseconds without a heartbeat other members take its tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
     /// The one run that it drives, where it takes no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
@@ -275,7 +282,7 @@ impl Member {
         agent: &str,
         concurrency: u32,
         run: Option<String>,
-        lease: Duration,
+        settings: &QueueSettings,
     ) -> io::Result<Member> {
         let registration = Registration {
             schema: "worker/v1".into(),
@@ -285,10 +292,12 @@ impl Member {
             version: env!("CARGO_PKG_VERSION").into(),
             started_at: SystemClock.now().to_milli(),
             concurrency,
+            beat_ms: u64::try_from(settings.round().as_millis()).ok(),
+            lease_ms: u64::try_from(settings.lease.as_millis()).ok(),
             run,
             draining: false,
         };
-        let undertaker = Undertaker::new(queue.clone(), lease);
+        let undertaker = Undertaker::new(queue.clone(), settings.lease);
         let member = Member { queue, registration, undertaker, pulse: Pulse::default() };
         member.beat()?;
         member.register()?;
@@ -361,9 +370,9 @@ pub fn wait_above(stop: &Stop, level: u8, time: Duration) -> u8 {
     stop.level()
 }
 
-/// A word that nobody can guess.
+/// Returns 128 bits of the system's randomness as 32 digits: a ticket.
 pub fn unguessable() -> String {
-    sha256(format!("{:x}{:x}", chance(), chance()).as_bytes())[..32].to_owned()
+    format!("{:016x}{:016x}", chance(), chance())
 }
 
 /// A word that no other process has: a member's name.

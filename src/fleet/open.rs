@@ -132,7 +132,8 @@ pub fn frozen_config(root: &Path) -> Result<Config, OpenError> {
 
 /// The plan that a run was begun with.
 pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Result<Plan, OpenError> {
-    let path = root.join(store::DEFINITION);
+    let origin = origin(root);
+    let path = root.join(origin.as_ref().map_or(store::DEFINITION, Origin::definition));
     let text = read_text(&path).map_err(|error| match unreadable(&path, error) {
         OpenError::Unreadable(message) if has_nothing(root) => OpenError::Nothing(message),
         error => error,
@@ -146,7 +147,7 @@ pub fn frozen_plan(workspace: &Workspace, config: &Config, root: &Path) -> Resul
     };
     parts::learn(&mut plan, root);
     // What `run-step` began is one step, not the whole workflow.
-    match origin(root).and_then(|origin| origin.only_step) {
+    match origin.and_then(|origin| origin.only_step) {
         None => Ok(plan),
         Some(step) => plan.only(&step).ok_or_else(|| {
             OpenError::Unreadable(format!("its workflow has no step `{step}`, which it is of"))
@@ -183,7 +184,7 @@ fn unloaded(root: &Path, plan: &Plan, error: LoadError) -> OpenError {
 
 /// Whether nothing in a run's directory tells which workflow it is of.
 pub fn has_nothing(root: &Path) -> bool {
-    !root.join(store::DEFINITION).exists() && origin(root).is_none()
+    !disk::exists(&root.join(store::DEFINITION)).unwrap_or(true) && origin(root).is_none()
 }
 
 /// The same where `state.json` cannot be read: what the journal tells.
@@ -207,7 +208,7 @@ pub fn origin(root: &Path) -> Option<Origin> {
     let bytes = disk.read(&root.join(store::JOURNAL)).ok()?;
     let first = journal::read(&bytes).entries.into_iter().next()?;
     match first.event {
-        Event::Started { origin } => Some(origin),
+        Event::Started { origin } => Some(*origin),
         _ => None,
     }
 }

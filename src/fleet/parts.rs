@@ -96,7 +96,7 @@ pub fn keep(
         return Ok(());
     }
     let disk = disk::machine();
-    let mut sources = Sources { schema: "parts/v1".into(), parts: BTreeMap::new() };
+    let mut sources = Sources { schema: "parts/v1".into(), parts: self::sources(root) };
     let dir = root.join(PARTS);
     let write = |path: &Path, text: &[u8]| {
         disk.make_dirs(path.parent().unwrap_or(root))
@@ -192,6 +192,33 @@ impl Library {
             PartKind::Script => format!("no script `{}.ts`, `.js` or `.py`", part.name),
         };
         Err(wrong(format!("there is {wanted} in {}", list.join(", "))))
+    }
+
+    /// Returns whether no file at all is there for a part.
+    pub fn lacks(&self, part: &Part) -> bool {
+        self.places(part.kind).iter().all(|place| candidates(place, part).is_empty())
+    }
+
+    /// Copies a part into a run that began before the file was there. Does nothing if the run has
+    /// a copy.
+    pub fn keep_late(&self, root: &Path, part: &Part, limit: u64) -> Result<(), String> {
+        let endings = endings(part.kind).iter().map(|ending| format!("x.{ending}"));
+        if endings.map(|name| kept(root, part, Path::new(&name))).any(|copy| copy.is_file()) {
+            return Ok(());
+        }
+        let from = self.find(part).map_err(|problem| problem.message)?;
+        let named = |why: String| format!("`{}`: {why}", from.display());
+        let length = std::fs::metadata(&from).map_err(|error| named(error.to_string()))?.len();
+        if length > limit {
+            return Err(named(format!("it is larger than {limit} bytes")));
+        }
+        let text = disk::machine().read(&from).map_err(|error| named(error.to_string()))?;
+        if let Some(fault) = fault(part, &from.display().to_string(), &text) {
+            return Err(fault.message);
+        }
+        let source = PartSource::of(&from, &text, &self.workspace, self.home.as_deref());
+        keep(root, &[(kept(root, part, &from), &text, source)])
+            .map_err(|(path, error)| format!("cannot write `{}`: {error}", path.display()))
     }
 
     /// Every part of a kind that can be found, by name, each with its file.

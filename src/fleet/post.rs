@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::work::Work;
 use crate::engine::{Record, StepStatus, TaskRef};
 use crate::ids::RunId;
+use crate::json;
 use crate::queue::name::label;
 use crate::queue::{Claim, Task, TaskId, TaskName};
 use crate::time::Time;
@@ -110,8 +111,8 @@ pub fn read(document: &Map<String, Value>) -> Result<Asked, String> {
     let body = || Value::Object(document.clone());
     let wrong = |error: serde_json::Error| format!("it is no task of a {}: {error}", text("kind"));
     match text("kind") {
-        "step" => serde_json::from_value(body()).map(Asked::Step).map_err(wrong),
-        "run" => serde_json::from_value(body()).map(Asked::Run).map_err(wrong),
+        "step" => json::from_value(&body()).map(Asked::Step).map_err(wrong),
+        "run" => json::from_value(&body()).map(Asked::Run).map_err(wrong),
         "free" => Ok(Asked::Free),
         kind => Err(format!("its kind is `{kind}`, which this version does not know")),
     }
@@ -127,7 +128,9 @@ pub fn status(claim: &Claim, record: &Record, began: Time, ended: Time) -> Map<S
         (None, StepStatus::Completed) => "completed".to_owned(),
         (None, _) => "failed".to_owned(),
     };
+    // What was not executed has written nothing.
     let output_file = document.get("work").and_then(|work| work.get("output_file"));
+    let output_file = output_file.filter(|_| record.metrics.is_some());
     let Value::Object(mut status) = json!({
         "schema": "status/v1",
         "correlation_id": document.get("run_id").unwrap_or(&member("id")),
@@ -175,7 +178,7 @@ pub fn record(status: &Map<String, Value>, task: &TaskRef) -> Result<Record, Str
         return Err("it does not carry the ticket of the task".into());
     }
     if let Some(record) = status.get("record") {
-        return Record::deserialize(record).map_err(|error| format!("its record: {error}"));
+        return json::from_value(record).map_err(|error| format!("its record: {error}"));
     }
     // Whoever ended the task never executed it to its end.
     let error = status.get("error").cloned().unwrap_or_default();

@@ -12,12 +12,13 @@ use serde_json::Value;
 use super::ask::{self, AskError, Question};
 use super::config::Config;
 use super::perform;
+use super::point::{self, Pointed};
 use super::site::{Environment, Site, Turns};
 use super::work::{Input, Work};
-use crate::engine::Record;
+use crate::engine::{Record, StepStatus};
 use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
 use crate::ids::StepPath;
-use crate::provider::Kind;
+use crate::provider::{self, Kind};
 use crate::template::{Hole, Missing, Scope};
 use crate::workflow::plan::{InputMode, Provider};
 use crate::workspace::Workspace;
@@ -103,6 +104,10 @@ pub enum Known {
     Older {
         tried: &'static str,
     },
+    /// It is newer, as far as its numbers tell.
+    Newer {
+        tried: &'static str,
+    },
     Untried {
         tried: &'static str,
     },
@@ -116,8 +121,11 @@ impl Known {
         if words.map(|word| word.trim_start_matches('v')).any(|word| word == tried) {
             return Some(Known::Tried { tried });
         }
-        let older = numbers(version).zip(numbers(tried)).is_some_and(|(seen, tried)| seen < tried);
-        Some(if older { Known::Older { tried } } else { Known::Untried { tried } })
+        Some(match numbers(version).zip(numbers(tried)) {
+            Some((seen, by)) if seen < by => Known::Older { tried },
+            Some((seen, by)) if seen > by => Known::Newer { tried },
+            _ => Known::Untried { tried },
+        })
     }
 
     /// What is said of it after the version.
@@ -125,7 +133,9 @@ impl Known {
         match self {
             Known::Tried { .. } => "which was tried".to_owned(),
             Known::Older { tried } => format!("older than {tried}, which was tried"),
-            Known::Untried { tried } => format!("never tried; {tried} was"),
+            Known::Newer { tried } | Known::Untried { tried } => {
+                format!("never tried; {tried} was")
+            }
         }
     }
 }
@@ -139,21 +149,23 @@ pub fn numbers(version: &str) -> Option<Vec<u64>> {
     })
 }
 
-/// The variable that points a provider at a server.
-pub fn base_url_variable(kind: Kind) -> Option<&'static str> {
+/// The variables that name the server on this machine that a provider is tried with.
+pub fn base_url_variables(kind: Kind) -> Vec<&'static str> {
     match kind {
-        Kind::Claude => Some("ANTHROPIC_BASE_URL"),
-        Kind::Codex => Some("OPENAI_BASE_URL"),
-        Kind::Gemini => Some("GOOGLE_GEMINI_BASE_URL"),
-        Kind::OpenCode | Kind::Plain => None,
+        Kind::Claude => vec![BASE_URL, "ANTHROPIC_BASE_URL"],
+        Kind::Codex => vec![BASE_URL, "OPENAI_BASE_URL"],
+        Kind::Gemini => vec![BASE_URL, "GOOGLE_GEMINI_BASE_URL"],
+        Kind::OpenCode => vec![BASE_URL],
+        // Nobody knows how it is pointed at a server.
+        Kind::Plain => Vec::new(),
     }
 }
 
-/// The server on this machine that a provider is pointed at, if it is.
+/// The server on this machine that a provider can be tried with, if one is named.
 pub fn own_server(kind: Kind, environment: &Environment) -> Option<String> {
-    let names = [Some(BASE_URL), base_url_variable(kind)];
-    let mut urls = names.into_iter().flatten().filter_map(|name| environment.get(name));
-    let url = urls.next()?.to_string_lossy().into_owned();
+    let names = base_url_variables(kind);
+    let url = names.into_iter().find_map(|name| environment.get(name))?;
+    let url = url.to_string_lossy().trim_end_matches('/').to_owned();
     is_loopback(&url).then_some(url)
 }
 
@@ -186,7 +198,10 @@ pub fn try_out(
         let holes: Vec<_> = missing.iter().map(|hole| format!("`${{{}}}`", hole.raw)).collect();
         format!("it needs {}, which only a step gives", holes.join(", "))
     };
-    let params = ask::merge(provider, &BTreeMap::new(), &Nothing).map_err(wants)?;
+    let mut params = ask::merge(provider, &BTreeMap::new(), &Nothing).map_err(wants)?;
+    if provider.adapter == Kind::OpenCode {
+        params.insert("model".into(), point::MODEL.into());
+    }
     let prompt = "This is a test of the connection.\nAnswer with the one word: ready\n";
     let question = Question {
         name,
@@ -203,9 +218,8 @@ pub fn try_out(
     };
     work.stdin = (provider.input == InputMode::Stdin).then_some(Input::Text(prompt.to_owned()));
     work.timeout_ms = Some(ANSWER.as_millis() as u64);
-    if let Some(variable) = base_url_variable(provider.adapter) {
-        work.env.push((variable.to_owned(), server.to_owned()));
-    }
+    let pointed = Pointed::at(server, provider.adapter, dir)?;
+    work.env.extend(pointed.env.iter().cloned());
     let logs = dir.join("run/logs");
     std::fs::create_dir_all(&logs).map_err(|error| error.to_string())?;
     let site = Site {
@@ -213,10 +227,11 @@ pub fn try_out(
         logs,
         about: Vec::new(),
         environment: environment.clone(),
-        hidden: Vec::new(),
+        hidden: pointed.hidden(environment),
         debug: false,
         live: false,
         grace: config.grace,
+        silences: config.silences,
         input_bytes: config.input_bytes,
         mask: Mask::default(),
         parking: None,
@@ -228,6 +243,27 @@ pub fn try_out(
     Ok(perform::run(&site, &work, &mark, stop).map(|performed| performed.record))
 }
 
+/// The answer of a provider that was tested; the error is what is wrong with it. One whose output
+/// is a stream must name its session and count its tokens too: without them, no conversation goes
+/// on, and nobody knows the cost.
+pub fn judge(kind: Kind, record: &Record) -> Result<String, String> {
+    if record.status != StepStatus::Completed {
+        return Err(record.error.as_ref().map(|error| error.message.clone()).unwrap_or_default());
+    }
+    let answer = record.output.as_deref().unwrap_or_default();
+    let answer = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+    if answer.is_empty() {
+        return Err("its answer is empty".into());
+    }
+    if kind.is_stream() {
+        let spent = record.usage.as_deref().cloned().unwrap_or_default();
+        if let Some(lacks) = provider::lacking(spent.session.as_deref(), &spent.usage) {
+            return Err(lacks.into());
+        }
+    }
+    Ok(answer.chars().take(200).collect())
+}
+
 /// A test has no variables.
 struct Nothing;
 
@@ -237,10 +273,17 @@ impl Scope for Nothing {
     }
 }
 
-/// The directory for a test, beside those of others.
-pub fn scratch(environment: &Environment) -> PathBuf {
+/// Acts in a directory that exists for a test alone.
+pub fn in_scratch<T>(
+    environment: &Environment,
+    act: impl FnOnce(&Path) -> Result<T, String>,
+) -> Result<T, String> {
     let tmp = environment.get("TMPDIR").cloned().unwrap_or_else(|| OsString::from("/tmp"));
-    PathBuf::from(tmp).join(format!("orchestrate-provider-{}", std::process::id()))
+    let dir = PathBuf::from(tmp).join(format!("orchestrate-provider-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).map_err(|error| format!("`{}`: {error}", dir.display()))?;
+    let done = act(&dir);
+    let _ = std::fs::remove_dir_all(&dir);
+    done
 }
 
 #[cfg(test)]
@@ -267,24 +310,24 @@ mod tests {
     #[test]
     fn a_version_is_known_by_the_whole_of_it() {
         let words = |kind, version| Known::of(kind, version).map(Known::words);
-        let older = "older than 2.1.325, which was tried";
+        let older = "older than 2.1.326, which was tried";
         for (version, wanted) in [
-            ("2.1.325 (Claude Code)", "which was tried"),
+            ("2.1.326 (Claude Code)", "which was tried"),
             ("2.1.99 (Claude Code)", older),
             ("v2.1.324", older),
             ("claude 2.0", older),
             ("2.1.324-beta.1", older),
-            ("2.2.0", "never tried; 2.1.325 was"),
-            ("10.0.1", "never tried; 2.1.325 was"),
-            ("no number", "never tried; 2.1.325 was"),
-            ("7", "never tried; 2.1.325 was"),
-            ("", "never tried; 2.1.325 was"),
+            ("2.2.0", "never tried; 2.1.326 was"),
+            ("10.0.1", "never tried; 2.1.326 was"),
+            ("no number", "never tried; 2.1.326 was"),
+            ("7", "never tried; 2.1.326 was"),
+            ("", "never tried; 2.1.326 was"),
         ] {
             assert_eq!(words(Kind::Claude, version).as_deref(), Some(wanted), "{version}");
         }
         let tried = |kind, version| matches!(Known::of(kind, version), Some(Known::Tried { .. }));
-        assert!(tried(Kind::Codex, "codex-cli 0.166.0"));
-        assert!(!tried(Kind::Codex, "codex-cli 10.166.0"));
+        assert!(tried(Kind::Codex, "codex-cli 0.169.0"));
+        assert!(!tried(Kind::Codex, "codex-cli 10.169.0"));
         assert!(!tried(Kind::Gemini, "0.61.0-nightly"));
         assert_eq!(Known::of(Kind::Plain, "1"), None);
     }

@@ -16,7 +16,7 @@ use super::intake::files;
 use super::parking;
 use super::perform::SESSIONS;
 use super::run_task;
-use crate::disk;
+use crate::disk::{self, locks::try_lock};
 use crate::ids::RunId;
 use crate::queue::{ClaimName, End, FsQueue, Queue, TaskId, UNREADABLE};
 use crate::time::Time;
@@ -345,7 +345,7 @@ pub fn old_notes(workspace: &Path, before: Time) -> Option<Heap> {
 /// Whether somebody takes part in a conversation.
 fn is_held(kept: &Path) -> bool {
     let lock = std::fs::File::open(kept.with_extension("lock"));
-    lock.is_ok_and(|lock| fs4::FileExt::try_lock(&lock).is_err())
+    lock.is_ok_and(|lock| !try_lock(&lock).unwrap_or(false))
 }
 
 /// When a file was last written to, by the clock of its volume. Nothing is decided from this but

@@ -34,6 +34,7 @@ pub struct Site {
     /// Logs are written as output comes, so that others can follow it.
     pub live: bool,
     pub grace: Duration,
+    pub silences: Silences,
     pub input_bytes: u64,
     /// Every secret that any step of the plan names, so that none shows up in another's output.
     pub mask: Mask,
@@ -44,6 +45,21 @@ pub struct Site {
     pub turns: Turns,
     /// What its children may do.
     pub sandboxes: Sandboxes,
+}
+
+/// How long a provider may be silent that waits for its service inside of its process.
+#[derive(Clone, Copy, Debug)]
+pub struct Silences {
+    /// As long as nothing is known of why.
+    pub waiting: Duration,
+    /// After it said that it met a limit.
+    pub at_limit: Duration,
+}
+
+impl Default for Silences {
+    fn default() -> Silences {
+        Silences { waiting: Duration::from_secs(900), at_limit: Duration::from_secs(60) }
+    }
 }
 
 /// How executions share worktrees.

@@ -49,6 +49,9 @@ pub fn enter(
         let wants = Wants { run: run_id, step: &step, attempt, mark, lease: site.turns.lease };
         // What is found while somebody works there says nothing.
         let hold = wait_for(&trees, &id, &wants, tree.wait(), stop)?;
+        if let Some(base) = trees.refresh(&id)? {
+            tracing::info!("worktree `{id}` was merged, and goes on from `{base}`");
+        }
         let expects = tree.expects();
         let followed = trees.follow(&id, &expects)?;
         let created = trees.create_after(&id, tree.base.as_deref(), &expects)?;
@@ -243,6 +246,18 @@ pub fn merge(
             wait: tree.wait(),
         };
         let merged = trees.merge(&order, Some(&hold), stop)?;
+        if !matches!(merged, Merged::Blocked(_)) {
+            match trees.remove_merged(&id, &hold) {
+                Ok(removed) if removed.ignored.is_empty() => {}
+                Ok(removed) => {
+                    let list = removed.ignored.join(", ");
+                    tracing::info!("ignored files went with worktree `{id}`: {list}");
+                }
+                Err(error) => {
+                    warnings.push(format!("worktree `{id}` stays, although it is merged: {error}"))
+                }
+            }
+        }
         Ok((id, merged))
     };
     let done = |output: String, extra: Value| Record {

@@ -3,12 +3,14 @@
 //! **Invariant:** whoever carries it out needs no engine and no plan, and it holds no secret's
 //! value and depends on no path of the machine it was prepared on.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::parking::Target;
 use super::parts::PartSource;
 use crate::exec::Sweep;
 use crate::ids::{Attempt, StepPath};
@@ -99,9 +101,6 @@ pub struct Work {
     /// What stands for the run's directory in its texts, which only those know who do it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
-    /// It was told where the run is kept, so it may read the state, which must then be fresh.
-    #[serde(default, skip)]
-    pub reads_state: bool,
 }
 
 impl Work {
@@ -139,7 +138,6 @@ impl Work {
             worktree: None,
             inputs: BTreeMap::new(),
             root: None,
-            reads_state: false,
         }
     }
 
@@ -147,10 +145,25 @@ impl Work {
         if self.asks { Sweep::Always } else { Sweep::OnStop }
     }
 
-    /// Whose limits it is under, where it asks anybody.
-    pub fn account(&self) -> Option<&str> {
-        let asked = self.account.as_deref().or(self.provider.as_deref());
-        asked.filter(|_| self.asks)
+    /// What it asks: an account, through a provider, by a program.
+    pub fn target(&self) -> Target {
+        let provider = self.provider.as_ref().filter(|_| self.asks);
+        provider.map_or_else(Target::any, |provider| Target {
+            account: self.account.as_ref().unwrap_or(provider).clone(),
+            provider: provider.clone(),
+            program: self.argv.first().cloned().unwrap_or_default(),
+            kind: self.adapter,
+        })
+    }
+
+    /// The texts that a provider is asked with: its input, and arguments that may hold a prompt.
+    pub fn asked(&self) -> Vec<Cow<'_, str>> {
+        let stdin = self.stdin.as_ref().map(|input| match input {
+            Input::Text(text) => Cow::Borrowed(text.as_str()),
+            hex => String::from_utf8_lossy(&hex.bytes()).into_owned().into(),
+        });
+        let argv = self.argv.iter().filter(|argument| argument.contains('\n'));
+        stdin.into_iter().chain(argv.map(|argument| argument.as_str().into())).collect()
     }
 
     pub fn timeout(&self) -> Option<Duration> {

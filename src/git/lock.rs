@@ -21,7 +21,7 @@ use nix::errno::Errno;
 
 use super::Git;
 use super::presence::{self, Presence, Watch, new_word};
-use crate::disk::{self, faulty::has_locks};
+use crate::disk::{self, faulty::has_locks, locks::try_lock};
 
 /// How long somebody else is waited for.
 pub const WAIT: Duration = Duration::from_secs(120);
@@ -223,16 +223,14 @@ fn kernel_lock(path: &Path, until: Instant) -> Result<Option<Arc<File>>, Trouble
         return Ok(None);
     }
     loop {
-        match fs4::FileExt::try_lock(&file) {
-            Ok(()) => return Ok(Some(Arc::new(file))),
-            Err(fs4::TryLockError::WouldBlock) if Instant::now() < until => {
-                std::thread::sleep(POLL);
-            }
-            Err(fs4::TryLockError::WouldBlock) => {
+        match try_lock(&file) {
+            Ok(true) => return Ok(Some(Arc::new(file))),
+            Ok(false) if Instant::now() < until => std::thread::sleep(POLL),
+            Ok(false) => {
                 let owner = "another `git`, maybe of a process that was killed".to_owned();
                 return Err(Trouble::Busy { owner });
             }
-            Err(fs4::TryLockError::Error(error)) => {
+            Err(error) => {
                 let none = [Errno::ENOLCK, Errno::ENOSYS, Errno::EOPNOTSUPP].map(|e| e as i32);
                 return match error.raw_os_error() {
                     Some(code) if none.contains(&code) => Ok(None),

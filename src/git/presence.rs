@@ -27,7 +27,7 @@ const LEASE_MS: u64 = 30_000;
 /// Who is there, and what for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Owner {
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "crate::json::flattened")]
     pub process: Process,
     pub doing: String,
     pub since: Time,

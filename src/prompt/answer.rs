@@ -11,11 +11,11 @@
 
 use std::borrow::Cow;
 
-use serde::de::IgnoredAny;
 use serde_json::{Deserializer, Error, Value};
 
 use super::contract;
-use crate::template::{kind, written};
+use crate::json;
+use crate::template::kind;
 
 /// How much of an answer is shown to whoever gave it.
 const HEAD: usize = 4096;
@@ -28,7 +28,7 @@ const PROBLEM: usize = 500;
 pub struct Object<'a> {
     /// What it is, with its keys in the order they were written.
     pub value: Value,
-    /// How it was written, which says more where a number has more digits than fit, or is larger.
+    /// How it was written.
     pub text: Cow<'a, str>,
 }
 
@@ -44,7 +44,7 @@ pub fn extract_object(answer: &str) -> Result<Object<'_>, String> {
     if text.is_empty() {
         return Err("the answer is empty".into());
     }
-    if let Ok(value) = read(text) {
+    if let Ok(value) = serde_json::from_str(text) {
         return unambiguous(only_object(value, text, "the answer")?);
     }
     match contract::unquoted(text) {
@@ -63,7 +63,7 @@ fn among_words(text: &str) -> Result<Object<'_>, String> {
 
 /// Refuses an object in which two keys have one name: which of them counts is anybody's guess.
 fn unambiguous(object: Object<'_>) -> Result<Object<'_>, String> {
-    match written::key_of_two(&object.text) {
+    match json::duplicate_key(&object.text) {
         Some(key) => Err(format!("the JSON object has the key `{key}` twice")),
         None => Ok(object),
     }
@@ -74,7 +74,7 @@ fn most_likely(text: &str) -> Result<Object<'_>, String> {
     let Some(block) = json else {
         return first_object(text)?.ok_or_else(|| "the answer has no JSON object in it".into());
     };
-    match read(block.trim()) {
+    match serde_json::from_str(block.trim()) {
         Ok(value) => only_object(value, block.trim(), "the last code block of JSON"),
         // What follows it may be a second try; what comes before it is not the last word.
         Err(error) => match first_object(&text[end..])? {
@@ -92,25 +92,10 @@ pub fn whole_object(text: &str) -> Result<Object<'_>, String> {
         return Err("the output is empty".into());
     }
     let text = fenced(text).unwrap_or(text).trim();
-    match read(text) {
+    match serde_json::from_str(text) {
         Ok(value) => only_object(value, text, "the output"),
         Err(error) => Err(format!("the output is not one JSON object: {error}")),
     }
-}
-
-/// Reads JSON. A number that is larger than any of a machine is read as the largest there is, so
-/// that it does not keep all else from being read.
-fn read(json: &str) -> Result<Value, Error> {
-    let read = serde_json::from_str(json);
-    // Whoever does not look at the numbers can tell whether it is JSON all the same.
-    if read.is_ok() || serde_json::from_str::<IgnoredAny>(json).is_err() {
-        return read;
-    }
-    let within = |digits: &str| match digits.parse::<f64>() {
-        Ok(size) if size.is_infinite() => Value::from(f64::MAX.copysign(size)).to_string(),
-        _ => digits.to_owned(),
-    };
-    serde_json::from_str(&written::compact(json, |text| text, within)).or(read)
 }
 
 /// What is in the code block that a text is.

@@ -14,7 +14,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::answer::fence;
-use crate::template::{kind, written};
+use crate::json;
+use crate::template::kind;
 
 /// What an answer says about itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,7 +171,7 @@ pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
         (_, Some(_)) if may_hold_another(&text[behind..]) => invalid(ANOTHER.into()),
         (Bare::Twice(key), _) => invalid(twice(&key)),
         (_, Some(block)) => match serde_json::from_str(block.trim()) {
-            Ok(Value::Object(map)) => match written::key_of_two(block.trim()) {
+            Ok(Value::Object(map)) => match json::duplicate_key(block.trim()) {
                 Some(key) => invalid(twice(&key)),
                 None => Ok(map),
             },
@@ -537,7 +538,7 @@ fn bare(text: &str) -> Bare {
     });
     match object {
         Some((before, _)) if says_brokenly(before) => Bare::Doubtful,
-        Some((before, map)) => match written::key_of_two(&text[before.len()..]) {
+        Some((before, map)) => match json::duplicate_key(&text[before.len()..]) {
             Some(key) => Bare::Twice(key),
             None => Bare::Object(map),
         },

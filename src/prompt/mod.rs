@@ -4,6 +4,7 @@
 
 pub mod answer;
 pub mod contract;
+pub mod echo;
 pub mod inject;
 pub mod limits;
 pub mod signal;

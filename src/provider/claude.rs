@@ -5,15 +5,13 @@
 
 use serde_json::Value;
 
+use super::told::told_time;
 use super::verdict::plain;
 use super::{
-    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Veil, Verdict, money, number, text, told,
-    total,
+    Adapter, Answer, Counting, DENIALS, End, Outcome, Turn, Usage, Veil, Verdict, money, number,
+    text, told_by, total,
 };
 use crate::time::Time;
-
-/// How many denials are told of.
-const DENIALS: usize = 50;
 
 #[derive(Default)]
 pub(super) struct Claude {
@@ -41,7 +39,7 @@ struct Result {
 
 impl Adapter for Claude {
     fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
-        told(line, |event| self.event(event, veil))
+        told_by(line, |event| self.event(event, veil))
     }
 
     fn session(&self) -> Option<&str> {
@@ -206,7 +204,8 @@ impl Result {
             return Verdict::Stopped { reason };
         }
         let limited = self.status == Some(429) || self.api_error == "usage_limit_reached";
-        match resets_at {
+        let told = || told_time(&self.reason, end.now, end.utc_offset_s);
+        match resets_at.or_else(told) {
             Some(at) if limited && at > end.now => return Verdict::RetryAt { at, reason },
             // A limit of hours or days, and nobody knows how many.
             None if self.api_error == "usage_limit_reached" => {

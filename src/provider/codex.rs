@@ -3,11 +3,15 @@
 //! The last event is `turn.completed` or `turn.failed`; an `error` before it is not final. The
 //! answer is the last message. Counters run over the whole thread, and money is not told.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
-use super::verdict::{is_network, number_after, plain, try_again_at};
+use super::told::told_time;
+use super::verdict::{is_network, number_after, plain};
 use super::{
-    Adapter, Answer, Counting, End, Outcome, Turn, Usage, Veil, Verdict, number, text, told,
+    Adapter, Answer, Counting, End, Outcome, Silence, Turn, Usage, Veil, Verdict, number, text,
+    told_by,
 };
 
 #[derive(Default)]
@@ -17,15 +21,27 @@ pub(super) struct Codex {
     usage: Usage,
     /// How the last turn ended, and why it failed.
     last: Option<Result<(), String>>,
+    /// The tools that run, by what it calls them.
+    tools: HashSet<String>,
+    /// The limit that it waits for, as long as it says nothing else.
+    at_limit: Option<String>,
 }
 
 impl Adapter for Codex {
     fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
-        told(line, |event| self.event(event, veil))
+        told_by(line, |event| self.event(event, veil))
     }
 
     fn session(&self) -> Option<&str> {
         self.session.as_deref()
+    }
+
+    fn silence(&self) -> Silence {
+        match &self.at_limit {
+            Some(said) => Silence::AtLimit(said.clone()),
+            None if !self.tools.is_empty() => Silence::Working,
+            None => Silence::Waiting,
+        }
     }
 
     fn finish(self: Box<Self>, end: &End, _: &Veil) -> Outcome {
@@ -48,21 +64,38 @@ impl Adapter for Codex {
 
 impl Codex {
     fn event(&mut self, event: &Value, veil: &Veil) -> Option<Turn> {
-        match text(event, "type")? {
+        let kind = text(event, "type")?;
+        self.at_limit = None;
+        match kind {
             "thread.started" => {
                 self.session = text(event, "thread_id").map(str::to_owned);
                 None
             }
             "turn.started" => {
                 self.last = None;
+                self.tools.clear();
                 None
             }
-            "item.started" => called(event.get("item")?, veil),
-            "item.completed" => self.item(event.get("item")?, veil),
+            "item.started" => {
+                let item = event.get("item")?;
+                let called = called(item, veil)?;
+                self.tools.extend(text(item, "id").map(str::to_owned));
+                Some(called)
+            }
+            "item.completed" => {
+                let item = event.get("item")?;
+                self.tools.remove(text(item, "id").unwrap_or_default());
+                self.item(item, veil)
+            }
             "error" => {
                 let message = text(event, "message")?;
-                let again = message.starts_with("Reconnecting");
-                again.then(|| Turn::Retrying(veil.shortened(message, 300)))
+                if !message.starts_with("Reconnecting") {
+                    return None;
+                }
+                let told = veil.shortened(message, 300);
+                let limited = number_after(&plain(message), "status") == Some(429);
+                self.at_limit = limited.then(|| told.clone());
+                Some(Turn::Retrying(told))
             }
             "turn.completed" => {
                 self.last = Some(Ok(()));
@@ -119,7 +152,7 @@ fn usage(usage: &Value) -> Usage {
 fn fault(message: &str, end: &End) -> Verdict {
     let (lower, reason) = (plain(message), message.to_owned());
     if lower.contains("usage limit") {
-        return match try_again_at(message, end.now, end.utc_offset_s) {
+        return match told_time(message, end.now, end.utc_offset_s) {
             Some(at) => Verdict::RetryAt { at, reason },
             None => Verdict::NeedsPerson { reason },
         };

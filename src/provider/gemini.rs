@@ -5,9 +5,11 @@
 
 use serde_json::Value;
 
-use super::verdict::{is_network, number_after, plain, retry_after};
+use super::told::told_time;
+use super::verdict::{is_network, number_after, plain};
 use super::{
-    Adapter, Answer, End, Outcome, Turn, Usage, Veil, Verdict, events, number, text, total,
+    Adapter, Answer, End, MachineFault, Outcome, Turn, Usage, Veil, Verdict, events, number, text,
+    total,
 };
 use crate::time::Time;
 
@@ -23,6 +25,8 @@ pub(super) struct Gemini {
     telling: String,
     /// How it ended, and why it failed.
     last: Option<Result<(), String>>,
+    /// The error that it told of after all that it said and did.
+    error: Option<String>,
     usage: Usage,
     /// Lines that are no events: with `json` they are one document.
     document: String,
@@ -57,14 +61,16 @@ impl Adapter for Gemini {
             Some(Ok(())) => Verdict::Stopped { reason: format!("it answered, but {}", end.how()) },
             Some(Err(message)) => fault(message, status, end),
             None => {
-                let said = end.last_words();
+                let said = self.error.clone().or_else(|| end.last_words());
                 let words = said.clone().unwrap_or_else(|| end.how());
                 let by_exit = of_exit(end.exit_code, &words);
                 let by_status = || status.map(|_| fault(&words, status, end));
                 let by_words =
                     || said.filter(|_| end.failed()).and_then(|said| passing(&said, end));
                 let told = by_exit.or_else(by_status).or_else(by_words);
-                told.unwrap_or_else(|| end.without_end(began))
+                let own = self.error.as_ref().filter(|_| end.failed());
+                let own = own.map(|error| Verdict::Stopped { reason: error.clone() });
+                told.or(own).unwrap_or_else(|| end.without_end(began))
             }
         };
         let lost = |line: &String| plain(line).contains("resuming session");
@@ -80,6 +86,9 @@ impl Adapter for Gemini {
 impl Gemini {
     fn event(&mut self, event: &Value, veil: &Veil) -> Vec<Turn> {
         let kind = text(event, "type").unwrap_or_default();
+        if !matches!(kind, "error" | "result") {
+            self.error = None;
+        }
         if kind == "message" {
             if text(event, "role") == Some("assistant") {
                 let said = text(event, "content").unwrap_or_default();
@@ -108,17 +117,21 @@ impl Gemini {
                     turns.push(veil.tool_failed(why.unwrap_or_default()));
                 }
             }
-            "error" => turns.extend(text(event, "message").map(|why| veil.tool_failed(why))),
+            "error" => {
+                let why = text(event, "message").unwrap_or_default();
+                self.error = Some(veil.shortened(why, 2000)).filter(|why| !why.is_empty());
+                turns.push(veil.tool_failed(why));
+            }
             "result" => {
                 // Without one it is of another program.
                 let Some(status) = text(event, "status") else { return turns };
-                self.last = Some(match status {
-                    "success" => Ok(()),
-                    status => {
-                        let error = event.get("error").and_then(|error| text(error, "message"));
-                        let unknown = format!("its last event has the status `{status}`");
-                        Err(veil.shortened(error.unwrap_or(&unknown), 2000))
-                    }
+                let own = event.get("error").and_then(|error| text(error, "message"));
+                self.last = Some(match (status, own, self.error.clone()) {
+                    ("success", _, None) => Ok(()),
+                    // It gave up, and calls that a success.
+                    ("success", _, Some(error)) | (_, None, Some(error)) => Err(error),
+                    (_, Some(own), _) => Err(veil.shortened(own, 2000)),
+                    (status, ..) => Err(format!("its last event has the status `{status}`")),
                 });
                 self.usage = usage(event.get("stats").unwrap_or(&Value::Null));
             }
@@ -192,18 +205,16 @@ fn of_exit(code: Option<i32>, words: &str) -> Option<Verdict> {
     match code? {
         41 => Some(Verdict::NeedsPerson { reason }),
         53 => Some(Verdict::Limit { reason }),
-        42 | 52 | 55 => Some(Verdict::Fail { reason }),
+        52 => Some(Verdict::Machine { fault: MachineFault::Login, reason }),
+        42 | 55 => Some(Verdict::Fail { reason }),
         _ => None,
     }
 }
 
 fn fault(message: &str, status: Option<u64>, end: &End) -> Verdict {
     let (lower, reason) = (plain(message), message.to_owned());
-    if let Some(seconds) = retry_after(message) {
-        return Verdict::RetryAt { at: end.now.plus_ms(seconds.saturating_mul(1000)), reason };
-    }
-    if let Some(seconds) = reset_after(&lower) {
-        return Verdict::RetryAt { at: end.now.plus_ms(seconds.saturating_mul(1000)), reason };
+    if let Some(at) = told_time(message, end.now, end.utc_offset_s) {
+        return Verdict::RetryAt { at, reason };
     }
     if lower.contains("daily quota") {
         return Verdict::RetryAt { at: next_day(end.now), reason };
@@ -216,8 +227,11 @@ fn fault(message: &str, status: Option<u64>, end: &End) -> Verdict {
     if let Some(verdict) = status.or(told).and_then(|status| Verdict::of_status(status, message)) {
         return verdict;
     }
+    // A model that said nothing, or the same again and again, may do better the next time.
+    const PASSING: [&str; 3] = ["please try again", "loop detected", "empty response"];
+    let passes = PASSING.iter().any(|sign| lower.contains(sign)) || is_network(&lower);
     // A refused request is told with its whole body, in which any word may stand.
-    match !lower.contains('{') && is_network(&lower) {
+    match !lower.contains('{') && passes {
         true => Verdict::BackOff { reason, crowded: false },
         false => Verdict::Fail { reason },
     }
@@ -239,31 +253,6 @@ fn next_day(now: Time) -> Time {
     Time((today + 1) * DAY + MIDNIGHT)
 }
 
-/// The seconds in `your quota will reset after 2h52m39s`.
-fn reset_after(text: &str) -> Option<u64> {
-    const MARK: &str = "reset after ";
-    let told = &text[text.find(MARK)? + MARK.len()..];
-    let (mut seconds, mut number, mut any) = (0_u64, None::<u64>, false);
-    for letter in told.chars() {
-        let unit = match letter {
-            '0'..='9' => {
-                let digit = u64::from(letter) - u64::from('0');
-                number = Some(number.unwrap_or(0).saturating_mul(10).saturating_add(digit));
-                continue;
-            }
-            'd' => 86_400,
-            'h' => 3600,
-            'm' => 60,
-            's' => 1,
-            _ => break,
-        };
-        let Some(count) = number.take() else { break };
-        seconds = seconds.saturating_add(count.saturating_mul(unit));
-        any = true;
-    }
-    any.then_some(seconds)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,12 +263,5 @@ mod tests {
         assert_eq!(at("2026-11-16T17:45:39Z"), "2026-11-17T08:00:00Z");
         assert_eq!(at("2026-11-17T07:59:59Z"), "2026-11-17T08:00:00Z");
         assert_eq!(at("2026-11-17T08:00:00Z"), "2026-11-18T08:00:00Z");
-    }
-
-    #[test]
-    fn a_reset_is_told_in_units() {
-        assert_eq!(reset_after("your quota will reset after 2h52m39s."), Some(10_359));
-        assert_eq!(reset_after("reset after 40s"), Some(40));
-        assert_eq!(reset_after("reset after a while"), None);
     }
 }

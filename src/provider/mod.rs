@@ -13,11 +13,13 @@ mod claude;
 mod codex;
 mod gemini;
 mod lenient;
+mod machine;
 mod opencode;
 mod plain;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod told;
 mod usage;
 mod veil;
 mod verdict;
@@ -28,16 +30,21 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use machine::{MachineFault, lacking};
 pub use stream::Stream;
+pub use told::told_time;
 pub use usage::{Counting, Number, Usage};
 pub use veil::{Hide, Veil};
 pub use verdict::Verdict;
 
 use self::veil::{cut_at, shortened};
+use crate::ansi;
 use crate::time::Time;
 
 /// The longest answer that is kept.
 pub const TEXT_BYTES: usize = 8 << 20;
+/// How many denials are told of.
+const DENIALS: usize = 50;
 /// How much of one turn is shown.
 const TURN_BYTES: usize = 4096;
 
@@ -95,35 +102,61 @@ impl Kind {
         matches!(self, Kind::Claude | Kind::Gemini)
     }
 
-    /// The option that a command line did not know, by what it said on standard error: it is
-    /// another version than the one whose options are used.
-    pub fn unknown_option(self, stderr_tail: &[String]) -> Option<String> {
-        let said = stderr_tail.iter().map(|line| without_colours(line));
-        let (before, quoted) = match self {
-            Kind::Claude => ("error: unknown option ", true),
-            Kind::Codex => ("error: unexpected argument ", true),
-            Kind::Gemini | Kind::OpenCode => ("Unknown argument", false),
-            Kind::Plain => return None,
-        };
-        let rest = said.filter_map(|line| line.strip_prefix(before).map(str::to_owned)).next()?;
-        let option = match quoted {
-            true => rest.strip_prefix('\'')?.split_once('\'')?.0.to_owned(),
+    /// What of its arguments a command line does not know, by the first and the last lines of its
+    /// standard error: it is another version than the one that the arguments are for.
+    pub fn unknown_option(self, stderr: &[String]) -> Option<String> {
+        let mut said = stderr.iter().map(|line| plain_line(line));
+        let quoted = |rest: &str| Some(rest.strip_prefix('\'')?.split_once('\'')?.0.to_owned());
+        let option = match self {
+            Kind::Claude => {
+                said.find_map(|line| quoted(line.strip_prefix("error: unknown option ")?))
+            }
+            Kind::Codex => said.find_map(|line| {
+                let feature = line.strip_prefix("Error: Unknown feature flag: ");
+                let feature = feature.map(|feature| format!("--disable {feature}"));
+                feature.or_else(|| quoted(line.strip_prefix("error: unexpected argument ")?))
+            }),
             // `Unknown arguments: session-id, sessionId`: once as it was written.
-            false => format!("--{}", rest.split_once(": ")?.1.split(',').next()?.trim()),
+            Kind::Gemini => said.find_map(|line| {
+                let (_, names) = line.strip_prefix("Unknown argument")?.split_once(": ")?;
+                Some(format!("--{}", names.split(',').next()?.trim()))
+            }),
+            // It prints how it is used, and not what is wrong.
+            Kind::OpenCode => {
+                let usage = said.next().is_some_and(|line| line.starts_with("opencode run ["));
+                return usage.then(|| "one of its options".to_owned());
+            }
+            Kind::Plain => None,
         };
-        Some(shortened(&option, 100))
+        option.map(|option| format!("the option `{}`", shortened(&option, 100)))
+    }
+
+    /// The package that has its program.
+    fn package(self) -> Option<&'static str> {
+        match self {
+            Kind::Claude => Some("@anthropic-ai/claude-code"),
+            Kind::Codex => Some("@openai/codex"),
+            Kind::Gemini => Some("@google/gemini-cli"),
+            Kind::OpenCode => Some("opencode-ai"),
+            Kind::Plain => None,
+        }
     }
 
     /// How its program is installed.
     pub fn install_hint(self) -> Option<String> {
-        let package = match self {
-            Kind::Claude => "@anthropic-ai/claude-code",
-            Kind::Codex => "@openai/codex",
-            Kind::Gemini => "@google/gemini-cli",
-            Kind::OpenCode => "opencode-ai",
-            Kind::Plain => return None,
-        };
-        Some(format!("`npm install -g {package}` installs it"))
+        self.package().map(|package| format!("`npm install -g {package}` installs it"))
+    }
+
+    /// How the version of it is installed whose output was recorded.
+    pub fn install_tried(self) -> Option<String> {
+        let (package, tried) = (self.package()?, self.tried()?);
+        Some(format!("`npm install -g {package}@{tried}` installs {tried}"))
+    }
+
+    /// Whether it waits for its service inside of its process, for an hour if the service says so,
+    /// and prints little or nothing meanwhile.
+    pub fn sleeps(self) -> bool {
+        matches!(self, Kind::Codex | Kind::OpenCode)
     }
 
     /// The same, to be put after what is wrong with it; empty where nothing is known.
@@ -139,8 +172,8 @@ impl Kind {
     /// The version whose output was recorded.
     pub fn tried(self) -> Option<&'static str> {
         match self {
-            Kind::Claude => Some("2.1.325"),
-            Kind::Codex => Some("0.166.0"),
+            Kind::Claude => Some("2.1.326"),
+            Kind::Codex => Some("0.169.0"),
             Kind::Gemini => Some("0.61.0"),
             Kind::OpenCode => Some("1.18.33"),
             Kind::Plain => None,
@@ -164,8 +197,23 @@ pub trait Adapter: Send {
     fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>>;
     /// What it calls the conversation, once it said so.
     fn session(&self) -> Option<&str>;
+    /// What it means that it prints nothing now.
+    fn silence(&self) -> Silence {
+        Silence::Working
+    }
     /// Says what came of it.
     fn finish(self: Box<Self>, end: &End, veil: &Veil) -> Outcome;
+}
+
+/// What it means that a command line prints nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// A tool runs, or nothing can be said of it.
+    Working,
+    /// It waits for its service, which may have told it to come back much later.
+    Waiting,
+    /// It said that it met a limit, in these words, and waits until it may try again.
+    AtLimit(String),
 }
 
 /// How a command line ended.
@@ -174,6 +222,10 @@ pub struct End<'a> {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub timed_out: bool,
+    /// It was ended because it printed nothing for so long.
+    pub silent_for: Option<Duration>,
+    /// The first lines of standard error, where command lines that print their usage say why.
+    pub stderr_head: &'a [String],
     /// The last lines of standard error, from which nothing has to be hidden any more.
     pub stderr_tail: &'a [String],
     /// The same of standard output, each perhaps cut.
@@ -181,6 +233,8 @@ pub struct End<'a> {
     pub now: Time,
     /// How far the local time is ahead of UTC: some tell times by it.
     pub utc_offset_s: i32,
+    /// It printed events.
+    pub events: bool,
 }
 
 impl End<'_> {
@@ -205,8 +259,11 @@ impl End<'_> {
 
     /// The last thing it said past warnings: on standard error, or among its events.
     fn last_words(&self) -> Option<String> {
-        let said = self.stderr_tail.iter().map(|line| without_colours(line));
-        let mut said = said.filter(|line| !line.is_empty() && !is_warning(line));
+        if let Some(usage) = before_usage(self.stderr_head) {
+            return Some(usage);
+        }
+        let said = self.stderr_tail.iter().map(|line| plain_line(line));
+        let mut said = said.filter(|line| !line.is_empty() && !is_noise(line));
         let first = said.clone().find(|line| line.to_lowercase().starts_with("error"));
         first.or_else(|| said.next_back()).or_else(|| self.printed().pop())
     }
@@ -214,7 +271,7 @@ impl End<'_> {
     /// The last lines of its output that are no events.
     fn printed(&self) -> Vec<String> {
         let lines = self.stdout_tail.iter().filter(|line| is_talk(line));
-        lines.map(|line| without_colours(line)).filter(|line| !line.is_empty()).collect()
+        lines.map(|line| plain_line(line)).filter(|line| !line.is_empty()).collect()
     }
 
     /// What is to be thought of one that said it was done, and then did not end well.
@@ -224,7 +281,8 @@ impl End<'_> {
     }
 
     /// What is to be thought of a stream without a last event. What another try is worth, its last
-    /// words tell, as they do for a command line whose output is no stream.
+    /// words tell, as they do for a command line whose output is no stream. A program that printed
+    /// events and ended well has another last event than the one that is known.
     fn without_end(&self, began: bool) -> Verdict {
         // Of one that ended as if all were well, only what it said in place of events tells.
         let words = match self.went_well() {
@@ -238,16 +296,11 @@ impl End<'_> {
             }
             _ => format!("there is no last event: {}", self.how()),
         };
-        Verdict::Stopped { reason }
+        match self.went_well() && self.events {
+            true => Verdict::Machine { fault: MachineFault::Events, reason },
+            false => Verdict::Stopped { reason },
+        }
     }
-}
-
-/// A line as it reads on paper.
-fn without_colours(line: &str) -> String {
-    let mut parts = line.split('\x1b');
-    let first = parts.next().unwrap_or_default().to_owned();
-    let rest = parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest));
-    rest.fold(first, |text, part| text + part).trim().to_owned()
 }
 
 /// Whether a line that is no event was never meant to be one: it is no part of a document either.
@@ -260,8 +313,35 @@ fn is_talk(line: &str) -> bool {
         && line != "["
 }
 
-fn is_warning(line: &str) -> bool {
-    line.get(..7).is_some_and(|word| word.eq_ignore_ascii_case("warning"))
+/// A line without escape sequences and outer blanks.
+fn plain_line(line: &str) -> String {
+    ansi::strip(line).trim().to_owned()
+}
+
+/// What stands above the usage that a command line prints, which is why it prints it.
+fn before_usage(stderr_head: &[String]) -> Option<String> {
+    let lines: Vec<String> = stderr_head.iter().map(|line| plain_line(line)).collect();
+    let usage = lines.iter().position(|line| line.starts_with("Usage:"))?;
+    let why: Vec<&str> =
+        lines[..usage].iter().map(String::as_str).filter(|line| !is_noise(line)).collect();
+    let why = why.join(" ").trim().to_owned();
+    (!why.is_empty()).then(|| shortened(&why, 500))
+}
+
+/// Whether a line of standard error explains no failure: command lines print such lines also when
+/// all is well, and parts of a stack trace below the line that names the error.
+pub fn is_noise(line: &str) -> bool {
+    const BEGINNINGS: [&str; 5] = [
+        "Ripgrep is not available",
+        "YOLO mode is enabled",
+        "Loaded cached credentials",
+        "Data collection is disabled",
+        "Approval mode overridden to",
+    ];
+    let line = plain_line(line);
+    let warning = line.get(..7).is_some_and(|word| word.eq_ignore_ascii_case("warning"));
+    let trace = line.starts_with("at ") && (line.contains('(') || line.contains("://"));
+    warning || trace || BEGINNINGS.iter().any(|beginning| line.starts_with(beginning))
 }
 
 /// What came of asking a provider.
@@ -304,6 +384,23 @@ impl Outcome {
             notes: Vec::new(),
             printed: Vec::new(),
         }
+    }
+
+    /// What came of a command line whose output is its answer, where that is not to be used.
+    pub fn of_text(text: &str, verdict: Verdict, now: Time) -> Outcome {
+        Outcome { text: text.to_owned(), ..Outcome::new(verdict) }.judged(now)
+    }
+
+    /// The same, with a time that is over or too far off taken for what it is worth.
+    pub fn judged(mut self, now: Time) -> Outcome {
+        let verdict = self.verdict.not_before(now);
+        self.works_at = verdict.at();
+        self.verdict = verdict.within_a_day(now);
+        self
+    }
+
+    fn is_empty(&self) -> bool {
+        self.text.trim().is_empty() && self.structured.is_none()
     }
 
     fn answering(mut self, answer: Answer) -> Outcome {
@@ -365,7 +462,7 @@ impl Answer {
 }
 
 /// What the events of a line tell; nothing, if there is none in it.
-fn told<T: IntoIterator<Item = Turn>>(
+fn told_by<T: IntoIterator<Item = Turn>>(
     line: &str,
     tell: impl FnMut(&Value) -> T,
 ) -> Option<Vec<Turn>> {

@@ -6,7 +6,8 @@
 use serde_json::Value;
 
 use super::{
-    Adapter, Answer, End, Outcome, Turn, Usage, Veil, Verdict, money, number, text, told, total,
+    Adapter, Answer, DENIALS, End, Outcome, Silence, Turn, Usage, Veil, Verdict, money, number,
+    text, told_by, total,
 };
 
 #[derive(Default)]
@@ -18,6 +19,8 @@ pub(super) struct OpenCode {
     /// Its last step has ended for this reason.
     finished: Option<String>,
     error: Option<Fault>,
+    /// Tools that it was not allowed to use.
+    denials: Vec<String>,
 }
 
 struct Fault {
@@ -29,11 +32,16 @@ struct Fault {
 
 impl Adapter for OpenCode {
     fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>> {
-        told(line, |event| self.event(event, veil))
+        told_by(line, |event| self.event(event, veil))
     }
 
     fn session(&self) -> Option<&str> {
         self.session.as_deref()
+    }
+
+    /// It says nothing of tools before they are done, and nothing at all of waiting.
+    fn silence(&self) -> Silence {
+        Silence::Waiting
     }
 
     fn finish(self: Box<Self>, end: &End, _: &Veil) -> Outcome {
@@ -44,13 +52,21 @@ impl Adapter for OpenCode {
             (None, Some("length")) => {
                 Verdict::Fail { reason: "its answer was cut off: too many tokens".into() }
             }
-            (None, _) => end.without_end(self.session.is_some()),
+            // It gives up after a call that its settings let nobody but a person allow.
+            (None, Some(_)) if end.went_well() && !self.denials.is_empty() => {
+                let reason = format!("it was not allowed to use: {}", self.denials.join("; "));
+                Verdict::Fail { reason }
+            }
+            // It knows how a step ends, so its events are those that are known.
+            (None, Some(_)) => End { events: false, ..*end }.without_end(self.session.is_some()),
+            (None, None) => end.without_end(self.session.is_some()),
         };
         let lost = |line: &String| line.to_lowercase().contains("session not found");
         Outcome {
             session: self.session,
             session_lost: end.stderr_tail.iter().any(lost),
             usage: self.usage.unwrap_or_default(),
+            denials: self.denials,
             ..Outcome::new(verdict).answering(self.answer)
         }
     }
@@ -75,11 +91,16 @@ impl OpenCode {
             }
             "tool_use" => {
                 let state = part.get("state").unwrap_or(&Value::Null);
-                if text(state, "status") == Some("error") {
-                    return Some(veil.tool_failed(text(state, "error").unwrap_or_default()));
-                }
                 let input = state.get("input").unwrap_or(&Value::Null);
-                Some(veil.called(text(part, "tool").unwrap_or("a tool"), input))
+                let called = veil.called(text(part, "tool").unwrap_or("a tool"), input);
+                if text(state, "status") != Some("error") {
+                    return Some(called);
+                }
+                let why = text(state, "error").unwrap_or_default();
+                if why.contains("rejected permission") && self.denials.len() < DENIALS {
+                    self.denials.push(called.to_string().trim_start_matches("-> ").to_owned());
+                }
+                Some(veil.tool_failed(why))
             }
             "step_finish" => {
                 self.finished = text(part, "reason").map(str::to_owned);

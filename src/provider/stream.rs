@@ -1,9 +1,12 @@
 //! Output as it comes, cut into lines for an adapter.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::veil::shortened;
-use super::{Adapter, End, Hide, Kind, Outcome, TURN_BYTES, Turn, Veil, is_talk};
+use super::{Adapter, End, Hide, Kind, Outcome, Silence, TURN_BYTES, Turn, Veil, Verdict, is_talk};
+use crate::ansi;
 
 /// The longest line that is read: a tool's whole output may be in one.
 const LINE_BYTES: usize = 64 << 20;
@@ -17,6 +20,8 @@ pub struct Stream {
     line: Vec<u8>,
     /// The line is longer than any that is read; what is left of it is passed over.
     skipping: bool,
+    /// An event was read.
+    events: bool,
     notes: VecDeque<Turn>,
 }
 
@@ -27,6 +32,7 @@ impl Stream {
             veil: Veil::default(),
             line: Vec::new(),
             skipping: false,
+            events: false,
             notes: VecDeque::new(),
         }
     }
@@ -40,6 +46,11 @@ impl Stream {
     /// What the provider calls the conversation, once it said so.
     pub fn session(&self) -> Option<&str> {
         self.adapter.session()
+    }
+
+    /// What it means that the provider prints nothing now.
+    pub fn silence(&self) -> Silence {
+        self.adapter.silence()
     }
 
     /// Takes the next bytes, and tells what a person should see of them. Lines that are no events
@@ -61,11 +72,24 @@ impl Stream {
         if !self.line.is_empty() {
             self.end_line();
         }
-        let outcome = self.adapter.finish(end, &self.veil);
-        let verdict = outcome.verdict.not_before(end.now);
-        let works_at = verdict.at();
-        let verdict = verdict.within_a_day(end.now);
-        Outcome { notes: self.notes.into(), printed: end.printed(), verdict, works_at, ..outcome }
+        let end = &End { events: self.events, ..*end };
+        let silence = self.adapter.silence();
+        let mut outcome = self.adapter.finish(end, &self.veil);
+        if let Cow::Owned(stripped) = ansi::strip(&outcome.text) {
+            outcome.text = stripped;
+        }
+        if outcome.verdict == Verdict::Answered && outcome.is_empty() {
+            let reason = "its answer is empty".into();
+            outcome.verdict = Verdict::BackOff { reason, crowded: false };
+        }
+        if let (Verdict::Stopped { .. }, Some(limit)) = (&outcome.verdict, end.silent_for)
+            && let Some(verdict) = of_silence(silence, limit)
+        {
+            outcome.verdict = verdict;
+        }
+        outcome.verdict = outcome.verdict.or_machine_fault(end);
+        (outcome.notes, outcome.printed) = (self.notes.into(), end.printed());
+        outcome.judged(end.now)
     }
 
     fn extend(&mut self, part: &[u8]) {
@@ -83,9 +107,11 @@ impl Stream {
             return Vec::new();
         }
         let text = String::from_utf8_lossy(&line);
+        let text = ansi::strip(&text);
         let Some(turns) = self.adapter.line(&text, &self.veil) else {
             return printed(&text).into_iter().collect();
         };
+        self.events = true;
         for turn in &turns {
             if self.notes.len() == NOTES {
                 self.notes.pop_front();
@@ -98,6 +124,23 @@ impl Stream {
             self.line.clear();
         }
         turns
+    }
+}
+
+/// What is to be thought of a provider that was ended for its silence.
+fn of_silence(silence: Silence, limit: Duration) -> Option<Verdict> {
+    let limit = limit.as_secs_f64();
+    match silence {
+        Silence::Working => None,
+        Silence::Waiting => {
+            let reason =
+                format!("it printed nothing for {limit} s, and may wait for its service by itself");
+            Some(Verdict::BackOff { reason, crowded: false })
+        }
+        Silence::AtLimit(said) => {
+            let reason = format!("it waits for a limit by itself, {limit} s already: {said}");
+            Some(Verdict::BackOff { reason, crowded: true })
+        }
     }
 }
 

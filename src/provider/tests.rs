@@ -15,6 +15,7 @@ struct Case {
     kind: Kind,
     stdout: Vec<u8>,
     about: Value,
+    stderr_head: Vec<String>,
     stderr_tail: Vec<String>,
     stdout_tail: Vec<String>,
 }
@@ -26,11 +27,14 @@ impl Case {
         End {
             exit_code: whole("exit_code"),
             signal: whole("signal"),
-            timed_out: about["timed_out"] == true,
+            timed_out: about["timed_out"] == true || about["silent_for_s"].is_number(),
+            silent_for: about["silent_for_s"].as_u64().map(Duration::from_secs),
+            stderr_head: &self.stderr_head,
             stderr_tail: &self.stderr_tail,
             stdout_tail: &self.stdout_tail,
             now: Time::parse(about["now"].as_str().unwrap()).unwrap(),
             utc_offset_s: whole("utc_offset_s").unwrap_or(0),
+            events: false,
         }
     }
 
@@ -53,15 +57,18 @@ fn cases() -> Vec<Case> {
         list.sort();
         for path in list {
             let about: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-            let tail = about["stderr_tail"].as_array().unwrap().iter();
-            let stderr_tail = tail.map(|line| line.as_str().unwrap().to_owned()).collect();
+            let lines = |key: &str| -> Vec<String> {
+                let lines = about[key].as_array().into_iter().flatten();
+                lines.map(|line| line.as_str().unwrap().to_owned()).collect()
+            };
+            let (stderr_head, stderr_tail) = (lines("stderr_head"), lines("stderr_tail"));
             let stdout = fs::read(path.with_extension("jsonl")).unwrap();
             let lines: Vec<&[u8]> = stdout.split(|byte| *byte == b'\n').collect();
             let last = lines[lines.len().saturating_sub(10)..].iter();
             let stdout_tail = last.map(|line| String::from_utf8_lossy(line).into()).collect();
             let stem = path.file_stem().unwrap().to_string_lossy();
             let name = format!("{name}/{stem}");
-            found.push(Case { name, kind, stdout, about, stderr_tail, stdout_tail });
+            found.push(Case { name, kind, stdout, about, stderr_head, stderr_tail, stdout_tail });
         }
     }
     found

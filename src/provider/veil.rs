@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::{TURN_BYTES, Turn};
+use crate::ansi;
 
 /// Hides what nobody may see in a text.
 pub type Hide = Box<dyn Fn(&str) -> String + Send>;
@@ -20,11 +21,12 @@ impl Veil {
         Veil(Some(hide))
     }
 
-    /// All of a text.
+    /// All of a text, without escape sequences.
     pub(super) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let text = ansi::strip(text);
         match &self.0 {
-            Some(hide) => hide(text).into(),
-            None => text.into(),
+            Some(hide) => hide(&text).into(),
+            None => text,
         }
     }
 

@@ -1,9 +1,8 @@
-//! Whether an answer counts, and if it does not, what another try is worth; and the times that
-//! providers tell in words.
+//! Whether an answer counts, and if it does not, what another try is worth.
 
-use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
 use serde_json::{Value, json};
 
+use super::MachineFault;
 use crate::time::Time;
 
 /// What is to be thought of how a provider ended.
@@ -37,10 +36,15 @@ pub enum Verdict {
     Stopped {
         reason: String,
     },
+    /// It cannot be used on this machine, whatever it is asked.
+    Machine {
+        fault: MachineFault,
+        reason: String,
+    },
 }
 
 /// Nobody waits longer than a day.
-const LONGEST_MS: u64 = 86_400_000;
+pub(super) const LONGEST_MS: u64 = 86_400_000;
 
 impl Verdict {
     pub fn word(&self) -> &'static str {
@@ -52,6 +56,7 @@ impl Verdict {
             Verdict::Fail { .. } => "fail",
             Verdict::Limit { .. } => "limit",
             Verdict::Stopped { .. } => "stopped",
+            Verdict::Machine { .. } => "machine_fault",
         }
     }
 
@@ -63,7 +68,8 @@ impl Verdict {
             | Verdict::NeedsPerson { reason }
             | Verdict::Fail { reason }
             | Verdict::Limit { reason }
-            | Verdict::Stopped { reason } => reason,
+            | Verdict::Stopped { reason }
+            | Verdict::Machine { reason, .. } => reason,
         }
     }
 
@@ -101,6 +107,9 @@ impl Verdict {
         let mut object = json!({ "kind": self.word(), "reason": self.reason() });
         if let Some(at) = self.at() {
             object["at"] = at.to_second().into();
+        }
+        if let Verdict::Machine { fault, .. } = self {
+            object["fault"] = json!(fault);
         }
         object
     }
@@ -155,55 +164,4 @@ pub(super) fn number_after(text: &str, word: &str) -> Option<u64> {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         rest[..digits].parse().ok()
     })
-}
-
-/// The time in `try again at Nov 16th, 2026 12:24 AM.`, or on the same day only
-/// `try again at 12:32 AM.`: local time, by the minute.
-pub(super) fn try_again_at(text: &str, now: Time, utc_offset_s: i32) -> Option<Time> {
-    const MARK: &str = "try again at ";
-    let lower = plain(text);
-    let told = &lower[lower.find(MARK)? + MARK.len()..];
-    let end = [told.find("am"), told.find("pm")].into_iter().flatten().min()? + 2;
-    let told = told[..end].trim();
-    let offset_ms = i64::from(utc_offset_s) * 1000;
-    let local = |date: NaiveDateTime| Time(date.and_utc().timestamp_millis() - offset_ms);
-    // It is told without seconds, so the minute has to be over.
-    let over = |time: Time| time.plus_ms(60_000);
-    if let Some((date, time)) = told.rsplit_once(", ").and_then(|(day, rest)| {
-        let (year, time) = rest.split_once(' ')?;
-        Some((date(day, year)?, clock_time(time)?))
-    }) {
-        return Some(over(local(date.and_time(time))));
-    }
-    let time = clock_time(told)?;
-    let today = chrono::DateTime::from_timestamp_millis(now.0.checked_add(offset_ms)?)?;
-    let at = over(local(today.date_naive().and_time(time)));
-    Some(if at < now { at.plus_ms(LONGEST_MS) } else { at })
-}
-
-/// `nov 16th` of a year.
-fn date(day: &str, year: &str) -> Option<NaiveDate> {
-    const MONTHS: [&str; 12] =
-        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-    let (month, day) = day.trim().split_once(' ')?;
-    let month = MONTHS.iter().position(|name| month.starts_with(name))? as u32 + 1;
-    let day = day.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().ok()?;
-    NaiveDate::from_ymd_opt(year.trim().parse().ok()?, month, day)
-}
-
-/// `12:32 am`.
-fn clock_time(text: &str) -> Option<NaiveTime> {
-    let text = text.trim();
-    let (digits, noon) = match text.strip_suffix("am") {
-        Some(digits) => (digits, 0),
-        None => (text.strip_suffix("pm")?, 12),
-    };
-    let (hour, minute) = digits.trim().split_once(':')?;
-    let hour: u32 = hour.parse().ok().filter(|hour| (1..=12).contains(hour))?;
-    NaiveTime::from_hms_opt(hour % 12 + noon, minute.parse().ok()?, 0)
-}
-
-/// The seconds in `retry after 3600s`.
-pub(super) fn retry_after(text: &str) -> Option<u64> {
-    number_after(&plain(text), "retry after ")
 }

@@ -193,7 +193,7 @@ impl FsQueue {
         let name = ClaimName { task, worker: self.me.clone(), claim: self.word() };
         let to = self.layout.claimed(agent).join(name.file());
         self.hold(&name);
-        let moved = match self.disk.rename(from, &to) {
+        let moved = match self.disk.try_rename(from, &to) {
             Ok(()) => Ok(Ending::Committed),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ending::Fenced),
             Err(_) => self.move_unique(from, &to),

@@ -9,50 +9,82 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::fs::check_name;
-use super::moves::{Patience, parent};
+use super::moves::{Patience, again, parent};
 use super::name::ClaimName;
-use super::{Claim, Ending, FsQueue, Still, Task, seal};
+use super::{Claim, End, Ending, FsQueue, Published, Still, Task, seal};
 
 /// How many tasks are held in memory, written out, at once.
 const GROUP: usize = 256;
 
 impl FsQueue {
-    pub(super) fn put_out(&self, tasks: &[Task], still: Still) -> io::Result<Vec<bool>> {
-        let mut moves = Vec::with_capacity(tasks.len());
-        let put = self.write_and_put(tasks, still, &mut moves);
-        if put.is_err() {
-            // Those that were put have left their private names; nobody will ask for the others.
-            moves.iter().for_each(|(from, _)| self.drop_half(from));
+    pub(super) fn put_out(&self, tasks: &[Task], still: Still) -> Vec<Published> {
+        let moves = match self.write_all(tasks) {
+            Ok(moves) => moves,
+            Err(error) => return tasks.iter().map(|_| Published::No(again(&error))).collect(),
+        };
+        let mut fault: Option<io::Error> = None;
+        let mut published = Vec::with_capacity(tasks.len());
+        for (task, (from, to)) in tasks.iter().zip(&moves) {
+            let put = match &fault {
+                // After one that cannot be put, no other is waited for.
+                Some(error) => self.put_none(from, again(error)),
+                None => match still(task) {
+                    Ok(true) => self
+                        .put(from, to)
+                        .map_or_else(|error| self.put_none(from, error), |()| Published::Yes),
+                    Ok(false) => {
+                        self.drop_half(from);
+                        Published::Refused
+                    }
+                    Err(error) => self.put_none(from, error),
+                },
+            };
+            if let (None, Published::No(error) | Published::Unknown(error)) = (&fault, &put) {
+                fault = Some(again(error));
+            }
+            published.push(put);
         }
-        put
+        let unsynced = self.sync_dirs(moves.iter().map(|(_, to)| parent(to)));
+        for (put, (_, to)) in published.iter_mut().zip(&moves) {
+            // It may be gone after a power cut.
+            if let (Published::Yes, Err(error)) = (&put, unsynced.check(parent(to))) {
+                *put = Published::Unknown(error);
+            }
+        }
+        published
     }
 
-    fn write_and_put(
-        &self,
-        tasks: &[Task],
-        still: Still,
-        moves: &mut Vec<(PathBuf, PathBuf)>,
-    ) -> io::Result<Vec<bool>> {
+    /// Writes tasks under private names. Gives where each lies and where it is to be; all or none.
+    fn write_all(&self, tasks: &[Task]) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+        let mut moves: Vec<(PathBuf, PathBuf)> = Vec::with_capacity(tasks.len());
         for group in tasks.chunks(GROUP) {
-            for task in group {
-                check_name(&task.batch, "a batch")?;
-                self.open_agent(&task.agent)?;
-            }
+            let written = self.make_dirs_of(group).and_then(|()| self.write_tasks(group));
+            let written = written.inspect_err(|_| {
+                moves.iter().for_each(|(from, _)| self.drop_half(from));
+            })?;
             let targets = group.iter().map(|t| self.layout.inbox(&t.agent).join(t.name.file()));
-            moves.extend(self.write_tasks(group)?.into_iter().zip(targets));
+            moves.extend(written.into_iter().zip(targets));
         }
-        let mut out = Vec::with_capacity(tasks.len());
-        for (task, (from, to)) in tasks.iter().zip(moves.iter()) {
-            let wanted = still(task)?;
-            if wanted {
-                self.put(from, to)?;
-            } else {
-                self.drop_half(from);
-            }
-            out.push(wanted);
+        Ok(moves)
+    }
+
+    /// Makes the directories that tasks will be in, before any machine looks for them.
+    fn make_dirs_of(&self, tasks: &[Task]) -> io::Result<()> {
+        for task in tasks {
+            check_name(&task.batch, "a batch")?;
+            self.open_agent(&task.agent)?;
+            self.need_dir(&self.layout.end(End::Processed, &task.batch))?;
         }
-        self.sync_dirs(moves.iter().map(|(_, to)| parent(to))).check_all()?;
-        Ok(out)
+        Ok(())
+    }
+
+    /// Gives up on a task that could not be put. A private file that can be removed was not
+    /// renamed, and cannot be any more, whatever is still on its way to the server.
+    fn put_none(&self, from: &Path, error: io::Error) -> Published {
+        match self.disk.remove(from) {
+            Ok(()) => Published::No(error),
+            Err(_) => Published::Unknown(error),
+        }
     }
 
     pub(super) fn put_out_claimed(&self, task: &Task) -> io::Result<Claim> {

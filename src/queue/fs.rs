@@ -18,7 +18,9 @@ use super::markers::Marks;
 use super::moves::Patience;
 use super::name::{ClaimName, TaskId, TaskName, is_word};
 use super::stock::{Stock, Stuck};
-use super::{Claim, Claimed, End, Ending, Finish, Place, Queue, Reaped, Still, Task, Wanted};
+use super::{
+    Claim, Claimed, End, Ending, Finish, Place, Published, Queue, Reaped, Still, Task, Wanted,
+};
 use crate::disk::Disk;
 use crate::{ids, random};
 
@@ -89,6 +91,7 @@ impl FsQueue {
         Ok(queue)
     }
 
+    /// Makes the directories that any machine may look for, before one does.
     fn make_own_dirs(&self) -> io::Result<()> {
         let layout = &self.layout;
         let dirs = [
@@ -102,6 +105,11 @@ impl FsQueue {
             layout.evidence(),
             layout.intake(),
             layout.results(),
+            layout.runs(),
+            layout.drain(),
+            layout.ends(End::Processed),
+            layout.ends(End::Failed),
+            layout.ends(End::Cancelled),
         ];
         dirs.iter().try_for_each(|dir| self.disk.make_dirs(dir))
     }
@@ -268,10 +276,15 @@ impl Task {
 
 impl Queue for FsQueue {
     fn enqueue(&self, tasks: &[Task]) -> io::Result<()> {
-        self.put_out(tasks, &|_| Ok(true)).map(drop)
+        let published = self.put_out(tasks, &|_| Ok(true)).into_iter();
+        let mut failed = published.filter_map(|published| match published {
+            Published::Yes | Published::Refused => None,
+            Published::No(error) | Published::Unknown(error) => Some(error),
+        });
+        failed.next().map_or(Ok(()), Err)
     }
 
-    fn enqueue_while(&self, tasks: &[Task], still: Still) -> io::Result<Vec<bool>> {
+    fn enqueue_while(&self, tasks: &[Task], still: Still) -> Vec<Published> {
         self.put_out(tasks, still)
     }
 

@@ -79,6 +79,11 @@ impl Layout {
         self.own("lost")
     }
 
+    /// The runs, each in a directory of its own.
+    pub fn runs(&self) -> PathBuf {
+        self.own("runs")
+    }
+
     pub fn tmp(&self) -> PathBuf {
         self.own("tmp")
     }

@@ -118,6 +118,30 @@ impl FsQueue {
         Ok(None)
     }
 
+    /// Looks for a task after changing each directory that it may be in. An NFS v3 server tells of
+    /// changes by a time that stands still within a tick of its clock: a client that listed a
+    /// directory within that tick shows it as it was until the directory changes again, and a
+    /// change of its own is the only one that it can bring about.
+    pub fn find_surely(&self, agent: &str, batch: &str, id: &TaskId) -> io::Result<Option<Place>> {
+        if self.disk.is_shared(&self.layout.root) {
+            let mut dirs = vec![self.inbox(agent)?, self.layout.claimed(agent)];
+            for end in ENDS {
+                dirs.extend([self.layout.ends(end), self.layout.end(end, batch)]);
+            }
+            dirs.iter().try_for_each(|dir| self.change(dir))?;
+        }
+        self.find_task(agent, batch, id)
+    }
+
+    /// Makes a hidden file in a directory and removes it. A directory that is not there is fine.
+    fn change(&self, dir: &Path) -> io::Result<()> {
+        let path = dir.join(format!(".{}.{}", self.me, self.word()));
+        match self.write_one(&path, Vec::new(), false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            written => written.and_then(|()| self.disk.remove(&path)),
+        }
+    }
+
     fn find_once(&self, agent: &str, batch: &str, id: &TaskId) -> io::Result<Option<Place>> {
         check_name(batch, "a batch")?;
         let inbox = self.inbox(agent)?;

@@ -9,6 +9,7 @@
 //! that the queue reads ([`Task`]); the rest is for whoever executes it.
 
 mod claim;
+mod clock;
 mod commit;
 mod enqueue;
 pub mod fs;
@@ -124,6 +125,18 @@ pub enum Reaped {
     Cancelled { name: ClaimName },
 }
 
+/// What became of a task that was to be put into its inbox.
+#[derive(Debug)]
+pub enum Published {
+    Yes,
+    /// The caller did not want it any more. It never appeared.
+    Refused,
+    /// It never appeared and never will, so the same task may be published later.
+    No(io::Error),
+    /// It may be in its inbox, or taken from there already. It must not be published again.
+    Unknown(io::Error),
+}
+
 /// Asked before a task appears: is it still to be put out?
 pub type Still<'a> = &'a dyn Fn(&Task) -> io::Result<bool>;
 
@@ -138,8 +151,8 @@ pub trait Queue: Send + Sync {
     /// mode they survive a power cut.
     fn enqueue(&self, tasks: &[Task]) -> io::Result<()>;
     /// The same, each only if it is still to be put out when it is about to appear: writing takes
-    /// long, and whoever is paused meanwhile may have lost its right to. Says which were.
-    fn enqueue_while(&self, tasks: &[Task], still: Still) -> io::Result<Vec<bool>>;
+    /// long, and whoever is paused meanwhile may have lost its right to. One answer for each.
+    fn enqueue_while(&self, tasks: &[Task], still: Still) -> Vec<Published>;
     /// Puts a task out as one that this process has claimed already.
     fn enqueue_claimed(&self, task: &Task) -> io::Result<Claim>;
     /// Takes the next task of an agent: the most urgent, and of those the oldest. Nothing while

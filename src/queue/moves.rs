@@ -163,8 +163,8 @@ impl Unsynced {
     }
 }
 
-/// The same error for somebody else.
-fn again(error: &io::Error) -> io::Error {
+/// The same error, for another caller.
+pub(super) fn again(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),
         None => io::Error::new(error.kind(), error.to_string()),

@@ -226,6 +226,7 @@ fn run_of(plan: &Plan) -> Run {
         archive: None,
         fleet: false,
         request: None,
+        definition: None,
     };
     Run::new(plan, id, origin, Time(0))
 }

@@ -65,6 +65,8 @@ struct Known {
     violations: Vec<String>,
     /// What people were told.
     pub acknowledged: BTreeMap<String, Us>,
+    /// When members heard of what people asked for.
+    heard: BTreeMap<String, Us>,
     trace: Vec<String>,
 }
 
@@ -79,6 +81,10 @@ pub struct Judge {
 impl Judge {
     pub fn new(root: &Path, sched: Arc<Sched>, traces: bool) -> Arc<Judge> {
         Arc::new(Judge { root: root.to_owned(), sched, known: Mutex::default(), traces })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -139,6 +145,23 @@ impl Judge {
         self.known().acknowledged.get(what).copied()
     }
 
+    /// A member heard what a person asked for.
+    pub fn hear(&self, what: String) {
+        let now = self.sched.now();
+        self.trace(|| format!("heard: {what}"));
+        self.known().heard.entry(what).or_insert(now);
+    }
+
+    pub fn heard_at(&self, what: &str) -> Option<Us> {
+        self.known().heard.get(what).copied()
+    }
+
+    /// The member that a process is.
+    pub fn worker_of(&self, process: usize) -> Option<String> {
+        let known = self.known();
+        known.workers.iter().find(|(_, of)| **of == process).map(|(worker, _)| worker.clone())
+    }
+
     /// What people were told of a kind of thing, by what it is about.
     pub fn acknowledged_of(&self, kind: &str) -> Vec<String> {
         let known = self.known();
@@ -193,6 +216,10 @@ impl Judge {
     pub fn spot(&self, path: &Path) -> Spot {
         let Ok(inside) = path.strip_prefix(&self.root) else { return Spot::Other };
         let parts: Vec<&str> = inside.iter().filter_map(|part| part.to_str()).collect();
+        // Made to change a directory, and removed at once.
+        if parts.last().is_some_and(|name| name.starts_with('.')) {
+            return Spot::Other;
+        }
         let ended = |end: End, file: &str| match ClaimName::parse_ended(file) {
             Some((name, by)) => Spot::Ended(end, name, by),
             None if file.ends_with(".status.json") => Spot::Other,

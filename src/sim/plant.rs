@@ -51,9 +51,11 @@ pub enum Fault {
     LeaseByWallClock,
     /// A snapshot says that it has an event which it lacks.
     SnapshotAhead,
+    /// What a cache says is absent is taken to be absent.
+    BelievesAbsence,
 }
 
-pub const ALL: [Fault; 20] = [
+pub const ALL: [Fault; 21] = [
     Fault::NoDirectorySync,
     Fault::NoSync,
     Fault::CopyForRename,
@@ -74,6 +76,7 @@ pub const ALL: [Fault; 20] = [
     Fault::DeadBeat,
     Fault::LeaseByWallClock,
     Fault::SnapshotAhead,
+    Fault::BelievesAbsence,
 ];
 
 /// What is read of a file: whoever does not look at tickets reads a forged status as a right one.

@@ -52,6 +52,16 @@ pub fn quiet() -> Story {
     Story { text, status, executed, gates: true, vetoed: false }
 }
 
+/// A run whose tasks do not wait for one another.
+pub fn wide(tasks: usize) -> Story {
+    let mut text = "name: w\ndescription: what it is for\nnodes:\n".to_owned();
+    for number in 0..tasks {
+        text += &format!("  - {{ id: ok{number}, bash: x, agent: {} }}\n", AGENTS[0]);
+    }
+    let executed = (0..tasks).map(|number| format!("ok{number}")).collect();
+    Story { text, status: RunStatus::Completed, executed, gates: false, vetoed: false }
+}
+
 fn agent(random: &mut Random) -> String {
     match random.below(4) {
         0 => String::new(),

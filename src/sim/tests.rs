@@ -8,7 +8,7 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::plant::{self, Fault};
-use super::world::{Outcome, play};
+use super::world::{Outcome, play, play_wide};
 
 /// How many seeds are played where nobody says.
 const SEEDS: u64 = 200;
@@ -123,6 +123,13 @@ fn a_seed_is_the_same_each_time() {
         let [one, two] = dirs.each_ref().map(|dir| play(seed, dir.path(), Fault::Nothing, false));
         assert_eq!((one.sum, one.operations), (two.sum, two.operations), "seed {seed}");
     }
+}
+
+#[test]
+fn tasks_that_take_longer_than_a_lease_to_publish_are_executed_once_each() {
+    let outcome = play_wide(tempfile::tempdir().unwrap().path(), 300);
+    assert_eq!(outcome.violations, [""; 0]);
+    assert_eq!(outcome.executions, 300);
 }
 
 #[test]

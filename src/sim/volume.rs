@@ -5,9 +5,12 @@
 //! was appended, and the old, the new or nothing of what was rewritten.
 //!
 //! **Shared.** Names are decided by the server and last. A machine that dies loses what it wrote
-//! and did not sync. A listing is true. A name that a machine has opened, or looked for in vain,
-//! may be opened as it was then for a bounded time, whatever other machines did since. It may be
-//! away for one of them, or for all. A move of a task may happen long after its call has failed.
+//! and did not sync. A listing is true. A file that a machine has opened may be opened as it was
+//! then for a bounded time, whatever other machines did since. A name that a machine did not find,
+//! of a file or of a directory, is absent for this machine for 30 to 60 s, for every call and at
+//! every level of a path, until the machine lists the directory that the name belongs in. The
+//! volume may be away for one machine, or for all. A move of a task may happen long after its call
+//! has failed.
 //!
 //! Any call may fail, before or after it did what was asked; half of a write may be done.
 
@@ -43,8 +46,8 @@ struct Dir {
 
 type Place = (PathBuf, String);
 
-/// When a name was opened, and what was there.
-type Seen = (Us, Option<Vec<u8>>);
+/// When a file was opened, and what was in it.
+type Seen = (Us, Vec<u8>);
 
 /// A change of names that the medium may not have.
 #[derive(Clone)]
@@ -86,14 +89,20 @@ pub struct Weather {
     pub failing: Option<(u64, Errno, bool)>,
     /// Now and then a call takes long.
     pub slow: bool,
+    /// Every call takes at least that long.
+    pub latency: Us,
 }
 
 pub struct Image {
     dirs: HashMap<PathBuf, Dir>,
     inodes: Vec<Inode>,
     pending: Vec<Change>,
-    /// What machines saw when they opened names, and when.
+    /// What machines saw when they opened files, and when.
     seen: HashMap<(usize, PathBuf), Seen>,
+    /// Until when a machine's cache says that a name is absent. `None`, where ENOENT is true.
+    absent: Option<HashMap<(usize, PathBuf), Us>>,
+    /// The workspace, which every machine knows to exist.
+    root: PathBuf,
     /// Moves that are still on their way, though their calls have failed.
     late: Vec<Late>,
     random: Random,
@@ -247,6 +256,14 @@ impl Image {
         self.seen.clear();
     }
 
+    /// A machine that starts anew remembers nothing.
+    fn forget_all(&mut self, host: usize) {
+        self.seen.retain(|(known, _), _| *known != host);
+        if let Some(absent) = &mut self.absent {
+            absent.retain(|(known, _), _| *known != host);
+        }
+    }
+
     fn lose_contents(&mut self, host: Option<usize>) {
         for number in 0..self.inodes.len() {
             let inode = &self.inodes[number];
@@ -270,8 +287,8 @@ impl Image {
         }
     }
 
-    /// What a machine's cache says of a name that it has opened a moment ago.
-    fn cached(&mut self, path: &Path, host: usize, now: Us) -> Option<Option<Vec<u8>>> {
+    /// What a machine's cache says is in a file that it has opened a moment ago.
+    fn cached(&mut self, path: &Path, host: usize, now: Us) -> Option<Vec<u8>> {
         let stale = self.weather.stale;
         if stale == 0 {
             return None;
@@ -283,21 +300,64 @@ impl Image {
 
     /// A machine knows what it did itself.
     fn forget(&mut self, path: &Path, host: usize) {
+        if let Some(absent) = &mut self.absent {
+            absent.remove(&(host, path.to_owned()));
+        }
         if self.weather.stale > 0 {
             self.seen.remove(&(host, path.to_owned()));
         }
     }
 
+    /// Remembers that a machine did not find a name.
+    fn remember_absent(&mut self, path: &Path, host: usize, now: Us) {
+        let until = now + ABSENT + self.random.below(ABSENT as usize) as Us;
+        if let Some(absent) = self.absent.as_mut().filter(|_| host != NO_HOST) {
+            absent.insert((host, path.to_owned()), until);
+        }
+    }
+
+    /// A machine lists a directory, which it thereby sees as it is.
+    fn refresh(&mut self, dir: &Path, host: usize) {
+        if let Some(absent) = &mut self.absent {
+            absent.retain(|(known, path), _| *known != host || path.parent() != Some(dir));
+        }
+    }
+
+    /// Looks a path up, name by name, as a machine does that remembers what it did not find.
+    fn walk(&mut self, path: &Path, host: usize, now: Us) -> io::Result<()> {
+        let below = |name: &&Path| name.starts_with(&self.root) && *name != self.root;
+        let names: Vec<PathBuf> = path.ancestors().filter(below).map(Path::to_owned).collect();
+        for name in names.into_iter().rev() {
+            let key = (host, name.clone());
+            let believed = self.absent.as_ref().and_then(|absent| absent.get(&key));
+            if believed.is_some_and(|until| now < *until) {
+                return Err(missing());
+            }
+            if !self.dirs.contains_key(&name) && self.find(&name).is_none() {
+                self.remember_absent(&name, host, now);
+                return Err(missing());
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks up the directory that a name is to be made in.
+    fn walk_to_parent(&mut self, path: &Path, host: usize, now: Us) -> io::Result<()> {
+        self.walk(path.parent().unwrap_or(Path::new("")), host, now)
+    }
+
     /// What a machine sees when it opens a name.
     fn open(&mut self, path: &Path, host: usize, now: Us) -> io::Result<Vec<u8>> {
         if let Some(seen) = self.cached(path, host, now) {
-            return seen.ok_or_else(missing);
+            return Ok(seen);
         }
-        let found = self.find(path).map(|inode| self.inodes[inode].written.clone());
+        self.walk(path, host, now)?;
+        let inode = self.find(path).ok_or_else(|| io::Error::from(Errno::EISDIR))?;
+        let found = self.inodes[inode].written.clone();
         if self.weather.stale > 0 {
             self.seen.insert((host, path.to_owned()), (now, found.clone()));
         }
-        found.ok_or_else(missing)
+        Ok(found)
     }
 }
 
@@ -309,7 +369,10 @@ impl Volume {
         shared: bool,
         planted: Fault,
     ) -> Arc<Volume> {
+        let root = judge.root().to_owned();
         let image = Image {
+            absent: shared.then(HashMap::new),
+            root,
             dirs: HashMap::new(),
             inodes: Vec::new(),
             pending: Vec::new(),
@@ -330,7 +393,11 @@ impl Volume {
     /// The power of a machine fails. Its processes must be dead.
     pub fn lose_power(&self, host: usize) {
         match self.shared {
-            true => self.image().lose_contents(Some(host)),
+            true => {
+                let mut image = self.image();
+                image.lose_contents(Some(host));
+                image.forget_all(host);
+            }
             false => self.image().lose_power(),
         }
     }
@@ -358,7 +425,7 @@ impl Volume {
             let mut image = self.image();
             let slow = image.weather.slow && image.random.below(400) == 0;
             let latency = if slow { image.random.below(400_000) } else { image.random.below(400) };
-            (latency as Us + 20, image.weather.errors)
+            (latency as Us + 20 + image.weather.latency, image.weather.errors)
         };
         self.sched.operate(here, latency, false);
         let now = self.sched.now();
@@ -417,7 +484,9 @@ impl Volume {
         if let Fate::Before(error) = fate {
             return Err(error);
         }
-        let (host, now) = (here.host(), self.sched.now());
+        // The judge sees what is there.
+        let host = if here.process == 0 { NO_HOST } else { here.host() };
+        let now = self.sched.now();
         let done = act(&mut self.image(), host, now);
         self.sched.operate(&here, 0, true);
         match fate {
@@ -426,7 +495,8 @@ impl Volume {
         }
     }
 
-    fn put(image: &mut Image, path: &Path, host: usize) -> io::Result<usize> {
+    fn put(image: &mut Image, path: &Path, host: usize, now: Us) -> io::Result<usize> {
+        image.walk_to_parent(path, host, now)?;
         image.forget(path, host);
         if let Some(inode) = image.find(path) {
             return Ok(inode);
@@ -464,13 +534,13 @@ impl Volume {
         process: usize,
     ) -> io::Result<()> {
         let (source, target) = (place(from), place(to));
+        image.walk(from, host, now)?;
+        image.walk_to_parent(to, host, now)?;
         if image.dirs.contains_key(from) {
+            image.forget(to, host);
             return self.rename_dir(image, from, to);
         }
         let inode = image.find(from).ok_or_else(missing)?;
-        if image.cached(from, host, now) == Some(None) {
-            return Err(missing());
-        }
         image.forget(from, host);
         image.forget(to, host);
         image.dir(&target.0)?;
@@ -499,6 +569,10 @@ impl Volume {
 }
 
 impl Disk for Volume {
+    fn is_shared(&self, _: &Path) -> bool {
+        self.shared
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.call(false, |image, host, now| {
             let bytes = image.open(path, host, now)?;
@@ -514,8 +588,8 @@ impl Disk for Volume {
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let half = self.image().random.below(bytes.len() + 1);
         let here_path = super::plant::journal(self.planted, path);
-        let done = self.call(true, |image, host, _| {
-            let inode = Self::put(image, &here_path, host)?;
+        let done = self.call(true, |image, host, now| {
+            let inode = Self::put(image, &here_path, host, now)?;
             self.settle(image);
             Self::change(image, inode, host, |written| written.extend_from_slice(bytes));
             Ok(())
@@ -533,7 +607,8 @@ impl Disk for Volume {
     }
 
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
-        self.call(false, |image, host, _| {
+        self.call(false, |image, host, now| {
+            image.walk(path, host, now)?;
             let inode = image.find(path).ok_or_else(missing)?;
             if self.planted == Fault::TornTailKept {
                 return Ok(());
@@ -545,8 +620,8 @@ impl Disk for Volume {
 
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let bytes = super::plant::writing(self.planted, path, bytes);
-        self.call(true, |image, host, _| {
-            let inode = Self::put(image, path, host)?;
+        self.call(true, |image, host, now| {
+            let inode = Self::put(image, path, host, now)?;
             self.settle(image);
             Self::change(image, inode, host, |written| *written = bytes);
             Ok(())
@@ -561,11 +636,13 @@ impl Disk for Volume {
                 self.judge.hold_back(path, bytes);
                 return Ok(());
             }
-            self.call(true, |image, host, _| {
+            self.call(true, |image, host, now| {
+                image.walk_to_parent(path, host, now)?;
                 if image.find(path).is_some() {
+                    image.forget(path, host);
                     return Err(Errno::EEXIST.into());
                 }
-                let inode = Self::put(image, path, host)?;
+                let inode = Self::put(image, path, host, now)?;
                 self.settle(image);
                 Self::change(image, inode, host, |written| *written = bytes.clone());
                 Ok(())
@@ -581,7 +658,7 @@ impl Disk for Volume {
 
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.call(true, |image, host, now| {
-            let inode = Self::put(image, path, host)?;
+            let inode = Self::put(image, path, host, now)?;
             self.settle(image);
             Self::change(image, inode, host, |written| {
                 written.resize(written.len().max(bytes.len()), 0);
@@ -593,8 +670,9 @@ impl Disk for Volume {
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
-        self.call(false, |image, _, _| {
-            let Some(inode) = image.find(path) else {
+        self.call(false, |image, host, now| {
+            let looked = image.walk(path, host, now).map(|()| image.find(path));
+            let Ok(Some(inode)) = looked else {
                 return if self.planted == Fault::CompleteBeforeStatus {
                     Ok(())
                 } else {
@@ -613,7 +691,7 @@ impl Disk for Volume {
         if self.planted == Fault::CopyForRename {
             let bytes = self.read(from)?;
             self.call(true, |image, host, now| {
-                let inode = Self::put(image, to, host)?;
+                let inode = Self::put(image, to, host, now)?;
                 self.settle(image);
                 Self::change(image, inode, host, |written| *written = bytes.clone());
                 image.inodes[inode].synced = bytes.clone();
@@ -632,12 +710,12 @@ impl Disk for Volume {
                 return Ok(());
             }
             if self.planted == Fault::NoFence && lost && self.judge.is_end(to) {
-                Self::put(image, to, host)?;
+                Self::put(image, to, host, now)?;
                 self.judge.moved(from, to, b"", now, here().process, false);
                 return Ok(());
             }
             if let Some((path, bytes)) = self.judge.held_back(to) {
-                let inode = Self::put(image, &path, host)?;
+                let inode = Self::put(image, &path, host, now)?;
                 Self::change(image, inode, host, |written| *written = bytes);
             }
             done
@@ -669,9 +747,12 @@ impl Disk for Volume {
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.call(true, |image, host, _| {
+        self.call(true, |image, host, now| {
+            image.walk(from, host, now)?;
+            image.walk_to_parent(to, host, now)?;
             let inode = image.find(from).ok_or_else(missing)?;
             if image.find(to).is_some() {
+                image.forget(to, host);
                 return Err(Errno::EEXIST.into());
             }
             let (dir, name) = place(to);
@@ -687,7 +768,8 @@ impl Disk for Volume {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.call(false, |image, _, _| {
+        self.call(false, |image, host, now| {
+            image.walk(dir, host, now)?;
             image.dir(dir)?;
             if !super::plant::leaves_unsynced(self.planted, dir) {
                 image.sync_names(dir);
@@ -701,17 +783,29 @@ impl Disk for Volume {
     }
 
     fn make_dirs(&self, dir: &Path) -> io::Result<()> {
-        self.call(true, |image, _, _| {
+        self.call(true, |image, host, _| {
+            let known = |dir: &&Path| !image.dirs.contains_key(*dir);
+            let made: Vec<&Path> = dir.ancestors().take_while(known).collect();
             image.make_dirs(dir);
+            // The directory that a new one is in is synced, with all names in it.
+            for parent in made.iter().filter_map(|made| made.parent()) {
+                if !super::plant::leaves_unsynced(self.planted, parent) {
+                    image.sync_names(parent);
+                }
+            }
+            // One that is there already is found by trying to make it.
+            dir.ancestors().for_each(|made| image.forget(made, host));
             Ok(())
         })
     }
 
     fn scan(&self, dir: &Path, visit: Visit) -> io::Result<()> {
-        let names = self.call(false, |image, _, _| {
+        let names = self.call(false, |image, host, now| {
             if self.planted == Fault::CancelUnheard && dir.ends_with("cancel") {
                 return Ok(Vec::new());
             }
+            image.walk(dir, host, now)?;
+            image.refresh(dir, host);
             let dir = image.dir(dir)?;
             Ok(dir.names.keys().chain(&dir.dirs).cloned().collect::<Vec<_>>())
         })?;
@@ -727,22 +821,26 @@ impl Disk for Volume {
     }
 
     fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.call(false, |image, _, _| Ok(image.dir(dir)?.dirs.iter().cloned().collect()))
-    }
-
-    fn mode(&self, path: &Path) -> io::Result<u32> {
-        self.call(false, |image, _, _| {
-            let there = image.dirs.contains_key(path) || image.find(path).is_some();
-            if there { Ok(0o755) } else { Err(missing()) }
+        self.call(false, |image, host, now| {
+            image.walk(dir, host, now)?;
+            image.refresh(dir, host);
+            Ok(image.dir(dir)?.dirs.iter().cloned().collect())
         })
     }
 
+    fn mode(&self, path: &Path) -> io::Result<u32> {
+        self.call(false, |image, host, now| image.walk(path, host, now).map(|()| 0o755))
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.call(false, |image, host, _| {
-            let inode = image.find(path).ok_or_else(missing)?;
+        self.call(false, |image, host, now| {
+            image.walk(path, host, now)?;
+            let inode = image.find(path).ok_or_else(|| io::Error::from(Errno::EISDIR))?;
             let (dir, name) = place(path);
             image.dir(&dir)?.names.remove(&name);
             image.forget(path, host);
+            // A machine remembers that it removed a name.
+            image.remember_absent(path, host, now);
             image.pending.push(Change::Take((dir, name), inode));
             self.settle(image);
             self.judge.given_up(path);
@@ -751,7 +849,8 @@ impl Disk for Volume {
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.call(false, |image, _, _| {
+        self.call(false, |image, host, now| {
+            image.walk(path, host, now)?;
             let dir = image.dir(path)?;
             if !dir.names.is_empty() || !dir.dirs.is_empty() {
                 return Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty));
@@ -764,5 +863,9 @@ impl Disk for Volume {
     }
 }
 
-/// The longest that a change stays unseen: well below a lease.
+/// The longest that a file may be read as it was: well below a lease.
 pub const STALE: Us = SECOND;
+/// How long a name stays absent for a machine that did not find it: this to twice this.
+const ABSENT: Us = 30 * SECOND;
+/// The host of a process that sees what is there.
+const NO_HOST: usize = usize::MAX;

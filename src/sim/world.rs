@@ -13,7 +13,7 @@ use super::plant::Fault;
 use super::sched::{self, Here, Machine, Prepare, SECOND, Sched, Us, here};
 use super::script::{self, AGENTS, Story};
 use super::volume::{STALE, Volume, Weather};
-use crate::disk::{self, Disk};
+use crate::disk::{self, Confirming, Disk};
 use crate::engine::record::Metrics;
 use crate::engine::run::{Origin, Policy, StepState};
 use crate::engine::{Choice, Event, Fault as StepFault, Record, Run, RunStatus, StepStatus};
@@ -22,8 +22,7 @@ use crate::fleet::config::{Config, Layer};
 use crate::fleet::coordinator::{self, Coordinator, Left, Reports};
 use crate::fleet::drive::Report;
 use crate::fleet::gates::{self, AnswerFile};
-use crate::fleet::member::claim_of as check_mark;
-use crate::fleet::member::new_incarnation;
+use crate::fleet::member::{self, claim_of as check_mark, new_incarnation};
 use crate::fleet::open;
 use crate::fleet::perform::{self, Performed};
 use crate::fleet::post::{self, RunTask};
@@ -128,6 +127,8 @@ struct World {
     outcome: Outcome,
 }
 
+/// How soon a member hears what people ask for.
+const CONTROL: Us = 5 * SECOND;
 /// How long anything may fail, and how long all may take after that.
 const SAFETY: Us = 25 * SECOND;
 const LIVENESS: Us = 240 * SECOND;
@@ -146,6 +147,13 @@ pub fn play_failing(root: &Path, call: (u64, Errno, bool), traces: bool) -> Outc
     let fate = Fate { durable: true, kills: true, ..Fate::default() };
     let random = Random::new(1);
     play_in(1, random, fate, root, Fault::Nothing, traces, |world| world.go_quietly(call))
+}
+
+/// Plays one quiet run of many tasks on a volume so slow that publishing them takes longer than a
+/// lease.
+pub fn play_wide(root: &Path, tasks: usize) -> Outcome {
+    let fate = Fate { shared: true, ..Fate::default() };
+    play_in(1, Random::new(1), fate, root, Fault::Nothing, false, |world| world.go_wide(tasks))
 }
 
 fn play_in(
@@ -235,10 +243,11 @@ fn steer(fate: &mut Fate, planted: Fault) {
         Fault::CompleteBeforeStatus | Fault::AcknowledgedEarly | Fault::SnapshotAhead => {
             fate.kills = true;
         }
-        Fault::HastyReaper => fate.shared = true,
+        Fault::HastyReaper | Fault::BelievesAbsence => fate.shared = true,
         Fault::DeadBeat => (fate.shared, fate.kills) = (true, true),
+        // A clock that is set back while a dead worker is watched keeps its claims held.
         Fault::LeaseByWallClock => {
-            (fate.shared, fate.pauses, fate.set_clocks) = (true, true, true);
+            (fate.shared, fate.kills, fate.pauses, fate.set_clocks) = (true, true, true, true);
         }
         _ => {}
     }
@@ -246,7 +255,7 @@ fn steer(fate: &mut Fate, planted: Fault) {
 
 impl World {
     fn prepare(&self) -> Prepare {
-        let (volume, judge) = (self.volume.clone(), self.judge.clone());
+        let (disk, judge) = (self.disk(), self.judge.clone());
         let quick = self.quick;
         let hands: perform::Script =
             Arc::new(move |site, work, mark, stop| execute(&judge, quick, site, work, mark, stop));
@@ -255,12 +264,20 @@ impl World {
         let prepare: Prepare = Arc::new(move |here| {
             let prepare = own.lock().unwrap().clone().expect("it was made");
             sched::enter(here, prepare);
-            disk::simulate(Some(volume.clone() as Arc<dyn Disk>));
+            disk::simulate(Some(disk.clone()));
             perform::simulate(Some(hands.clone()));
         });
         *slot.lock().unwrap() = Some(prepare.clone());
-        disk::simulate(Some(self.volume.clone() as Arc<dyn Disk>));
+        disk::simulate(Some(self.disk()));
         prepare
+    }
+
+    /// The volume as processes see it.
+    fn disk(&self) -> Arc<dyn Disk> {
+        match self.planted {
+            Fault::BelievesAbsence => self.volume.clone(),
+            _ => Arc::new(Confirming::new(self.volume.clone())),
+        }
     }
 
     fn wait(&self, time: Us) {
@@ -344,6 +361,27 @@ impl World {
         } else {
             self.judge_all();
         }
+    }
+
+    /// One run whose tasks are all owed at once.
+    fn go_wide(&mut self, tasks: usize) {
+        self.quick = true;
+        self.volume.image().weather.latency = 10_000;
+        for agent in [None, Some(AGENTS[0]), Some(AGENTS[0])] {
+            let host = self.any_host();
+            self.seats.push(Seat { agent, host, process: 0, again: 0 });
+        }
+        self.start_seats();
+        self.submit_story(script::wide(tasks));
+        let until = self.sched.now() + LIVENESS;
+        let is_over = |world: &World| world.acknowledged_runs() > 0 && world.all_over();
+        while self.sched.now() < until && !is_over(self) {
+            self.wait(BEAT);
+        }
+        if !is_over(self) {
+            self.judge.violation("I11: not everything came to an end".into());
+        }
+        self.judge_all();
     }
 
     /// Whether a task failed with the reason that a file may not be read.
@@ -496,7 +534,7 @@ impl World {
         }
         let slow = fate.slow;
         image.weather =
-            Weather { errors, stale, full_until, away_until, cut_off, failing: None, slow };
+            Weather { errors, stale, full_until, away_until, cut_off, slow, ..Weather::default() };
     }
 
     /// The power of a machine fails, with all that runs on it.
@@ -516,9 +554,13 @@ impl World {
         self.outcome.cuts += 1;
     }
 
-    /// Somebody answers, cancels, submits another run, or forges a status.
+    /// People answer, cancel, drain, look, submit another run, or forge a status.
     fn be_a_person(&mut self) {
         self.answer();
+        self.look();
+        if self.random.below(25) == 0 {
+            self.drain();
+        }
         if self.runs.len() < 3 && self.random.below(12) == 0 {
             self.submit();
         }
@@ -538,6 +580,63 @@ impl World {
                     Err(error) => judge.trace(|| format!("not cancelled: {error}")),
                 }
             });
+        }
+    }
+
+    /// A person looks up what is not there yet, from any machine: a shell's `stat`, which believes
+    /// what it is told. The machine remembers the answer.
+    fn look(&mut self) {
+        let number = self.random.below(self.runs.len());
+        let run = self.runs[number].id.as_str();
+        let own = self.root.join(".orchestrate");
+        let paths = [
+            self.root.join("processed").join(run),
+            self.root.join("failed").join(run),
+            own.join("cancelled").join(run),
+            own.join("runs").join(run).join("control"),
+            own.join("drain"),
+            own.join("runs"),
+        ];
+        let path = paths[self.random.below(paths.len())].clone();
+        let (host, volume) = (self.any_host(), self.volume.clone());
+        self.process(host, move |_| _ = volume.mode(&path));
+    }
+
+    /// A person asks a member to finish what it does and end.
+    fn drain(&mut self) {
+        let number = self.random.below(self.seats.len());
+        let Some(worker) = self.judge.worker_of(self.seats[number].process) else { return };
+        let (judge, root, durable) = (self.judge.clone(), self.root.clone(), self.fate.durable);
+        let host = self.any_host();
+        self.process(host, move |process| {
+            let queue = open_queue(&judge, &root, process, durable);
+            match queue.and_then(|queue| member::ask_to_drain(&queue, &worker)) {
+                Ok(()) => judge.acknowledge(format!("drain {worker}")),
+                Err(error) => judge.trace(|| format!("not drained: {error}")),
+            }
+        });
+    }
+
+    /// Judges how soon members heard what people asked for, where nothing failed.
+    fn judge_control(&self) {
+        if !self.fate.is_calm() {
+            return;
+        }
+        // A coordinator that is being drained finishes what it executes and hears nothing else.
+        let drained = !self.judge.acknowledged_of("drain ").is_empty();
+        let kinds: &[&str] = if drained { &["drain "] } else { &["approve "] };
+        for kind in kinds {
+            for what in self.judge.acknowledged_of(kind) {
+                let what = format!("{kind}{what}");
+                let asked = self.judge.acknowledged(&what).unwrap_or_default();
+                // A run that was cancelled meanwhile hears no answer any more.
+                let over = what.split(' ').nth(1).and_then(|run| self.judge.ended_at(run));
+                let heard = self.judge.heard_at(&what).or(over).unwrap_or(self.sched.now());
+                if heard > asked + CONTROL {
+                    let late = (heard - asked) as f64 / 1e6;
+                    self.judge.violation(format!("{what} was heard after {late:.1} s"));
+                }
+            }
         }
     }
 
@@ -640,6 +739,7 @@ impl World {
     }
 
     fn judge_all(&mut self) {
+        self.judge_control();
         let files = self.volume.files(&self.root);
         self.judge.look_at_tree(&files);
         let runs = std::mem::take(&mut self.runs);
@@ -781,7 +881,8 @@ fn drive(
         adopt: None,
         alive: Box::new(|| None),
     };
-    let mut reports = Telling { judge: judge.clone() };
+    let worker = setup.queue.me().to_owned();
+    let mut reports = Telling { judge: judge.clone(), worker };
     Coordinator::new(setup).serve(None, &Stop::new()?, &mut reports)
 }
 
@@ -841,6 +942,7 @@ fn submit(
         archive: None,
         fleet: true,
         request: None,
+        definition: None,
     };
     let now = SystemClock.now();
     let mut run = Run::new(&plan, id.clone(), origin, now);
@@ -924,6 +1026,7 @@ fn execute(
 
 struct Telling {
     judge: Arc<Judge>,
+    worker: String,
 }
 
 impl Reports for Telling {
@@ -933,6 +1036,10 @@ impl Reports for Telling {
 
     fn note(&mut self, line: &str) {
         self.judge.trace(|| format!("{}: {line}", here().process));
+    }
+
+    fn closing(&mut self) {
+        self.judge.hear(format!("drain {}", self.worker));
     }
 
     fn left(&mut self, run: &Run, how: Left) {
@@ -950,6 +1057,9 @@ impl Report for Recording {
         self.judge.trace(|| {
             format!("{}: {} {event:?}", here().process, self.run).chars().take(160).collect()
         });
+        if let Event::Answered { step, attempt, .. } = event {
+            self.judge.hear(format!("approve {} {step}.{attempt}", self.run));
+        }
         if let Event::Ended { step, record, .. } = event {
             self.judge.recorded(&self.run, step, record.output.as_deref());
         }
@@ -967,6 +1077,10 @@ struct Listening {
 
 impl Audience for Listening {
     fn started(&self, _: &Doing) {}
+
+    fn closing(&self) {
+        self.judge.hear(format!("drain {}", self.worker));
+    }
 
     fn ended(&self, doing: &Doing, how: &str, _: Duration) {
         self.judge.trace(|| format!("{} says of {}: {how}", self.worker, doing.id));

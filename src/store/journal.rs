@@ -4,18 +4,40 @@
 //! crash left and is cut before anything is appended; a bad line with good ones after it, or one
 //! that is whole but means nothing to us, is damage, and is never passed over in silence.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+use serde::Deserialize;
 
 use crate::digest::sha256;
 use crate::engine::Event;
+use crate::json;
 use crate::time::Time;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// An event, its number and its time. In a line, their fields stand side by side.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub seq: u64,
     pub at: Time,
-    #[serde(flatten)]
     pub event: Event,
+}
+
+impl Entry {
+    /// Returns the entry as one JSON object.
+    pub fn to_json(&self) -> String {
+        let Entry { seq, at, event } = self;
+        let event = json::to_tagged("event", event).expect("an event is always JSON");
+        let at = serde_json::to_string(at).expect("a time is always JSON");
+        format!("{{\"seq\":{seq},\"at\":{at},{}", &event[1..])
+    }
+}
+
+/// The fields of a line that every event has.
+#[derive(Deserialize)]
+struct Head<'a> {
+    seq: u64,
+    at: Time,
+    #[serde(borrow)]
+    event: Cow<'a, str>,
 }
 
 /// What a journal file holds.
@@ -50,7 +72,7 @@ const TRAILER_LEN: usize = 8 + SUM_LEN + 2;
 
 /// One line of the journal, newline included.
 pub fn encode(entry: &Entry) -> Vec<u8> {
-    let mut line = serde_json::to_vec(entry).expect("an event is always JSON");
+    let mut line = entry.to_json().into_bytes();
     line.pop();
     let sum = sum(&line);
     line.extend_from_slice(format!(",\"sum\":\"{sum}\"}}\n").as_bytes());
@@ -71,7 +93,10 @@ fn decode(line: &[u8]) -> Line {
     if trailer != format!(",\"sum\":\"{}\"}}", sum(head)).as_bytes() {
         return Line::Bad;
     }
-    match serde_json::from_slice::<Entry>(line) {
+    let read = serde_json::from_slice::<Head>(line).and_then(|Head { seq, at, event }| {
+        json::from_tagged(&event, line).map(|event| Entry { seq, at, event })
+    });
+    match read {
         // No run gets that far; one could not go on from there.
         Ok(entry) if entry.seq <= LAST_SEQ => Line::Good(Box::new(entry)),
         _ => Line::Foreign,

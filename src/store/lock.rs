@@ -1,14 +1,17 @@
-//! One writer per run: a lock on its frozen workflow, which is there from the beginning and never
-//! replaced, held as long as the process lives.
+//! One writer per run: a lock on a file of its own, held as long as the process lives.
+//!
+//! **Invariant:** the locked file holds nothing that a process without the lock reads. On SMB, a
+//! file that one machine locks cannot be read on the others.
 
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::DEFINITION;
-use crate::disk::faulty::has_locks;
+use crate::disk::locks::{try_lock, try_lock_shared};
+use crate::disk::{self, faulty::has_locks};
 use crate::process;
 
 /// Somebody who only looks whether a run is held keeps the lock for moments.
@@ -18,6 +21,8 @@ const LOOKED_AT: Duration = Duration::from_millis(25);
 const LEFT_BEHIND: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(5);
 
+/// The file in a run's directory that the process which drives the run locks.
+const LOCK: &str = ".lock";
 /// Locked by whoever changes what is in the workspace.
 const CHECKOUT: &str = ".orchestrate/checkout.lock";
 /// Locked by whoever mends what is in the workspace.
@@ -26,14 +31,26 @@ const REPAIR: &str = ".orchestrate/repair.lock";
 /// A held lock. The kernel lets go of it when the process ends, however it ends. Nothing, where
 /// the volume has no locks.
 #[derive(Debug)]
-pub struct RunLock(#[expect(dead_code, reason = "held, not read")] Option<Held>);
+pub struct RunLock(Option<Held>);
 
 /// What the kernel holds a lock by.
 #[derive(Debug)]
 enum Held {
-    File(#[expect(dead_code, reason = "held, not read")] File),
+    File(File),
+    Signed(#[expect(dead_code, reason = "held, not read")] Signed),
     #[cfg(test)]
     Simulated(#[expect(dead_code, reason = "held, not read")] crate::host::Lock),
+}
+
+/// A file that names the process that holds its lock, for the next holder: a name that is still
+/// there is that of a process that was killed.
+#[derive(Debug)]
+struct Signed(File);
+
+impl Drop for Signed {
+    fn drop(&mut self) {
+        let _ = self.0.set_len(0);
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -50,23 +67,61 @@ pub fn take(root: &Path) -> Result<RunLock, LockError> {
     if crate::host::is_simulated() {
         return take_simulated(&root.join(DEFINITION));
     }
-    // Writable, because a network file system gives an exclusive lock on nothing less.
-    let file = OpenOptions::new().read(true).write(true).open(root.join(DEFINITION))?;
-    take_file(file, LEFT_BEHIND)
+    // A run without its workflow cannot be driven, so it has no lock to take.
+    let workflow = disk::open(&root.join(DEFINITION), OpenOptions::new().read(true))?;
+    if !has_lock_file(root) && matches!(try_lock_shared(&workflow), Ok(false)) {
+        let owner = Holder { pid: pid_of_holder(&workflow) }.to_string();
+        return Err(LockError::Held { owner });
+    }
+    take_file(open_to_lock(&root.join(LOCK))?, LEFT_BEHIND)
+}
+
+/// Whether a run has a file to be locked. Without one, an earlier version of this program drives
+/// the run, which locks the workflow itself, or no process does. Lists the directory: another
+/// machine may have made the file a moment ago.
+fn has_lock_file(root: &Path) -> bool {
+    let listed = disk::confirmed(&[root], || std::fs::read_dir(root));
+    let names = listed.into_iter().flatten().flatten();
+    names.map(|entry| entry.file_name()).any(|name| name == LOCK)
+}
+
+/// Opens a file to be locked, making it if it is missing. Writable, because a network file system
+/// gives an exclusive lock on nothing less.
+fn open_to_lock(path: &Path) -> io::Result<File> {
+    let mut how = OpenOptions::new();
+    how.read(true).write(true).create(true).truncate(false);
+    disk::confirmed(&[path.parent().unwrap_or(path)], || how.open(path))
 }
 
 #[cfg(test)]
 fn take_simulated(path: &Path) -> Result<RunLock, LockError> {
-    crate::disk::machine().read(path)?;
+    disk::machine().read(path)?;
     match crate::host::try_lock(path) {
         Ok(lock) => Ok(RunLock(Some(Held::Simulated(lock)))),
         Err(pid) => Err(LockError::Held { owner: Holder { pid: Some(pid) }.to_string() }),
     }
 }
 
-/// Takes the lock of a workspace for a run that changes what is in it, or says who has it.
-pub fn take_checkout(workspace: &Path) -> Result<RunLock, LockError> {
-    take_made(&workspace.join(CHECKOUT))
+/// Takes the lock of a workspace for a run that changes what is in it, or says who has it. The
+/// kernel lets go of it when its holder is killed, whose children may still be at work: `end` is
+/// called with the mark of such a holder before the lock counts as taken.
+pub fn take_checkout(
+    workspace: &Path,
+    own_mark: &str,
+    end: &dyn Fn(&str),
+) -> Result<RunLock, LockError> {
+    let RunLock(Some(Held::File(mut file))) = take_made(&workspace.join(CHECKOUT))? else {
+        return Ok(RunLock(None));
+    };
+    let mut mark = Vec::new();
+    file.read_to_end(&mut mark)?;
+    if !mark.is_empty() {
+        end(&String::from_utf8_lossy(&mark));
+        file.set_len(0)?;
+    }
+    // A full disk is no reason to refuse the lock: the mark is for a holder that is killed.
+    let _ = file.write_all_at(own_mark.as_bytes(), 0);
+    Ok(RunLock(Some(Held::Signed(Signed(file)))))
 }
 
 /// Takes the lock of a workspace for one who mends it, or says who has it.
@@ -77,9 +132,8 @@ pub fn take_repair(workspace: &Path) -> Result<RunLock, LockError> {
 /// Takes the lock of a file that is made if it is missing, or says who has it.
 pub fn take_made(path: &Path) -> Result<RunLock, LockError> {
     std::fs::create_dir_all(path.parent().unwrap_or(path))?;
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
     // Those who want it ask again by themselves.
-    or_none(take_file(open?, Duration::ZERO))
+    or_none(take_file(open_to_lock(path)?, Duration::ZERO))
 }
 
 /// Takes the lock of a file. One whose taker is dead is waited for as long as that.
@@ -89,10 +143,8 @@ fn take_file(file: File, left_behind: Duration) -> Result<RunLock, LockError> {
         if !has_locks() {
             return Err(io::Error::from(nix::errno::Errno::ENOLCK).into());
         }
-        match fs4::FileExt::try_lock(&file) {
-            Ok(()) => return Ok(RunLock(Some(Held::File(file)))),
-            Err(fs4::TryLockError::WouldBlock) => {}
-            Err(fs4::TryLockError::Error(error)) => return Err(error.into()),
+        if try_lock(&file)? {
+            return Ok(RunLock(Some(Held::File(file))));
         }
         let pid = pid_of_holder(&file);
         let patience = match pid {
@@ -144,7 +196,7 @@ impl std::fmt::Display for Holder {
 
 /// Who holds a run's lock, if anybody does.
 pub fn held_by(root: &Path) -> Option<Holder> {
-    holder_of(&root.join(DEFINITION))
+    holder_of(&root.join(if has_lock_file(root) { LOCK } else { DEFINITION }))
 }
 
 /// Who holds the lock of a workspace, if anybody does.
@@ -153,13 +205,13 @@ pub fn checkout_held_by(workspace: &Path) -> Option<Holder> {
 }
 
 fn holder_of(path: &Path) -> Option<Holder> {
-    let file = File::open(path).ok()?;
+    let file = disk::open(path, OpenOptions::new().read(true)).ok()?;
     if let Some(pid) = pid_of_holder(&file) {
         return Some(Holder { pid: Some(pid) });
     }
     // Shared, so that those who look do not see each other.
-    match fs4::FileExt::try_lock_shared(&file) {
-        Err(fs4::TryLockError::WouldBlock) => Some(Holder { pid: pid_of_holder(&file) }),
+    match try_lock_shared(&file) {
+        Ok(false) => Some(Holder { pid: pid_of_holder(&file) }),
         _ => None,
     }
 }
@@ -201,12 +253,30 @@ mod tests {
     }
 
     #[test]
+    fn the_workflow_is_not_locked_and_one_that_is_belongs_to_an_earlier_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(DEFINITION);
+        assert!(matches!(take(dir.path()), Err(LockError::Io(_))), "nothing can be driven");
+        std::fs::write(&path, "").unwrap();
+        let workflow = File::open(&path).unwrap();
+        assert!(try_lock(&workflow).unwrap());
+        assert!(matches!(take(dir.path()), Err(LockError::Held { .. })));
+        assert_eq!(held_by(dir.path()), Some(Holder { pid: Some(std::process::id()) }));
+        drop(workflow);
+        let _held = take(dir.path()).unwrap();
+        // Where locks are mandatory, one on the workflow would keep it from being read elsewhere.
+        assert!(try_lock(&File::open(&path).unwrap()).unwrap());
+        assert!(is_held(dir.path()));
+    }
+
+    #[test]
     #[expect(clippy::disallowed_methods, reason = "a child that is no step")]
     fn a_lock_whose_taker_is_dead_is_waited_for() {
         use std::io::Read as _;
         use std::process::{Command, Stdio};
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(DEFINITION);
+        std::fs::write(dir.path().join(DEFINITION), "").unwrap();
+        let path = dir.path().join(LOCK);
         std::fs::write(&path, "").unwrap();
         // `flock` takes it and is gone; the shell has the file open still.
         let script = "exec 9<>\"$1\"; flock 9; echo; read -r _";

@@ -32,17 +32,13 @@ pub const JOURNAL: &str = "journal.jsonl";
 /// What was left of a journal that ended before the snapshot did, and of one that was damaged.
 const SHORT: &str = "journal.jsonl.short";
 const DAMAGED: &str = "journal.jsonl.damaged";
-/// The workflow as it was when the run began; what a resumed run goes by.
-pub const DEFINITION: &str = "workflow.yaml";
+pub use crate::engine::run::DEFINITION;
 /// The settings files in force when the run began, where there were any.
 pub const SETTINGS: &str = "settings.json";
 const BACKUPS_KEPT: usize = 3;
 
 /// A snapshot is replaced at most this often, and the journal synced at least this often.
 pub const QUIET_MS: u64 = 100;
-/// When a new run's first snapshot is due: soon enough for people, late enough that a run which is
-/// over in an instant makes only its last one. Until then the journal tells all.
-const FIRST_MS: u64 = 25;
 /// Above this size a snapshot waits until the journal has grown by the snapshot's own size, or
 /// for as long as it would take at [`BYTES_PER_MS`].
 const SMALL_SNAPSHOT: u64 = 64 * 1024;
@@ -91,8 +87,6 @@ pub struct Store {
     torn: bool,
     /// Another may take the run over while this process is paused.
     claimed: bool,
-    /// When the first snapshot is due, as long as there is none.
-    first_due: Option<Time>,
     /// Files that a new run froze and the medium may not have yet.
     frozen: Vec<PathBuf>,
     /// The medium may not have the run's own name, nor the names in its directory.
@@ -123,13 +117,27 @@ impl Store {
             store.disk.write(&path, bytes).map_err(failed("write", &path))?;
             store.frozen.push(path);
         }
-        let event = Event::Started { origin: run.origin.clone() };
+        let event = Event::Started { origin: Box::new(run.origin.clone()) };
         store.record(at, &event)?;
         engine::apply(plan, run, at, &event);
         (store.is_new, store.names_unsynced) = (true, true);
-        store.first_due = Some(at.plus_ms(FIRST_MS));
         (store.snapshot_at, store.synced_at) = (at, at);
+        store.write_first_snapshot(plan, run)?;
         Ok(store)
+    }
+
+    /// Writes the first snapshot, for those who look. It is synced with what the run froze: before
+    /// the journal is, which has all that it says.
+    fn write_first_snapshot(&mut self, plan: &Plan, run: &Run) -> Result<(), StoreError> {
+        let path = self.root.join(STATE);
+        let temporary = self.root.join(format!(".{STATE}.tmp"));
+        let bytes = snapshot::encode(plan, run, self.seq, self.term);
+        let written = self.disk.write(&temporary, &bytes);
+        let written = written.and_then(|()| self.disk.rename(&temporary, &path));
+        written.map_err(failed("write", &path))?;
+        self.frozen.push(path);
+        (self.snapshot_len, self.grown, self.stale) = (bytes.len() as u64, 0, false);
+        Ok(())
     }
 
     /// Puts what a new run froze, and its own name, on the medium: at the first chance, when the
@@ -161,7 +169,6 @@ impl Store {
             stale: false,
             torn: false,
             claimed: false,
-            first_due: None,
             frozen: Vec::new(),
             is_new: false,
             names_unsynced: false,
@@ -393,8 +400,12 @@ impl Store {
         let Entry { seq: 1, at, event: Event::Started { origin } } = entries.first()? else {
             return None;
         };
+        // Events before an edit belong to an earlier plan, and only the state has their results.
+        if entries.iter().any(|entry| matches!(entry.event, Event::Edited { .. })) {
+            return None;
+        }
         let id = crate::ids::RunId::parse(&origin.run_id)?;
-        let mut run = Run::new(plan, id, origin.clone(), *at);
+        let mut run = Run::new(plan, id, (**origin).clone(), *at);
         self.replay(plan, &mut run, 0, entries).ok()?;
         Some((run, self.seq, format!("the journal's {}", counted(entries.len(), "event"))))
     }
@@ -521,9 +532,6 @@ impl Store {
     /// grown as much again, or after so long that people looking at it are served and the disk
     /// is still at rest most of the time.
     fn snapshot_due(&self) -> Time {
-        if let Some(due) = self.first_due {
-            return due;
-        }
         let cheap = self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len;
         let rest_ms = if cheap { QUIET_MS } else { self.snapshot_len / BYTES_PER_MS };
         self.snapshot_at.plus_ms(rest_ms.max(QUIET_MS))
@@ -543,13 +551,13 @@ impl Store {
     }
 
     fn sync(&mut self, now: Time) -> Result<(), StoreError> {
+        self.begin_to_settle()?;
         let path = self.journal();
         self.disk.sync(&path).map_err(failed("sync", &path))?;
         if self.names_unsynced {
             self.disk.sync_dir(&self.root).map_err(failed("sync", &self.root))?;
             self.names_unsynced = false;
         }
-        self.begin_to_settle()?;
         self.synced_at = now;
         self.unsynced = false;
         Ok(())
@@ -575,13 +583,17 @@ impl Store {
         let renamed = self.disk.rename(&temporary, &path);
         renamed.and_then(|()| self.disk.sync_dir(&self.root)).map_err(failed("write", &path))?;
         self.names_unsynced = false;
-        self.first_due = None;
         self.begin_to_settle()?;
         self.snapshot_len = bytes.len() as u64;
         self.snapshot_at = now;
         self.grown = 0;
         self.stale = false;
         Ok(())
+    }
+
+    /// Replaces the snapshot if it is not the newest, for one who is about to read it.
+    pub fn refresh(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
+        if self.stale { self.save(plan, run, now) } else { Ok(()) }
     }
 
     /// Replaces the snapshot and puts the journal on the medium too, for another process to go on

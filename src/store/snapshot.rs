@@ -17,6 +17,7 @@ use crate::engine::run::{
 };
 use crate::engine::survey;
 use crate::ids::{Attempt, RunId, StepPath};
+use crate::json;
 use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Each, Rounds, Target};
@@ -77,6 +78,9 @@ impl Serialize for Document<'_> {
         }
         if let Some(request) = &run.origin.request {
             map.serialize_entry("request", request)?;
+        }
+        if let Some(definition) = &run.origin.definition {
+            map.serialize_entry("definition", definition)?;
         }
         if let Some(at) = &run.taken_up_at {
             map.serialize_entry("taken_up_at", at)?;
@@ -410,6 +414,8 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         #[serde(default)]
         request: Option<Box<Request>>,
         #[serde(default)]
+        definition: Option<String>,
+        #[serde(default)]
         taken_up_at: Option<Time>,
         journal_seq: u64,
         #[serde(default = "first_term")]
@@ -442,6 +448,7 @@ pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
         archive: head.archive,
         fleet: head.fleet,
         request: head.request,
+        definition: head.definition,
     };
     let mut run = Run::new(plan, id, origin, head.started_at);
     run.updated_at = head.updated_at;
@@ -561,7 +568,7 @@ impl Reader<'_> {
         }
         let wrong = |error: String| format!("step `{path}`: {error}");
         let mut slot = read_slot(value).map_err(wrong)?;
-        let doc = Doc::deserialize(value).map_err(|error| wrong(error.to_string()))?;
+        let doc: Doc = json::from_value(value).map_err(|error| wrong(error.to_string()))?;
         let Some(list) = doc.rounds else { return Ok(slot) };
         if slot.state == StepState::Waiting {
             slot.state = StepState::Running;
@@ -585,7 +592,8 @@ impl Reader<'_> {
 
     fn open_loop(&self, each: &Each, items: &[Value], path: &str) -> Result<Slot, String> {
         let doc = self.loops.get(path).ok_or(format!("`for_each` has no `{path}`"))?;
-        let doc = LoopDoc::deserialize(doc).map_err(|error| format!("loop `{path}`: {error}"))?;
+        let doc: LoopDoc =
+            json::from_value(doc).map_err(|error| format!("loop `{path}`: {error}"))?;
         let completed: HashSet<_> = doc.completed_indices.iter().copied().collect();
         let failed_items: HashSet<_> = doc.failed_indices.iter().copied().collect();
         let mut iterations = Vec::with_capacity(items.len());
@@ -655,7 +663,7 @@ fn loop_slot(doc: LoopDoc, iterations: Vec<Iteration>) -> Slot {
 }
 
 fn read_slot(value: &Value) -> Result<Slot, String> {
-    let mut record = Record::deserialize(value).map_err(|error| error.to_string())?;
+    let mut record: Record = json::from_value(value).map_err(|error| error.to_string())?;
     let extra = SlotExtra::deserialize(value).map_err(|error| error.to_string())?;
     let state = match (record.status, extra.retry_at) {
         (StepStatus::Pending, Some(until)) => StepState::Resting { until },

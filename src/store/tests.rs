@@ -155,6 +155,7 @@ impl World {
             archive: None,
             fleet: false,
             request: None,
+            definition: None,
         };
         let mut run = Run::new(&self.plan, id, origin, at);
         let root = PathBuf::from("run");

@@ -6,6 +6,7 @@
 //! reference.
 
 pub mod nodes;
+pub mod number;
 pub mod spell;
 pub mod written;
 
@@ -101,6 +102,14 @@ impl Template {
             parts.push(Part::Text(plain));
         }
         Ok(Template { parts })
+    }
+
+    /// Whether it has a hole of this name, or this word in its text.
+    pub fn names(&self, hole: &str, word: &str) -> bool {
+        self.parts.iter().any(|part| match part {
+            Part::Text(text) => text.contains(word),
+            Part::Hole(found, _) => found.raw == hole,
+        })
     }
 
     pub fn holes(&self) -> impl Iterator<Item = &Hole> {

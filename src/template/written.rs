@@ -1,10 +1,8 @@
-//! JSON as it was written. A number may have more digits than any number of a machine, and whoever
-//! wrote them means them all.
+//! JSON as it was written, for outputs that stay text. A [`Value`] keeps every digit of a number as
+//! well, but writes its exponent as `e+3`.
 //!
 //! **Invariant:** every text that is given here is JSON that somebody has read before; of any other
 //! nothing is promised but an end.
-
-use std::collections::HashSet;
 
 use serde_json::Value;
 
@@ -46,28 +44,6 @@ pub fn field<'j>(json: &'j str, name: &str) -> Option<&'j str> {
         left = left.strip_prefix(',').unwrap_or_default().trim_start();
     }
     found
-}
-
-/// A key that some object in there has more than once.
-pub fn key_of_two(json: &str) -> Option<String> {
-    let mut open: Vec<HashSet<String>> = Vec::new();
-    let mut left = json.trim_start();
-    while let Some(token) = token(left) {
-        left = left[token.len()..].trim_start();
-        match token {
-            "{" | "[" => open.push(HashSet::new()),
-            "}" | "]" => _ = open.pop(),
-            // Only a key has a colon behind it.
-            text if left.starts_with(':') => {
-                let key: String = serde_json::from_str(text).unwrap_or_default();
-                if open.last_mut().is_some_and(|keys| !keys.insert(key.clone())) {
-                    return Some(key);
-                }
-            }
-            _ => {}
-        }
-    }
-    None
 }
 
 /// How long the value is that a text begins with.
@@ -121,18 +97,6 @@ mod tests {
 
     fn same(json: &str) -> String {
         compact(json, |text| text, str::to_owned)
-    }
-
-    #[test]
-    fn a_key_that_is_there_twice_is_found() {
-        for (json, wanted) in [
-            (r#"{"a": 1, "b": {"a": 2}, "c": [{"a": 3}, {"a": 4}]}"#, None),
-            (r#"{"a": "b", "b": "a", "c": ["a", "a"]}"#, None),
-            (r#"{"a": 1, "b": 2, "\u0061": 3}"#, Some("a")),
-            (r#"[{"b": {"c": 1, "c": 1}}]"#, Some("c")),
-        ] {
-            assert_eq!(key_of_two(json).as_deref(), wanted, "{json}");
-        }
     }
 
     #[test]

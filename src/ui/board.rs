@@ -3,7 +3,8 @@
 //! All verbs that show something show what is here, as text or as JSON, so no two of them can
 //! tell different stories.
 //!
-//! **Invariant:** nothing here changes a file. A run is called `running` only if somebody is there
+//! **Invariant:** nothing here changes a file, but for a temporary one that shows the volume's
+//! clock where members of other machines are. A run is called `running` only if somebody is there
 //! who drives it: what its last owner wrote down before it died is not taken for what is.
 
 mod gates;
@@ -23,16 +24,18 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::ansi;
+use crate::disk;
 use crate::fleet::Config;
 use crate::fleet::free::made_at;
 use crate::fleet::intake::moved_aside;
-use crate::fleet::parking::{self, ParkedView};
+use crate::fleet::parking::{self, Cause, ParkedView};
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::run_task;
+use crate::fleet::worker::own_target;
 use crate::ids::RunId;
 use crate::queue::{End, FsQueue, Layout, Place, Queue, TurnHolder};
 use crate::store;
@@ -87,6 +90,9 @@ pub struct InboxView {
     pub dropped: usize,
     /// Living workers that take new tasks.
     pub workers: usize,
+    /// Those of them that take none for the agent's own provider: it is suspended where they run.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub suspended: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
     /// When the task was made that waits longest.
@@ -94,41 +100,28 @@ pub struct InboxView {
     pub oldest_at: Option<Time>,
 }
 
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 impl Board {
-    /// Looks at a workspace. Members on other machines are watched for about a beat, and for two
-    /// seconds at most.
+    /// Looks at a workspace.
     pub fn look(
         workspace: Workspace,
         state_dir: &Path,
         queue: Option<Arc<FsQueue>>,
-        beat: Duration,
         config: Config,
     ) -> io::Result<Board> {
-        let watch = |queue: &FsQueue, holders| Members::look(queue, holders, beat);
-        Board::look_by(workspace, state_dir, queue, config, Arc::default(), watch)
+        Board::look_again(workspace, state_dir, queue, config, &Arc::default())
     }
 
-    /// Looks again, which costs little where nothing has changed. Nobody is watched: a beat is
-    /// compared with what was seen of it before.
+    /// Looks again, which costs little where nothing has changed.
     pub fn look_again(
         workspace: Workspace,
         state_dir: &Path,
         queue: Option<Arc<FsQueue>>,
-        beat: Duration,
         config: Config,
         memory: &Arc<Memory>,
-    ) -> io::Result<Board> {
-        let recall = |queue: &FsQueue, holders| Members::recall(queue, holders, beat, memory);
-        Board::look_by(workspace, state_dir, queue, config, memory.clone(), recall)
-    }
-
-    fn look_by(
-        workspace: Workspace,
-        state_dir: &Path,
-        queue: Option<Arc<FsQueue>>,
-        config: Config,
-        memory: Arc<Memory>,
-        members: impl FnOnce(&FsQueue, BTreeSet<String>) -> io::Result<Members>,
     ) -> io::Result<Board> {
         let mut board = Board {
             parked: parking::look(workspace.root()).unwrap_or_default(),
@@ -138,7 +131,7 @@ impl Board {
             queue,
             members: Members::default(),
             runs: HashMap::new(),
-            memory,
+            memory: memory.clone(),
             turn: None,
             now: SystemClock.now(),
         };
@@ -147,7 +140,7 @@ impl Board {
             for agent in queue.agents()? {
                 holders.extend(queue.claims(&agent)?.into_iter().map(|claim| claim.worker));
             }
-            board.members = members(queue, holders)?;
+            board.members = Members::look(queue, holders, &board.memory)?;
             let mut known = board.memory.runs.lock().unwrap_or_else(PoisonError::into_inner);
             board.turn = queue.turn()?.holder;
             board.runs = run_task::out_known(queue, &mut known)?;
@@ -181,8 +174,9 @@ impl Board {
         let view = |agent: String| {
             let inbox = Layout::new(self.workspace.root()).inbox(&agent);
             let dropped = memory::dropped_in(&inbox);
-            let (waiting, claimed, workers) = (0, 0, 0);
-            InboxView { agent, waiting, claimed, dropped, workers, paused: None, oldest_at: None }
+            let (waiting, claimed, workers, suspended) = (0, 0, 0, 0);
+            let (paused, oldest_at) = (None, None);
+            InboxView { agent, waiting, claimed, dropped, workers, suspended, paused, oldest_at }
         };
         named.map(view).filter(|inbox| inbox.dropped > 0).collect()
     }
@@ -195,9 +189,25 @@ impl Board {
             claimed: queue.claims(&agent)?.len(),
             dropped: waiting.dropped + moved_aside(&queue.layout, &agent)?.len(),
             workers: self.members.serving(&agent).count(),
+            suspended: self.suspended(&agent),
             paused: queue.paused(&agent)?.map(|reason| one_line(&reason)),
             agent,
         })
+    }
+
+    /// How many workers of an agent are on machines where its own provider is suspended.
+    fn suspended(&self, agent: &str) -> usize {
+        let target = own_target(agent, &self.config);
+        let mut machine = self.parked.iter().filter(|parked| parked.cause == Cause::Machine);
+        if agent == COORDINATOR || !machine.any(|parked| parked.holds(&target)) {
+            return 0;
+        }
+        let holds = |worker: &WorkerView| {
+            let here = |parked: &&ParkedView| parked.host.as_deref() == Some(&worker.host);
+            let mut notes = self.parked.iter().filter(here);
+            notes.any(|parked| parked.cause == Cause::Machine && parked.holds(&target))
+        };
+        self.members.serving(agent).filter(holds).count()
     }
 
     /// How many tasks lie in `failed/` that belong to no run: of the others their runs tell.
@@ -227,7 +237,8 @@ fn failed_batches(queue: &FsQueue) -> io::Result<Vec<String>> {
 /// The ids of the runs that are kept in a directory, newest first. An id tells the second; those
 /// of one second go by when their workflow was copied, which happens once, at their beginning.
 pub fn runs_in(dir: &Path) -> Vec<RunId> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let listed = disk::confirmed(&[dir], || std::fs::read_dir(dir));
+    let entries = listed.into_iter().flatten().flatten();
     // A file is no run, whatever its name.
     let dirs = entries.filter(|entry| !entry.file_type().is_ok_and(|kind| kind.is_file()));
     let mut ids: Vec<RunId> =
@@ -248,6 +259,7 @@ pub fn runs_in(dir: &Path) -> Vec<RunId> {
 /// The first line of a text that somebody else wrote, fit for a line of ours: nothing in it moves a
 /// cursor. What is quoted is not cut: a mark stands for the end of a line in it.
 pub fn one_line(text: &str) -> String {
+    let text = ansi::strip(text);
     let text = text.trim();
     let mut quoted = false;
     let ends = |c: char| {

@@ -9,6 +9,7 @@ use std::io;
 use std::time::SystemTime;
 
 use super::board::{Board, InboxView, RunSpent, Standing, WorkerView};
+use crate::fleet::parking::ParkedView;
 use crate::ids::RunId;
 use crate::store::STATE;
 use crate::time::Time;
@@ -50,6 +51,7 @@ impl Meter {
             inboxes: board.inboxes()?,
             workers,
             failed_tasks: board.failed()?,
+            parked: board.parked.clone(),
             now: board.now,
         };
         Ok(seen.text())
@@ -80,6 +82,7 @@ struct Seen {
     inboxes: Vec<InboxView>,
     workers: Vec<WorkerView>,
     failed_tasks: usize,
+    parked: Vec<ParkedView>,
     now: Time,
 }
 
@@ -109,6 +112,12 @@ impl Seen {
             .iter()
             .map(|inbox| (labels(&[("agent", &inbox.agent)]), u8::from(inbox.paused.is_some())));
         page.family("orchestrate_agent_paused", "1 if an agent's inbox is paused.", paused);
+        let parked = self.parked.iter().map(|parked| {
+            let (host, cause) = (parked.host.as_deref().unwrap_or_default(), parked.cause.word());
+            (labels(&[("provider", &parked.provider), ("cause", cause), ("host", host)]), 1)
+        });
+        let help = "Providers that are not asked, on one host or, without one, on all.";
+        page.family("orchestrate_provider_parked", help, parked);
         page.one(
             "orchestrate_failed_tasks",
             "Tasks in failed/ that belong to no run.",
@@ -123,17 +132,26 @@ impl Seen {
             .map(|((agent, life), count)| (labels(&[("agent", agent), ("life", life)]), count));
         let help = "Workers and coordinators, by agent and by whether they live.";
         page.family("orchestrate_workers", help, lives);
-        let beats = self.workers.iter().filter_map(|worker| {
-            let at = Time::parse(worker.last_beat.as_deref()?)?;
-            let by = [("worker", worker.worker.as_str()), ("agent", &worker.agent)];
-            Some((labels(&by), at.0 as f64 / 1000.0))
-        });
-        let help = "When each was last heard of, by the clock of the volume.";
-        page.family("orchestrate_last_beat_timestamp_seconds", help, beats);
+        let help = "Newest heartbeat, by agent and machine, by the clock of the volume.";
+        page.family("orchestrate_last_beat_timestamp_seconds", help, self.newest_beats());
         self.spent_text(&mut page);
         let help = "When these figures were taken.";
         page.one("orchestrate_metrics_timestamp_seconds", help, self.now.0 as f64 / 1000.0);
         page.text
+    }
+
+    /// Returns the newest heartbeat of each agent on each machine. A worker's own id is random and
+    /// new at each start, so as a label it would add a series at every restart.
+    fn newest_beats(&self) -> impl Iterator<Item = (String, f64)> {
+        let mut newest: BTreeMap<(&str, &str), Time> = BTreeMap::new();
+        for worker in &self.workers {
+            let Some(at) = worker.last_beat.as_deref().and_then(Time::parse) else { continue };
+            let beat = newest.entry((&worker.agent, &worker.host)).or_insert(at);
+            *beat = at.max(*beat);
+        }
+        newest.into_iter().map(|((agent, host), at)| {
+            (labels(&[("agent", agent), ("host", host)]), at.0 as f64 / 1000.0)
+        })
     }
 
     /// What is not known is not zero: it is counted by itself.
@@ -194,19 +212,58 @@ fn labels(pairs: &[(&str, &str)]) -> String {
 mod tests {
     use super::*;
 
+    impl Seen {
+        fn empty() -> Seen {
+            Seen {
+                runs: BTreeMap::new(),
+                spent: RunSpent::default(),
+                gates: 0,
+                inboxes: Vec::new(),
+                workers: Vec::new(),
+                parked: Vec::new(),
+                failed_tasks: 0,
+                now: Time(1500),
+            }
+        }
+    }
+
     #[test]
     fn labels_are_quoted_as_the_format_wants() {
         assert_eq!(labels(&[("a", "x"), ("b", "q\"\\\n")]), "{a=\"x\",b=\"q\\\"\\\\\\n\"}");
     }
 
     #[test]
+    fn a_restarted_worker_adds_no_series() {
+        let worker = |id: &str, beat: &str| WorkerView {
+            worker: id.into(),
+            agent: "qa".into(),
+            life: crate::ui::board::Life::Alive { age_ms: None },
+            draining: false,
+            host: "m1".into(),
+            pid: 1,
+            started_at: String::new(),
+            concurrency: 1,
+            run: None,
+            claims: 0,
+            version: String::new(),
+            last_beat: Some(beat.into()),
+            heartbeat_age_ms: None,
+        };
+        let workers =
+            vec![worker("aaaa", "2026-01-31T10:00:05Z"), worker("bbbb", "2026-01-31T10:00:00Z")];
+        let seen = Seen { workers, ..Seen::empty() };
+        let text = seen.text();
+        let beats: Vec<_> =
+            text.lines().filter(|l| l.starts_with("orchestrate_last_beat")).collect();
+        let only = "orchestrate_last_beat_timestamp_seconds{agent=\"qa\",host=\"m1\"} 1769853605";
+        assert_eq!(beats, [only]);
+    }
+
+    #[test]
     fn what_is_not_known_is_not_zero() {
         let spent =
             RunSpent { answers: 2, cost_unknown: 2, tokens_unknown: 1, ..Default::default() };
-        let (inboxes, workers) = (Vec::new(), Vec::new());
-        let runs = BTreeMap::new();
-        let seen =
-            Seen { runs, spent, gates: 0, inboxes, workers, failed_tasks: 0, now: Time(1500) };
+        let seen = Seen { spent, ..Seen::empty() };
         let text = seen.text();
         assert!(!text.contains("orchestrate_cost_usd"), "{text}");
         assert!(text.contains("orchestrate_answers_unknown{of=\"cost\"} 2\n"), "{text}");

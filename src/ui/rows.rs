@@ -24,11 +24,11 @@ pub fn run_time(run: &RunView, now: Time) -> String {
 /// How a member is told of in a line.
 pub fn worker_row(worker: &WorkerView, now: Time) -> Vec<String> {
     let WorkerView { agent, worker: name, life, host, pid, .. } = worker;
-    let mut state = life.word().to_owned();
-    if worker.draining && *life != Life::Dead {
+    let mut state = life.label();
+    if worker.draining && !life.is_over() {
         state.push_str(", draining");
     }
-    let up = Time::parse(&worker.started_at).filter(|_| *life != Life::Dead);
+    let up = Time::parse(&worker.started_at).filter(|_| !life.is_over());
     let up = up.map(|at| format!("up {}", whole_seconds(now.ms_since(at)))).unwrap_or_default();
     vec![agent.clone(), name.clone(), state, format!("{host} pid {pid}"), busy(worker), up]
 }
@@ -38,7 +38,7 @@ pub fn busy(worker: &WorkerView) -> String {
     let coordinates = worker.agent == COORDINATOR;
     let what = if coordinates { "run" } else { "task" };
     match (&worker.run, worker.claims) {
-        (_, claims) if worker.life == Life::Dead => match claims {
+        (_, claims) if worker.life.is_over() => match claims {
             0 => String::new(),
             claims => format!("left {}", counted(claims, what)),
         },
@@ -51,12 +51,17 @@ pub fn busy(worker: &WorkerView) -> String {
 
 /// How an inbox is told of in a line.
 pub fn inbox_row(inbox: &InboxView) -> Vec<String> {
-    let InboxView { agent, waiting, claimed, dropped, workers, paused, .. } = inbox;
-    let served = match workers {
+    let InboxView { agent, waiting, claimed, dropped, workers, suspended, paused, .. } = inbox;
+    let mut served = match workers {
         0 if waiting + dropped > 0 => "nobody serves it".to_owned(),
         0 => "no worker".to_owned(),
         1 => "1 worker".to_owned(),
         workers => format!("{workers} workers"),
+    };
+    served += &match suspended {
+        0 => String::new(),
+        all if all == workers => ", suspended".to_owned(),
+        some => format!(", {some} suspended"),
     };
     let paused = paused.as_ref().map(|reason| match reason.as_str() {
         "" => "paused".to_owned(),
@@ -77,7 +82,7 @@ pub fn owner_line(owner: &Owner) -> Option<String> {
         Owner::Coordinator { worker, host, pid, life } => {
             let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
             let pid = pid.map(|pid| format!(" pid {pid}")).unwrap_or_default();
-            Some(format!("held by coordinator {worker}{host}{pid}: {}", life.word()))
+            Some(format!("held by coordinator {worker}{host}{pid}: {}", life.label()))
         }
         Owner::Locked { worker, pid, .. } => Some(format!(
             "held by coordinator {worker}, which waits for process {pid} to let go of its lock"
@@ -204,8 +209,8 @@ fn place(task: &str, agent: &str, place: &PlaceView) -> String {
         PlaceView::Claimed { worker, host, life, .. } => {
             let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
             let life = match life {
-                Life::Alive => String::new(),
-                life => format!(", {}", life.word()),
+                Life::Alive { .. } => String::new(),
+                life => format!(", {}", life.label()),
             };
             format!("task {task} claimed by {worker}{host}{life}")
         }

@@ -8,6 +8,8 @@ use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard};
 
+use crate::ansi;
+
 /// The lines that stand at the end of the terminal, to be erased.
 static DRAWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -30,15 +32,33 @@ fn turns(letter: char) -> bool {
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Text that somebody else wrote, fit for a terminal: of what moves a cursor only tabs and ends of
-/// lines are left.
+/// Makes text of another program safe for a terminal: without escape sequences, and of control
+/// characters only tabs and ends of lines are left.
 pub fn harmless(text: &str) -> String {
-    text.chars().map(|c| if matches!(c, '\n' | '\t') { c } else { tame(c) }).collect()
+    ansi::strip(text).chars().map(|c| if matches!(c, '\n' | '\t') { c } else { tame(c) }).collect()
+}
+
+/// Makes a line of a member of the fleet safe for a terminal, and keeps its colors.
+pub fn colored(text: &str) -> String {
+    let color = |text: &str| {
+        let end = text.strip_prefix("\x1b[")?.find(|c: char| !matches!(c, '0'..='9' | ';'))? + 2;
+        text[end..].starts_with('m').then_some(end + 1)
+    };
+    let (mut out, mut plain) = (String::new(), 0);
+    for (at, _) in text.match_indices('\x1b') {
+        if let Some(length) = color(&text[at..]) {
+            out.push_str(&harmless(&text[plain..at]));
+            out.push_str(&text[at..at + length]);
+            plain = at + length;
+        }
+    }
+    out + &harmless(&text[plain..])
 }
 
 /// Text that somebody else wrote, fit for one line of ours: whatever begins a line there does not
 /// begin one here.
 pub fn folded(text: &str) -> String {
+    let text = ansi::strip(text);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.collect::<Vec<_>>().join(" ").chars().map(tame).collect()
 }
@@ -49,7 +69,7 @@ pub struct Tamed<W: Write> {
     out: W,
     /// Whether it is a terminal.
     tames: bool,
-    /// The first bytes of a letter whose others have not come yet.
+    /// The start of a letter or of an escape sequence whose end has not come yet.
     rest: Vec<u8>,
 }
 
@@ -70,15 +90,18 @@ impl<W: Write> Write for Tamed<W> {
         let mut text = String::new();
         let mut chunks = all.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
-            text.push_str(&harmless(chunk.valid()));
-            // What stops in the middle of a letter may go on with the next bytes.
+            text.push_str(chunk.valid());
             if chunks.peek().is_none() && begins_letter(chunk.invalid()) {
                 self.rest = chunk.invalid().to_vec();
             } else if !chunk.invalid().is_empty() {
                 text.push(char::REPLACEMENT_CHARACTER);
             }
         }
-        self.out.write_all(text.as_bytes())?;
+        let cut = ansi::unfinished(&text).filter(|at| text.len() - at <= SEQUENCE_MAX);
+        if let Some(at) = cut {
+            self.rest.splice(..0, text.split_off(at).into_bytes());
+        }
+        self.out.write_all(harmless(&text).as_bytes())?;
         Ok(bytes.len())
     }
 
@@ -86,6 +109,9 @@ impl<W: Write> Write for Tamed<W> {
         self.out.flush()
     }
 }
+
+/// The longest unfinished escape sequence that is kept back for the next piece.
+const SEQUENCE_MAX: usize = 4096;
 
 /// Whether bytes are the first of a letter that has more.
 fn begins_letter(bytes: &[u8]) -> bool {
@@ -151,9 +177,15 @@ mod tests {
     #[test]
     fn what_moves_a_cursor_is_replaced() {
         let text = "a\tb\r\nc\x1b[2Jd\u{9b}e\u{7f}";
-        assert_eq!(harmless(text), "a\tb\u{fffd}\nc\u{fffd}[2Jd\u{fffd}e\u{fffd}");
+        assert_eq!(harmless(text), "a\tb\u{fffd}\ncd\u{fffd}e\u{fffd}");
         assert_eq!(harmless("a\u{202e}b\u{2066}c\u{200f}é"), "a\u{fffd}b\u{fffd}c\u{fffd}é");
-        assert_eq!(folded("\na\tb \r\n\n  c\x1bd\n"), "a\u{fffd}b c\u{fffd}d");
+        assert_eq!(folded("\na\tb \r\n\n  c\x1b[1md\n"), "a\u{fffd}b cd");
+    }
+
+    #[test]
+    fn only_colors_pass_from_a_member_to_the_terminal() {
+        let text = "a \x1b[32mdone\x1b[0m \x1b[2Jb\x1b]0;t\x07\u{9b}c\x1b[1";
+        assert_eq!(colored(text), "a \x1b[32mdone\x1b[0m b\u{fffd}c");
     }
 
     #[test]
@@ -168,7 +200,7 @@ mod tests {
         for size in 1..bytes.len() {
             assert_eq!(written(false, size), bytes);
             let text = String::from_utf8(written(true, size)).unwrap();
-            assert_eq!(text, "é\u{fffd}[2J€\u{fffd}x\n\u{fffd}");
+            assert_eq!(text, "é€\u{fffd}x\n\u{fffd}");
         }
     }
 }

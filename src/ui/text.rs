@@ -9,6 +9,7 @@ use tracing::Level;
 
 use super::talk::{draw, erase, folded, harmless, put};
 use super::{log, progress};
+use crate::ansi;
 use crate::engine::run::{Address, ItemResult, StepState};
 use crate::engine::{self, Choice, Event, Record, Run, SkipCause, StepStatus, died_over};
 use crate::exec::{Mask, Stop};
@@ -290,6 +291,7 @@ fn failed(plan: &Plan, run: &Run, step: &str) -> bool {
 /// colours. Of a line that was written over itself, the last state is shown.
 pub fn excerpt(line: &str) -> String {
     const SHOWN: usize = 200;
+    let line = ansi::strip(line);
     let last = line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
     let mut shown = harmless(&last.chars().take(SHOWN).collect::<String>());
     if last.chars().count() > SHOWN {
@@ -527,6 +529,7 @@ pub fn log_line(plan: &Plan, run: &Run, event: &Event) -> Option<String> {
             let step = shown(step);
             format!("{unit} `{step}` is put back: {why}; attempt {attempt}, execution {execution}")
         }
+        Event::Edited { .. } => format!("run {} continues with the edited workflow", run.id),
         Event::Rewound { step } => format!("run {} goes on from `{}`", run.id, shown(step)),
         Event::Decided { step, choice } => {
             format!("{unit} `{}`: {choice:?} was chosen", shown(step))

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::fields::{Fields, Findings, in_text, suggest};
 use super::lint;
-use super::plan::{Action, Block, CaptureMode, Each, Items, Target};
+use super::plan::{Action, Block, CaptureMode, Each, Items, Step, Target};
 use super::problem::{Place, Problem, nearest};
 use super::steps::{Reading, Visible};
 use super::yaml::{Node, Value};
@@ -129,8 +129,12 @@ pub fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
 }
 
 /// A step's templates and its own results share one object with `lifecycle`.
-pub fn no_step_named_lifecycle(each: &Fields, block: &Block) {
-    if block.by_name.contains_key("lifecycle") {
+pub fn no_step_named_lifecycle(each: &Fields) {
+    let steps = match each.get("steps").map(|steps| &steps.value) {
+        Some(Value::List(steps)) => steps.as_slice(),
+        _ => &[],
+    };
+    if steps.iter().any(|step| step.get("name").and_then(Node::text) == Some("lifecycle")) {
         let message = "a step cannot be named `lifecycle` in a loop with `on_item_complete`";
         each.findings.error(each.node.place, message);
     }
@@ -234,15 +238,25 @@ pub fn items_of_nobody(what: &str, hole: &Hole, visible: &Visible) -> Option<Pro
     Some(suggest(Problem::warning(message), name, known.map(String::as_str)))
 }
 
-/// Warns of a loop over lines or JSON that the step it names does not capture.
-pub fn sources_of_items(findings: &Findings, block: &Block, nodes: &[Node]) {
-    for (step, node) in block.steps.iter().zip(nodes) {
+/// Warns of a loop over lines or JSON that the step it names does not capture. `steps` has an entry
+/// for each node: `None` if the node is unreadable, in which case it may capture anything.
+pub fn sources_of_items(
+    findings: &Findings,
+    names: &Names,
+    steps: &[Option<Step>],
+    nodes: &[Node],
+) {
+    for (step, node) in steps.iter().zip(nodes) {
+        let Some(step) = step else { continue };
         let Action::Each(Each { items: Items::From(hole), .. }) = &step.action else { continue };
         let [_, name, field, ..] = hole.path.as_slice() else { continue };
-        let Some((_, source)) = block.find(name) else { continue };
+        let source = names.by_name.get(name).and_then(|index| steps.get(*index)?.as_ref());
+        let Some(source) = source else { continue };
         let wanted = if field == "lines" { CaptureMode::Lines } else { CaptureMode::Json };
         let captures = matches!(source.action, Action::Exec { .. } | Action::Ask { .. });
-        if !captures || source.output.capture != wanted {
+        // An agent's answer by the contract is JSON, whatever is captured.
+        let answers = wanted == CaptureMode::Json && source.keeps_contract();
+        if !answers && (!captures || source.output.capture != wanted) {
             let place = node.get("for_each").and_then(|each| each.get("items_from"));
             let place = place.map_or(node.place, |node| node.place);
             findings.add(
@@ -259,10 +273,6 @@ pub fn sources_of_items(findings: &Findings, block: &Block, nodes: &[Node]) {
 
 /// Warns where control falls into a step that exists to handle a failure.
 pub fn fall_through(findings: &Findings, block: &Block, nodes: &[Node]) {
-    // What could not be read is told of, and has no number.
-    if block.steps.len() != nodes.len() {
-        return;
-    }
     let mut on_failure = HashSet::new();
     let mut otherwise = HashSet::new();
     collect_targets(block, 0, None, &mut on_failure, &mut otherwise);

@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::Configured;
+use super::dialects::{self, Dialect};
 use super::lint;
 use super::named::Named;
 use super::plan::Version;
 use super::problem::{At, Place, Problem, nearest};
 use super::shape::Table;
+use super::shape::steps::{STEP, TOP};
 use super::yaml::{Node, Value};
 use crate::template::{Template, TemplateError};
 use crate::time::parse_duration;
@@ -48,7 +50,7 @@ impl Findings {
         match &node.value {
             Value::Text(text) => Some(text.into()),
             Value::Number(number) => {
-                let written = self.written(node.place).filter(|digits| !digits.is_empty());
+                let written = self.written(node.place);
                 Some(written.unwrap_or_else(|| number.to_string()).into())
             }
             _ => None,
@@ -57,12 +59,20 @@ impl Findings {
 
     /// What stands at a place.
     fn written(&self, place: Place) -> Option<String> {
+        let written: String = self.line_at(place).chars().take(place.len).collect();
+        Some(written).filter(|written| !written.is_empty())
+    }
+
+    /// Returns what stands at a place and behind it, to the end of the line.
+    fn line_at(&self, place: Place) -> &str {
         let begins = self.lines.get_or_init(|| {
             let ends = self.source.match_indices('\n').map(|(at, _)| at + 1);
             [0].into_iter().chain(ends).collect()
         });
-        let line = self.source.get(*begins.get(place.line.checked_sub(1)?)?..)?.lines().next()?;
-        Some(line.chars().skip(place.column - 1).take(place.len).collect())
+        let begin = place.line.checked_sub(1).and_then(|line| begins.get(line));
+        let rest = begin.and_then(|begin| self.source.get(*begin..)).unwrap_or_default();
+        let line = rest.lines().next().unwrap_or_default();
+        line.char_indices().nth(place.column - 1).map_or("", |(at, _)| &line[at..])
     }
 
     /// An agent that was named before and differs from this one in case only: both would have one
@@ -152,11 +162,16 @@ impl<'a> Fields<'a> {
             node.kind()
         ))
         .at(node.place);
-        let quotable = matches!(node.value, Value::Number(_) | Value::Bool(_));
-        self.findings.add(if quotable && wanted.contains("text") {
-            problem.hint(format!("put it in quotes: \"{}\"", in_quotes(self.findings, node)))
-        } else {
-            problem
+        self.findings.add(match &node.value {
+            _ if !wanted.contains("text") => problem,
+            Value::Number(_) | Value::Bool(_) => {
+                problem.hint(format!("put it in quotes: \"{}\"", in_quotes(self.findings, node)))
+            }
+            Value::Map(_) if self.findings.line_at(node.place).starts_with("{{") => {
+                problem.hint("put a value that begins with `{{` in quotes")
+            }
+            Value::Map(_) => problem.hint("put text that has `: ` in quotes"),
+            _ => problem,
         });
     }
 
@@ -442,7 +457,13 @@ fn check_key(findings: &Findings, key: &Node, what: &str, table: &Table, version
         None => {
             let known = table.all().filter(|field| field.since <= version).map(|field| field.name);
             let problem = Problem::error(format!("{what} has no field `{name}`")).at(key.place);
-            findings.add(suggest(problem, name, known));
+            let is = |other: &Table| std::ptr::eq(table, other);
+            let top = is(&TOP).then_some(true).or(is(&STEP).then_some(false));
+            let foreign = top.and_then(|top| dialects::foreign(Dialect::Steps, top, name));
+            findings.add(match foreign {
+                Some(hint) => problem.hint(hint),
+                None => suggest(problem, name, known),
+            });
         }
     }
 }

@@ -42,6 +42,51 @@ impl Ways {
         reached
     }
 
+    /// Returns the largest groups of steps that all lead to each other, in time proportional to the
+    /// number of ways. A step that leads nowhere back is in none.
+    fn cycles(&self) -> Vec<Vec<usize>> {
+        let count = self.to.len();
+        let mut from: Vec<Vec<usize>> = vec![Vec::new(); count];
+        for (step, next) in self.to.iter().enumerate() {
+            next.iter().filter(|next| **next < count).for_each(|next| from[*next].push(step));
+        }
+        // Each step follows all that it leads to, except those that lead back to it.
+        let mut left: Vec<usize> = Vec::new();
+        let mut seen = vec![false; count];
+        for first in 0..count {
+            let mut walk = vec![(first, 0)];
+            while let Some((step, at)) = walk.pop() {
+                if at == 0 && std::mem::replace(&mut seen[step], true) {
+                    continue;
+                }
+                match self.to[step].get(at) {
+                    Some(next) => {
+                        walk.push((step, at + 1));
+                        walk.extend((*next < count && !seen[*next]).then_some((*next, 0)));
+                    }
+                    None => left.push(step),
+                }
+            }
+        }
+        let mut taken = vec![false; count];
+        let mut cycles = Vec::new();
+        for first in left.into_iter().rev() {
+            let (mut group, mut walk) = (Vec::new(), vec![first]);
+            while let Some(step) = walk.pop() {
+                if !std::mem::replace(&mut taken[step], true) {
+                    group.push(step);
+                    walk.extend(&from[step]);
+                }
+            }
+            group.sort_unstable();
+            if group.len() > 1 || group.iter().any(|step| self.to[*step].contains(step)) {
+                cycles.push(group);
+            }
+        }
+        cycles.sort_unstable();
+        cycles
+    }
+
     /// Whether any step goes to this one, and be it itself.
     pub fn lead_to(&self, step: usize) -> bool {
         self.to.iter().any(|to| to.contains(&step))
@@ -51,6 +96,25 @@ impl Ways {
     pub fn lead(&self, from: usize, to: usize) -> bool {
         self.to.get(from).is_some_and(|next| next.iter().any(|next| self.from(*next)[to]))
     }
+}
+
+/// Marks the steps of all `goto` cycles that ask an agent.
+pub fn mark_agent_cycles(block: &mut Block, strict: bool) {
+    for cycle in agent_cycles(block, strict) {
+        cycle.into_iter().for_each(|step| block.steps[step].in_agent_cycle = true);
+    }
+    for step in &mut block.steps {
+        if let Action::Each(each) = &mut step.action {
+            mark_agent_cycles(&mut each.block, strict);
+        }
+    }
+}
+
+/// Returns the steps of each cycle of a block that asks an agent, in the order of the text.
+pub fn agent_cycles(block: &Block, strict: bool) -> Vec<Vec<usize>> {
+    let mut cycles = Ways::of(block, strict).cycles();
+    cycles.retain(|cycle| cycle.iter().any(|step| !block.steps[*step].asked().is_empty()));
+    cycles
 }
 
 /// Whether the next step can follow this one by itself.

@@ -73,9 +73,9 @@ impl Written {
         let is_ink = |c: char| !c.is_whitespace();
         match (origin(value.find(is_ink)), origin(value.rfind(is_ink))) {
             (Some(first), Some(last)) if first == last => {
-                Written { line: first.0 + 1, column: first.1, lines: true }
+                Written { line: first.0, column: first.1, lines: true }
             }
-            _ => Written { line: begin.line + 1, column: begin.column, lines: false },
+            _ => Written { line: begin.line, column: begin.column, lines: false },
         }
     }
 
@@ -125,13 +125,16 @@ fn begins_with_key(head: &str) -> bool {
     spaced && !key.is_empty() && key.trim_end().chars().all(word)
 }
 
+/// Puts an empty line before a head, in place of the fence, so that its lines have the numbers that
+/// they have in the file.
+pub fn below_fence(head: &str) -> String {
+    format!("\n{head}")
+}
+
 /// Reads the head of a task, strict as a workflow is. Places count from the text's first line.
 pub fn read_task_head(head: &str) -> Result<TaskHead, Vec<Problem>> {
-    let lower = |problem: Problem| Problem {
-        place: problem.place.map(|place| Place { line: place.line + 1, ..place }),
-        ..problem
-    };
-    let document = yaml::parse(head).map_err(|problem| vec![lower(problem)])?;
+    let head = &below_fence(head);
+    let document = yaml::parse(head).map_err(|problem| vec![problem])?;
     if matches!(document.value, Value::Null) {
         return Ok(TaskHead::default());
     }
@@ -146,7 +149,6 @@ pub fn read_task_head(head: &str) -> Result<TaskHead, Vec<Problem>> {
             .map(|fields| read_fields(&fields, head)),
     };
     let problems = located(head, findings.into_problems());
-    let problems: Vec<_> = problems.into_iter().map(lower).collect();
     match read {
         Some(head) if !problems.iter().any(Problem::is_error) => Ok(head),
         _ => Err(problems),
@@ -273,8 +275,8 @@ mod tests {
             ("bead: { title: T }\n", 2, "an `id`"),
             ("title: [A]\n", 2, "must be text"),
             ("title: \"\"\n", 2, "is empty"),
-            ("title: a: b\n", 2, "not YAML"),
-            ("title: A\ntitle: B\n", 3, "not YAML"),
+            ("title: a: b\n", 2, "not valid YAML"),
+            ("title: A\ntitle: B\n", 3, "not valid YAML"),
             ("workflow: w.yaml\n", 2, "inbox/coordinator"),
         ] {
             let problems = read_task_head(head).unwrap_err();

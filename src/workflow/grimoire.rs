@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
 
+use super::dialects::{self, Dialect};
 use super::fields::{Fields, Findings, suggest};
 use super::plan::{
     Action, Block, CaptureMode, Dirs, OnFail, OnMost, Output, Param, Plan, Prompt, Provider,
@@ -56,13 +57,20 @@ impl Kind {
     }
 }
 
-/// Whether a document is a grimoire.
+/// Whether a document is a grimoire. One with a `version` is, if all its steps are of a grimoire;
+/// the `version` is then what is wrong with it.
 pub fn is(document: &Node) -> bool {
-    let steps = match document.get("steps").map(|steps| &steps.value) {
-        Some(Value::List(steps)) if document.get("version").is_none() => steps,
-        _ => return false,
+    let Some(Value::List(steps)) = document.get("steps").map(|steps| &steps.value) else {
+        return false;
     };
-    steps.iter().any(|step| step.get("type").is_some() || near_type(step).is_some())
+    let known = |step: &Node| {
+        let kind = step.get("type").and_then(Node::text);
+        Kind::ALL.iter().any(|(name, _)| kind == Some(name))
+    };
+    match document.get("version") {
+        Some(_) => !steps.is_empty() && steps.iter().all(known),
+        None => steps.iter().any(|step| step.get("type").is_some() || near_type(step).is_some()),
+    }
 }
 
 /// The key of a step that `type` may have been meant by.
@@ -117,7 +125,10 @@ fn open<'a>(
                 problem
                     .hint(format!("it belongs to {others}, and this is a step of `type: {kind}`"))
             }
-            _ => suggest(problem, name, table.names()),
+            _ => match dialects::foreign(Dialect::Grimoire, kind.is_none(), name) {
+                Some(hint) => problem.hint(hint),
+                None => suggest(problem, name, table.names()),
+            },
         });
     }
     Some(Fields { findings, node, what })
@@ -157,7 +168,8 @@ fn read_block(reading: &Reading, node: &Node, what: &str, depth: usize) -> Optio
     if nodes.is_empty() {
         reading.findings.error(node.place, format!("{what} has no step in it"));
     }
-    let steps: Vec<_> = nodes.iter().filter_map(|node| read_step(reading, node, depth)).collect();
+    let steps: Vec<_> = nodes.iter().map(|node| read_step(reading, node, depth)).collect();
+    let steps = steps::whole(steps)?;
     let names = steps.iter().enumerate().map(|(index, step)| (step.name.clone(), index));
     let by_name: HashMap<_, _> = names.collect();
     Some(Block { steps, by_name, edges: None })

@@ -37,7 +37,9 @@ fn a_grimoire_is_told_from_steps_by_its_types() {
     assert_eq!(plan.name.as_deref(), Some("g"));
     let versioned =
         "version: '1.4'\nname: g\nsteps:\n  - { name: a, type: script, command: [x] }\n";
-    assert!(read(versioned).unwrap_err().contains("has no field `type`"));
+    assert!(read(versioned).unwrap_err().contains("the grimoire has no field `version`"));
+    let mixed = versioned.to_owned() + "  - { name: b, command: [x] }\n";
+    assert!(read(&mixed).unwrap_err().contains("has no field `type`"));
     assert!(read("steps:\n  - { name: a, command: [x] }\n").unwrap_err().contains("no `version`"));
 }
 

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use super::fields::in_text;
 use super::nodes_graph;
-use super::plan::{Action, Block, JoinRule, Plan, RoundsKind};
+use super::plan::{AGENT_VISITS, Action, Block, JoinRule, Plan, RoundsKind, Step, Target};
 use super::problem::{At, Place, Problem, located};
 use super::yaml::{Node, Value};
 use super::{check, flow, shell};
@@ -24,17 +24,23 @@ pub const LONG_TIMEOUT: &str = "long-timeout";
 pub const SHELL_IN_GLOB: &str = "shell-in-glob";
 /// A value is pasted into the text of a shell.
 pub const SHELL_VALUE: &str = "shell-value";
+/// A file, program, provider or secret is not there.
+pub const MISSING_HERE: &str = "missing-here";
 /// Nothing leads to a step.
 pub const UNREACHABLE: &str = "unreachable-step";
 /// A parameter is given to a provider that has no place for it.
 pub const UNUSED_PARAMETER: &str = "unused-parameter";
+/// A `goto` cycle asks an agent in each round.
+pub const AGENT_CYCLE: &str = "agent-cycle";
 /// What comes after a gate uses what the person at the gate was not shown.
 pub const UNSHOWN: &str = "unshown-input";
 
-pub const ALL: [&str; 8] = [
+pub const ALL: [&str; 10] = [
     FALL_THROUGH,
     QUOTED_REFERENCE,
+    AGENT_CYCLE,
     LONG_TIMEOUT,
+    MISSING_HERE,
     SHELL_IN_GLOB,
     SHELL_VALUE,
     UNREACHABLE,
@@ -42,14 +48,18 @@ pub const ALL: [&str; 8] = [
     UNUSED_PARAMETER,
 ];
 
-/// Looks at a workflow that was compiled from `text`, which is this document.
-pub fn look(text: &str, document: &Node, plan: &Plan) -> Vec<Problem> {
+/// Looks at a workflow that was compiled from `text`, which is this document. `max_visits` is what
+/// the settings say about `goto` cycles, if anything.
+pub fn look(text: &str, document: &Node, plan: &Plan, max_visits: Option<u32>) -> Vec<Problem> {
     let mut found = Vec::new();
     // The other languages have no steps with a `version` above them.
     if let (Some(steps), Some(_)) = (document.get("steps"), document.get("version")) {
         steps_of(steps, &mut Values::of(&plan.root), &mut found);
         unreachable(steps, &plan.root, plan.strict_flow, &mut found);
         providers_of(document, &Values::of(&plan.root), &mut found);
+        if max_visits.is_none() {
+            agent_cycles(steps, &plan.root, plan.strict_flow, &mut found);
+        }
     }
     if let Some(Value::List(nodes)) = document.get("nodes").map(|nodes| &nodes.value) {
         unshown(nodes, &plan.root, &mut found);
@@ -282,6 +292,51 @@ fn unreachable(node: &Node, block: &Block, strict: bool, found: &mut Vec<Problem
     }
 }
 
+/// Warns of each `goto` cycle that asks an agent, at the first `goto` that leads back in it.
+fn agent_cycles(node: &Node, block: &Block, strict: bool, found: &mut Vec<Problem>) {
+    let Value::List(nodes) = &node.value else { return };
+    for cycle in flow::agent_cycles(block, strict) {
+        let mut names: Vec<_> =
+            cycle.iter().map(|step| format!("`{}`", block.steps[*step].name)).collect();
+        if names.len() > 6 {
+            let more = format!("and {} more", names.len() - 5);
+            names.splice(5.., [more]);
+        }
+        let mut asked: Vec<_> = cycle.iter().flat_map(|step| block.steps[*step].asked()).collect();
+        asked.sort_unstable();
+        asked.dedup();
+        let asked: Vec<_> = asked.iter().map(|provider| format!("`{provider}`")).collect();
+        let (steps, repeat) =
+            if names.len() > 1 { ("steps", "repeat") } else { ("step", "repeats") };
+        let message = format!(
+            "{steps} {} {repeat} by `goto`, and each round asks {}: the run fails after \
+             {AGENT_VISITS} visits",
+            names.join(", "),
+            asked.join(" and "),
+        );
+        let hint = "count the rounds in a step that leaves the cycle, or set `limits.max_visits` \
+                    in the settings";
+        let place = cycle.iter().find_map(|step| back(&block.steps[*step], *step, &nodes[*step]));
+        let place = place.unwrap_or(nodes[cycle[0]].place);
+        found.push(warn(AGENT_CYCLE, place, message, hint));
+    }
+    for (step, node) in block.steps.iter().zip(nodes) {
+        let inner = node.get("for_each").and_then(|each| each.get("steps"));
+        if let (Action::Each(each), Some(inner)) = (&step.action, inner) {
+            agent_cycles(inner, &each.block, strict, found);
+        }
+    }
+}
+
+/// Returns the place of the `goto` by which a step leads back, to itself or to a step before it.
+fn back(step: &Step, index: usize, node: &Node) -> Option<Place> {
+    let targets =
+        [("success", step.on.success), ("failure", step.on.failure), ("always", step.on.always)];
+    let is_back = |target| matches!(target, Some(Target::Step { out: 0, step }) if step <= index);
+    let (key, _) = targets.into_iter().find(|(_, target)| is_back(*target))?;
+    Some(node.get("on")?.get(key)?.get("goto")?.place)
+}
+
 /// Tells of nodes that wait for one which ends the run, whatever happens.
 fn behind_cancel(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
     let Some(edges) = &block.edges else { return };
@@ -358,7 +413,7 @@ mod tests {
     use crate::workflow::{compile, yaml};
 
     fn looked(text: &str, plan: &Plan) -> Vec<Problem> {
-        look(text, &yaml::parse(text).expect("YAML"), plan)
+        look(text, &yaml::parse(text).expect("YAML"), plan, None)
     }
 
     /// The ids and lines of what is told of these steps, the first of which is in line 3.
@@ -443,6 +498,41 @@ mod tests {
              on: { success: { goto: _end } } }\n  \
              - { name: Fix, command: [f] }\n";
         assert_eq!(told(skipped), [(FALL_THROUGH, 5)]);
+    }
+
+    /// The lines of lints about cycles in these steps, the first of which is in line 5.
+    fn cycles(steps: &str, max_visits: Option<u32>) -> Vec<usize> {
+        let text = format!(
+            "version: \"1.1\"\nproviders: {{ p: {{ command: [p] }} }}\n\
+             context: {{}}\nsteps:\n{steps}"
+        );
+        let plan = compile(&text, &()).unwrap_or_else(|problems| panic!("{problems:#?}")).plan;
+        let document = yaml::parse(&text).expect("YAML");
+        let found = look(&text, &document, &plan, max_visits).into_iter();
+        let found = found.filter(|problem| problem.lint == Some(AGENT_CYCLE));
+        found.filter_map(|problem| Some(problem.place?.line)).collect()
+    }
+
+    #[test]
+    fn a_cycle_that_asks_an_agent_is_told_once() {
+        let none: [usize; 0] = [];
+        let fix = "  - { name: Test, command: [t], on: { success: { goto: _end } } }\n  \
+             - { name: Fix, provider: p, on: { success: { goto: Test } } }\n";
+        // `Test` fails only where nothing follows a failure, so `Fix` is reached by no way.
+        assert_eq!(cycles(fix, None), none);
+        let fix = fix.replace("goto: _end }", "goto: _end }, failure: { goto: Fix }");
+        assert_eq!(cycles(&fix, None), [6]);
+        assert_eq!(cycles(&fix, Some(10_000)), none, "the author chose a limit");
+        assert_eq!(cycles(&fix.replace("provider: p", "command: [f]"), None), none);
+        // An agent before, behind or beside the cycle is asked once.
+        let poll = "  - { name: Ask, provider: p }\n  \
+             - { name: Poll, command: [t], on: { failure: { goto: Poll } } }\n  \
+             - { name: Tell, provider: p }\n";
+        assert_eq!(cycles(poll, None), none);
+        let each = "  - { name: L, for_each: { items: [a], steps: [\n    \
+             { name: I, provider: p, on: { failure: { goto: I } } },\n    \
+             { name: J, command: [j], on: { failure: { goto: L } } } ] } }\n";
+        assert_eq!(cycles(each, None), [5, 6], "the one inside, and the one around the loop");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod check;
 pub mod condition;
+mod dialects;
 pub mod fields;
 mod flow;
 pub mod front;
@@ -24,6 +25,7 @@ mod nodes_modes;
 #[cfg(test)]
 mod nodes_tests;
 mod nodes_texts;
+pub mod nodes_tools;
 pub mod plan;
 pub mod problem;
 mod references;
@@ -36,6 +38,10 @@ mod spells;
 mod steps;
 mod steps_parts;
 pub mod yaml;
+mod yaml_fault;
+#[cfg(test)]
+mod yaml_fault_tests;
+mod yaml_open;
 
 use std::collections::BTreeMap;
 

@@ -14,10 +14,10 @@ use super::nodes_graph::{self as graph, Ids};
 use super::nodes_keys::{self as keys, Level, Mode};
 use super::nodes_modes as modes;
 use super::nodes_texts::{self as texts, Mention};
-use super::plan::{Block, Dirs, Edges, JoinRule, Plan, Provider, Step, Version, When};
+use super::plan::{Block, Dirs, Edges, JoinRule, Param, Plan, Provider, Step, Version, When};
 use super::problem::{At, Problem};
 use super::yaml::{Node, Value};
-use super::{Configured, spells};
+use super::{Configured, nodes_tools, spells, steps};
 
 /// What reading one workflow needs everywhere.
 pub(super) struct Reading<'a> {
@@ -145,6 +145,11 @@ impl Reading<'_> {
         (provider.to_owned(), model(fields).or_else(inherited))
     }
 
+    /// Refuses limits of a node that its provider does not support.
+    pub fn check_limits(&self, fields: &Fields, limits: &BTreeMap<String, Param>, provider: &str) {
+        nodes_tools::check(fields, limits, provider, self.configured);
+    }
+
     /// Whether an agent is asked once more that does not say how its work went.
     pub fn repairs(&self) -> bool {
         self.configured.contract_repair()
@@ -213,9 +218,7 @@ fn read_nodes(reading: &Reading, top: &Fields) -> Option<Block> {
     if knows_order(nodes, &ids, &edges) {
         texts::tell_order(findings, &order, &edges.before, &known);
     }
-    // A node that could not be read has been reported.
-    let steps = steps.into_iter().collect::<Option<_>>()?;
-    Some(Block { steps, by_name: ids.by_name, edges: Some(edges) })
+    Some(Block { steps: steps::whole(steps)?, by_name: ids.by_name, edges: Some(edges) })
 }
 
 /// Whether who waits for whom is what was meant: not where an id, or what a node waits for, could

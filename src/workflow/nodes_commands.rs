@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::fields::Findings;
 use super::nodes_graph::{self as graph, Ids};
 use super::nodes_texts::{self as texts, Use};
-use super::plan::{Action, Block, Plan, Words};
+use super::plan::{Action, Block, Code, Part, PartKind, Plan, Prompt, Script, Step, Words};
 use super::problem::{Place, Problem};
 use crate::template::nodes::{NodeText, Piece};
 
@@ -56,6 +56,34 @@ pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
     let (file, text): (Arc<str>, Arc<str>) = (command.file.into(), command.text.into());
     let elsewhere = |problem| Problem { elsewhere: Some((file.clone(), text.clone())), ..problem };
     findings.into_problems().into_iter().map(elsewhere).collect()
+}
+
+/// Returns whether every node that names this file depends on one that executes something, which
+/// may write the file.
+pub fn may_be_written(plan: &Plan, part: &Part) -> bool {
+    let Block { steps, edges: Some(edges), .. } = &plan.root else { return false };
+    let names = |step: &Step| match (&step.action, part.kind) {
+        (Action::Prompt(Prompt { words: Words::Command(used), .. }), PartKind::Command) => {
+            used.name == part.name
+        }
+        (Action::Script(Script { code: Code::Named(name), .. }), PartKind::Script) => {
+            *name == part.name
+        }
+        _ => false,
+    };
+    let mut naming = (0..steps.len()).filter(|index| names(&steps[*index]));
+    naming.all(|index| {
+        let (mut open, mut seen) = (edges.before[index].clone(), BTreeSet::new());
+        while let Some(before) = open.pop() {
+            if steps[before].takes_process() {
+                return true;
+            }
+            if seen.insert(before) {
+                open.extend(&edges.before[before]);
+            }
+        }
+        false
+    })
 }
 
 /// Where a piece of the prompt stands in a command file.

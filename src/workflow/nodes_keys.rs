@@ -4,7 +4,9 @@
 //! knows is reported and ignored; but one that was surely meant to be a safety is refused, because
 //! a workflow that runs without it is not the one that was written.
 
+use super::dialects::{self, Dialect};
 use super::fields::{Fields, Findings, suggest};
+use super::nodes_tools;
 use super::problem::{Problem, nearest};
 use super::shape::{Field, nodes as shape};
 use super::yaml::{Node, Value};
@@ -49,9 +51,10 @@ pub enum Level {
     Approval,
     OnReject,
     Retry,
+    Hook,
 }
 
-/// Every level, with how a key of it is said to belong there.
+/// Every level but that of hooks, with how a key of it is said to belong there.
 const HOMES: [(Level, &str); 7] = [
     (Level::Top, "to the top of the workflow"),
     (Level::Node, "to a node itself"),
@@ -186,6 +189,7 @@ impl Level {
             Level::Approval => shape::APPROVAL.fields,
             Level::OnReject => shape::ON_REJECT.fields,
             Level::Retry => shape::RETRY.fields,
+            Level::Hook => shape::HOOK.fields,
         }
     }
 
@@ -286,7 +290,10 @@ fn hinted(problem: Problem, name: &str, meant: Option<&str>, levels: &[Level]) -
         (none, Some(meant)) => {
             none.hint(format!("did you mean `{meant}`? it belongs {}", self::homes(meant)))
         }
-        (none, None) => suggest(none, name, HOMES.iter().flat_map(|(level, _)| level.keys())),
+        (none, None) => match dialects::foreign(Dialect::Nodes, levels == [Level::Top], name) {
+            Some(hint) => none.hint(hint),
+            None => suggest(none, name, HOMES.iter().flat_map(|(level, _)| level.keys())),
+        },
     }
 }
 
@@ -309,22 +316,24 @@ fn idle_on(mode: Mode, asks: bool) -> impl Fn(&str) -> bool {
     move |key| {
         let agent = ["provider", "model", "idle_timeout"];
         let executed = ["agent", "env", "secrets"];
+        let limits = || nodes_tools::FIELDS.iter().any(|(field, _)| *field == key);
         Level::Node.idle().any(|name| name == key)
             || match mode {
                 Mode::Command | Mode::Prompt | Mode::Spell => false,
                 Mode::Loop => key == "context",
                 Mode::Bash | Mode::Script => {
-                    agent.contains(&key) || ["context", "output_format"].contains(&key)
+                    agent.contains(&key) || ["context", "output_format"].contains(&key) || limits()
                 }
                 Mode::Approval => {
                     ["output_format", "retry"].contains(&key)
                         || (!asks && (key == "context" || agent.contains(&key)))
-                        || (!asks && executed.contains(&key))
+                        || (!asks && (executed.contains(&key) || limits()))
                 }
                 Mode::Cancel => {
                     ["context", "output_format", "retry", "timeout"].contains(&key)
                         || agent.contains(&key)
                         || executed.contains(&key)
+                        || limits()
                 }
             }
     }
@@ -362,11 +371,5 @@ fn tell_idle(fields: &Fields, idle: &[&str], whose: &str) {
     }
     let verb = if rest.is_empty() { "has" } else { "have" };
     let message = format!("{list} of {} {verb} no effect {whose}", fields.what);
-    let problem = Problem::warning(message).at(fields.place_of_key(first));
-    let tools = idle.iter().any(|key| ["allowed_tools", "denied_tools"].contains(key));
-    fields.findings.add(if tools {
-        problem.hint("what an agent may use is settled by its provider's command in the settings")
-    } else {
-        problem
-    });
+    fields.findings.add(Problem::warning(message).at(fields.place_of_key(first)));
 }

@@ -16,7 +16,7 @@ use super::plan::{
 use super::problem::Problem;
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
-use super::{spells, steps};
+use super::{nodes_tools, spells, steps};
 use crate::template::nodes::{NodeText, Piece, Var};
 
 /// How long a script may take that says nothing itself.
@@ -37,6 +37,8 @@ struct Around<'r, 'a> {
     agent: Option<String>,
     env: Vec<(String, String)>,
     secrets: Vec<String>,
+    /// Parameters that limit or extend the tools of an agent.
+    limits: BTreeMap<String, Param>,
 }
 
 /// Reads what a node does. The step has no name yet.
@@ -66,6 +68,7 @@ pub fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Opt
         agent: fields.text("agent").map(str::to_owned),
         env: parts::env(fields),
         secrets: parts::secrets(fields),
+        limits: nodes_tools::read(fields),
     };
     let scripted = match mode {
         Mode::Bash | Mode::Script => true,
@@ -223,7 +226,8 @@ impl<'a> Around<'_, 'a> {
     fn asked(&self, name: &str, words: Words, until: Option<Until>, fresh: bool) -> Step {
         let (provider, model) = self.reading.provider(self.fields);
         let model = model.map(|model| ("model".to_owned(), Param::Fixed(Json::String(model))));
-        let params: BTreeMap<_, _> = model.into_iter().collect();
+        let params: BTreeMap<_, _> = model.into_iter().chain(self.limits.clone()).collect();
+        self.reading.check_limits(self.fields, &self.limits, &provider);
         let format = self.format.clone();
         let prompt = Prompt { words, provider, params, format, until, fresh };
         Step {

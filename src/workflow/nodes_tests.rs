@@ -17,7 +17,9 @@ struct Two(BTreeMap<String, Provider>);
 
 impl Two {
     fn new() -> Two {
-        let text = "providers: { claude: { command: [a] }, other: { command: [b] } }\n";
+        let text = "providers: { claude: { command: [a, [\"${allowed_tools}\"], \
+                    [\"${denied_tools}\"], [\"${mcp}\"], [\"${hooks}\"]] }, \
+                    other: { command: [b] } }\n";
         Two(read_config(text).expect("the settings are valid").providers)
     }
 }
@@ -509,15 +511,48 @@ fn unknown_keys_are_told_and_safeties_insisted_on() {
 }
 
 #[test]
+fn limits_of_tools_are_passed_on_or_refused() {
+    tells(&[
+        ("  - { id: a, prompt: x, allowed_tools: [Read], denied_tools: ['Bash(rm *)'] }\n", &[]),
+        ("  - { id: a, prompt: x, provider: other, denied_tools: [], hooks: {} }\n", &[]),
+        (
+            "  - { id: a, prompt: x, provider: other, allowed_tools: [] }\n",
+            &["E4 `allowed_tools` of node `a` is not supported by provider `other` | `claude`"],
+        ),
+        (
+            "  - { id: a, loop: { prompt: x, until: D, max_iterations: 1 }, skills: [s] }\n",
+            &["E4 `skills` of node `a` is not supported by provider `claude` | no provider"],
+        ),
+        (
+            "  - { id: a, prompt: x, allowed_tools: ['Bash(git *)'] }\n",
+            &["E4 `Bash(git *)` in `allowed_tools` of node `a` is not the name of a tool"],
+        ),
+        ("  - { id: a, prompt: x, allowed_tools: Read }\n", &["E4 ..must be a list"]),
+        (
+            "  - { id: a, prompt: x, hooks: { PreTool: [] } }\n",
+            &["E4 `hooks` of node `a` has no event `PreTool` | the events are PreToolUse"],
+        ),
+        (
+            "  - { id: a, prompt: x, hooks: { Stop: [{ matcher: x }] } }\n",
+            &["E4 `response` of a hook of `Stop` of node `a` must be a map"],
+        ),
+        (
+            "  - { id: a, prompt: x, hooks: { Stop: [{ response: {}, timeot: 5 }] } }\n",
+            &["E4 a hook of `Stop` of node `a` has no field `timeot` | did you mean `timeout`?"],
+        ),
+    ]);
+}
+
+#[test]
 fn fields_without_effect_are_told_once() {
     tells(&[
         (
-            "  - { id: a, prompt: x, hooks: {}, skills: [], mcp: x }\n",
-            &["W4 `hooks`, `skills` and `mcp` of node `a` have no effect here"],
+            "  - { id: a, prompt: x, agents: {}, effort: high }\n",
+            &["W4 `agents` and `effort` of node `a` have no effect here"],
         ),
         (
-            "  - { id: a, prompt: x, denied_tools: [Bash] }\n",
-            &["W4 `denied_tools` of node `a` has no effect here | what an agent may use"],
+            "  - { id: a, bash: ls, denied_tools: [Bash], maxBudgetUsd: 1 }\n",
+            &["W4 `denied_tools` and `maxBudgetUsd` of node `a` have no effect on a `bash` node"],
         ),
         (
             "  - { id: a, bash: ls, model: m, provider: nobody, output_format: x, pi: {} }\n",

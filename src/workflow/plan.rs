@@ -20,6 +20,9 @@ use crate::template::{Missing, Scope, Template};
 /// How long an agent may be silent where nobody says how long.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
+/// How often a step of a `goto` cycle that asks an agent may be visited by default.
+pub const AGENT_VISITS: u32 = 50;
+
 /// A workflow that may run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -292,6 +295,8 @@ pub struct Step {
     pub alias: Option<String>,
     /// The work item it is for, where that is not the run's.
     pub bead: Option<StepBead>,
+    /// It is part of a `goto` cycle that asks an agent.
+    pub in_agent_cycle: bool,
 }
 
 /// The work item of a step.
@@ -352,6 +357,7 @@ impl Step {
             exit_loop: false,
             alias: None,
             bead: None,
+            in_agent_cycle: false,
         }
     }
 
@@ -364,9 +370,31 @@ impl Step {
         }
     }
 
+    /// Returns the providers that it asks, or that the steps inside of it ask.
+    pub fn asked(&self) -> Vec<&str> {
+        match &self.action {
+            Action::Ask { provider, .. } => vec![provider.as_str()],
+            Action::Prompt(prompt) => vec![prompt.provider.as_str()],
+            _ => self
+                .inner()
+                .into_iter()
+                .flat_map(|inner| &inner.steps)
+                .flat_map(Step::asked)
+                .collect(),
+        }
+    }
+
     /// Whether what it says to an agent is a spell.
     pub fn casts(&self) -> bool {
         matches!(&self.action, Action::Prompt(Prompt { words: Words::Spell(_), .. }))
+    }
+
+    /// Returns whether its answer is JSON by the contract of agents.
+    pub fn keeps_contract(&self) -> bool {
+        match &self.action {
+            Action::Prompt(Prompt { words: Words::Spell(used), .. }) => used.contract,
+            _ => false,
+        }
     }
 
     /// The rounds that it is, where it is such a step.
@@ -386,14 +414,40 @@ impl Step {
         }
     }
 
-    /// Whether what it executes is told where the run is kept.
-    pub fn names_run_root(&self) -> bool {
-        let named = |template: &Template| template.holes().any(|hole| hole.raw == "run.root");
-        match &self.action {
+    /// Whether it says where the run or its state is kept, so that it may read the state: what it
+    /// executes, the provider that it asks, or the files that it looks for.
+    pub fn names_state(&self, providers: &BTreeMap<String, Provider>) -> bool {
+        const STATE: &str = "state.json";
+        let named = |template: &Template| template.names("run.root", STATE);
+        let depends = self.depends.required.iter().chain(&self.depends.optional);
+        let mut files = depends.chain(&self.input_file);
+        let tests = match &self.when {
+            Some(When::Test(test)) => [&test.exists, &test.not_exists],
+            _ => [&None, &None],
+        };
+        let of_provider = |name: &String, params: &BTreeMap<String, Param>| {
+            let provider = providers.get(name);
+            let mut defaults = provider.iter().flat_map(|provider| provider.defaults.values());
+            provider.is_some_and(|provider| provider.templates().any(named))
+                || defaults.any(|param| param.any(&named))
+                || params.values().any(|param| param.any(&named))
+        };
+        let executed = match &self.action {
             Action::Exec { argv } => argv.iter().any(named),
-            Action::Ask { params, .. } => params.values().any(|param| param.any(&named)),
+            Action::Ask { provider, params } => of_provider(provider, params),
+            Action::Wait(wait) => named(&wait.glob),
+            Action::Prompt(prompt) => {
+                matches!(&prompt.words, Words::Inline(text) if text.source().contains(STATE))
+                    || of_provider(&prompt.provider, &prompt.params)
+            }
+            Action::Shell { script: ShellText::Spell(spell) } => spell.text().contains(STATE),
+            Action::Shell { script: ShellText::Node(text) }
+            | Action::Script(Script { code: Code::Inline(text), .. }) => {
+                text.source().contains(STATE)
+            }
             _ => false,
-        }
+        };
+        executed || files.any(named) || tests.into_iter().flatten().any(named)
     }
 }
 

@@ -58,10 +58,6 @@ pub fn check(
 impl Checking<'_> {
     fn block<'a>(&self, block: &'a Block, node: &Node, around: &mut Vec<Around<'a>>) {
         let Value::List(nodes) = &node.value else { return };
-        // What could not be read is told of, and has no number.
-        if nodes.len() != block.steps.len() {
-            return;
-        }
         around.push(Around { block, ways: Ways::of(block, self.strict), at: 0 });
         for (at, (step, node)) in block.steps.iter().zip(nodes).enumerate() {
             around.last_mut().into_iter().for_each(|around| around.at = at);

@@ -52,6 +52,10 @@ pub struct ConfigLayer {
     /// How long a provider is left alone that does not say how long, at first and at most.
     pub back_off: Option<Duration>,
     pub back_off_max: Option<Duration>,
+    /// How long a provider that waits for its service by itself may be silent, and how long after
+    /// it met a limit.
+    pub silent: Option<Duration>,
+    pub silent_at_limit: Option<Duration>,
 }
 
 /// What one file changes of a provider whose command it leaves alone.
@@ -186,7 +190,7 @@ pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
     if matches!(document.value, Value::Null) {
         return Ok(ConfigLayer::default());
     }
-    let findings = Findings::default();
+    let findings = Findings::reading(text);
     let top = Fields::open(&findings, &document, "the file", &TOP, VERSION);
     let layer = top.map(|top| read_top(&top)).unwrap_or_default();
     let problems = in_order(text, findings.into_problems());
@@ -243,6 +247,8 @@ fn read_top(top: &Fields) -> ConfigLayer {
         layer.input_bytes = limits.integer("input_bytes", 1, 1 << 40);
         layer.back_off = limits.seconds("back_off_sec", false);
         layer.back_off_max = limits.seconds("back_off_max_sec", false);
+        layer.silent = limits.seconds("silent_sec", false);
+        layer.silent_at_limit = limits.seconds("silent_at_limit_sec", false);
     }
     layer
 }

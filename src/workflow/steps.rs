@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::{Map, Value as Json};
 
 use super::check::{self, Names};
+use super::dialects;
 use super::fields::{Fields, Findings, in_quotes, in_text, parse_template, suggest};
 use super::plan::{
     Action, Block, Dirs, Each, Handlers, InputMode, Items, Param, Plan, Prompt, Provider, Step,
@@ -16,7 +17,7 @@ use super::settings;
 use super::shape::steps::{FOR_EACH, FORMS, GOTO, ON, PROVIDER, STEP, TOP};
 use super::steps_parts as parts;
 use super::yaml::{Node, Value};
-use super::{Configured, lint, references, spells};
+use super::{Configured, flow, lint, references, spells};
 use crate::ids::name_fault;
 use crate::provider::Kind;
 use crate::template::{Hole, Template};
@@ -139,7 +140,8 @@ fn read_top(top: &Fields, version: Version, configured: &dyn Configured) -> Opti
         top.findings.error(top.node.place, "the workflow has no `steps`, and no `nodes` either");
         return None;
     };
-    let root = read_block(&reading, steps, "`steps`", &Visible::default())?;
+    let mut root = read_block(&reading, steps, "`steps`", &Visible::default())?;
+    flow::mark_agent_cycles(&mut root, strict_flow);
     references::check(top.findings, &root, steps, strict_flow, &context);
     let providers = reading.providers.into_inner();
     Some(Plan {
@@ -283,11 +285,18 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
     let mut visible = outer.clone();
     visible.blocks.push(&names);
     visible.results = spells::outputs(findings, nodes, name_of, &outer.results);
-    let steps = nodes.iter().filter_map(|node| read_step(reading, node, &visible)).collect();
-    let block = Block { steps, by_name: names.by_name.clone(), edges: None };
-    check::sources_of_items(findings, &block, nodes);
+    // One entry for each node, so that the numbers in `names` hold for both lists.
+    let steps: Vec<_> = nodes.iter().map(|node| read_step(reading, node, &visible)).collect();
+    check::sources_of_items(findings, &names, &steps, nodes);
+    let block = Block { steps: whole(steps)?, by_name: names.by_name.clone(), edges: None };
     check::fall_through(findings, &block, nodes);
     Some(block)
+}
+
+/// Returns the steps of a block, or `None` if one of them is unreadable, which is reported. A block
+/// without that step would give other steps its number.
+pub(super) fn whole(steps: Vec<Option<Step>>) -> Option<Vec<Step>> {
+    steps.into_iter().collect()
 }
 
 fn name_of(node: &Node) -> Option<&str> {
@@ -395,7 +404,7 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
         spells::tell_idle(fields);
     }
     match given.as_slice() {
-        [] if misspelt(fields, FORMS) => return None,
+        [] if misspelt(fields, FORMS) || is_foreign(fields) => return None,
         [] => {
             findings.add(
                 Problem::error(format!("{} does nothing", fields.what))
@@ -433,6 +442,12 @@ fn misspelt(fields: &Fields, words: &[&str]) -> bool {
     let known = |key: &str| STEP.field(key).is_some();
     let near = |key: &str| nearest(key, words.iter().copied()).is_some();
     pairs.iter().filter_map(|(key, _)| key.text()).any(|key| !known(key) && near(key))
+}
+
+/// Whether a key says what the step does in the words of another dialect; its own problem says so.
+fn is_foreign(fields: &Fields) -> bool {
+    let Value::Map(pairs) = &fields.node.value else { return false };
+    pairs.iter().filter_map(|(key, _)| key.text()).any(dialects::does_something)
 }
 
 fn read_command(fields: &Fields) -> Option<Action> {
@@ -613,6 +628,9 @@ fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Ea
     };
     let alias = read_alias(&each);
     let (on_success, on_failure) = parts::on_item_complete(reading, &each);
+    if on_success.is_some() || on_failure.is_some() {
+        check::no_step_named_lifecycle(&each);
+    }
     let mut inner = visible.clone();
     inner.aliases.push(alias.clone());
     let block = match each.get("steps") {
@@ -622,9 +640,6 @@ fn read_each(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<Ea
             None
         }
     }?;
-    if on_success.is_some() || on_failure.is_some() {
-        check::no_step_named_lifecycle(&each, &block);
-    }
     Some(Each { items: items?, alias, block, on_success, on_failure })
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Map, Number, Value as Json};
 use serde_saphyr::Spanned;
 
 use super::problem::{Place, Problem};
+use super::yaml_fault;
 
 /// A value and the place where it stands.
 #[derive(Clone, Debug)]
@@ -36,7 +37,7 @@ pub fn parse(text: &str) -> Result<Node, Problem> {
     let read = serde_saphyr::from_str_with_options::<Node>(text, options);
     let lines: Vec<&str> = text.lines().collect();
     read.map(|mut node| {
-        node.mend_integers(&lines);
+        node.restore_numbers(&lines);
         node
     })
     .map_err(|error| {
@@ -45,44 +46,8 @@ pub fn parse(text: &str) -> Result<Node, Problem> {
             column: at.column() as usize,
             len: 1,
         });
-        let message = first_line(&error.to_string());
-        let problem = Problem::error(format!("this is not YAML as we read it: {message}"));
-        match tabbed(&lines).filter(|_| message.contains("tab")) {
-            Some(tab) => Problem { place: Some(tab), ..problem }.hint("indent with spaces"),
-            None => Problem { place, ..problem },
-        }
+        yaml_fault::explain(&error.to_string(), place, &lines)
     })
-}
-
-/// The first tab before the text of a line. The parser names the value before it.
-fn tabbed(lines: &[&str]) -> Option<Place> {
-    let tab = |line: &str| line.find(|c| c != ' ').filter(|at| line[*at..].starts_with('\t'));
-    let found = lines.iter().enumerate().find_map(|(index, line)| Some((index, tab(line)?)));
-    found.map(|(index, at)| Place { line: index + 1, column: at + 1, len: 1 })
-}
-
-/// The parser's own message without the excerpt it draws; we draw our own.
-fn first_line(message: &str) -> String {
-    let line = message.lines().next().unwrap_or_default();
-    let line = line.strip_prefix("error: ").unwrap_or(line);
-    if line.contains("budget breached: Depth") {
-        return "it is nested too deeply".into();
-    }
-    if line.contains("budget breached") {
-        return "it is too large, every alias counted as often as it is used".into();
-    }
-    // The parser goes on with advice to programmers: authors cannot set options of it.
-    if let Some((_, key)) = line.split_once("duplicate mapping key: ") {
-        let key = key.split(", set DuplicateKeyPolicy").next().unwrap_or(key);
-        return format!("the key `{key}` is there twice");
-    }
-    if line.contains("multiple YAML documents") {
-        return "there is a second document in it, behind `---`, and one file holds one".into();
-    }
-    match line.split_once(": ") {
-        Some((at, rest)) if at.starts_with("line ") => rest.to_owned(),
-        _ => line.to_owned(),
-    }
 }
 
 impl Node {
@@ -98,23 +63,26 @@ impl Node {
         }
     }
 
-    /// The parser reads digits with a leading zero as a float; YAML 1.2 calls them an integer.
-    fn mend_integers(&mut self, lines: &[&str]) {
+    /// Replaces floats by what stands in the text: a JSON number as it is written, or an integer,
+    /// which the parser reads as a float if it has a leading zero or too many digits.
+    fn restore_numbers(&mut self, lines: &[&str]) {
         match &mut self.value {
             Value::Number(number) if number.is_f64() => {
                 let token = token(self.place, lines);
                 let digits = token.strip_prefix(['-', '+']).unwrap_or(&token);
-                if !digits.is_empty()
+                if let Ok(written) = token.parse() {
+                    *number = written;
+                } else if !digits.is_empty()
                     && digits.bytes().all(|b| b.is_ascii_digit())
                     && let Ok(integer) = token.parse::<i64>()
                 {
                     *number = integer.into();
                 }
             }
-            Value::List(items) => items.iter_mut().for_each(|item| item.mend_integers(lines)),
+            Value::List(items) => items.iter_mut().for_each(|item| item.restore_numbers(lines)),
             Value::Map(pairs) => pairs.iter_mut().for_each(|(key, value)| {
-                key.mend_integers(lines);
-                value.mend_integers(lines);
+                key.restore_numbers(lines);
+                value.restore_numbers(lines);
             }),
             _ => {}
         }
@@ -266,6 +234,10 @@ mod tests {
             json("[no, off, y, true, ~, 012, 0o14, 1.5, 1.0]"),
             r#"["no","off","y",true,null,12,12,1.5,1.0]"#
         );
+        assert_eq!(
+            json("[123456789012345678901234567890, 1.50, 1e3, -1E+40, +1.50, .5]"),
+            r#"[123456789012345678901234567890,1.50,1e+3,-1e+40,1.5,0.5]"#
+        );
         assert_eq!(json("v: \"1.1\""), r#"{"v":"1.1"}"#);
     }
 
@@ -278,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_is_not_one_document_is_refused_with_its_place() {
-        for (text, line) in [("a: 1\na: 2\n", 2), ("a: [1\nb: 2\n", 2), ("a: 1\n---\nb: 2\n", 3)] {
+        for (text, line) in [("a: 1\na: 2\n", 2), ("a: [1\nb: 2\n", 1), ("a: 1\n---\nb: 2\n", 3)] {
             assert_eq!(parse(text).unwrap_err().place.unwrap().line, line, "{text}");
         }
     }

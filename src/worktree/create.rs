@@ -374,6 +374,13 @@ impl Trees {
                 start.tip = theirs;
             }
         }
+        if let Some(local) = git.commit(&repo::branch(&start.branch))?
+            && !matches!(self.has(&[&start.tip, &start.commit], expects)?, Has::All)
+            && matches!(self.has(&[&local], expects)?, Has::All)
+        {
+            // The work was merged here, and the remote does not have the merge yet.
+            (start.tip, start.commit) = (local.clone(), local);
+        }
         match self.has(&[&start.tip, &start.commit], expects)? {
             Has::All => Ok(start),
             Has::Lacks(after) => Err(self.lacks(id, &after)),

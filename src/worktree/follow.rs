@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Hold, TreeError, Trees, Wants, branch, short_branch};
+use super::{Hold, Record, TreeError, Trees, Wants, branch, short_branch};
 use crate::git::repo::{self, REMOTE};
 use crate::git::{Git, GitError};
 use crate::ids::{BeadId, shown};
@@ -105,6 +105,38 @@ impl Trees {
         let has = self.has(&[&tip], expects)?;
         warnings.extend(self.fits(id, &has)?);
         Ok(warnings)
+    }
+
+    /// Moves the branch of a bead on to its base if all of its work is there, so that nobody works
+    /// in a tree that lacks what was merged since: a merge may be killed before it removes the
+    /// worktree. The caller holds the worktree.
+    ///
+    /// Returns the base. Leaves a branch without work of its own alone, and files that are in no
+    /// commit.
+    pub fn refresh(&self, id: &BeadId) -> Result<Option<String>, TreeError> {
+        let git = self.git();
+        let (Some(record), Some(tip)) = (self.record(id)?, git.commit(&branch(id))?) else {
+            return Ok(None);
+        };
+        if tip == record.base_commit {
+            return Ok(None);
+        }
+        let mut newest = tip.clone();
+        for name in [repo::branch(&record.base_branch), repo::of_remote(&record.base_branch)] {
+            if let Some(commit) = git.commit(&name)?
+                && git.contains(&commit, &newest)?
+            {
+                newest = commit;
+            }
+        }
+        let path = self.path(id);
+        if newest == tip || (path.exists() && !self.dirty(&Git::at(&path))?.is_empty()) {
+            return Ok(None);
+        }
+        self.forward(id, &tip, &newest)?;
+        let base = record.base_branch.clone();
+        self.write_record(&Record { base_commit: newest, ..record })?;
+        Ok(Some(base))
     }
 
     /// Has the branch of a bead here, with all that is expected of it, for whoever does not work

@@ -70,7 +70,7 @@ pub struct Holder {
     pub run: Option<String>,
     pub step: String,
     pub attempt: Attempt,
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "crate::json::flattened")]
     pub process: Process,
     pub since: Time,
     #[serde(default, skip_serializing_if = "Option::is_none")]

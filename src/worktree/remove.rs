@@ -10,7 +10,7 @@ use std::path::Path;
 use super::checkpoint::readable;
 use super::look::Found;
 use super::save::Scope;
-use super::{TreeError, Trees, Wants, branch};
+use super::{Hold, TreeError, Trees, Wants, branch};
 use crate::git::repo::{self, git_dir, top_level};
 use crate::git::{Git, Lock};
 use crate::ids::BeadId;
@@ -82,6 +82,17 @@ impl Trees {
     pub fn remove(&self, id: &BeadId, force: Option<Scope>) -> Result<Removed, TreeError> {
         // Nobody can take it from here on, and what a dead one left at work there has ended.
         let _held = self.hold(id, &Wants::by_hand("rm"))?;
+        self.remove_held(id, force)
+    }
+
+    /// Removes a merged worktree and its branch, for the process that holds it. Refuses a worktree
+    /// with anything that the base does not have.
+    pub fn remove_merged(&self, id: &BeadId, hold: &Hold) -> Result<Removed, TreeError> {
+        hold.still_holds()?;
+        self.remove_held(id, None)
+    }
+
+    fn remove_held(&self, id: &BeadId, force: Option<Scope>) -> Result<Removed, TreeError> {
         let lock = self.repo.lock(&format!("removing worktree `{id}`"))?;
         self.sweep_gone();
         let found = self.look_settled(&lock, id)?;

@@ -15,7 +15,7 @@ use orchestrate::exec::capture::{Capture, Mode};
 use orchestrate::fleet::Config;
 use orchestrate::fleet::config::Layer;
 use orchestrate::fleet::free::FreeTask;
-use orchestrate::fleet::{answer, post};
+use orchestrate::fleet::{answer, post, spellbook};
 use orchestrate::ids::{BeadId, RunId, StepPath};
 use orchestrate::prompt::{contract, limits, signal};
 use orchestrate::provider::{End, Kind, Stream};
@@ -26,10 +26,14 @@ use orchestrate::template::nodes::NodeText;
 use orchestrate::template::spell::{Spell, no_includes};
 use orchestrate::template::{Hole, Missing, Scope, Template};
 use orchestrate::time::{Time, parse_duration};
+use orchestrate::ui::graph::Graph;
 use orchestrate::ui::serve::http;
 use orchestrate::workflow::condition::Condition;
+use orchestrate::workflow::problem::located;
 use orchestrate::workflow::shell::{self, Layout};
-use orchestrate::workflow::{Plan, compile, front, read_config};
+use orchestrate::workflow::{
+    Compiled, Plan, Problem, Rejected, compile, compile_parsed, front, lint, read_config, yaml,
+};
 use serde_json::{Map, Value, json};
 
 pub type Target = (&'static str, fn(&[u8]));
@@ -61,19 +65,38 @@ fn text(bytes: &[u8]) -> Cow<'_, str> {
 /// All three languages: which one it is, the text itself says.
 fn workflow(bytes: &[u8]) {
     let text = text(bytes);
-    let problems = match compile(&text, settings()) {
-        Ok(compiled) => {
-            plan_is_whole(&compiled.plan);
-            compiled.warnings
-        }
-        Err(problems) => {
-            assert!(!problems.is_empty(), "refused without a reason");
-            problems
-        }
+    let document = match yaml::parse(&text) {
+        Ok(document) => document,
+        Err(problem) => return are_placed(&[problem], &text),
     };
-    for problem in problems.iter().take(8) {
-        problem.show("w.yaml", &text);
+    match compile_parsed(&text, &document, settings()) {
+        Ok(Compiled { plan, warnings, .. }) => {
+            plan_is_whole(&plan);
+            are_placed(&warnings, &text);
+            let found = lint::without_allowed(&text, lint::look(&text, &document, &plan, None));
+            are_placed(&found, &text);
+            are_placed(&located(&text, spellbook::incurable(&plan, &[], &Map::new())), &text);
+            are_placed(&located(&text, spellbook::doubtful(&plan, &[], &Map::new())), &text);
+            Graph::new("w.yaml", &plan, None).to_json();
+        }
+        Err(Rejected { problems, .. }) => refused(&problems, &text),
     }
+}
+
+/// A text is refused for a reason, which is an error, and every problem has its place.
+fn refused(problems: &[Problem], text: &str) {
+    assert!(problems.iter().any(Problem::is_error), "refused without a reason");
+    are_placed(problems, text);
+}
+
+/// Every problem has a place in the text: a line that is there, or the one after the last.
+fn are_placed(problems: &[Problem], text: &str) {
+    for problem in problems {
+        let place = problem.place.unwrap_or_else(|| panic!("no place: {}", problem.message));
+        let known = 1..=text.lines().count() + 1;
+        assert!(known.contains(&place.line) && place.column > 0, "{place:?}: {}", problem.message);
+    }
+    problems.iter().take(8).for_each(|problem| _ = problem.show("the file", text));
 }
 
 fn plan_is_whole(plan: &Plan) {
@@ -90,8 +113,7 @@ fn settings() -> &'static Config {
 fn config(bytes: &[u8]) {
     let text = text(bytes);
     if let Err(problems) = read_config(&text) {
-        assert!(!problems.is_empty(), "refused without a reason");
-        problems.iter().take(8).for_each(|problem| _ = problem.show("config.yaml", &text));
+        refused(&problems, &text);
     }
     let layer = Layer { file: "c".into(), sha256: String::new(), text: text.into_owned() };
     let _ = Config::frozen(vec![layer]);
@@ -172,8 +194,10 @@ fn task_text(bytes: &[u8]) {
     let text = text(bytes);
     if let Ok(parts) = front::split(&text) {
         assert!(text.ends_with(parts.body), "the body is a part of the text");
-        if let Some(head) = parts.head {
-            let _ = front::read_task_head(head);
+        if let Some(head) = parts.head
+            && let Err(problems) = front::read_task_head(head)
+        {
+            refused(&problems, &text);
         }
     }
     if let Ok(task) = FreeTask::parse(&text) {
@@ -270,10 +294,13 @@ fn stream(bytes: &[u8]) {
         exit_code: Some(i32::from(first % 2)),
         signal: None,
         timed_out: false,
+        silent_for: None,
+        stderr_head: &[],
         stderr_tail: &[],
         stdout_tail: &[],
         now: Time(1_700_000_000_000),
         utc_offset_s: 3600,
+        ..End::default()
     };
     let outcome = stream.finish(&end);
     assert!(outcome.text.len() <= orchestrate::provider::TEXT_BYTES + 64, "it is kept in bounds");
@@ -282,6 +309,7 @@ fn stream(bytes: &[u8]) {
 fn read_answer(bytes: &[u8]) {
     let text = text(bytes);
     contract::parse(&text);
+    orchestrate::prompt::echo::without_examples(&text, &[(&*text).into()]);
     let _ = orchestrate::prompt::answer::extract_object(&text);
     answer::read(&text);
     limits::classify(&text);
@@ -329,12 +357,17 @@ fn names(bytes: &[u8]) {
 fn bead(bytes: &[u8]) {
     let text = text(bytes);
     for file in ["b.md", "b.yaml"] {
-        if let Ok(bead) = Bead::parse(file, &text) {
-            let again = Bead::from_json(&bead.to_json());
-            assert!(again.is_ok(), "what is written can be read");
+        match Bead::parse(file, &text) {
+            Ok(bead) => {
+                let again = Bead::from_json(&bead.to_json());
+                assert!(again.is_ok(), "what is written can be read");
+            }
+            Err(problems) => refused(&problems, &text),
         }
     }
-    let _ = Bead::among("b1", &text);
+    if let Err(problems) = Bead::among("b1", &text) {
+        refused(&problems, &text);
+    }
 }
 
 /// The first line is the secret, the second says how the rest is cut into pieces.

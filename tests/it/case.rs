@@ -64,6 +64,8 @@ enum Expect {
     File(String, String),
     Json(String, Value),
     No(String),
+    /// Nothing, or directories without a file.
+    Nothing(String),
 }
 
 /// What a script left behind.
@@ -104,7 +106,7 @@ pub fn fleet_trials(root: &Path, bin: &Path) -> Vec<Trial> {
     files.filter(|(name, _)| !left_out.contains(name.as_str())).map(trial).collect()
 }
 
-fn named_files(root: &Path) -> Vec<(String, PathBuf)> {
+pub fn named_files(root: &Path) -> Vec<(String, PathBuf)> {
     let mut files = Vec::new();
     collect(root, &mut files);
     files.sort();
@@ -155,7 +157,7 @@ fn parse(text: &str) -> Result<Case, String> {
 }
 
 /// Splits a case into its opening paragraph, under an empty name, and its sections.
-fn sections(text: &str) -> Vec<(String, String)> {
+pub fn sections(text: &str) -> Vec<(String, String)> {
     let mut sections = vec![(String::new(), String::new())];
     for line in text.lines() {
         match line.strip_prefix("-- ").and_then(|rest| rest.strip_suffix(" --")) {
@@ -260,17 +262,18 @@ fn run_in_a_fleet(case: &Case, bin: &Path) -> Result<(), String> {
     played
 }
 
-/// The same case where workers have been: what a refused run leaves nothing of is its own
-/// directory. They say how much goes on at once, so nobody else may.
+/// The same case where workers have been: they make the directories of a queue, so what must not
+/// be there is what is in them. They say how much goes on at once, so nobody else may.
 fn without_traces(case: &Case) -> Case {
     let mut case = case.clone();
     for run in &mut case.runs {
         run.script = run.script.replace(" --jobs 1", "");
         for expect in &mut run.expects {
-            if let Expect::No(path) = expect
-                && path == ".orchestrate"
-            {
-                path.push_str("/runs");
+            if let Expect::No(path) = expect {
+                if path == ".orchestrate" {
+                    path.push_str("/runs");
+                }
+                *expect = Expect::Nothing(std::mem::take(path));
             }
         }
     }
@@ -377,6 +380,14 @@ fn read(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
+/// Whether a path is a file, or a directory with a file somewhere in it.
+fn holds_a_file(path: &Path) -> bool {
+    match path.read_dir() {
+        Ok(entries) => entries.flatten().any(|entry| holds_a_file(&entry.path())),
+        Err(_) => path.symlink_metadata().is_ok(),
+    }
+}
+
 /// Every expectation that does not hold.
 fn judge(run: &Run, outcome: &Outcome, workspace: &Path) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -421,6 +432,11 @@ fn judge(run: &Run, outcome: &Outcome, workspace: &Path) -> Vec<String> {
             },
             Expect::No(path) => {
                 if workspace.join(path).symlink_metadata().is_ok() {
+                    wrong.push(format!("{path}: should not be there"));
+                }
+            }
+            Expect::Nothing(path) => {
+                if holds_a_file(&workspace.join(path)) {
                     wrong.push(format!("{path}: should not be there"));
                 }
             }

@@ -61,7 +61,10 @@ fn runs(name: &str, times: usize, check: Check) {
     for (index, group) in groups.iter().enumerate() {
         let world = copy();
         let path = runtimes(&world);
-        world.run(&["validate", "--strict", &file, "--config", "config/offline.yaml"]).exits(0);
+        let validate = format!("orchestrate validate --strict {file} --config config/offline.yaml");
+        let mut shell = world.command("bash");
+        shell.args(["-c", &format!("PATH={path}$PATH\n{validate}")]);
+        world.spawn(&mut shell).wait().exits(0);
         for Call { line, exit } in group {
             let fits = !line.starts_with("orchestrate run ") || line.contains(&file);
             assert!(fits, "its header runs another file: {line}");

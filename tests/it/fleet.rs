@@ -106,7 +106,7 @@ fn a_dead_owner_is_not_running() {
     says(&why(&world, "latest"), &format!("`Hold` is being executed by process {}", run.pid()));
     let executing = json(&world, &["ps"]);
     assert_eq!(executing["executing"][0]["step"], "Hold");
-    run.kill();
+    run.kill_unguarded();
     let status = json(&world, &["status", "latest"]);
     assert_eq!(
         (status["state"].as_str(), status["recorded"].as_str()),
@@ -203,35 +203,58 @@ fn cancel_what_its_starter_executes() {
     assert_eq!(world.status(), "cancelled");
 }
 
-/// A member of another machine is known by its beat alone.
-fn the_far_are_known_by_their_beats() {
+/// A member of another machine is judged by the age of its last heartbeat on the volume's clock, by
+/// its own interval and lease, and at once: whatever the viewer's settings and clock say.
+fn the_far_are_judged_by_the_age_of_their_heartbeats() {
     let world = world(FLEET);
     world.run(&["queue", "pause", "nobody"]).exits(0);
-    let far = |name: &str| {
-        let registration = serde_json::json!({
-            "schema": "worker/v1", "worker": name, "agent": "engineer", "host": "far",
-            "boot_id": "another", "pid_namespace": "another", "pid": 1, "start_time": 1,
-            "version": "0.1.0", "started_at": "2026-11-16T05:55:02.089Z", "concurrency": 1,
-        });
-        world.write(&format!(".orchestrate/workers/{name}.json"), registration.to_string());
-        world.write(&format!(".orchestrate/beats/{name}"), "00000000000000000001\n");
+    let far = |name: &str, times: &str, age: u64| {
+        let registration = format!(
+            r#"{{"schema":"worker/v1","worker":"{name}","agent":"engineer","host":"far",
+            "boot_id":"another","pid_namespace":"another","pid":1,"start_time":1,"version":"0.1.0",
+            "started_at":"2026-11-16T05:55:02.089Z","concurrency":1{times}}}"#
+        );
+        world.write(&format!(".orchestrate/workers/{name}.json"), registration);
+        let beat = format!(".orchestrate/beats/{name}");
+        world.write(&beat, "00000000000000000001\n");
+        let file = std::fs::File::options().write(true).open(world.path(&beat)).unwrap();
+        let now = file.metadata().unwrap().modified().unwrap();
+        file.set_modified(now - std::time::Duration::from_secs(age)).unwrap();
     };
-    far("moves1");
-    far("stands1");
-    let beat = "i=0; while :; do i=$((i+1)); echo $i > .orchestrate/beats/moves1; sleep 0.02; done";
-    let _beating = world.spawn(world.command("sh").args(["-c", beat]));
-    until("it beats", || !world.read(".orchestrate/beats/moves1").starts_with('0'));
-    let workers = json(&world, &["workers", "ls"]);
-    let life = |name: &str| {
+    let network = r#","beat_ms":10000,"lease_ms":60000"#;
+    far("healthy", network, 9);
+    far("frozen", network, 40);
+    far("off", network, 600);
+    far("quick", r#","beat_ms":1000,"lease_ms":30000"#, 9);
+    far("earlier", "", 9);
+    // The viewer's own settings say 0.1 s, and its clock is an hour off.
+    let skewed = |args: &[&str]| {
+        let mut command = world.orchestrate(args);
+        command.env("ORCHESTRATE_CLOCK_OFFSET_MS", "3600000");
+        world.spawn(&mut command).wait().exits(0).stdout
+    };
+    let workers: serde_json::Value =
+        serde_json::from_str(&skewed(&["workers", "ls", "--json"])).unwrap();
+    let of = |name: &str| {
         let all = workers["workers"].as_array().unwrap();
-        all.iter().find(|worker| worker["worker"] == *name).unwrap()["life"].clone()
+        all.iter().find(|worker| worker["worker"] == *name).unwrap().clone()
     };
-    assert_eq!((life("moves1"), life("stands1")), ("alive".into(), "silent".into()));
-    // With beats further apart than anybody waits, nothing is claimed to be known.
-    let slow = QUICK.replace("beat_sec: 0.1", "beat_sec: 10");
-    world.write(".orchestrate/config.yaml", slow);
-    let status = world.run(&["status"]).exits(0).stdout;
-    says(&status, "stands1  beat unknown");
+    let life = |name: &str| of(name)["life"].as_str().unwrap().to_owned();
+    let lives = ["healthy", "frozen", "off", "quick", "earlier"].map(life);
+    assert_eq!(lives, ["alive", "silent", "dead", "silent", "alive"]);
+    let age = of("frozen")["heartbeat_age_ms"].as_u64().unwrap();
+    assert!((40_000..60_000).contains(&age), "{age}");
+    for verb in [&["status"][..], &["ps"], &["workers", "ls"]] {
+        let text = skewed(verb);
+        says(&text, "healthy  alive, last heartbeat ");
+        says(&text, "frozen   silent, last heartbeat 4");
+        says(&text, "off      dead, last heartbeat 10m");
+    }
+    let figures = world.run(&["metrics"]).exits(0).stdout;
+    says(&figures, r#"orchestrate_workers{agent="engineer",life="alive"} 2"#);
+    says(&figures, r#"orchestrate_workers{agent="engineer",life="silent"} 2"#);
+    says(&figures, r#"orchestrate_workers{agent="engineer",life="dead"} 1"#);
+    assert_eq!(world.list(".orchestrate/tmp"), Vec::<String>::new(), "nothing is left behind");
 }
 
 /// The step waits for a worker that is not there.
@@ -684,7 +707,10 @@ pub fn trials() -> Vec<Trial> {
         trial("fleet/cancel a local run", cancel_a_local_run),
         trial("fleet/cancel a run of a fleet", cancel_a_fleet_run),
         trial("fleet/cancel what its starter executes", cancel_what_its_starter_executes),
-        trial("fleet/the far are known by their beats", the_far_are_known_by_their_beats),
+        trial(
+            "fleet/the far are judged by their heartbeats",
+            the_far_are_judged_by_the_age_of_their_heartbeats,
+        ),
         trial("fleet/cancel a run that nobody has taken", cancel_what_nobody_has_taken),
         trial("fleet/cancel a step that waits", cancel_a_waiting_step),
         trial("fleet/cancel what the dead hold", cancel_what_the_dead_hold),

@@ -244,7 +244,8 @@ fn poison_for_coordinators() {
 fn a_race() {
     const TASKS: usize = 200;
     let settings = format!(
-        "{SLOW}durability: process\nproviders: {{ mine: {{ command: [./step] }} }}\n\
+        "{SLOW}durability: process\nproviders: {{ mine: {{ \
+         command: [sh, -c, './step && echo done'] }} }}\n\
          agents: {{ engineer: {{ provider: mine }} }}\n"
     );
     let world = world(&settings, "");

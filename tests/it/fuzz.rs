@@ -3,7 +3,7 @@
 //! is tried; ORCHESTRATE_FUZZ_SEED begins elsewhere.
 
 #[path = "../fuzz/targets.rs"]
-mod targets;
+pub mod targets;
 
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("a file of the corpus")).collect()
 }
 
-fn below(random: &mut Random, limit: usize) -> usize {
+pub fn below(random: &mut Random, limit: usize) -> usize {
     if limit == 0 { 0 } else { (random.draw() % limit as u64) as usize }
 }
 

@@ -340,11 +340,76 @@ fn stopped_and_continued() {
     judge(&world, &[]);
 }
 
+/// Starts one process of each kind that is hard to find, and goes on for ever.
+const FAMILY: &str = "#!/bin/sh\n\
+    trap '' TERM\n\
+    setsid sleep 3600 & echo $! >> pids\n\
+    env -i sleep 3600 & echo $! >> pids\n\
+    (setsid sh -c 'sleep 3600 & echo $! >> pids; wait' &)\n\
+    echo $$ >> pids\n\
+    exec sleep 3600\n";
+
+/// The processes of a step that is at work, once all are there.
+fn family(world: &World) -> Vec<i32> {
+    until("all are there", || world.lines("pids").len() == 4);
+    world.lines("pids").iter().map(|pid| pid.parse().expect("a pid")).collect()
+}
+
+/// However a process that executes steps ends, no child of it lives on.
+fn children_die_too(who: &str) {
+    let agent = if who == "worker" { "agent: qa, " } else { "" };
+    // A process has no guard before a child of it has run for some milliseconds.
+    let world = World::with(&format!(
+        "version: '1.1'\nsteps:\n- {{ name: Nap, {agent}command: [sleep, '0.1'] }}\n\
+         - {{ name: Work, {agent}command: [./family] }}\n"
+    ));
+    world.write("family", FAMILY);
+    let started = match who {
+        "run" => world.start(&["run", "w.yaml"]),
+        "coordinator" => world.coordinator(),
+        _ => world.worker("qa", &[]),
+    };
+    // The coordinator of a worker's run must not live to bury the worker.
+    let mut other = None;
+    if who == "coordinator" {
+        world.submit("w.yaml");
+    } else if who == "worker" {
+        other = Some(world.start(&["run", "--fleet", "w.yaml"]));
+    }
+    let pids = family(&world);
+    if let Some(other) = other {
+        other.signal(Signal::SIGSTOP);
+    }
+    started.kill();
+    until("none is left", || pids.iter().all(|pid| !is_alive(*pid)));
+}
+
+/// A checkout is not free while something of a run that was killed works in it.
+fn a_checkout_is_free_of_the_dead() {
+    let world = World::with("name: w\ndescription: d\nnodes:\n- { id: a, bash: ./family }\n");
+    world.write("family", FAMILY);
+    let first = world.start(&["run", "w.yaml"]);
+    let pids = family(&world);
+    first.kill_unguarded();
+    assert!(pids.iter().all(|pid| is_alive(*pid)), "nothing has ended them yet");
+    // The dead may wait for pid 1 to reap them.
+    let looks =
+        "for pid in $(cat pids); do grep -s State: /proc/$pid/status | grep -v Z; done; true";
+    let node = format!("{{ id: b, bash: '{looks}' }}");
+    world.write("w.yaml", format!("name: w\ndescription: d\nnodes:\n- {node}\n"));
+    world.run(&["run", "w.yaml", "--quiet"]).exits(0);
+    assert_eq!(world.state()["steps"]["b"]["output"], "", "they are gone before it begins");
+}
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         trial("kill/the attempt that was open is ended before the next", orphan),
         trial("kill/between the last event and the last snapshot", the_last_moment),
         trial("kill/in a rest before a retry", in_a_rest),
+        trial("kill/children die with their run", || children_die_too("run")),
+        trial("kill/children die with their worker", || children_die_too("worker")),
+        trial("kill/children die with their coordinator", || children_die_too("coordinator")),
+        trial("kill/a checkout is free of the dead", a_checkout_is_free_of_the_dead),
         trial("kill/stopped and continued", stopped_and_continued),
     ];
     // Ten points to a trial, so that trials are few and still share the work among threads.

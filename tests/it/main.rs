@@ -19,9 +19,11 @@ mod fleet;
 mod fleet_faults;
 mod follow;
 mod fuzz;
+mod hang;
 mod hostile;
 mod kill;
 mod lints;
+mod mutate;
 mod nodes;
 mod nodes_fleet;
 mod pattern;
@@ -80,9 +82,11 @@ fn coded() -> Vec<Trial> {
         serve::trials(),
         disk::trials(),
         doctor::trials(),
+        hang::trials(),
         hostile::trials(),
         kill::trials(),
         lints::trials(),
+        mutate::trials(),
         nodes::trials(),
         nodes_fleet::trials(),
         repair::trials(),

@@ -10,6 +10,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::terminal::Session;
 use crate::world::{Outcome, World, programs, trial};
 
 const QUICK: &str = "queue: { beat_sec: 0.1, lease_sec: 60, poll_ms: 20, idle_poll_ms: 100 }\n\
@@ -167,6 +168,53 @@ fn no_network_is_none() {
     assert!(said(&world).starts_with("did tcp\ndid udp\n"), "{}", said(&world));
 }
 
+const TYPES: &str = r#"
+import fcntl, os, termios
+
+def types(fd):
+    for byte in b'escaped\n':
+        fcntl.ioctl(fd, termios.TIOCSTI, bytes([byte]))
+
+def tries(name, flags, what):
+    try:
+        what(os.open(name, flags | os.O_NOCTTY))
+        print('did', what.__name__, name)
+    except (OSError, termios.error):
+        pass
+
+def writes(fd):
+    os.write(fd, b'escaped\n')
+
+def controls(fd):
+    termios.tcgetattr(fd)
+
+for name in ['/dev/tty', os.environ['CALLERS_TERMINAL']]:
+    for flags in [os.O_RDONLY, os.O_WRONLY, os.O_RDWR]:
+        tries(name, flags, types)
+        tries(name, flags, controls)
+    tries(name, os.O_WRONLY, writes)
+print('tried')
+"#;
+
+/// It has no terminal: neither can it type what the caller's shell would execute, nor write there.
+fn the_callers_terminal_is_out_of_reach() {
+    let world = world("{ level: read-only, network: false }", "exec python3 types.py\n");
+    world.write("types.py", TYPES);
+    let run = || {
+        let mut command = world.command("setsid");
+        let script = "CALLERS_TERMINAL=$(tty) orchestrate run w.yaml --quiet";
+        Session::start(command.args(["-c", "-w", "sh", "-c", script])).end()
+    };
+    let (exit, seen) = run();
+    assert_eq!((exit, said(&world).as_str()), (0, "tried\n"), "{seen}");
+    assert!(!seen.contains("escaped"), "{seen}");
+    // The test can tell the difference.
+    world.write(".orchestrate/config.yaml", QUICK);
+    let (_, seen) = run();
+    assert!(said(&world).contains("did writes /dev/tty"), "{}", said(&world));
+    assert!(seen.contains("escaped"), "{seen}");
+}
+
 /// It can signal its own, and nobody else.
 fn signals_stay_inside() {
     let script = "sleep 60 & kill $! && echo own\nkill -0 $PPID 2>/dev/null && echo others\ntrue\n";
@@ -238,8 +286,10 @@ fn no_sandbox_no_start() {
     let layers: Vec<Value> = (0..16).map(|_| json!({ "write": ["/"], "read": null })).collect();
     let confinement = json!({ "layers": layers, "no_network": false }).to_string();
     let program = programs().join("orchestrate");
-    let mut command = world.command("orchestrate");
-    command.args(["confine", &confinement, "--"]).arg(&program).arg("orchestrate");
+    // By a shell, because what is started here leads a group and could not begin a session.
+    let mut command = world.command("sh");
+    command.args(["-c", "orchestrate \"$@\"; exit $?", "sh", "confine", &confinement, "--"]);
+    command.arg(&program).arg("orchestrate");
     let outcome = world.spawn(command.args(["run", "w.yaml"])).wait();
     outcome.exits(1);
     let step = &world.state()["steps"]["Try"];
@@ -293,12 +343,13 @@ fn a_free_task_is_confined() {
 }
 
 pub fn trials() -> Vec<Trial> {
-    let tests: [(&str, fn()); 12] = [
+    let tests: [(&str, fn()); 13] = [
         ("nothing outside is written", || nothing_outside_is_written(false)),
         ("nothing outside is written in a fleet", || nothing_outside_is_written(true)),
         ("read-only means it", read_only_means_it),
         ("a secret is not read", a_secret_is_not_read),
         ("no network is none", no_network_is_none),
+        ("the caller's terminal is out of reach", the_callers_terminal_is_out_of_reach),
         ("signals stay inside", signals_stay_inside),
         ("a worktree still commits", a_worktree_still_commits),
         (

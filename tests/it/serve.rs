@@ -16,6 +16,8 @@ pub fn trials() -> Vec<Trial> {
         trial("serve/strangers, other hosts and other sites are refused", strangers),
         trial("serve/what is too long or too slow is cut off", bounds),
         trial("serve/every refusal says why", refusals),
+        trial("serve/the answer to HEAD ends after its headers", heads),
+        trial("serve/an answer that no process applies can be resumed", stranded),
         trial("serve/one who does not read keeps nobody waiting", deaf),
         trial("serve/where it listens, as a document", documented),
         trial("serve/many at once", many),
@@ -269,6 +271,57 @@ fn refusals() {
     assert_eq!(page.ask(&format!("GET {}", run("logs/nope")), &page.bearer(), "").status, 404);
     assert_eq!(world.status(), "paused", "nothing of that did anything");
     assert!(world.list("inbox/qa").is_empty());
+}
+
+/// HEAD is answered without a body, on streams too, and `close` among other tokens closes.
+fn heads() {
+    let world = paused();
+    let page = Page::of(&world);
+    for path in ["/live", "/", "/api/status"] {
+        let mut stream = TcpStream::connect(page.at).unwrap();
+        let headers = page.bearer() + "Connection: foo, close\r\n";
+        stream.write_all(format!("HEAD {path} HTTP/1.1\r\n{headers}\r\n").as_bytes()).unwrap();
+        let mut heard = String::new();
+        stream.read_to_string(&mut heard).unwrap();
+        assert!(heard.starts_with("HTTP/1.1 200 OK\r\n"), "{path}: {heard}");
+        assert!(heard.ends_with("\r\n\r\n"), "{path}: {heard}");
+        assert!(heard.contains(" GMT\r\n"), "{path} has no date: {heard}");
+    }
+    let headers = page.bearer() + "Content-Type: text/x\r\n";
+    let heard = page.ask("POST /enqueue", &headers, "x");
+    assert!(heard.head.starts_with("HTTP/1.1 415 Unsupported Media Type"), "{heard:?}");
+}
+
+/// A gate is answered while another run uses the checkout: the page says so, and resumes it later.
+fn stranded() {
+    let world = paused();
+    let page = Page::of(&world);
+    let id = world.run_id();
+    let hold = "name: hold\ndescription: Holds the checkout.\nnodes:\n  - id: hold\n    \
+                bash: |\n      touch held\n      while ! test -e free; do sleep 0.05; done\n";
+    world.write("hold.yaml", hold);
+    world.write("go", "");
+    let holder = world.start(&["run", "hold.yaml"]);
+    until("the other run has the checkout", || world.path("held").exists());
+    let pending: Value =
+        serde_json::from_str(&page.ask("GET /api/pending", &page.bearer(), "").body).unwrap();
+    let body = serde_json::json!({
+        "step": pending["gates"][0]["step"], "shown": pending["gates"][0]["shown"],
+    });
+    let json = page.bearer() + "Content-Type: application/json\r\n";
+    page.ask(&format!("POST /api/runs/{id}/approve"), &json, &body.to_string());
+    let look = || page.ask(&format!("GET /runs/{id}"), &page.enter(), "").body;
+    // While `approve` still tries, it drives the run for moments.
+    let retry = format!("action=\"/runs/{id}/retry\"");
+    until("the page says so and offers to resume", || {
+        let shown = look();
+        shown.contains("Answered, but no process drives the run.") && shown.contains(&retry)
+    });
+    world.write("free", "");
+    holder.wait().exits(0);
+    page.ask(&format!("POST /api/runs/{id}/retry"), &json, "{}");
+    let state = format!(".orchestrate/runs/{id}/state.json");
+    until("the run is continued", || world.read(&state).contains("\"status\": \"completed\""));
 }
 
 /// A client asks for much and reads nothing of it.

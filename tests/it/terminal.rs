@@ -19,7 +19,7 @@ use crate::world::{World, trial, until};
 const ESCAPE: char = '\x1b';
 
 /// A program at a terminal, of 80 columns unless another width is said.
-struct Session {
+pub struct Session {
     child: std::process::Child,
     keyboard: File,
     seen: Arc<Mutex<Vec<u8>>>,
@@ -28,7 +28,7 @@ struct Session {
 
 impl Session {
     /// Starts a command with all three streams on a new terminal.
-    fn start(command: &mut Command) -> Session {
+    pub fn start(command: &mut Command) -> Session {
         Session::of_width(command, 80)
     }
 
@@ -80,7 +80,7 @@ impl Session {
     }
 
     /// Waits for the end, and gives the exit code and all that was written.
-    fn end(mut self) -> (i32, String) {
+    pub fn end(mut self) -> (i32, String) {
         let mut status = None;
         until("it ends", || {
             status = self.child.try_wait().expect("a child can be waited for");
@@ -406,7 +406,7 @@ fn escapes_of_providers() {
     world.write("inbox/engineer/first.task", "do it\n");
     let (_, written) =
         Session::start(&mut world.orchestrate(&["worker", "engineer", "--drain"])).end();
-    assert!(written.contains("no\u{fffd}[2J \u{fffd}"), "{written}");
+    assert!(written.contains("no \u{fffd}"), "{written}");
     assert!(written.contains("a\u{fffd}b"), "{written}");
     assert!(!written.contains('\u{202e}') && !written.contains("\x1b[2J"), "{written}");
 }

@@ -128,6 +128,80 @@ fn purity() -> Result<(), Failed> {
     report("a pure module touches the world", wrong)
 }
 
+/// Code that works on what other machines make. None of it may take an absence for granted that
+/// only a cache tells of: `disk` confirms it.
+const SHARED: [&str; 12] = [
+    "src/queue/",
+    "src/store/",
+    "src/fleet/coordinator/",
+    "src/fleet/worker/",
+    "src/fleet/checkout.rs",
+    "src/fleet/drive.rs",
+    "src/fleet/gates.rs",
+    "src/fleet/local.rs",
+    "src/fleet/member.rs",
+    "src/fleet/open.rs",
+    "src/fleet/post.rs",
+    "src/fleet/run_task.rs",
+];
+/// Calls whose ENOENT may come from a cache.
+const UNCONFIRMED: [&str; 10] = [
+    ".exists()",
+    ".is_dir()",
+    ".is_file()",
+    "try_exists(",
+    "symlink_metadata(",
+    "fs::metadata(",
+    "fs::read",
+    "read_dir(",
+    "File::open(",
+    "RealDisk",
+];
+
+fn absence() -> Result<(), Failed> {
+    let sources = sources("src");
+    let tests = only_for_tests(&sources);
+    let mut wrong = Vec::new();
+    for source in sources.into_iter().filter(|source| !tests.contains(&source.path)) {
+        let is_shared = SHARED.iter().any(|place| source.path.starts_with(place));
+        if !is_shared || source.path.contains("/tests/") {
+            continue;
+        }
+        let (path, text) = (source.path, shipped(&source.text));
+        // The kernel's own files are of this machine, and `confirmed` lists.
+        let is_fine = |line: &str| line.contains("/proc/") || line.contains("disk::confirmed(");
+        let is_wrong =
+            |line: &str| UNCONFIRMED.iter().any(|call| line.contains(call)) && !is_fine(line);
+        wrong.extend(Source { path, text }.places(is_wrong));
+    }
+    report("absence is decided without `disk`", wrong)
+}
+
+/// Serde buffers the fields of such types and cannot read a fraction from the buffer, because
+/// `serde_json` keeps numbers as their text. `crate::json` has what reads them.
+fn buffered_numbers() -> Result<(), Failed> {
+    let mut wrong = Vec::new();
+    for source in sources("src") {
+        let code = shipped(&source.text);
+        // From a derive to the end of its type.
+        for (_, rest) in code.match_indices("#[derive(").map(|(at, _)| code.split_at(at)) {
+            let item = rest.split("\n}").next().unwrap_or_default();
+            let derive = item.split(")]").next().unwrap_or_default();
+            let buffers = |line: &str| {
+                line.contains("#[serde(flatten)]")
+                    || line.contains("#[serde(") && line.contains("tag = \"")
+                    || line.contains("#[serde(untagged)]")
+            };
+            if derive.contains("Deserialize") && item.lines().any(buffers) {
+                let name =
+                    item.lines().find(|line| line.contains("struct ") || line.contains("enum "));
+                wrong.push(format!("{}: {}", source.path, name.unwrap_or_default()));
+            }
+        }
+    }
+    report("serde buffers the numbers of these types", wrong)
+}
+
 type Table = BTreeMap<String, BTreeSet<String>>;
 
 /// The fenced block after the marker: a line for each module, `module: module module`.
@@ -273,6 +347,8 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("tidy/lines have at most 100 characters", width),
         Trial::test("tidy/nothing was left for later", leftovers),
         Trial::test("tidy/pure modules are pure", purity),
+        Trial::test("tidy/absence is confirmed", absence),
+        Trial::test("tidy/serde buffers no numbers", buffered_numbers),
         Trial::test("tidy/who may name whom", who_may_name_whom),
         Trial::test("tidy/the table of who may name whom is read", the_table_is_read),
         Trial::test("tidy/nothing of one machine", machines),

@@ -118,10 +118,17 @@ fn verified() {
 
 /// Lets systemd read the units of a directory.
 fn verify(dir: &Path, manager: &str) {
-    let worker = WORKER.replace('@', "@engineer");
+    // Installed units have the name of their workspace in theirs.
+    let entries = dir.read_dir().expect("a directory").flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.retain(|name| name.starts_with("orchestrate"));
+    assert_eq!(names.len(), 3, "{names:?}");
+    let names: Vec<String> =
+        names.iter().map(|name| name.replace("worker@.", "worker@engineer.")).collect();
     let output = Command::new("systemd-analyze")
         .args(["verify", manager, "--man=no", "--recursive-errors=no"])
-        .args([COORDINATOR, &worker, TARGET])
+        .args(&names)
         .env("SYSTEMD_UNIT_PATH", format!("{}:", dir.display()))
         .env("XDG_RUNTIME_DIR", dir)
         .current_dir(dir)

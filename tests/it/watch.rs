@@ -1,5 +1,7 @@
 //! `orchestrate watch`: runs, and runs again when something changed.
 
+use std::time::{Duration, Instant};
+
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal::{SIGINT, SIGTERM};
 
@@ -100,6 +102,37 @@ fn spells_and_beads() {
     watch.wait().exits(130);
 }
 
+/// Waits without waking: reading the watched files is no change of them.
+fn rests() {
+    let world = World::with(&workflow("one"));
+    world.write("prompt.md", "first\n");
+    let watch = world.start(&["watch", "w.yaml"]);
+    watching(&watch, 1);
+    let pid = watch.pid();
+    // Each time a thread waits is one time that it was awake.
+    let waits = || -> u64 {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+        let files = threads.flatten().map(|thread| thread.path().join("status"));
+        let texts = files.map(|file| std::fs::read_to_string(file).unwrap_or_default());
+        let count = |text: String| -> Option<u64> {
+            let line = text.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
+            line.trim().parse().ok()
+        };
+        texts.filter_map(count).sum()
+    };
+    // It looks by itself every 2 s; one that wakes itself does so thousands of times in a second.
+    let (before, began) = (waits(), Instant::now());
+    while began.elapsed() < Duration::from_secs(1) {
+        // A thread that ends takes its count with it.
+        assert!(waits().saturating_sub(before) < 30, "it wakes without end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    world.write("prompt.md", "second\n");
+    watching(&watch, 2);
+    watch.signal(SIGINT);
+    watch.wait().exits(130);
+}
+
 fn terminated() {
     let world = World::with("version: '1.1'\nsteps: [{ name: A, command: ['true'] }]\n");
     let watch = world.start(&["watch", "w.yaml"]);
@@ -126,6 +159,7 @@ pub fn trials() -> Vec<Trial> {
         trial("watch/edits, good and bad", edits),
         trial("watch/what the run writes itself", own_output),
         trial("watch/spells and work items", spells_and_beads),
+        trial("watch/rests until something changes", rests),
         trial("watch/SIGTERM", terminated),
         trial("watch/a signal in a run", in_a_run),
     ]

@@ -273,6 +273,24 @@ impl Started {
     }
 }
 
+impl Started {
+    /// Ends it as [`Started::kill`] does, with the guard that would end what it has started.
+    pub fn kill_unguarded(self) {
+        self.signal(Signal::SIGSTOP);
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
+        for thread in threads.flatten() {
+            let list = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            for child in list.split_whitespace() {
+                if text(Path::new(&format!("/proc/{child}/cmdline"))).contains("end-children") {
+                    let guard = Pid::from_raw(child.parse().expect("a pid"));
+                    kill(guard, Signal::SIGKILL).expect("it is there to be signalled");
+                }
+            }
+        }
+        self.kill();
+    }
+}
+
 impl Drop for Started {
     fn drop(&mut self) {
         if self.ended.is_none() {

@@ -94,6 +94,11 @@ CASES = {
         "sigterm": codex("hang", signal=signal.SIGTERM),
         "sigkill": codex("hang", signal=signal.SIGKILL),
         "bad-flag": codex("plain", extra=["--no-such-flag"]),
+        "bad-feature": codex("plain", extra=["--disable", "no_such_feature"]),
+        "empty": codex("empty"),
+        "sleeps-at-a-limit": codex("rate_limit;retry_after=3600", silent=60),
+        "sleeps": codex("hang", silent=900),
+        "slept-a-little": codex("rate_limit;retry_after=2;times=1"),
         "unknown-session": codex("plain", resume=str(uuid.UUID(int=7))),
         "resumed": codex("usage;in=1000;out=50", again=True),
     },
@@ -114,6 +119,10 @@ CASES = {
         "sigkill": gemini("hang", signal=signal.SIGKILL),
         "no-auth": gemini("plain", no_key=True),
         "untrusted": gemini("plain", untrusted=True),
+        "bad-flag": gemini("plain", args=GEMINI + ["--no-such-flag"]),
+        "bad-mode": gemini("plain", args=["-o", "stream-json", "--approval-mode", "no-such"]),
+        "empty": gemini("empty"),
+        "loop": gemini("loop;cmd=true"),
         "unknown-session": gemini("plain", args=GEMINI + ["--resume", str(uuid.UUID(int=7))]),
         "json-format": gemini("plain", args=GEMINI, swap=("stream-json", "json")),
         "json-format-401": gemini("err401", args=GEMINI, swap=("stream-json", "json")),
@@ -127,6 +136,9 @@ CASES = {
         "status-429": opencode("rate_limit;retry_after=1"),
         "status-500": opencode("err500"),
         "sigterm": opencode("hang", signal=signal.SIGTERM),
+        "bad-flag": dict(provider="opencode", scenario="plain", args=OPENCODE + ["--no-such-flag"]),
+        "empty": opencode("empty"),
+        "sleeps": opencode("rate_limit;retry_after=3600", silent=900),
     },
 }
 SETTINGS = {
@@ -217,11 +229,11 @@ class Case:
         child = subprocess.Popen(self.argv(resume), cwd=self.work, env=self.env(),
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, start_new_session=True)
-        if self.case.get("signal"):
+        if self.case.get("signal") or self.case.get("silent"):
             def send():
                 # By then it has asked, and waits for an answer that never comes.
                 time.sleep(8)
-                os.killpg(child.pid, self.case["signal"])
+                os.killpg(child.pid, self.case.get("signal", signal.SIGTERM))
             threading.Thread(target=send, daemon=True).start()
         try:
             out, err = child.communicate(b"Say hello to the fake server.\n", timeout=240)
@@ -255,7 +267,13 @@ def record(tools, port, out, provider, name, case):
     meta.update(origin="recorded", now=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     meta.pop("exit_code", None), meta.pop("signal", None)
     meta.update({"signal": -code} if code < 0 else {"exit_code": code})
+    if case.get("silent"):
+        # Ended from here, as `orchestrate` ends one that prints nothing for so long.
+        meta.pop("signal", None), meta.pop("exit_code", None)
+        meta["silent_for_s"] = case["silent"]
     meta["stderr_tail"] = err.splitlines()[-10:]
+    if len(err.splitlines()) > 10:
+        meta["stderr_head"] = err.splitlines()[:12]
     meta.setdefault("expect", {})
     with open(stem + ".jsonl", "w") as file:
         file.write(text)

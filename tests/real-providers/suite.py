@@ -11,7 +11,12 @@ import json, os, shutil, signal, subprocess, sys, tempfile, threading, time
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROVIDERS = ("claude", "codex", "gemini", "opencode")
 # The slowest and hungriest, which is tried for what is its own.
-OF_OPENCODE = ("plain", "writes")
+OF_OPENCODE = ("plain", "writes", "empty", "sleeps", "asks-for-permission", "not-logged-in", "test",
+               "removed-option")
+# What only some of them do.
+ONLY = {"many-at-a-limit": ("codex",), "loops": ("gemini",), "sleeps": ("codex", "opencode"),
+        "sleeps-a-little": ("codex",), "asks-for-permission": ("opencode",),
+        "not-logged-in": ("opencode",), "resets-in-words": ("claude",)}
 
 
 class Fake:
@@ -111,7 +116,7 @@ class Bench:
 
     def call(self, *args, limit=100):
         child = self.start(*args)
-        limit = 240 if self.provider == "opencode" else limit
+        limit = max(limit, 240) if self.provider == "opencode" else limit
         try:
             out, _ = child.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -287,7 +292,7 @@ def goes_on_after_a_kill(bench):
     bench.until("it asks", lambda: bench.fake.requests(bench.mark))
     child.kill()
     child.communicate()
-    assert bench.processes(), "the agent goes on until somebody ends it"
+    bench.until("the agent ends with the process that started it", lambda: not bench.processes())
     bench.workflow("plain text=Again.")
     status, out = bench.call("resume", "latest")
     assert status == 0, out
@@ -392,10 +397,10 @@ def json_contract(bench):
     bench.alone()
 
 
-def fleet(bench, scenario, tasks=3):
+def fleet(bench, scenario, tasks=3, more="back_off_sec: 1, back_off_max_sec: 2"):
     """Puts tasks out for a fleet, and says how to start a worker of it."""
     bench.put(".orchestrate/config.yaml", "durability: process\ndefault_provider: %s\n"
-              "limits: { back_off_sec: 1, back_off_max_sec: 2 }\n" % bench.provider)
+              "limits: { %s }\n" % (bench.provider, more))
     options = ["--model", "gemini-3.8-flash"] if bench.provider == "gemini" else []
     for number in range(tasks):
         text = "Task %s %d.\n[[fake:%s]]" % (bench.mark, number, scenario)
@@ -454,7 +459,152 @@ def many_at_a_limit(bench):
     bench.alone()
 
 
+def empty(bench):
+    """An empty answer is no answer, and the next attempt may do better."""
+    step = failed(bench, "empty", "back_off", "    retries: { max: 1, delay_ms: 1 }\n")
+    assert step["attempt"] == 2, step
+    assert "empty" in step["error"]["message"], step
+    assert "Ripgrep" not in json.dumps(step["error"]), "noise stands in place of the reason"
+
+
+def loops(bench):
+    """gemini stops a model that repeats itself, and calls that a success."""
+    step = failed(bench, "loop cmd=true", "back_off")
+    assert "Loop detected" in step["error"]["message"], step
+
+
+def colored(bench):
+    """The caller's wish for colors does not reach an agent."""
+    bench.env.update(FORCE_COLOR="1", CLICOLOR_FORCE="1")
+    bench.workflow('bash cmd="env | grep _COLOR || echo no colors"')
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    assert "\x1b" not in bench.step()["output"], bench.step()
+    results = [r for request in bench.fake.requests(bench.mark) for r in request["results"]]
+    assert "FORCE" not in json.dumps(results), results
+
+
+def patient(bench):
+    """Lets codex try again by itself, as it does where its settings do not forbid it."""
+    config = os.path.join(bench.env["CODEX_HOME"], "config.toml")
+    bench.put(config, bench.read(config).replace("max_retries = 0", "max_retries = 2"))
+
+
+def sleeps(bench):
+    """One that waits by itself for an hour is ended, and its account rests."""
+    fleet(bench, "rate_limit retry_after=3600", tasks=1, more="silent_sec: 20, silent_at_limit_sec: 5, "
+          "back_off_max_sec: 1000, back_off_sec: 1000")
+    if bench.provider == "opencode":
+        bench.put(".orchestrate/config.yaml", bench.read(".orchestrate/config.yaml")
+                  + "providers: { opencode: { defaults: { model: fake/fake-model } } }\n")
+    if bench.provider == "codex":
+        patient(bench)
+    child = bench.start("worker", "engineer", "--drain")
+    try:
+        bench.until("it asks", lambda: bench.fake.requests(bench.mark), limit=120)
+        bench.until("its account is parked", lambda: "is parked until" in bench.call("status")[1])
+        # The task is not being executed any more: it waits in its inbox.
+        waits = lambda: len([n for n in os.listdir(os.path.join(bench.work, "inbox", "engineer"))
+                             if n.endswith(".task")]) == 1
+        bench.until("its task goes back", waits, limit=120)
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
+    assert not ended(bench, "failed"), "no task is lost"
+    bench.alone()
+
+
+def sleeps_a_little(bench):
+    """A wait of seconds is left to the provider."""
+    bench.workflow("rate_limit retry_after=2 times=1")
+    patient(bench)
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0, out
+    assert bench.step()["attempt"] == 1, bench.step()
+
+
+def resets_in_words(bench):
+    """A usage limit without an event tells its end in words."""
+    bench.env["CLAUDE_CODE_OAUTH_TOKEN"] = "sk-ant-oat01-dummy"
+    del bench.env["ANTHROPIC_API_KEY"]
+    fleet(bench, "usage_limit reset=7200", tasks=1)
+    status, out = bench.call("worker", "engineer", "--drain")
+    assert status == 3, out
+    log = [os.path.join(top, n) for top, _, names in os.walk(bench.work) for n in names
+           if n.endswith(".stdout")]
+    lines = [line for path in log for line in open(path)]
+    words = [json.loads(line).get("result") for line in lines if '"type":"result"' in line]
+    bench.put("answer", words[-1])
+    bench.put(".orchestrate/config.yaml", "durability: process\ndefault_provider: words\nproviders:\n"
+              "  words: { command: [cat, answer], input_mode: stdin }\n")
+    bench.call("enqueue", "qa", "Task.")
+    status, out = bench.call("worker", "qa", "--drain")
+    assert status == 3, out
+    _, out = bench.call("status", "--json")
+    parked = {p["account"]: p for p in json.loads(out.splitlines()[-1])["parked"]}
+    assert parked["words"]["cause"] == "limit", (words, parked)
+    hour = lambda who: parked[who]["until"][:13]
+    assert hour("words") == hour("claude"), parked
+
+
+def asks_for_permission(bench):
+    """What opencode's own settings say `ask` for is not done, unless `permission_mode` says so."""
+    config = json.loads(bench.env["OPENCODE_CONFIG_CONTENT"])
+    config["permission"] = {"edit": "ask", "bash": "ask"}
+    bench.env["OPENCODE_CONFIG_CONTENT"] = json.dumps(config)
+    step = failed(bench, "write_file path=note.txt", "fail")
+    assert "not allowed" in step["error"]["message"], step
+    assert not os.path.exists(os.path.join(bench.work, "note.txt"))
+    bench.put("w.yaml", bench.read("w.yaml").replace("{ model:", "{ permission_mode: auto, model:"))
+    status, out = bench.call("run", "w.yaml")
+    assert status == 0 and bench.read("note.txt"), out
+
+
+def not_logged_in(bench):
+    """Without a login, opencode is not asked: it would ask its vendor."""
+    for name in [name for name in bench.env if name.startswith("OPENCODE_CONFIG")]:
+        del bench.env[name]
+    bench.workflow("plain")
+    bench.put("w.yaml", bench.read("w.yaml").replace("model: 'fake/fake-model'", "model: ''"))
+    status, out = bench.call("run", "w.yaml")
+    assert status == 1 and "not logged in" in out, out
+    assert bench.step()["error"]["context"]["verdict"]["kind"] == "needs_person"
+
+
+def tests(bench):
+    """`provider test` asks the server that is named, whatever its user's settings say."""
+    base = "http://127.0.0.1:%d" % bench.fake.port
+    bench.env["ORCHESTRATE_PROVIDER_BASE_URL"] = base + "/s/plain"
+    elsewhere = "http://127.0.0.1:9"
+    home = bench.env["HOME"]
+    bench.env.update(ANTHROPIC_BASE_URL=elsewhere, GOOGLE_GEMINI_BASE_URL=elsewhere,
+                     CODEX_HOME=os.path.join(home, ".codex"))
+    bench.put(os.path.join(home, ".codex", "config.toml"), 'openai_base_url = "%s"\n' % elsewhere)
+    status, out = bench.call("provider", "test", bench.provider)
+    assert status == 0 and "answers: Hello from the fake API" in out, out
+    bench.alone()
+
+
+def removed_option(bench):
+    """An option that the program does not have is named as that, and it is not called too old."""
+    bench.workflow("plain")
+    config = bench.read(".orchestrate/config.yaml")
+    command = {"claude": "claude, -p, --no-such", "codex": "codex, exec, --no-such",
+               "gemini": "gemini, --no-such", "opencode": "opencode, run, --no-such"}[bench.provider]
+    bench.put(".orchestrate/config.yaml", config + "providers: { %s: { adapter: %s, command: [%s], "
+              "input_mode: stdin } }\n" % (bench.provider, bench.provider, command))
+    bench.put("w.yaml", 'version: "1.1"\nsteps:\n  - { name: Ask, provider: %s, input_file: p.md }\n'
+              % bench.provider)
+    status, out = bench.call("run", "w.yaml")
+    assert status == 1 and "does not know" in out, out
+    assert "the settings ask for what this version does not have" in out or "newer" in out, out
+
+
 CASES = {
+    "empty": empty, "loops": loops, "colored": colored, "sleeps": sleeps,
+    "sleeps-a-little": sleeps_a_little, "resets-in-words": resets_in_words,
+    "asks-for-permission": asks_for_permission, "not-logged-in": not_logged_in, "test": tests,
+    "removed-option": removed_option,
     "slow": slow, "leaves-nothing": leaves_nothing, "json-contract": json_contract,
     "parked-for-a-person": parked_for_a_person, "parked-for-a-time": parked_for_a_time,
     "plain": plain, "writes": writes, "inherits": inherits, "status-401": status_401,
@@ -472,7 +622,7 @@ def main():
     fake = Fake()
     there = [p for p in PROVIDERS if os.path.exists(os.path.join(tools, p, "node_modules"))]
     jobs = [(p, n) for n in CASES for p in there
-            if (p != "opencode" or n in OF_OPENCODE) and (n != "many-at-a-limit" or p == "codex")]
+            if (p != "opencode" or n in OF_OPENCODE) and p in ONLY.get(n, PROVIDERS)]
     # The slowest first, so that nobody waits for them at the end.
     jobs.sort(key=lambda job: ("opencode", "gemini", "claude", "codex").index(job[0]))
     jobs = [(p, n) for p, n in jobs

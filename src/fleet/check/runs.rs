@@ -9,12 +9,13 @@ use serde_json::Value;
 
 use super::tree::{Lying, State, Tree, dirs};
 use super::{Finding, Kind};
-use crate::disk::{Disk as _, RealDisk};
+use crate::disk;
 use crate::engine::{self, Event, Record, Run, RunStatus, StepStatus, TaskRef};
 use crate::fleet::{open, post};
 use crate::ids::{Attempt, RunId, shown};
 use crate::queue::End;
-use crate::store::{self, History, LoadError, snapshot};
+use crate::store::journal::Entry;
+use crate::store::{self, History, LoadError, Store, snapshot};
 use crate::workflow::Plan;
 use crate::workspace::Workspace;
 
@@ -86,7 +87,7 @@ impl Looker<'_> {
     }
 
     fn look(&mut self, workspace: &Workspace) -> Option<RunSeen> {
-        let disk = RealDisk::default();
+        let disk = disk::machine();
         // The state first: what it tells, the journal must have.
         let state = match disk.read(&self.root.join(store::STATE)) {
             Ok(bytes) => Some(bytes),
@@ -99,7 +100,7 @@ impl Looker<'_> {
                 }
             },
         };
-        let history = match History::read(&disk, &self.root) {
+        let history = match History::read(&*disk, &self.root) {
             Ok(history) => history,
             Err(LoadError::Disk(error)) if error.is_forbidden() => {
                 return self.unreadable(store::JOURNAL);
@@ -121,11 +122,11 @@ impl Looker<'_> {
         };
         let Some(first) = history.entries.first() else {
             // Begun anew after what was damaged, and nothing has happened since.
-            let begun = store::is_begun_anew(&disk, &self.root).unwrap_or(false);
+            let begun = store::is_begun_anew(&*disk, &self.root).unwrap_or(false);
             if begun && state.is_some_and(|bytes| snapshot::decode(&plan, &bytes).is_ok()) {
                 return None;
             }
-            let is_there = self.root.join(store::JOURNAL).exists();
+            let is_there = disk::exists(&self.root.join(store::JOURNAL)).unwrap_or(false);
             let message = if is_there { "its journal is empty" } else { "it has no journal" };
             self.find(Kind::Journal, message);
             return None;
@@ -139,9 +140,15 @@ impl Looker<'_> {
             self.find(Kind::Journal, format!("events after number {} are missing", pair[0].seq));
             return None;
         }
-        let run = Run::new(&plan, self.id.clone(), origin.clone(), first.at);
         let ended = self.judge_events(&history);
-        let run = self.judge_state(&plan, run, &history, state.as_deref());
+        let is_edited = |entry: &Entry| matches!(entry.event, Event::Edited { .. });
+        let run = if history.entries.iter().any(is_edited) {
+            // Events before the edit belong to another plan: the state alone has their results.
+            Store::look(disk::machine(), &self.root, &plan).ok()?
+        } else {
+            let run = Run::new(&plan, self.id.clone(), (**origin).clone(), first.at);
+            self.judge_state(&plan, run, &history, state.as_deref())
+        };
         if run.origin.fleet {
             self.judge_end(&run);
         }
@@ -188,6 +195,11 @@ impl Looker<'_> {
                     let (step, status) = (step.clone(), record.status);
                     let task = task.map(|task| task.id);
                     ended.push(EndSeen { step, attempt: *attempt, status, task, refused });
+                }
+                // The attempts of a loop that was edited count from the beginning.
+                Event::Edited { .. } => {
+                    seen.clear();
+                    newest.clear();
                 }
                 _ => {}
             }

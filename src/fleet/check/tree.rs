@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{Calm, Finding, Kind};
-use crate::disk::{Disk, RealDisk};
+use crate::disk;
 use crate::fleet::intake::moved_aside;
 use crate::fleet::member::{Process, Registration};
 use crate::fleet::parking;
@@ -140,7 +140,7 @@ impl Looker<'_> {
     }
 
     fn look_at_volume(&mut self) -> io::Result<()> {
-        if let Some(fault) = fault_of(&RealDisk::default(), &self.layout)? {
+        if let Some(fault) = fault_of(&*disk::machine(), &self.layout)? {
             let shown = self.shown(&self.layout.fleet_file());
             self.find(Kind::Volume, shown, fault.to_string());
         }
@@ -445,7 +445,7 @@ fn name(path: &Path) -> String {
 
 /// The entries of a directory that a filter picks; one that is not there has none.
 fn entries(dir: &Path, pick: impl Fn(&fs::FileType) -> bool) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(dir) {
+    let entries = match disk::confirmed(&[dir], || fs::read_dir(dir)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
@@ -470,7 +470,7 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// A file's content; nothing, if it is not there, and none, if it is no file to be read.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    match RealDisk::default().read_regular(path, SIZE_MAX) {
+    match disk::machine().read_regular(path, SIZE_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Some(Vec::new())),
         read => read.map(Some),

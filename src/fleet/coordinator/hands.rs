@@ -70,8 +70,9 @@ impl FleetHands<'_> {
         self.outbox.extend(post::step_task(task, &step, limit, SystemClock.now()));
         let Launch { run, step, attempt, .. } = launch;
         let (run, step, attempt) = (run.clone(), step.clone(), *attempt);
-        let out = Out { run, step, attempt, task: task.clone(), made_here: true, execution: 1 };
-        self.out.insert(task.id.clone(), out);
+        let task = task.clone();
+        let out = Out { run, step, attempt, task, execution: 1, published: false, missing: None };
+        self.out.insert(out.task.id.clone(), out);
     }
 
     fn execute_here(&mut self, launch: Launch) {

@@ -25,12 +25,24 @@ impl Coordinator {
         drain: Option<Stop>,
     ) -> host::Thread {
         let (queue, tell) = (self.setup.queue.clone(), self.tell.clone());
-        let round = self.setup.config.queue.round();
+        let (round, often) = {
+            let settings = &self.setup.config.queue;
+            (settings.round(), settings.control_round())
+        };
         let mut rounds = Rounds::new(self.setup.config.queue.lease);
         host::spawn(move || {
             let mut failing = false;
+            let mut next_beat = host::instant();
             while !over.load(Ordering::SeqCst) {
-                match look_around(&queue, &mut member, drain.as_ref(), &mut rounds) {
+                let now = host::instant();
+                let looked = match now >= next_beat {
+                    true => look_around(&queue, &mut member, drain.as_ref(), &mut rounds),
+                    false => heed(&queue, &mut member, drain.as_ref()).map(Heard::Asked),
+                };
+                if now >= next_beat {
+                    next_beat = now + round;
+                }
+                match looked {
                     Ok(looked) => {
                         failing = false;
                         let _ = tell.send(looked);
@@ -41,7 +53,7 @@ impl Coordinator {
                     }
                     Err(_) => {}
                 }
-                host::park(round, &|| over.load(Ordering::SeqCst));
+                host::park(often, &|| over.load(Ordering::SeqCst));
             }
             member.leave();
         })
@@ -73,6 +85,17 @@ pub(super) fn look_around(
 ) -> io::Result<Heard> {
     let since_ms = uptime_ms();
     member.beat()?;
+    let cancel = heed(queue, member, drain)?;
+    let buried = member.look_around()?;
+    let held = match rounds.are_due() {
+        true => Some(look_at_claims(queue, rounds)?),
+        false => None,
+    };
+    Ok(Heard::Looked { since_ms, held, cancel, buried })
+}
+
+/// Looks for what people ask: to drain this member, and to cancel something, which is returned.
+fn heed(queue: &FsQueue, member: &mut Member, drain: Option<&Stop>) -> io::Result<HashSet<String>> {
     if let Some(stop) = drain {
         if stop.level() == 0 && member.is_asked_to_drain()? {
             stop.request(1);
@@ -81,13 +104,7 @@ pub(super) fn look_around(
             member.say_draining()?;
         }
     }
-    let buried = member.look_around()?;
-    let cancel = queue.cancel_requests()?;
-    let held = match rounds.are_due() {
-        true => Some(look_at_claims(queue, rounds)?),
-        false => None,
-    };
-    Ok(Heard::Looked { since_ms, held, cancel, buried })
+    queue.cancel_requests()
 }
 
 /// The claims that this process holds.

@@ -45,13 +45,15 @@ use crate::engine::{Run, RunStatus, TaskRef};
 use crate::exec::Stop;
 use crate::host;
 use crate::ids::{Attempt, RunId, StepPath};
-use crate::queue::{Claim, ClaimName, End, FsQueue, Queue, Task};
+use crate::queue::{Claim, ClaimName, End, FsQueue, Published, Queue, Task};
 use crate::store::lock::RunLock;
 use crate::time::{Clock, SystemClock};
 use crate::workspace::Workspace;
 
 /// How many steps a coordinator executes itself at once.
 const JOBS: usize = 16;
+/// How many tasks it publishes at most before it listens again.
+const FLUSHED: usize = 256;
 /// How many runs it drives at once.
 const RUNS: usize = 10_000;
 
@@ -119,6 +121,8 @@ enum Heard {
     Signal,
     /// Somebody took or gave up the turn to change the checkout.
     Turned,
+    /// What people ask to be cancelled.
+    Asked(HashSet<String>),
     Looked {
         /// When the sign of life was given before the look.
         since_ms: u64,
@@ -155,10 +159,12 @@ struct Out {
     step: StepPath,
     attempt: Attempt,
     task: TaskRef,
-    /// This process made it, and nobody else puts it out.
-    made_here: bool,
     /// Which execution of it the run knows of.
     execution: u32,
+    /// It is in its inbox or was; false while it is in the outbox.
+    published: bool,
+    /// Since when it is found nowhere.
+    missing: Option<Instant>,
 }
 
 /// Whether a run waits for people alone.
@@ -173,11 +179,19 @@ pub struct Coordinator {
     /// Claimed, but somebody on this machine still has the run's lock, or its files cannot be
     /// read now.
     put_off: Vec<(Claim, Instant)>,
+    /// Since when the files of a claimed run are not found, by the stem of the claim.
+    missing: BTreeMap<String, Instant>,
     out: BTreeMap<String, Out>,
     /// Runs that may be owed something, or whose files may have to be kept up.
     touched: VecDeque<RunId>,
     timed: BTreeSet<RunId>,
+    /// Tasks that are on record and not published yet.
     outbox: Vec<Task>,
+    /// How many of them are published at once: fewer where the volume is slow, so that a group is
+    /// out well before the lease has to be made sure of.
+    flushes: usize,
+    /// When the outbox is published next, after the queue could not be reached.
+    next_flush: Instant,
     pool: Pool,
     tell: Sender<Heard>,
     heard: Receiver<Heard>,
@@ -218,10 +232,13 @@ impl Coordinator {
             setup,
             held: BTreeMap::new(),
             put_off: Vec::new(),
+            missing: BTreeMap::new(),
             out: BTreeMap::new(),
             touched: VecDeque::new(),
             timed: BTreeSet::new(),
             outbox: Vec::new(),
+            flushes: FLUSHED / 16,
+            next_flush: host::instant(),
             pool: Pool::new(JOBS),
             tell,
             heard,
@@ -260,10 +277,10 @@ impl Coordinator {
     ) -> io::Result<()> {
         let queue = self.setup.queue.clone();
         queue.open_agent(COORDINATOR)?;
-        let lease = self.setup.config.queue.lease;
         let run = only.as_ref().map(|claim| claim.task.batch.clone());
         let runs = if run.is_some() { 1 } else { RUNS as u32 };
-        let mut member = Member::join(queue.clone(), COORDINATOR, runs, run, lease)?;
+        let mut member =
+            Member::join(queue.clone(), COORDINATOR, runs, run, &self.setup.config.queue)?;
         for dead in member.look_around()? {
             reports.note(&obituary(&dead));
         }
@@ -511,14 +528,11 @@ impl Coordinator {
         self.flush(&flushed, reports);
     }
 
-    /// Puts out the tasks that were recorded.
+    /// Publishes the first tasks of the outbox. The loop comes back for the rest, so that it
+    /// hears meanwhile that its runs are still its own, or that they are not.
     fn flush(&mut self, runs: &[RunId], reports: &mut dyn Reports) {
-        if self.outbox.is_empty() {
-            return;
-        }
-        let tasks = std::mem::take(&mut self.outbox);
         let now = SystemClock.now();
-        if self.setup.config.durable {
+        if self.setup.config.durable && !self.outbox.is_empty() {
             // A task on the medium that its run does not know of would be executed for nothing.
             for run in runs {
                 let Some(held) = self.held.get_mut(run) else { continue };
@@ -527,20 +541,52 @@ impl Coordinator {
                 }
             }
         }
-        // Whoever was paused while it wrote them may have lost the runs they are of.
-        let sure = |_: &Task| Ok(!self.is_doubtful());
-        if let Err(error) = self.setup.queue.enqueue_while(&tasks, &sure) {
-            // They are on record, and will be found missing at the next look.
-            reports.note(&format!("cannot put tasks out: {error}; will be tried again"));
-            self.next_look = host::instant() + self.setup.config.queue.beat;
+        if self.outbox.is_empty() || host::instant() < self.next_flush {
+            return;
         }
-        let agents: BTreeSet<String> = tasks.into_iter().map(|task| task.agent).collect();
+        let began = host::instant();
+        let tasks: Vec<Task> = self.outbox.drain(..self.outbox.len().min(self.flushes)).collect();
+        // A coordinator that was paused while it wrote them may have lost the runs they are of.
+        let sure = |_: &Task| Ok(!self.is_doubtful());
+        let published = self.setup.queue.enqueue_while(&tasks, &sure);
+        let (mut agents, mut unpublished, mut fault) = (BTreeSet::new(), Vec::new(), None);
+        for (task, published) in tasks.into_iter().zip(published) {
+            match published {
+                Published::Yes => {}
+                Published::Refused => {
+                    unpublished.push(task);
+                    continue;
+                }
+                Published::No(error) => {
+                    fault = fault.or(Some(error));
+                    unpublished.push(task);
+                    continue;
+                }
+                // If it is nowhere, a look finds that out, and another task is made.
+                Published::Unknown(error) => fault = fault.or(Some(error)),
+            }
+            if let Some(out) = self.out.get_mut(task.name.id.as_str()) {
+                out.published = true;
+            }
+            agents.insert(task.agent);
+        }
+        self.outbox.splice(0..0, unpublished);
+        let slow = host::since(began) > self.setup.config.queue.lease / 12;
+        self.flushes =
+            if slow { (self.flushes / 4).max(1) } else { (self.flushes * 2).min(FLUSHED) };
+        if let Some(error) = fault {
+            reports.note(&format!("cannot put tasks out: {error}; will be tried again"));
+            self.next_flush = host::instant() + self.setup.config.queue.beat;
+        }
         agents.iter().for_each(|agent| self.watch(agent));
     }
 
     /// Waits for the next messages and takes them in.
     fn listen(&mut self, reports: &mut dyn Reports) {
         let mut nap = self.next_look.saturating_duration_since(host::instant());
+        if !self.outbox.is_empty() {
+            nap = nap.min(self.next_flush.saturating_duration_since(host::instant()));
+        }
         if self.intake.is_some() {
             nap = nap.min(self.next_intake.saturating_duration_since(host::instant()));
         }
@@ -592,6 +638,7 @@ impl Coordinator {
             Heard::Came => self.next_intake = host::instant(),
             Heard::Signal => {}
             Heard::Turned => self.line.look_now(),
+            Heard::Asked(cancel) => self.cancel_asked(&cancel),
             Heard::Looked { since_ms, held, cancel, buried } => {
                 // What is due before the next beat is done now that the loop is awake.
                 let (now, soon) = (host::instant(), host::instant() + self.setup.config.queue.beat);

@@ -71,14 +71,33 @@ impl Coordinator {
             }
             // A volume without locks: the claim is what counts between machines.
             Err(LockError::Io(error)) if error.kind() != io::ErrorKind::NotFound => None,
-            Err(error) => return self.refuse(&claim, &error.to_string(), reports),
+            Err(error) => return self.miss(claim, &root, &error, reports),
         };
         match self.open(claim.clone(), &root, lock, reports) {
             Ok(Some(held)) => self.begin(held, reports),
             Ok(None) => tracing::info!("{}: somebody else drives it", claim.name.task.file()),
             Err(error) if error.may_pass() => self.put_off(claim, &error, reports),
+            Err(error @ OpenError::Unreadable(_)) => self.miss(claim, &root, &error, reports),
             Err(error) => self.refuse(&claim, &error.to_string(), reports),
         }
+    }
+
+    /// The files of a run are not found. The run was acknowledged, so on a volume that machines
+    /// share it is looked for again, for a whole lease, before it is refused.
+    fn miss(&mut self, claim: Claim, root: &Path, error: &dyn Display, reports: &mut dyn Reports) {
+        let settings = &self.setup.config.queue;
+        let now = host::instant();
+        let since = *self.missing.entry(claim.name.stem()).or_insert(now);
+        let again = now + settings.beat;
+        if !disk::machine().is_shared(root) || now >= since + settings.lease {
+            self.missing.remove(&claim.name.stem());
+            return self.refuse(&claim, &error.to_string(), reports);
+        }
+        if since == now {
+            let name = claim.name.task.file();
+            reports.note(&format!("{name}: {error}; other machines may see it, so try again"));
+        }
+        self.put_off.push((claim, again));
     }
 
     /// A run whose files cannot be read just now is tried again in a while.
@@ -148,6 +167,7 @@ impl Coordinator {
             debug: self.setup.debug,
             live: true,
             grace: config.grace,
+            silences: config.silences,
             input_bytes: config.input_bytes,
             parking: None,
             program: self.setup.program.clone(),
@@ -201,7 +221,8 @@ impl Coordinator {
             self.watch(&task.agent);
             let execution = held.drive.executions(&step);
             let run = run.clone();
-            let out = Out { run, step, attempt, task, made_here: false, execution };
+            let published = true;
+            let out = Out { run, step, attempt, task, execution, published, missing: None };
             self.out.insert(out.task.id.clone(), out);
         }
         self.next_look = host::instant();
@@ -332,7 +353,8 @@ impl Coordinator {
 /// Whether somebody drove the run before. A power cut may take a claim back, which is not synced,
 /// and leave what its holder had begun: the claim is the first one again, and the run is not new.
 fn was_driven(held: &Held) -> bool {
-    held.claim.name.task.attempt > 1 || !held.drive.cut_off().is_empty()
+    let has_begun = || held.drive.run.slots().iter().any(|(_, slot)| slot.attempts > 0);
+    held.claim.name.task.attempt > 1 || has_begun()
 }
 
 /// Whether somebody resumed the run and nothing has happened since: it need not be told twice.

@@ -8,8 +8,6 @@ use serde_json::Map;
 
 use super::{Coordinator, Held, Out, Reports};
 use crate::engine::Record;
-use crate::fleet::drive::{Job, Launch};
-use crate::fleet::parking::Pass;
 use crate::fleet::perform::Performed;
 use crate::fleet::post::{self};
 use crate::host;
@@ -188,29 +186,67 @@ impl Coordinator {
                 self.note_executions(&mut out, name, reports);
             }
         }
+        self.drop_unpublished(reports);
         let wanted = |out: &&Out| !seen.contains_key(&out.task.id) || self.is_cancelling(&out.run);
-        let gone: Vec<Out> = self.out.values().filter(wanted).cloned().collect();
+        let published = self.out.values().filter(|out| out.published);
+        let gone: Vec<Out> = published.filter(wanted).cloned().collect();
         for out in gone {
-            let Some(id) = TaskId::parse(&out.task.id) else { continue };
-            let batch = out.run.as_str();
-            match queue.find(&out.task.agent, batch, &id)? {
-                Some(Place::Ended { end, name, .. }) => {
-                    let status = queue.status(end, batch, &name)?.unwrap_or_default();
-                    self.consume(out, &name.task, &status, reports);
-                }
-                Some(Place::Waiting { agent, name }) if self.is_cancelling(&out.run) => {
-                    queue.cancel_waiting(&agent, &name)?;
-                }
-                Some(_) => {}
-                None => match queue.find(&out.task.agent, UNREADABLE, &id)? {
-                    Some(Place::Ended { end, name, by }) if !self.is_cancelling(&out.run) => {
-                        self.was_put_aside(&out, Place::Ended { end, name, by }, reports)?;
-                    }
-                    _ => self.put_out_again(&out, reports),
-                },
-            }
+            self.look_for(out, reports)?;
         }
         Ok(())
+    }
+
+    /// Looks for one task along its whole way, and takes in what became of it.
+    fn look_for(&mut self, out: Out, reports: &mut dyn Reports) -> io::Result<()> {
+        let queue = self.setup.queue.clone();
+        let Some(id) = TaskId::parse(&out.task.id) else { return Ok(()) };
+        let (agent, batch) = (&out.task.agent, out.run.as_str());
+        let mut found = queue.find(agent, batch, &id)?;
+        let aside = found.is_none();
+        if aside {
+            found = queue.find(agent, UNREADABLE, &id)?;
+        }
+        if found.is_some()
+            && let Some(out) = self.out.get_mut(&out.task.id)
+        {
+            out.missing = None;
+        }
+        match found {
+            Some(Place::Ended { end, name, by }) if aside => match self.is_cancelling(&out.run) {
+                false => self.was_put_aside(&out, Place::Ended { end, name, by }, reports)?,
+                true => self.give_up_on(&out, reports),
+            },
+            Some(Place::Ended { end, name, .. }) => {
+                let status = queue.status(end, batch, &name)?.unwrap_or_default();
+                self.consume(out, &name.task, &status, reports);
+            }
+            Some(Place::Waiting { agent, name }) if self.is_cancelling(&out.run) => {
+                queue.cancel_waiting(&agent, &name)?;
+            }
+            Some(_) => {}
+            None => self.is_nowhere(&out, &id, reports)?,
+        }
+        Ok(())
+    }
+
+    /// Tasks of runs that are being cancelled need not be published any more.
+    fn drop_unpublished(&mut self, reports: &mut dyn Reports) {
+        let unpublished = self.out.values().filter(|out| !out.published);
+        let dropped: Vec<Out> =
+            unpublished.filter(|out| self.is_cancelling(&out.run)).cloned().collect();
+        if dropped.is_empty() {
+            return;
+        }
+        let ids: HashSet<&str> = dropped.iter().map(|out| out.task.id.as_str()).collect();
+        self.outbox.retain(|task| !ids.contains(task.name.id.as_str()));
+        dropped.iter().for_each(|out| self.give_up_on(out, reports));
+    }
+
+    /// Waits no longer for a task of a run that is being cancelled.
+    fn give_up_on(&mut self, out: &Out, reports: &mut dyn Reports) {
+        let Some(held) = self.held.remove(&out.run) else { return };
+        self.out.remove(&out.task.id);
+        self.ended(held, &out.step, out.attempt, None, reports);
     }
 
     pub(super) fn is_cancelling(&self, run: &RunId) -> bool {
@@ -254,32 +290,27 @@ impl Coordinator {
         self.held.insert(out.run.clone(), held);
     }
 
-    /// A task that is on record but nowhere: its coordinator died before it was put out, or the
-    /// medium forgot it.
-    pub(super) fn put_out_again(&mut self, out: &Out, reports: &mut dyn Reports) {
-        let Some(mut held) = self.held.remove(&out.run) else { return };
-        if held.cancelling {
-            self.out.remove(&out.task.id);
-            return self.ended(held, &out.step, out.attempt, None, reports);
-        }
-        if !out.made_here {
-            // Whoever made it may be paused, and put it out when it wakes up: a task that two put
-            // out would be done twice. As another task it counts once, whatever becomes of this.
-            return self.make_anew(held, out, reports);
-        }
-        if let Some(work) = held.drive.work_again(&out.step, out.attempt) {
-            reports.note(&format!("run {}: task {} is put out again", out.run, out.task.id));
-            let (run, site) = (out.run.clone(), held.drive.site.clone());
-            let (step, attempt, task) = (out.step.clone(), out.attempt, Some(out.task.clone()));
-            let pass = Pass::free();
-            let launch = Launch { run, site, step, attempt, job: Job::Run(work), task, pass };
-            let begun = self.with(&mut held, |_, reins| reins.hands.begin(launch));
-            if let Err(error) = begun {
-                reports.note(&format!("run {}: {error}", out.run));
+    /// A task that is on record but nowhere: its coordinator died before it was published, or the
+    /// medium forgot it. It is looked for once more after a beat. Then its attempt is taken back
+    /// and made again as another task: no name is ever used twice, whatever was not found.
+    fn is_nowhere(&mut self, out: &Out, id: &TaskId, reports: &mut dyn Reports) -> io::Result<()> {
+        let now = host::instant();
+        let since = out.missing.unwrap_or(now);
+        if now < since + self.setup.config.queue.beat {
+            if let Some(out) = self.out.get_mut(&out.task.id) {
+                out.missing = Some(since);
             }
+            return Ok(());
         }
-        self.touched.push_back(out.run.clone());
-        self.held.insert(out.run.clone(), held);
+        if self.setup.queue.find_surely(&out.task.agent, out.run.as_str(), id)?.is_some() {
+            // The next look finds it too.
+            self.next_look = now;
+        } else if self.is_cancelling(&out.run) {
+            self.give_up_on(out, reports);
+        } else if let Some(held) = self.held.remove(&out.run) {
+            self.make_anew(held, out, reports);
+        }
+        Ok(())
     }
 
     /// Has changes of an agent's claims told.
@@ -294,5 +325,6 @@ impl Coordinator {
 
     pub(super) fn forget_tasks(&mut self, run: &RunId) {
         self.out.retain(|_, out| out.run != *run);
+        self.outbox.retain(|task| task.batch != run.as_str());
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::{Coordinator, Held, Reports, is_paused};
+use crate::disk;
 use crate::fleet::checkout::{Before, Suitor, Taken};
 use crate::fleet::post::COORDINATOR;
 use crate::host;
@@ -135,7 +136,7 @@ impl Coordinator {
     fn ask_for_turn(&mut self, held: &mut Held, reports: &mut dyn Reports) -> bool {
         let dir = self.setup.queue.layout.checkout();
         // That it is given up is heard of on this machine; on others it is found by asking.
-        if !self.line.watched && dir.is_dir() {
+        if !self.line.watched && disk::exists(&dir).unwrap_or(false) {
             self.hints.add(&dir);
             self.line.watched = true;
         }

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 
 use super::Finding;
-use super::probe::{Probe, Race, Spread};
+use super::probe::{Absence, Probe, Race, Spread};
 use super::talk::Reads;
 
 /// A sync that costs more than this is worth a word; each task takes several.
@@ -43,7 +43,30 @@ pub fn findings(probe: &Probe, network: bool) -> Vec<Finding> {
             Finding::warning("locks", text, "drive each run from one machine only")
         });
     }
+    // Two processes of one machine share what it remembers: they see nothing of this.
+    findings.extend(probe.absence.filter(|_| probe.remote).map(absence));
     findings
+}
+
+fn absence(Absence { lag_ms, remembered, listed }: Absence) -> Finding {
+    const NAME: &str = "absence";
+    if !listed {
+        let text = "a listing did not show a file that the other machine had made";
+        return Finding::wrong(NAME, text, "mount it without a cache of listings");
+    }
+    if !remembered {
+        let text = format!(
+            "a name that was looked up before the other machine made it was seen within \
+             {lag_ms:.0} ms"
+        );
+        return Finding::ok(NAME, text);
+    }
+    let text = format!(
+        "a name that was looked up before the other machine made it was still absent after \
+         {lag_ms:.0} ms (negative cache), and a listing showed it at once: the queue confirms \
+         absence by listing directories"
+    );
+    Finding::ok(NAME, text)
 }
 
 fn race(measured: &Race) -> Finding {
@@ -159,6 +182,15 @@ mod tests {
         assert_eq!(verdict(Race { false_errors: 1, ..good }), Verdict::Warning);
         assert_eq!(verdict(Race { odd_errors: 1, ..good }), Verdict::Warning);
         assert_eq!(verdict(Race::default()), Verdict::Warning);
+    }
+
+    #[test]
+    fn absence_is_wrong_only_if_listings_do_not_help() {
+        let said = |remembered, listed| absence(Absence { lag_ms: 1500.0, remembered, listed });
+        assert_eq!(said(true, false).verdict, Verdict::Wrong);
+        assert_eq!(said(false, true).verdict, Verdict::Ok);
+        let cached = said(true, true);
+        assert!(cached.verdict == Verdict::Ok && cached.text.contains("negative cache"));
     }
 
     #[test]

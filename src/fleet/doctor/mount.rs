@@ -43,6 +43,9 @@ enum Class {
     Unknown,
 }
 
+/// How long an NFS client believes what it knows of a directory, unless the mount says otherwise.
+const ACDIRMAX_SEC: u64 = 60;
+
 const LOCAL: &[&str] = &[
     "bcachefs", "btrfs", "ecryptfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "xfs", "zfs",
 ];
@@ -229,7 +232,38 @@ impl Mount {
                 "mount it without `nolock` and `local_lock`, or drive each run from one machine",
             ));
         }
+        if self.has("vers=3") {
+            findings.push(Finding::warning(
+                "volume",
+                "NFS 3 tells changes of a directory apart by their times: one that falls into the \
+                 same tick of the server's clock as a listing is not listed until the directory \
+                 changes again",
+                "mount it with `vers=4.2`",
+            ));
+        }
+        findings.extend(self.absence_lag_sec().map(|lag| {
+            let text = format!(
+                "this machine remembers for up to {lag} s that a name was absent (negative cache): \
+                 the queue confirms absence by listing directories, so its work is not late; what \
+                 agents look up by name may be, unless it is mounted with `lookupcache=positive`"
+            );
+            Finding::ok("absence", text)
+        }));
         findings
+    }
+
+    /// For how many seconds an NFS client believes that a name is absent after it was looked up in
+    /// vain; nothing, where it asks the server each time.
+    fn absence_lag_sec(&self) -> Option<u64> {
+        let asks = ["lookupcache=none", "lookupcache=pos", "lookupcache=positive", "noac"];
+        if asks.iter().any(|option| self.has(option)) {
+            return None;
+        }
+        let number = |name: &str| {
+            self.options.iter().find_map(|option| option.strip_prefix(name)?.parse().ok())
+        };
+        let lag = number("acdirmax=").or_else(|| number("actimeo=")).unwrap_or(ACDIRMAX_SEC);
+        Some(lag).filter(|lag| *lag > 0)
     }
 }
 
@@ -377,6 +411,7 @@ mod tests {
             ("cifs", "rw,soft", Verdict::Ok, true),
             ("fuse.glusterfs", "rw", Verdict::Ok, true),
             ("nfs", "rw,vers=3,hard,nolock", Verdict::Warning, true),
+            ("nfs", "rw,vers=3,hard", Verdict::Warning, true),
             ("ext4", "rw,nobarrier", Verdict::Warning, false),
             ("tmpfs", "rw,size=4k", Verdict::Warning, false),
             ("vfat", "rw", Verdict::Warning, false),
@@ -388,6 +423,20 @@ mod tests {
             let (found, text) = worst(&mount, None);
             assert_eq!((found, mount.shared), (verdict, shared), "{kind} {options}: {text}");
         }
+    }
+
+    #[test]
+    fn a_negative_cache_is_told_with_its_lag() {
+        let lag = |options: &str| mount("nfs4", "srv:/x", options).absence_lag_sec();
+        assert_eq!(lag("rw,vers=4.2,hard"), Some(60));
+        assert_eq!(lag("rw,vers=4.2,hard,acdirmin=3,acdirmax=5"), Some(5));
+        for none in ["lookupcache=none", "lookupcache=pos", "noac", "acdirmax=0"] {
+            assert_eq!(lag(&format!("rw,vers=4.2,hard,{none}")), None, "{none}");
+        }
+        let told = mount("nfs4", "srv:/x", "rw,vers=4.2,hard").judge_with(|| None);
+        assert!(told.iter().any(|f| f.name == "absence" && f.text.contains("up to 60 s")));
+        let told = mount("ext4", "/dev/x", "rw").judge_with(|| None);
+        assert!(told.iter().all(|f| f.name != "absence"));
     }
 
     #[test]

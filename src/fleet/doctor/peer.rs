@@ -8,30 +8,51 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::talk::{self, BLOCK, END, PING, PONG, POST, Reads, Side};
+use super::talk::{self, BLOCK, DRAFTS, END, FAILED, LATE, PING, PONG, POST, Reads, Side};
 use crate::disk::rename;
 use crate::exec::Stop;
 
 /// Longer than the first process takes, so that only its death ends the second one early.
-const PATIENCE: Duration = Duration::from_secs(12);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Answers in a directory where a first process waits, until it has no more questions.
 pub fn serve(dir: &Path, stop: &Stop) -> io::Result<()> {
     let gone = AtomicBool::new(false);
     let side = Side { dir, stop, gone: &gone, until: Instant::now() + PATIENCE };
+    renew(dir);
+    // The first process may be on another machine, where only this tells it the reason.
+    answer(&side).inspect_err(|error| drop(side.post(FAILED, &error.to_string())))
+}
+
+/// Lists the directories above one that another machine made just now: this machine may remember
+/// that it was absent.
+fn renew(dir: &Path) {
+    let mut above: Vec<_> = dir.ancestors().skip(1).collect();
+    above.reverse();
+    for dir in above {
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        let _ = fs::read_dir(dir).map(Iterator::count);
+    }
+}
+
+fn answer(side: &Side) -> io::Result<()> {
     side.post("ready", &std::process::id())?;
-    answer_pings(&side)?;
+    answer_pings(side)?;
     let go = side.hear("go")?;
     side.post("raced", &side.race(go, "there")?)?;
     side.hear::<()>("replacing")?;
-    side.post("read", &read_replaced(&side)?)?;
+    side.post("read", &read_replaced(side)?)?;
     side.hear::<()>("locking")?;
-    side.post("tried", &side.lock()?.is_some())
+    side.post("tried", &talk::lock(&side.dir.join(talk::LOCKED))?.is_some())?;
+    side.hear::<()>("looked")?;
+    fs::write(side.path(DRAFTS, LATE), "")?;
+    rename(&side.path(DRAFTS, LATE), &side.path(LATE, LATE))?;
+    side.post("made", &())
 }
 
 fn answer_pings(side: &Side) -> io::Result<()> {
-    side.wait("a ping", side.until, |side| {
-        for name in side.list(PING)? {
+    side.wait("a ping", PING, side.until, |side| {
+        for name in side.list(PING)?.into_iter().filter(|name| !name.starts_with('.')) {
             match rename(&side.path(PING, &name), &side.path(PONG, &name)) {
                 Ok(()) if name == END => return Ok(Some(())),
                 Ok(()) => {}

@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use notify::{RecursiveMode, Watcher};
 use serde::Serialize;
 
 use super::scratch::Scratch;
-use super::talk::{self, BLOCK, DRAFTS, END, Go, PING, PONG, POST, RACE, Reads, Side, WON, target};
+use super::talk::{
+    self, BLOCK, DRAFTS, END, Go, LATE, PING, PONG, POST, RACE, Reads, Side, WON, target,
+};
 use super::{Depth, Finding, Invite, Patient, judge};
 use crate::disk::rename;
 use crate::exec::{self, Capture, Mask, Mode, Order, Stop, Sweep};
+use crate::fleet::hint::{Change, Hints};
 use crate::time::{Clock, SystemClock};
 
 /// How long the second process may take to appear, here and on another machine.
@@ -24,6 +26,9 @@ const APPEAR: Duration = Duration::from_secs(3);
 const APPEAR_REMOTE: Duration = Duration::from_secs(180);
 /// How long all the rest may take.
 const TALK: Duration = Duration::from_secs(5);
+const TALK_REMOTE: Duration = Duration::from_secs(8);
+/// How long a name may stay absent that the other process has made, before that is called long.
+const ABSENT: Duration = Duration::from_millis(1_500);
 const PINGS: usize = 200;
 const PINGING: Duration = Duration::from_millis(1_500);
 const RACE_FILES: usize = 300;
@@ -32,6 +37,8 @@ const RACING: Duration = Duration::from_millis(1_000);
 const REPLACING: Duration = Duration::from_millis(300);
 const SYNCS: usize = 20;
 const SYNCING: Duration = Duration::from_millis(500);
+/// How long a lock may take to be granted.
+const LOCKING: Duration = Duration::from_secs(2);
 /// How long a notice of a change may take before it is taken to be lost.
 const NOTICE: Duration = Duration::from_millis(200);
 
@@ -84,6 +91,19 @@ pub struct Probe {
     pub replace: Option<Reads>,
     /// Whether a lock of one process is seen by the other.
     pub locks: Option<bool>,
+    /// How long a name stays absent that was looked up before the other process made it.
+    pub absence: Option<Absence>,
+}
+
+/// What became of a name that was looked up before another process made it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Absence {
+    /// How long it stayed absent, or how long that was tried.
+    pub lag_ms: f64,
+    /// It was still absent then: this machine remembers absence.
+    pub remembered: bool,
+    /// A listing of its directory showed it.
+    pub listed: bool,
 }
 
 impl Probe {
@@ -120,7 +140,7 @@ pub fn measure(meeting: &Meeting) -> (Probe, Vec<Finding>) {
 }
 
 fn lay_out(meeting: &Meeting) -> io::Result<()> {
-    let dirs = [DRAFTS, POST, PING, PONG, RACE, WON];
+    let dirs = [DRAFTS, POST, PING, PONG, RACE, WON, LATE];
     dirs.iter().try_for_each(|name| fs::create_dir(meeting.scratch.dir.join(name)))
 }
 
@@ -223,29 +243,65 @@ fn talk_over(
     let until = Instant::now() + appear;
     let mut side = Side { dir: &meeting.scratch.dir, stop: meeting.stop, gone, until };
     side.hear::<u32>("ready")?;
-    side.until = Instant::now() + TALK;
-    ping(&side, probe)?;
-    probe.race = Some(race(&side)?);
-    probe.replace = Some(replace(&side)?);
-    fs::write(side.dir.join(talk::LOCKED), "")?;
-    let _held = side.lock()?;
-    side.post("locking", &())?;
-    probe.locks = Some(!side.hear::<bool>("tried")?);
+    side.until = Instant::now() + if probe.remote { TALK_REMOTE } else { TALK };
+    ping(&side, probe).map_err(during("renaming files to each other"))?;
+    probe.race = Some(race(&side).map_err(during("renaming the same files"))?);
+    let replaced = replace(&side).map_err(during("replacing a file that is being read"));
+    probe.replace = Some(replaced?);
+    probe.locks = Some(locks(&side).map_err(during("locking a file"))?);
+    probe.absence = Some(absence(&side).map_err(during("looking up a name"))?);
     Ok(())
+}
+
+/// Names the part of the examination in its error.
+fn during(what: &'static str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// Whether the other side sees a lock of this one.
+fn locks(side: &Side) -> io::Result<bool> {
+    let path = side.dir.join(talk::LOCKED);
+    fs::write(&path, "")?;
+    let (done, locked) = mpsc::channel();
+    // The kernel asks again for as long as the server grants no lock: not waited for.
+    std::thread::spawn(move || drop(done.send(talk::lock(&path))));
+    let _held = locked.recv_timeout(LOCKING).map_err(|_| {
+        let message = "the volume granted no lock within 2 s; a server that was started just now \
+                       grants none for up to 90 s";
+        io::Error::new(ErrorKind::WouldBlock, message)
+    })??;
+    side.post("locking", &())?;
+    Ok(!side.hear::<bool>("tried")?)
+}
+
+/// Looks a name up before the other side makes it, and measures how long it stays absent.
+fn absence(side: &Side) -> io::Result<Absence> {
+    let late = side.path(LATE, LATE);
+    if fs::symlink_metadata(&late).is_ok() {
+        return Err(io::Error::other("a name was there before it was made"));
+    }
+    side.post("looked", &())?;
+    side.hear::<()>("made")?;
+    let began = Instant::now();
+    let is_absent = || fs::symlink_metadata(&late).is_err();
+    while is_absent() && began.elapsed() < ABSENT.min(side.until.saturating_duration_since(began)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let lag_ms = began.elapsed().as_secs_f64() * 1e3;
+    let remembered = is_absent();
+    let listed = side.list(LATE)?.iter().any(|name| name == LATE);
+    Ok(Absence { lag_ms, remembered, listed })
 }
 
 /// Renames probes in, which the other side renames on, and measures how long that takes.
 fn ping(side: &Side, probe: &mut Probe) -> io::Result<()> {
     let (noticed, notices) = mpsc::channel();
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| event.kind.is_create() || event.kind.is_modify()) {
+    let mut hints = Hints::new(move |_, change| {
+        if let Change::Came(_) = change {
             let _ = noticed.send(());
         }
-    })
-    .ok();
-    if let Some(watcher) = &mut watcher {
-        let _ = watcher.watch(&side.dir.join(PONG), RecursiveMode::NonRecursive);
-    }
+    });
+    hints.add(&side.dir.join(PONG));
     let mut trips = Vec::new();
     let until = Instant::now() + PINGING;
     let names = (0..PINGS).map(|number| number.to_string()).take_while(|_| Instant::now() < until);
@@ -254,12 +310,14 @@ fn ping(side: &Side, probe: &mut Probe) -> io::Result<()> {
         let began = Instant::now();
         rename(&side.path(DRAFTS, &name), &side.path(PING, &name))?;
         let limit = side.until.min(began + PINGING);
-        side.wait("an answer", limit, |side| Ok(side.list(PONG)?.contains(&name).then_some(())))?;
+        side.wait("an answer", PONG, limit, |side| {
+            Ok(side.list(PONG)?.contains(&name).then_some(()))
+        })?;
         trips.push(began.elapsed());
         Ok(())
     });
     probe.visibility = Spread::of(&trips);
-    probe.notices = watcher.is_some() && notices.recv_timeout(NOTICE).is_ok();
+    probe.notices = hints.are_told() && notices.recv_timeout(NOTICE).is_ok();
     pinged
 }
 
@@ -275,7 +333,7 @@ fn race(side: &Side) -> io::Result<Race> {
     side.post("go", &go)?;
     let here = side.race(go, "here")?;
     let there: String = side.hear("raced")?;
-    Ok(count_race(&here, &there, &side.list(WON)?, &side.list(RACE)?))
+    Ok(count_race(&here, &there, &side.list_anew(WON)?, &side.list_anew(RACE)?))
 }
 
 /// Compares what both were told with what is there. Files that only one of them came to are no

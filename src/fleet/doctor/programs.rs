@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::Finding;
 use crate::exec::{self, Stop};
 use crate::fleet::Config;
+use crate::fleet::parking::{self, Cause, ParkedView};
 use crate::fleet::providers::{self, Known, Program};
 use crate::fleet::site::Environment;
 use crate::provider::Kind;
@@ -52,7 +53,26 @@ pub fn look(
             findings.push(judge(name, provider, program, &versions));
         }
     }
+    findings.extend(suspensions(workspace));
     findings
+}
+
+/// Providers that workers do not use on some machine, because they cannot.
+fn suspensions(workspace: &Path) -> Vec<Finding> {
+    let mut all = parking::look(workspace).unwrap_or_default();
+    all.retain(|parked| parked.cause == Cause::Machine);
+    let finding = |parked: &ParkedView| {
+        let (fix, name) = (&parked.fix, &parked.provider);
+        let state = parked.suspension();
+        match parked.is_whole_machine() {
+            true => Finding::warning("workers", format!("every task {state}"), fix),
+            false => {
+                let cure = format!("{fix}; then `orchestrate provider resume {name}`");
+                Finding::warning(&format!("provider {name}"), format!("it {state}"), cure)
+            }
+        }
+    };
+    all.iter().map(finding).collect()
 }
 
 /// What the settings name that is nowhere: work that says nothing of its own cannot be done.
@@ -153,7 +173,7 @@ fn judge_found(title: &str, name: &str, kind: Kind, file: &Path, versions: &Vers
     match known {
         Known::Tried { .. } => Finding::ok(title, text),
         Known::Older { .. } => Finding::warning(title, text, again(kind)),
-        Known::Untried { .. } => {
+        Known::Newer { .. } | Known::Untried { .. } => {
             let cure = format!("`orchestrate provider test {name}` says whether it can be used");
             Finding { cure: Some(cure), ..Finding::ok(title, text) }
         }

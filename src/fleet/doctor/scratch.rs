@@ -1,7 +1,6 @@
 //! A directory to try things out in, gone when it is done with.
 
 use std::fs;
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,8 +20,7 @@ impl Scratch {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(error),
         };
-        let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
-        let dir = own.join("doctor").join(format!("{random:016x}"));
+        let dir = own.join("doctor").join(format!("{:016x}", crate::random::chance()));
         let scratch = Scratch { dir, made_parent };
         fs::create_dir_all(&scratch.dir)?;
         fs::write(scratch.dir.join("written"), "can this be written?\n")?;

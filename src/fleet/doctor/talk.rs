@@ -5,7 +5,6 @@
 //! other process is known to be gone.
 
 use std::fs;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::disk::locks::try_lock;
 use crate::disk::{Disk, RealDisk, rename};
 use crate::exec::Stop;
 
@@ -24,6 +24,9 @@ pub const PING: &str = "ping";
 pub const PONG: &str = "pong";
 pub const RACE: &str = "race";
 pub const WON: &str = "won";
+pub const LATE: &str = "late";
+/// What is posted by a process that cannot go on: why.
+pub const FAILED: &str = "failed";
 
 /// The last ping.
 pub const END: &str = "end";
@@ -32,6 +35,8 @@ pub const REPLACED: &str = "replaced";
 pub const LOCKED: &str = "locked";
 pub const BLOCK: usize = 4096;
 
+/// How long nothing new is seen before the directory is stirred.
+const STIR: Duration = Duration::from_millis(100);
 /// The longest that the winner of a file waits.
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -69,6 +74,19 @@ impl Side<'_> {
         RealDisk::default().list(&self.dir.join(place))
     }
 
+    /// Lists a directory after a change of this process's own, which makes an NFS client forget the
+    /// listing that it has: one of NFS 3 cannot tell changes of one tick apart.
+    pub fn list_anew(&self, place: &str) -> io::Result<Vec<String>> {
+        self.stir(place);
+        self.list(place)
+    }
+
+    /// Changes a directory and takes that back.
+    fn stir(&self, place: &str) {
+        let path = self.path(place, &format!(".stir-{}", std::process::id()));
+        let _ = fs::write(&path, "").and_then(|()| fs::remove_file(&path));
+    }
+
     /// Says something; it is whole when it is seen.
     pub fn post(&self, name: &str, word: &impl Serialize) -> io::Result<()> {
         let draft = self.path(DRAFTS, name);
@@ -78,8 +96,12 @@ impl Side<'_> {
 
     /// Waits for the other side to say something.
     pub fn hear<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
-        self.wait(name, self.until, |side| {
-            if !side.list(POST)?.iter().any(|posted| posted == name) {
+        self.wait(name, POST, self.until, |side| {
+            let posted = side.list(POST)?;
+            if posted.iter().any(|posted| posted == FAILED) {
+                return Err(side.failure());
+            }
+            if !posted.iter().any(|posted| posted == name) {
                 return Ok(None);
             }
             match fs::read(side.path(POST, name)) {
@@ -91,14 +113,28 @@ impl Side<'_> {
         })
     }
 
-    /// Looks again and again until there is an answer.
+    /// Why the other process could not go on, in its own words.
+    fn failure(&self) -> io::Error {
+        let reason = fs::read(self.path(POST, FAILED)).ok();
+        let reason: Option<String> = reason.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let reason = reason.unwrap_or_else(|| "its reason cannot be read".to_owned());
+        io::Error::other(format!("the other process failed: {reason}"))
+    }
+
+    /// Looks into a directory again and again until there is an answer.
     pub fn wait<T>(
         &self,
         what: &str,
+        place: &str,
         until: Instant,
         mut look: impl FnMut(&Self) -> io::Result<Option<T>>,
     ) -> io::Result<T> {
+        let mut stirred = Instant::now();
         loop {
+            if stirred.elapsed() >= STIR {
+                self.stir(place);
+                stirred = Instant::now();
+            }
             if let Some(answer) = look(self)? {
                 return Ok(answer);
             }
@@ -106,6 +142,9 @@ impl Side<'_> {
                 return Err(io::Error::new(ErrorKind::BrokenPipe, "the other process has ended"));
             }
             if Instant::now() >= until {
+                if self.list(POST)?.iter().any(|posted| posted == FAILED) {
+                    return Err(self.failure());
+                }
                 let message = format!("`{what}` of the other process was not seen in time");
                 return Err(io::Error::new(ErrorKind::TimedOut, message));
             }
@@ -138,7 +177,7 @@ impl Side<'_> {
             }
         }
         // A volume may report a failure of what it did; the queue looks for its target too.
-        let won = self.list(WON)?;
+        let won = self.list_anew(WON)?;
         for (file, letter) in letters.iter_mut().enumerate() {
             if *letter != b'w' && won.binary_search(&target(file, who)).is_ok() {
                 *letter = b'f';
@@ -146,23 +185,17 @@ impl Side<'_> {
         }
         Ok(letters.into_iter().map(char::from).collect())
     }
+}
 
-    /// Tries to lock a file: true if it could, which it should not while the other side holds it.
-    pub fn lock(&self) -> io::Result<Option<fs::File>> {
-        let path = self.dir.join(LOCKED);
-        let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
-        match fs4::FileExt::try_lock(&file) {
-            Ok(()) => Ok(Some(file)),
-            Err(fs4::TryLockError::WouldBlock) => Ok(None),
-            Err(fs4::TryLockError::Error(error)) => Err(error),
-        }
-    }
+/// Tries to lock a file: the locked file, or nothing if the other side has the lock.
+pub fn lock(path: &Path) -> io::Result<Option<fs::File>> {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
+    Ok(try_lock(&file)?.then_some(file))
 }
 
 /// A number between 0 and 1.
 fn chance() -> f64 {
-    let random = RandomState::new().build_hasher().finish();
-    random as f64 / u64::MAX as f64
+    crate::random::chance() as f64 / u64::MAX as f64
 }
 
 /// What a file of the race is called by whoever won it.

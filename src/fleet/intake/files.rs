@@ -20,9 +20,35 @@ pub fn is_dropped(name: &OsStr) -> bool {
     task && !name.to_str().is_some_and(TaskName::is_name)
 }
 
+/// Returns the files in an inbox that no worker will take, each with the reason.
+pub fn ignored(inbox: &Path) -> Vec<(String, &'static str)> {
+    let entries = std::fs::read_dir(inbox).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let mut found: Vec<(String, &'static str)> = files
+        .filter_map(|entry| Some((shown(&entry.file_name()), reason(&entry.file_name())?)))
+        .collect();
+    found.sort();
+    found
+}
+
+/// Why no worker takes a file of this name; `None` if one does, or if it is no file of a person.
+fn reason(name: &OsStr) -> Option<&'static str> {
+    let text = name.to_string_lossy();
+    if is_dropped(name) || TaskName::is_name(&text) || text.starts_with(".nfs") {
+        return None;
+    }
+    let temporary = ["~", ".swp", ".tmp", ".part"].iter().any(|end| text.ends_with(end));
+    match (text.ends_with(ENDING), temporary, text.starts_with('.')) {
+        (true, _, true) => Some("names of tasks do not start with a dot"),
+        // Editors make such files, and rename or remove them.
+        (_, true, _) | (_, _, true) => None,
+        _ => Some("names of tasks end in `.task`"),
+    }
+}
+
 /// The names in a directory, as they are; one that is not there has none.
 pub fn list(dir: &Path) -> io::Result<Vec<OsString>> {
-    match std::fs::read_dir(dir) {
+    match disk::confirmed(&[dir], || std::fs::read_dir(dir)) {
         Ok(entries) => entries.map(|entry| Ok(entry?.file_name())).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),

@@ -12,7 +12,8 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::statfs::statfs;
+
+use crate::disk;
 
 /// Chooses the signal that tells of a broken lease; `libc` does not name it.
 const F_SETSIG: libc::c_int = 10;
@@ -50,7 +51,7 @@ pub enum Writers {
 /// Looks at a file. Nothing, if there is none; a handle, if it can be read.
 pub fn look(path: &Path) -> io::Result<Option<(Look, Option<File>)>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+    match disk::open(path, OpenOptions::new().read(true).custom_flags(flags)) {
         // From the handle: what a name says may be old on a network volume.
         Ok(file) => {
             let look = of(&file.metadata()?);
@@ -117,28 +118,6 @@ pub fn read(mut file: &File, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.by_ref().take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= limit).then_some(bytes))
-}
-
-/// Whether changes made elsewhere are seen late on the volume of a directory.
-pub fn is_remote(dir: &Path) -> bool {
-    /// NFS, SMB (three), FUSE, 9P, Ceph, AFS, Lustre, OCFS2, shared folders of VirtualBox. FUSE
-    /// may be local too; then it is only a little slower.
-    const REMOTE: [i64; 11] = [
-        0x6969,
-        0x517b,
-        0xff53_4d42,
-        0xfe53_4d42,
-        0x6573_5546,
-        0x0102_1997,
-        0x00c3_6400,
-        0x5346_414f,
-        0x0bd0_0bd0,
-        0x7461_636f,
-        0x786f_4256,
-    ];
-    // Numbers of 32 bits, whatever the platform makes of them.
-    let is = |kind: i64| REMOTE.iter().any(|remote| *remote as u32 == kind as u32);
-    statfs(dir).is_ok_and(|volume| is(volume.filesystem_type().0))
 }
 
 #[cfg(test)]

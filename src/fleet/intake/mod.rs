@@ -27,18 +27,19 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use adopt::{Adopt, Adopted, Dropped, FreeTasks};
-pub use files::{Aside, aside_by_id, is_dropped, moved_aside};
+pub use files::{Aside, aside_by_id, ignored, is_dropped, moved_aside};
 
 use self::files::{is_listed, list, move_unique, shown};
 use self::look::{Kind, Look, Writers};
 use super::config::Config;
 use super::free::{FreeTask, day, made_at};
 use super::member::{chance, uptime_ms};
-use crate::disk::{Disk, RealDisk};
-use crate::queue::{Layout, Queue, Task, TaskId, TaskName};
+use crate::disk::{self, Disk};
+use crate::queue::{Layout, Published, Queue, Task, TaskId, TaskName};
 use crate::random::Random;
 use crate::time::{Clock, SystemClock};
 
@@ -135,7 +136,7 @@ pub struct Intake {
     settings: Settings,
     remote: bool,
     adopt: Box<dyn Adopt>,
-    disk: RealDisk,
+    disk: Arc<dyn Disk>,
     random: Random,
     count: u64,
     seen: HashMap<(String, OsString), Seen>,
@@ -149,12 +150,12 @@ pub struct Intake {
 impl Intake {
     pub fn new(layout: Layout, me: &str, settings: Settings, adopt: Box<dyn Adopt>) -> Intake {
         Intake {
-            remote: look::is_remote(&layout.root),
+            remote: disk::is_remote(&layout.root),
             layout,
             me: me.to_owned(),
             settings,
             adopt,
-            disk: RealDisk::default(),
+            disk: disk::machine(),
             random: Random::new(chance()),
             count: 0,
             seen: HashMap::new(),
@@ -442,16 +443,18 @@ impl Intake {
             }
             Ok(mine)
         };
-        match queue.enqueue_while(&tasks, &still) {
-            Ok(out) => {
-                for ((taken, task), out) in files.into_iter().zip(tasks).zip(out) {
-                    if out {
-                        scanned.adopted.push(task.name);
-                        self.put_away(taken, now);
-                    }
+        let published = queue.enqueue_while(&tasks, &still);
+        for ((taken, task), published) in files.into_iter().zip(tasks).zip(published) {
+            match published {
+                Published::Yes => {
+                    scanned.adopted.push(task.name);
+                    self.put_away(taken, now);
+                }
+                Published::Refused => {}
+                Published::No(error) | Published::Unknown(error) => {
+                    self.try_again(taken, &error, now);
                 }
             }
-            Err(error) => files.into_iter().for_each(|taken| self.try_again(taken, &error, now)),
         }
     }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use super::files::{list, move_unique, read_name};
 use super::{DONE, Intake, Taken};
-use crate::disk::Disk;
 
 impl Intake {
     /// Goes on with the files that a dead process had moved aside, from the next scan on. Says

@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use super::files::move_unique;
 use super::{Intake, Taken};
-use crate::disk::Disk;
 use crate::fleet::free::{day, made_at};
 use crate::queue::name::{ENDING, label};
 use crate::queue::{ClaimName, End, TaskName, seal};

@@ -32,7 +32,7 @@ fn settings() -> Settings {
 }
 
 fn queue(root: &Path, me: &str) -> FsQueue {
-    let disk = Arc::new(RealDisk::default());
+    let disk = Arc::new(crate::disk::RealDisk::default());
     let queue = FsQueue::open(disk, Layout::new(root), me, chance(), false).unwrap();
     queue.open_agent("engineer").unwrap();
     queue
@@ -397,6 +397,7 @@ fn a_refusal_that_was_begun_is_ended_by_another() {
     let mut world = World::new();
     world.put("a.task", b"\xff");
     // Its place cannot be made.
+    std::fs::remove_dir(world.dir.path().join("failed")).unwrap();
     std::fs::write(world.dir.path().join("failed"), "").unwrap();
     assert!(world.settle().refused.is_empty());
     std::fs::remove_file(world.dir.path().join("failed")).unwrap();

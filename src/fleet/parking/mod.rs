@@ -5,10 +5,15 @@
 //! one process tries the account while the others wait: whoever makes the file of the trial. If
 //! it is answered, those who waited begin one after the other; if not, the rest is longer.
 //!
+//! A provider that cannot be used on one machine is suspended there in the same way. Workers of
+//! other machines go on, and a local run, whose environment may be another one, neither heeds a
+//! suspension nor leaves one.
+//!
 //! **Invariant:** whoever asks has a [`Pass`]. What a pass learns counts for everybody; a trial
 //! that ends without having learnt anything is left to others.
 
 mod note;
+mod streak;
 mod view;
 
 use std::collections::HashMap;
@@ -17,17 +22,18 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-pub use self::note::{Cause, Note};
+pub use self::note::{Cause, Note, Target};
 pub use self::view::{ParkedView, faults, is_over, lift, look, told, told_in_short};
 
-use self::note::{Striker, person_file, read_trial, trial_file};
+use self::note::{Striker, file_on, read_trial, trial_file};
+use self::streak::{Streaks, is_same};
 use crate::disk;
 use crate::host;
 use crate::process::Process;
-use crate::provider::{Outcome, Verdict};
+use crate::provider::{MachineFault, Outcome, Verdict, lacking};
 use crate::queue::seal;
 use crate::random::{chance, word};
-use crate::time::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock, Time};
 
 /// Where notes lie in a workspace.
 pub const PARKED: &str = ".orchestrate/parked";
@@ -50,6 +56,7 @@ pub struct Parking {
     /// A person started this process: what a person had to do before that may have been done.
     by_hand: bool,
     state: Mutex<State>,
+    streaks: Mutex<Streaks>,
 }
 
 #[derive(Default)]
@@ -72,7 +79,7 @@ struct Seen {
 /// Whether an account may be asked.
 pub enum Entry {
     Open(Arc<Pass>),
-    Parked(Note),
+    Parked(Box<Note>),
 }
 
 impl Parking {
@@ -84,11 +91,16 @@ impl Parking {
             most: most.max(first),
             by_hand,
             state: Mutex::default(),
+            streaks: Mutex::default(),
         }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         host::lock(&self.state)
+    }
+
+    fn streaks(&self) -> MutexGuard<'_, Streaks> {
+        self.streaks.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// Whether any account is left alone, or was a moment ago.
@@ -98,50 +110,68 @@ impl Parking {
         !state.notes.is_empty()
     }
 
-    /// Asks to ask an account.
-    pub fn enter(self: &Arc<Self>, account: &str, provider: &str) -> Entry {
+    /// Asks to ask a provider, or to do work that asks none.
+    pub fn enter(self: &Arc<Self>, target: &Target) -> Entry {
         let mut state = self.state();
         self.refresh(&mut state);
         let now = SystemClock.now();
-        let person = person_file(account, &self.here.host);
-        let Some(seen) = state.notes.get(&person).or_else(|| state.notes.get(account)) else {
-            return Entry::Open(self.pass(account, provider, None));
-        };
-        let (note, left) = (seen.note.clone(), seen.note.left(host::since(seen.first), now));
-        let again = note.cause == Cause::Person && self.by_hand && seen.older;
+        let mut due = None;
+        for file in self.files(target) {
+            let Some(seen) = state.notes.get(&file) else { continue };
+            if self.by_hand && seen.note.cause == Cause::Machine {
+                continue;
+            }
+            let left = seen.note.left(host::since(seen.first), now);
+            // What has to be done on this machine may have been done before this process began.
+            let again = seen.older
+                && (seen.note.cause == Cause::Machine
+                    || seen.note.cause == Cause::Person && self.by_hand);
+            let easing = seen.note.cause == Cause::Easing;
+            if !left.is_zero() && !again && !easing {
+                return Entry::Parked(Box::new(seen.note.clone()));
+            }
+            due = due.or_else(|| Some((seen.note.clone(), left)));
+        }
+        let Some((note, left)) = due else { return Entry::Open(self.pass(target, None)) };
         match note.cause {
             Cause::Easing if left.is_zero() => {
                 let _ = disk::machine().remove(&self.dir.join(note.file()));
                 state.looked = None;
-                Entry::Open(self.pass(account, provider, None))
+                Entry::Open(self.pass(target, None))
             }
-            Cause::Easing => match state.next.get(account) {
-                Some(next) if *next > host::instant() => Entry::Parked(note),
+            Cause::Easing => match state.next.get(&target.account) {
+                Some(next) if *next > host::instant() => Entry::Parked(Box::new(note)),
                 _ => {
                     // About four in the time that is left, at no regular distance.
                     let wait = left.mul_f64((chance() % 1000) as f64 / 2000.0);
-                    state.next.insert(account.to_owned(), host::instant() + wait);
-                    Entry::Open(self.pass(account, provider, None))
+                    state.next.insert(target.account.clone(), host::instant() + wait);
+                    Entry::Open(self.pass(target, None))
                 }
             },
-            _ if !left.is_zero() && !again => Entry::Parked(note),
             _ => match self.try_out(&mut state, &note) {
-                Some(file) => Entry::Open(self.pass(account, provider, Some((note, file)))),
-                None => Entry::Parked(note),
+                Some(file) => Entry::Open(self.pass(target, Some((note, file)))),
+                None => Entry::Parked(Box::new(note)),
             },
         }
     }
 
-    fn pass(
-        self: &Arc<Self>,
-        account: &str,
-        provider: &str,
-        trial: Option<(Note, PathBuf)>,
-    ) -> Arc<Pass> {
+    /// The notes that may keep a target from being asked here, by their files.
+    fn files(&self, target: &Target) -> Vec<String> {
+        let host = &self.here.host;
+        let mut files = vec![Target::any().machine_file(host)];
+        if *target != Target::any() {
+            files.push(target.machine_file(host));
+            files.push(file_on(&target.account, host));
+            files.push(target.account.clone());
+        }
+        files.dedup();
+        files
+    }
+
+    fn pass(self: &Arc<Self>, target: &Target, trial: Option<(Note, PathBuf)>) -> Arc<Pass> {
         Arc::new(Pass {
             parking: Some(self.clone()),
-            account: account.to_owned(),
-            provider: provider.to_owned(),
+            target: target.clone(),
             trial: Mutex::new(trial),
             kept: Mutex::default(),
         })
@@ -150,8 +180,8 @@ impl Parking {
     /// Becomes the one that tries an account, unless somebody else does.
     fn try_out(&self, state: &mut State, note: &Note) -> Option<PathBuf> {
         let of_note = |file: &str| {
-            let (account, word, number) = read_trial(file)?;
-            (account == note.account && word == note.word).then_some(number)
+            let (of, word, number) = read_trial(file)?;
+            (of == note.file() && word == note.word).then_some(number)
         };
         let trials = state.trials.iter();
         let last = trials.filter_map(|(file, since)| Some((of_note(file)?, file, *since))).max();
@@ -162,7 +192,7 @@ impl Parking {
             }
             Some(_) => return None,
         };
-        let path = self.dir.join(trial_file(&note.account, &note.word, number));
+        let path = self.dir.join(trial_file(note, number));
         let process = serde_json::to_value(&self.here).unwrap_or_default();
         let who = serde_json::Map::from_iter([("process".to_owned(), process)]);
         state.looked = None;
@@ -229,31 +259,31 @@ impl Parking {
         disk::swap(&*disk, &self.dir.join(note.file()), &note.sealed())
     }
 
-    /// Takes in that an account cannot be asked. `under`: the note that it was tried after.
+    /// Takes in that a target cannot be asked. `under`: the note that it was tried after.
     fn strike(
         &self,
-        pass: &Pass,
-        outcome: &Outcome,
+        target: &Target,
+        verdict: &Verdict,
+        works_at: Option<Time>,
         under: Option<&Note>,
     ) -> io::Result<Option<Note>> {
         let mut state = self.state();
         state.looked = None;
         self.refresh(&mut state);
-        let striker = Striker {
-            account: &pass.account,
-            provider: &pass.provider,
-            host: &self.here.host,
-            now: SystemClock.now(),
-            word: word(chance()),
-            first: self.first,
-            most: self.most,
+        let host = &self.here.host;
+        let (now, word) = (SystemClock.now(), word(chance()));
+        let (first, most) = (self.first, self.most);
+        let striker = Striker { target, host, now, word, first, most };
+        let file = match verdict {
+            Verdict::Machine { .. } => target.machine_file(host),
+            _ => target.account.clone(),
         };
-        let standing = state.notes.get(&pass.account);
         let of_before = |seen: &&Seen| {
             seen.note.cause == Cause::Easing || under.is_some_and(|u| u.word == seen.note.word)
         };
-        let strikes = standing.filter(of_before).map_or(0, |seen| seen.note.strikes);
-        let Some(note) = striker.note(outcome, strikes) else { return Ok(None) };
+        let standing = state.notes.get(&file).filter(of_before);
+        let strikes = standing.map_or(0, |seen| seen.note.strikes);
+        let Some(note) = striker.note(verdict, works_at, strikes) else { return Ok(None) };
         if let Some(seen) = state.notes.get(&note.file())
             && under.is_none_or(|under| under.word != seen.note.word)
         {
@@ -268,6 +298,15 @@ impl Parking {
         Ok(Some(note))
     }
 
+    /// Suspends a target on this machine, outside of any task. Returns the note, unless no note
+    /// can be written.
+    pub fn suspend(&self, target: &Target, fault: MachineFault, reason: &str) -> Option<Note> {
+        let verdict = Verdict::Machine { fault, reason: reason.into() };
+        let struck = self.strike(target, &verdict, None, None);
+        let warn = |error: &io::Error| tracing::warn!("cannot note a suspension: {error}");
+        struck.inspect_err(warn).ok().flatten()
+    }
+
     /// Takes in that an account that was tried works again.
     fn clear(&self, tried: &Note) {
         let mut state = self.state();
@@ -279,7 +318,7 @@ impl Parking {
         }
         state.looked = None;
         let done = match tried.cause {
-            Cause::Person => disk::machine().remove(&self.dir.join(&file)),
+            Cause::Person | Cause::Machine => disk::machine().remove(&self.dir.join(&file)),
             _ => self.write(&tried.eased(SystemClock.now(), word(chance()))),
         };
         if let Err(error) = done {
@@ -292,8 +331,7 @@ impl Parking {
 #[derive(Default)]
 pub struct Pass {
     parking: Option<Arc<Parking>>,
-    account: String,
-    provider: String,
+    target: Target,
     /// The note that it is tried after, and the file by which nobody else does.
     trial: Mutex<Option<(Note, PathBuf)>>,
     /// What was learnt, and kept for all.
@@ -306,8 +344,8 @@ impl Pass {
         Arc::default()
     }
 
-    pub fn is_for(&self, account: &str) -> bool {
-        self.account == account
+    pub fn is_for(&self, target: &Target) -> bool {
+        self.target == *target
     }
 
     fn end_trial(&self) -> Option<Note> {
@@ -332,24 +370,90 @@ impl Pass {
 
     /// Takes in what came of asking.
     pub fn heard(&self, outcome: &Outcome) {
-        let Some(parking) = &self.parking else { return };
-        match outcome.verdict {
-            // Also a refusal is an answer of somebody who is there.
-            Verdict::Answered | Verdict::Fail { .. } | Verdict::Limit { .. } => self.works(),
-            Verdict::Stopped { .. } => {}
-            Verdict::RetryAt { .. } | Verdict::BackOff { .. } | Verdict::NeedsPerson { .. } => {
-                match parking.strike(self, outcome, self.tried().as_ref()) {
-                    Ok(note) => {
-                        *self.kept.lock().unwrap_or_else(|poison| poison.into_inner()) = note;
-                    }
-                    Err(error) => tracing::warn!(
-                        "others cannot be told that provider `{}` is to be left alone: {error}",
-                        self.provider
-                    ),
+        match &outcome.verdict {
+            Verdict::Answered => match lacking(outcome.session.as_deref(), &outcome.usage) {
+                Some(lacks) if self.tried_fault() == Some(MachineFault::Test) => {
+                    self.suspend(MachineFault::Test, lacks);
                 }
-                self.end_trial();
+                _ => self.works(),
+            },
+            // Also a refusal is an answer of somebody who is there; but not where one was refused
+            // after the other.
+            Verdict::Fail { .. } | Verdict::Limit { .. } if !self.is_after_failures() => {
+                self.works();
             }
+            Verdict::Fail { .. } | Verdict::Limit { .. } | Verdict::Stopped { .. } => {}
+            verdict => self.strike(&self.target, verdict, outcome.works_at),
         }
+    }
+
+    /// Takes in what the provider said before it ended: it met a limit, and waits by itself. The
+    /// others need not meet it too.
+    pub fn met(&self, verdict: &Verdict) {
+        self.strike(&self.target, verdict, None);
+    }
+
+    /// Takes in that the provider cannot be used here. A fault of the resources that every child
+    /// needs suspends the whole machine.
+    pub fn suspend(&self, fault: MachineFault, reason: &str) {
+        let any = Target::any();
+        let target = if fault == MachineFault::Resources { &any } else { &self.target };
+        self.strike(target, &Verdict::Machine { fault, reason: reason.to_owned() }, None);
+    }
+
+    fn strike(&self, target: &Target, verdict: &Verdict, works_at: Option<Time>) {
+        let Some(parking) = &self.parking else { return };
+        let of_machine = matches!(verdict, Verdict::Machine { .. });
+        // A pass that was entered before the task could be read is for no account.
+        if !of_machine && *target == Target::any() {
+            return;
+        }
+        if of_machine && parking.by_hand {
+            return;
+        }
+        match parking.strike(target, verdict, works_at, self.tried().as_ref()) {
+            Ok(note) => *self.kept.lock().unwrap_or_else(|poison| poison.into_inner()) = note,
+            Err(error) => tracing::warn!(
+                "others cannot be told that provider `{}` is to be left alone: {error}",
+                target.provider
+            ),
+        }
+        self.end_trial();
+    }
+
+    /// Whether it is tried after several tasks failed for one reason, or a test did.
+    fn is_after_failures(&self) -> bool {
+        matches!(self.tried_fault(), Some(MachineFault::Repeated | MachineFault::Test))
+    }
+
+    fn tried_fault(&self) -> Option<MachineFault> {
+        self.tried().and_then(|note| note.fault)
+    }
+
+    /// Takes in that a task ended with an answer.
+    pub fn answered(&self) {
+        self.works();
+        if let Some(parking) = &self.parking {
+            parking.streaks().answered(&self.target.machine_file(&parking.here.host));
+        }
+    }
+
+    /// Takes in that a task failed without an answer. Suspends the provider if several tasks in a
+    /// row did for the same reason. Returns whether the task goes back to its inbox.
+    pub fn failed(&self, task: &str, reason: &str) -> bool {
+        let Some(parking) = &self.parking else { return false };
+        let file = self.target.machine_file(&parking.here.host);
+        let tried = self.tried().filter(|note| note.fault == Some(MachineFault::Repeated));
+        let as_before = tried.is_some_and(|note| is_same(&note.reason, reason));
+        if !parking.streaks().failed(&file, task, reason) && !as_before {
+            // Whatever this is, it is not what kept the provider from being used here.
+            if self.tried().is_some_and(|note| note.cause == Cause::Machine) {
+                self.works();
+            }
+            return false;
+        }
+        self.suspend(MachineFault::Repeated, reason);
+        self.parked().is_some()
     }
 
     /// What everybody knows since this was heard.
@@ -359,14 +463,21 @@ impl Pass {
 
     /// Whether a task that met this goes back to its inbox: it is not to blame, or has not often
     /// been met by what it may be to blame for.
-    pub fn returns(&self, outcome: &Outcome, task_attempt: u32) -> bool {
+    pub fn returns(&self, verdict: &Verdict, task: &str, attempt: u32) -> bool {
         // If nobody could be told, it would be claimed again at once.
         self.parked().is_some()
-            && match outcome.verdict {
+            && match verdict {
                 Verdict::RetryAt { .. } | Verdict::NeedsPerson { .. } => true,
-                Verdict::BackOff { crowded, .. } => crowded || task_attempt < TRIES,
+                Verdict::BackOff { crowded, .. } => *crowded || attempt < TRIES,
+                Verdict::Machine { fault, .. } => !(fault.may_be_of_task() && self.blames(task)),
                 _ => false,
             }
+    }
+
+    fn blames(&self, task: &str) -> bool {
+        self.parking.as_ref().is_some_and(|parking| {
+            parking.streaks().blames(&self.target.machine_file(&parking.here.host), task)
+        })
     }
 }
 

@@ -1,4 +1,5 @@
-//! What is known of an account that is not asked: why, for how long, and how often already.
+//! What is known of an account that is not asked, or of a provider that cannot be used on one
+//! machine: why, for how long, and how often already.
 //!
 //! **Invariant:** no time of another machine decides alone. A rest is counted by whoever waits,
 //! from when it first saw the note; the time that a provider told can only shorten it. A clock
@@ -9,9 +10,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::provider::{Outcome, Verdict};
+use crate::provider::{Kind, MachineFault, Verdict};
 use crate::queue::seal;
-use crate::time::Time;
+use crate::time::{Clock, SystemClock, Time};
 
 /// Longer than any limit that a provider is known to have, which is a week.
 pub const LONGEST: Duration = Duration::from_secs(8 * 86_400);
@@ -33,6 +34,47 @@ pub enum Cause {
     Person,
     /// It works again, and those who waited do not begin all at once.
     Easing,
+    /// It cannot be used on one machine, which no task is to blame for: it is suspended there.
+    Machine,
+}
+
+impl Cause {
+    pub fn word(self) -> &'static str {
+        match self {
+            Cause::Limit => "limit",
+            Cause::Busy => "busy",
+            Cause::Person => "person",
+            Cause::Easing => "easing",
+            Cause::Machine => "machine",
+        }
+    }
+}
+
+/// What a question is put to: an account, through a provider, by a program. All of it is empty for
+/// work that asks no provider; only a fault of the whole machine keeps that back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    pub account: String,
+    pub provider: String,
+    pub program: String,
+    pub kind: Kind,
+}
+
+impl Target {
+    /// The file of a suspension on a machine. Two workflows may call different programs by the
+    /// name of one provider, so the name of the program is part of it where it differs.
+    pub fn machine_file(&self, host: &str) -> String {
+        let (provider, host) = (&self.provider, plain(host));
+        match self.program.rsplit('/').next().unwrap_or_default() {
+            program if program == provider => format!("{provider}!{host}"),
+            program => format!("{provider}={}!{host}", plain(program)),
+        }
+    }
+
+    /// The same for a whole machine, whatever is asked.
+    pub fn any() -> Target {
+        Target::default()
+    }
 }
 
 /// What lies in `.orchestrate/parked/`.
@@ -54,14 +96,21 @@ pub struct Note {
     /// When and where it was met, for people.
     pub at: Time,
     pub host: String,
+    /// What is wrong with the machine, and what to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<MachineFault>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fix: String,
+    /// The program that is suspended there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub program: String,
     /// Tells it from all others.
     pub word: String,
 }
 
 /// What is true of every strike of one process.
 pub struct Striker<'a> {
-    pub account: &'a str,
-    pub provider: &'a str,
+    pub target: &'a Target,
     pub host: &'a str,
     pub now: Time,
     pub word: String,
@@ -73,14 +122,14 @@ pub struct Striker<'a> {
 impl Striker<'_> {
     /// What an answer says of the account it is under, after so many strikes. Nothing, if it says
     /// that it may be asked.
-    pub fn note(self, outcome: &Outcome, strikes: u32) -> Option<Note> {
+    pub fn note(self, verdict: &Verdict, works_at: Option<Time>, strikes: u32) -> Option<Note> {
         let now = self.now;
         let strikes = strikes.saturating_add(1);
         // The rest after so many strikes, where nobody says how long it is.
         let grown = |strikes: u32| {
             self.first.saturating_mul(1 << strikes.saturating_sub(1).min(20)).min(self.most)
         };
-        let (cause, rest) = match (&outcome.verdict, outcome.works_at) {
+        let (cause, rest) = match (verdict, works_at) {
             // Also one that is too far off for a run to wait for.
             (Verdict::RetryAt { .. } | Verdict::NeedsPerson { .. }, Some(at)) => {
                 // Whoever was told a time and is turned away again believes it less.
@@ -93,14 +142,23 @@ impl Striker<'_> {
             }
             (Verdict::NeedsPerson { .. }, None) => (Cause::Person, Duration::ZERO),
             (Verdict::BackOff { .. }, _) => (Cause::Busy, grown(strikes)),
+            (Verdict::Machine { .. }, _) => (Cause::Machine, grown(strikes)),
             _ => return None,
         };
         let rest_ms = rest.as_millis() as u64;
-        let reason = outcome.verdict.reason();
+        let reason = verdict.reason();
+        let Target { account, provider, program, kind } = self.target;
+        let fault = match verdict {
+            Verdict::Machine { fault, .. } => Some(*fault),
+            _ => None,
+        };
         Some(Note {
             schema: SCHEMA.into(),
-            account: self.account.into(),
-            provider: self.provider.into(),
+            account: account.clone(),
+            provider: provider.clone(),
+            fault,
+            fix: fault.map(|fault| fault.fix(provider, program, *kind)).unwrap_or_default(),
+            program: fault.map(|_| program.clone()).unwrap_or_default(),
             cause,
             reason: reason.lines().next().unwrap_or_default().chars().take(REASON).collect(),
             rest_ms,
@@ -115,11 +173,29 @@ impl Striker<'_> {
 
 impl Note {
     /// The file that it lies in. What a person must do is to be done on one machine, where the
-    /// others may well be logged in.
+    /// others may well be logged in; and what one machine lacks, others may have.
     pub fn file(&self) -> String {
         match self.cause {
-            Cause::Person => person_file(&self.account, &self.host),
+            Cause::Person => file_on(&self.account, &self.host),
+            Cause::Machine => {
+                let (provider, program) = (self.provider.clone(), self.program.clone());
+                Target { provider, program, ..Target::default() }.machine_file(&self.host)
+            }
             _ => self.account.clone(),
+        }
+    }
+
+    /// The only machine that it counts on, where there is one.
+    pub fn only_on(&self) -> Option<&str> {
+        matches!(self.cause, Cause::Person | Cause::Machine).then_some(self.host.as_str())
+    }
+
+    /// How long a worker waits for it that is to end when nothing is left to do: not for a person,
+    /// and not for limits that its own process has.
+    pub fn wait(&self) -> Duration {
+        match self.fault {
+            Some(fault) if fault != MachineFault::Locked => Duration::MAX,
+            _ => self.left(Duration::ZERO, SystemClock.now()),
         }
     }
 
@@ -143,7 +219,7 @@ impl Note {
     /// Whether `other`, met by somebody who asked before this was known, says more than this.
     pub fn yields_to(&self, other: &Note, left: Duration) -> bool {
         match (self.cause, other.cause) {
-            (Cause::Person, _) => false,
+            (Cause::Person | Cause::Machine, _) => false,
             (_, Cause::Person | Cause::Limit) | (Cause::Easing, _) => {
                 Duration::from_millis(other.rest_ms) > left + Duration::from_secs(1)
             }
@@ -165,41 +241,43 @@ impl Note {
     }
 }
 
-/// The file that says what a person must do on one machine.
-pub fn person_file(account: &str, host: &str) -> String {
+/// The file of what a person must do on one machine.
+pub fn file_on(name: &str, host: &str) -> String {
+    format!("{name}@{}", plain(host))
+}
+
+/// A text as a part of a file's name.
+fn plain(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let host: String = host.chars().map(|c| if plain(c) { c } else { '_' }).take(64).collect();
-    format!("{account}@{host}")
+    text.chars().map(|c| if plain(c) { c } else { '_' }).take(64).collect()
 }
 
 /// The file by which one process tries an account, as the so-manieth that tries it after a note.
-pub fn trial_file(account: &str, word: &str, number: u32) -> String {
-    format!("{account}~{word}~{number}")
+pub fn trial_file(note: &Note, number: u32) -> String {
+    format!("{}~{}~{number}", note.file(), note.word)
 }
 
-/// The account, the word and the number of a trial.
+/// The file of the note, the word and the number of a trial.
 pub fn read_trial(file: &str) -> Option<(&str, &str, u32)> {
     let mut parts = file.split('~');
-    let (account, word, number) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
-    parts.next().is_none().then_some((account, word, number))
+    let (note, word, number) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
+    parts.next().is_none().then_some((note, word, number))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::provider::{End, Kind, Stream};
 
     const NOW: Time = Time(1_800_000_000_000);
 
-    fn outcome(verdict: Verdict, works_at: Option<Time>) -> Outcome {
-        let nothing = Stream::new(Kind::Plain).finish(&End { now: NOW, ..End::default() });
-        Outcome { verdict, works_at, ..nothing }
+    fn claude() -> Target {
+        let [account, provider, program] = ["claude", "claude", "claude"].map(str::to_owned);
+        Target { account, provider, program, kind: Kind::Claude }
     }
 
-    fn striker() -> Striker<'static> {
+    fn striker(target: &Target) -> Striker<'_> {
         Striker {
-            account: "claude",
-            provider: "claude",
+            target,
             host: "here",
             now: NOW,
             word: "w".into(),
@@ -211,12 +289,12 @@ mod tests {
     fn limit(in_ms: u64) -> Note {
         let at = NOW.plus_ms(in_ms);
         let verdict = Verdict::RetryAt { at, reason: "limit\nmore".into() };
-        striker().note(&outcome(verdict, Some(at)), 0).unwrap()
+        striker(&claude()).note(&verdict, Some(at), 0).unwrap()
     }
 
     fn busy(strikes: u32) -> Note {
         let verdict = Verdict::BackOff { reason: "503".into(), crowded: false };
-        striker().note(&outcome(verdict, None), strikes).unwrap()
+        striker(&claude()).note(&verdict, None, strikes).unwrap()
     }
 
     #[test]
@@ -232,7 +310,7 @@ mod tests {
         assert_eq!(limit(0).rest_ms, 1000, "never at once");
         let days = NOW.plus_ms(5 * 86_400_000);
         let weekly = Verdict::NeedsPerson { reason: "weekly".into() };
-        let note = striker().note(&outcome(weekly, Some(days)), 0).unwrap();
+        let note = striker(&claude()).note(&weekly, Some(days), 0).unwrap();
         assert_eq!((note.cause, note.rest_ms), (Cause::Limit, 5 * 86_400_000));
     }
 
@@ -240,9 +318,8 @@ mod tests {
     fn a_told_time_that_was_too_short_again_and_again_grows() {
         let at = NOW.plus_ms(300);
         let limit = Verdict::RetryAt { at, reason: "limit".into() };
-        let outcome = outcome(limit, Some(at));
-        let rests: Vec<u64> =
-            [0, 1, 2, 9].map(|n| striker().note(&outcome, n).unwrap().rest_ms / 1000).into();
+        let rest = |n| striker(&claude()).note(&limit, Some(at), n).unwrap().rest_ms / 1000;
+        let rests: Vec<u64> = [0, 1, 2, 9].map(rest).into();
         assert_eq!(rests, [1, 5, 10, 900]);
     }
 
@@ -263,10 +340,28 @@ mod tests {
     #[test]
     fn who_needs_a_person_is_named_by_the_machine_and_never_lapses() {
         let verdict = Verdict::NeedsPerson { reason: "Not logged in".into() };
-        let note = striker().note(&outcome(verdict, None), 0).unwrap();
+        let note = striker(&claude()).note(&verdict, None, 0).unwrap();
         assert_eq!(note.file(), "claude@here");
         assert_eq!(note.left(LONGEST * 2, Time(i64::MAX)), Duration::MAX);
-        assert_eq!(person_file("a", "x/../y z"), "a@x_.._y_z");
+        assert_eq!(file_on("a", "x/../y z"), "a@x_.._y_z");
+    }
+
+    #[test]
+    fn a_suspension_is_of_one_program_on_one_machine_and_grows() {
+        let fault = MachineFault::Program;
+        let verdict = Verdict::Machine { fault, reason: "`claude` was not found".into() };
+        let suspended = |target: &Target, n| striker(target).note(&verdict, None, n).unwrap();
+        let note = suspended(&claude(), 1);
+        assert_eq!((note.cause, note.fault), (Cause::Machine, Some(fault)));
+        assert_eq!((note.file().as_str(), note.rest_ms), ("claude!here", 10_000));
+        assert_eq!(Note::read("claude!here", &note.sealed()), Some(note.clone()));
+        assert!(note.until.is_some() && note.fix.contains("npm install"), "{note:?}");
+        assert_eq!(note.wait(), Duration::MAX, "a program does not install itself");
+        let other = Target { program: "/opt/x/claude".into(), ..claude() };
+        assert_eq!(suspended(&other, 0).file(), "claude!here");
+        let other = Target { program: "cl aude".into(), ..claude() };
+        assert_eq!(suspended(&other, 0).file(), "claude=cl_aude!here");
+        assert_eq!(suspended(&Target::any(), 0).file(), "!here");
     }
 
     #[test]
@@ -284,12 +379,12 @@ mod tests {
     fn only_a_whole_note_of_its_own_file_is_read() {
         let note = limit(1000);
         let sealed = note.sealed();
-        assert_eq!(Note::read("claude", &sealed), Some(note));
+        assert_eq!(Note::read("claude", &sealed), Some(note.clone()));
         assert_eq!(Note::read("codex", &sealed), None);
         assert_eq!(Note::read("claude", &sealed[..sealed.len() - 2]), None);
         assert_eq!(Note::read("claude", b""), None);
         assert_eq!(Note::read("claude", b"{\"account\":\"claude\"}\n"), None);
-        assert_eq!(read_trial(&trial_file("a.b", "w", 3)), Some(("a.b", "w", 3)));
+        assert_eq!(read_trial(&trial_file(&note, 3)), Some(("claude", "w", 3)));
         assert_eq!(read_trial("claude"), None);
         assert_eq!(read_trial("a~b~c"), None);
     }

@@ -14,6 +14,11 @@ fn started(dir: &Path, by_hand: bool) -> Arc<Parking> {
     Arc::new(Parking::new(dir, ms(30), ms(100), by_hand))
 }
 
+fn target(name: &str) -> Target {
+    let [account, provider, program] = [name, name, name].map(str::to_owned);
+    Target { account, provider, program, kind: Kind::Claude }
+}
+
 fn outcome(verdict: Verdict, works_at: Option<Time>) -> Outcome {
     let nothing = Stream::new(Kind::Plain).finish(&End::default());
     Outcome { verdict, works_at, ..nothing }
@@ -36,10 +41,14 @@ fn answered() -> Outcome {
     outcome(Verdict::Answered, None)
 }
 
+fn returns(pass: &Pass, outcome: &Outcome, attempt: u32) -> bool {
+    pass.returns(&outcome.verdict, "task", attempt)
+}
+
 #[track_caller]
 fn open(parking: &Arc<Parking>) -> Arc<Pass> {
     parking.state().looked = None;
-    match parking.enter("claude", "claude") {
+    match parking.enter(&target("claude")) {
         Entry::Open(pass) => pass,
         Entry::Parked(note) => panic!("parked: {note:?}"),
     }
@@ -47,7 +56,7 @@ fn open(parking: &Arc<Parking>) -> Arc<Pass> {
 
 fn is_parked(parking: &Arc<Parking>) -> bool {
     parking.state().looked = None;
-    matches!(parking.enter("claude", "claude"), Entry::Parked(_))
+    matches!(parking.enter(&target("claude")), Entry::Parked(_))
 }
 
 fn wait(parking: &Arc<Parking>) {
@@ -75,12 +84,12 @@ fn what_one_process_meets_all_others_heed() {
     assert!(!is_parked(&b));
     pass.heard(&limit(3_600_000));
     assert!(is_parked(&a) && is_parked(&b));
-    assert!(pass.returns(&limit(1), 99));
-    let Entry::Open(other) = b.enter("codex", "codex") else { panic!("others go on") };
+    assert!(returns(&pass, &limit(1), 99));
+    let Entry::Open(other) = b.enter(&target("codex")) else { panic!("others go on") };
     other.heard(&answered());
     assert!(is_parked(&b), "another account says nothing of this one");
-    assert!(lift(dir.path(), "claude").unwrap());
-    assert!(!is_parked(&b) && !lift(dir.path(), "claude").unwrap());
+    assert!(lift(dir.path(), &["claude"]).unwrap());
+    assert!(!is_parked(&b) && !lift(dir.path(), &["claude"]).unwrap());
 }
 
 #[test]
@@ -131,7 +140,7 @@ fn of_many_that_come_at_once_one_tries() {
     let all: Vec<_> = (0..20).map(|_| parking(dir.path())).collect();
     let entries: Vec<Entry> = std::thread::scope(|scope| {
         let asking: Vec<_> =
-            all.iter().map(|each| scope.spawn(|| each.enter("claude", "claude"))).collect();
+            all.iter().map(|each| scope.spawn(|| each.enter(&target("claude")))).collect();
         asking.into_iter().map(|asking| asking.join().unwrap()).collect()
     });
     let tries = entries.iter().filter(|entry| matches!(entry, Entry::Open(_))).count();
@@ -148,10 +157,10 @@ fn a_trial_of_a_process_that_is_gone_is_nobodys() {
     let word = pass.parked().unwrap().word;
     let gone = Process { start_time: 1, ..Process::this() };
     let who = serde_json::json!({ "process": gone });
-    let path = dir.path().join(PARKED).join(trial_file("claude", &word, 1));
+    let path = dir.path().join(PARKED).join(format!("claude~{word}~1"));
     std::fs::write(&path, seal::seal(who.as_object().unwrap())).unwrap();
     let trial = open(&parking);
-    assert!(dir.path().join(PARKED).join(trial_file("claude", &word, 2)).exists());
+    assert!(dir.path().join(PARKED).join(format!("claude~{word}~2")).exists());
     trial.heard(&answered());
 }
 
@@ -161,7 +170,7 @@ fn a_person_lifts_what_needs_one_or_starts_something_by_hand() {
     let worker = parking(dir.path());
     let pass = open(&worker);
     pass.heard(&person());
-    assert!(pass.returns(&person(), 1) && is_parked(&worker));
+    assert!(returns(&pass, &person(), 1) && is_parked(&worker));
     let sentence = told(&look(dir.path()).unwrap()[0]);
     assert!(sentence.contains("Not logged in; then `orchestrate provider resume claude`"));
     assert!(is_parked(&parking(dir.path())), "a worker that comes later waits too");
@@ -183,7 +192,7 @@ fn another_machine_may_be_logged_in() {
     let there = Arc::new(there);
     open(&there).heard(&person());
     assert!(is_parked(&there) && !is_parked(&here));
-    assert!(lift(dir.path(), "claude").unwrap() && !is_parked(&there));
+    assert!(lift(dir.path(), &["claude"]).unwrap() && !is_parked(&there));
 }
 
 #[test]
@@ -205,7 +214,7 @@ fn where_nothing_can_be_noted_nothing_goes_back() {
     std::fs::write(dir.path().join(PARKED), "in the way").unwrap();
     let pass = open(&parking);
     pass.heard(&limit(60_000));
-    assert!(!pass.returns(&limit(60_000), 1), "it would be claimed again at once");
+    assert!(!returns(&pass, &limit(60_000), 1), "it would be claimed again at once");
 }
 
 #[test]
@@ -214,6 +223,115 @@ fn a_fault_that_may_be_the_tasks_own_counts_in_the_end() {
     let pass = open(&parking(dir.path()));
     let fault = outcome(Verdict::BackOff { reason: "500".into(), crowded: false }, None);
     pass.heard(&fault);
-    assert!(pass.returns(&fault, TRIES - 1) && !pass.returns(&fault, TRIES));
-    assert!(pass.returns(&busy(), TRIES), "of a limit no task is to blame");
+    assert!(returns(&pass, &fault, TRIES - 1) && !returns(&pass, &fault, TRIES));
+    assert!(returns(&pass, &busy(), TRIES), "of a limit no task is to blame");
+}
+
+fn suspended(fault: MachineFault) -> Outcome {
+    outcome(Verdict::Machine { fault, reason: "it is not fit".into() }, None)
+}
+
+#[test]
+fn a_fault_of_the_machine_suspends_one_provider_there_and_no_local_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b, by_hand) = (parking(dir.path()), parking(dir.path()), started(dir.path(), true));
+    assert!(!is_parked(&b) && !is_parked(&by_hand));
+    let pass = open(&a);
+    pass.heard(&suspended(MachineFault::Program));
+    assert!(returns(&pass, &suspended(MachineFault::Program), 99), "no task is to blame");
+    assert!(is_parked(&a) && is_parked(&b) && !is_parked(&by_hand));
+    let Entry::Open(_) = b.enter(&target("codex")) else { panic!("others go on") };
+    let other = Target { program: "another".into(), ..target("claude") };
+    let Entry::Open(_) = b.enter(&other) else { panic!("it is another program") };
+    open(&by_hand).heard(&suspended(MachineFault::Events));
+    assert_eq!(files(dir.path()).len(), 1, "a local run leaves no suspension");
+    let view = look(dir.path()).unwrap().remove(0);
+    assert!(view.holds(&target("claude")) && !view.holds(&other) && view.host.is_some());
+    assert!(view.sentence().contains("is suspended on"), "{}", view.sentence());
+    assert!(lift(dir.path(), &["claude"]).unwrap() && !is_parked(&a));
+}
+
+#[test]
+fn a_suspended_provider_is_tried_again_and_the_rest_grows() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (parking(dir.path()), parking(dir.path()));
+    open(&a).heard(&suspended(MachineFault::Option));
+    wait(&b);
+    rest(dir.path());
+    let tries = open(&a);
+    assert!(is_parked(&b), "one tries");
+    tries.heard(&suspended(MachineFault::Option));
+    assert_eq!(look(dir.path()).unwrap()[0].strikes, 2);
+    rest(dir.path());
+    open(&b).answered();
+    assert!(!is_parked(&a) && files(dir.path()).is_empty(), "none is left to wait for");
+}
+
+#[test]
+fn a_process_that_begins_later_tries_a_suspended_provider_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join(".orchestrate")).unwrap();
+    let long = |dir: &Path| {
+        let hour = Duration::from_secs(3600);
+        Arc::new(Parking::new(dir, hour, hour, false))
+    };
+    let before = long(dir.path());
+    open(&before).heard(&suspended(MachineFault::Login));
+    assert!(is_parked(&before));
+    let later = long(dir.path());
+    open(&later).heard(&suspended(MachineFault::Login));
+    assert!(is_parked(&later), "once");
+}
+
+#[test]
+fn want_of_descriptors_suspends_the_whole_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let worker = parking(dir.path());
+    let Entry::Open(pass) = worker.enter(&Target::any()) else { panic!("nothing is wrong yet") };
+    pass.suspend(MachineFault::Resources, "too many open files");
+    assert!(pass.parked().is_some() && is_parked(&worker));
+    worker.state().looked = None;
+    assert!(matches!(worker.enter(&Target::any()), Entry::Parked(_)));
+    rest(dir.path());
+    worker.state().looked = None;
+    let Entry::Open(pass) = worker.enter(&Target::any()) else { panic!("one tries") };
+    pass.works();
+    assert!(!is_parked(&worker));
+}
+
+#[test]
+fn three_tasks_in_a_row_suspend_and_an_answer_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let worker = parking(dir.path());
+    assert!(!open(&worker).failed("1", "boom at 10:00") && !open(&worker).failed("2", "boom at 1"));
+    assert!(open(&worker).failed("3", "boom at 10:02") && is_parked(&worker));
+    rest(dir.path());
+    let tries = open(&worker);
+    tries.heard(&outcome(Verdict::Fail { reason: "boom at 10:03".into() }, None));
+    assert!(tries.failed("3", "boom at 10:03"), "it is as before");
+    let view = look(dir.path()).unwrap().remove(0);
+    assert_eq!((view.strikes, view.fault), (2, Some(MachineFault::Repeated)));
+    rest(dir.path());
+    open(&worker).answered();
+    assert!(!is_parked(&worker) && !open(&worker).failed("3", "boom at 10:04"));
+}
+
+#[test]
+fn a_task_that_meets_a_fault_where_others_are_answered_is_to_blame() {
+    let dir = tempfile::tempdir().unwrap();
+    let worker = parking(dir.path());
+    let fault = suspended(MachineFault::Events);
+    let meets = |task: &str| {
+        let pass = open(&worker);
+        pass.heard(&fault);
+        pass.returns(&fault.verdict, task, 1)
+    };
+    assert!(meets("1"));
+    rest(dir.path());
+    assert!(meets("1"));
+    rest(dir.path());
+    open(&worker).answered();
+    assert!(!meets("1"), "another task was answered here");
+    rest(dir.path());
+    assert!(meets("2"));
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::note::{Cause, Note, read_trial};
+use super::note::{Cause, Note, Target, read_trial};
 use super::{NOTE_BYTES, PARKED};
 use crate::disk::{self, Disk};
+use crate::provider::MachineFault;
 use crate::time::{Clock, SystemClock, Time};
 
 /// An account that is left alone.
@@ -29,15 +30,51 @@ pub struct ParkedView {
     pub strikes: u32,
     /// Since when, by the clock of whoever met it.
     pub since: Time,
-    /// The only machine that it is so on, where a person must act there.
+    /// The only machine that it is so on, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// What is wrong with that machine, and what to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fault: Option<MachineFault>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub fix: String,
+    /// The program that is suspended there.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub program: String,
 }
 
 impl ParkedView {
-    /// Whether a task of the account waits because of it.
-    pub fn holds(&self, account: &str) -> bool {
-        self.account == account
+    /// Whether a task with this target waits because of it.
+    pub fn holds(&self, target: &Target) -> bool {
+        match self.cause {
+            Cause::Machine => {
+                let program = |path: &str| path.rsplit('/').next().map(str::to_owned);
+                self.is_whole_machine()
+                    || self.provider == target.provider
+                        && program(&self.program) == program(&target.program)
+            }
+            _ => self.account == target.account,
+        }
+    }
+
+    /// Whether it keeps every task from being executed on its machine.
+    pub fn is_whole_machine(&self) -> bool {
+        self.cause == Cause::Machine && self.provider.is_empty()
+    }
+
+    /// Where and why it is suspended, and when it is tried again.
+    pub fn suspension(&self) -> String {
+        let when = match (self.trying, self.until.filter(|_| !self.due)) {
+            (true, _) => "one task tries it now".to_owned(),
+            (_, Some(until)) => format!("tried again at {}", until.to_second()),
+            _ => "the next task tries it".to_owned(),
+        };
+        let often = match self.fault {
+            Some(MachineFault::Repeated) => " after several tasks in a row failed",
+            _ => "",
+        };
+        let host = self.host.as_deref().unwrap_or("this machine");
+        format!("is suspended on {host}{often}: {} ({when})", self.reason)
     }
 
     /// How it stands, as it follows the name of the provider.
@@ -46,10 +83,17 @@ impl ParkedView {
         let reason = format!("{reason}{}", self.reason);
         let until = self.until.map(Time::to_second).unwrap_or_default();
         let account = &self.account;
+        let host = self.host.as_deref().unwrap_or("this machine");
         match self.cause {
+            Cause::Machine => {
+                let resume = match self.provider.as_str() {
+                    "" => String::new(),
+                    name => format!("; `orchestrate provider resume {name}` tries it now"),
+                };
+                format!("{}; fix: {}{resume}", self.suspension(), self.fix)
+            }
             Cause::Easing => "works again, and is asked by one after the other".to_owned(),
             Cause::Person => {
-                let host = self.host.as_deref().unwrap_or("this machine");
                 format!(
                     "is parked on {host} until a person has acted{reason}; then `orchestrate \
                      provider resume {account}`"
@@ -84,7 +128,10 @@ pub fn look(workspace: &Path) -> io::Result<Vec<ParkedView>> {
             trying: files.iter().any(tries),
             strikes: note.strikes,
             since: note.at,
-            host: person.then(|| note.host.clone()),
+            host: note.only_on().map(str::to_owned),
+            fault: note.fault,
+            fix: note.fix,
+            program: note.program,
             account: note.account,
             provider: note.provider,
             cause: note.cause,
@@ -97,14 +144,25 @@ pub fn look(workspace: &Path) -> io::Result<Vec<ParkedView>> {
 /// What one of several accounts is told of in a line.
 pub fn told(parked: &ParkedView) -> String {
     let ParkedView { account, provider, .. } = parked;
+    if parked.is_whole_machine() {
+        return format!("every task {}", parked.sentence());
+    }
     let of = if account == provider { String::new() } else { format!(" (account `{account}`)") };
     format!("provider `{provider}`{of} {}", parked.sentence())
 }
 
 /// What a worker says of a note that it left.
 pub fn told_in_short(note: &Note) -> String {
-    let Note { provider, reason, .. } = note;
+    let Note { provider, reason, host, fix, .. } = note;
+    let what = match provider.as_str() {
+        "" => "every task".to_owned(),
+        name => format!("provider `{name}`"),
+    };
     match note.until {
+        Some(until) if note.cause == Cause::Machine => {
+            let until = until.to_second();
+            format!("{what} is suspended on {host} until {until}: {reason}; fix: {fix}")
+        }
         Some(until) => {
             format!("provider `{provider}` is parked until {}: {reason}", until.to_second())
         }
@@ -112,14 +170,18 @@ pub fn told_in_short(note: &Note) -> String {
     }
 }
 
-/// Lets an account be asked again, whatever is known of it. Says whether anything was.
-pub fn lift(workspace: &Path, account: &str) -> io::Result<bool> {
+/// Lets accounts and providers be asked again, whatever is known of them; also on machines where
+/// nothing is executed at all. Says whether anything was.
+pub fn lift(workspace: &Path, names: &[&str]) -> io::Result<bool> {
     let (dir, disk) = (workspace.join(PARKED), disk::machine());
     let mut lifted = false;
     for file in list(&*disk, &dir)? {
-        let of_person = file.split_once('@').map(|(account, _)| account);
-        let of = read_trial(&file).map(|(account, ..)| account).or(of_person).unwrap_or(&file);
-        if of == account {
+        let note = file.split('~').next().unwrap_or_default();
+        let name = match note.split_once('!') {
+            Some((suspended, _)) => before(suspended, '='),
+            None => before(note, '@'),
+        };
+        if name.is_empty() || names.contains(&name) {
             match disk.remove(&dir.join(&file)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 removed => removed?,
@@ -128,6 +190,10 @@ pub fn lift(workspace: &Path, account: &str) -> io::Result<bool> {
         }
     }
     Ok(lifted)
+}
+
+fn before(text: &str, mark: char) -> &str {
+    text.split(mark).next().unwrap_or(text)
 }
 
 /// What lies among the notes and is none that counts, each with what is wrong.

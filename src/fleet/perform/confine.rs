@@ -30,24 +30,16 @@ const SYSTEM: [&str; 14] = [
     "/etc",
     "/opt",
     "/nix",
-    "/dev",
+    "/dev/shm",
     "/proc",
     "/sys",
     "/run/systemd/resolve",
 ];
 /// Without them, git does not work at all.
 const OF_HOME: [&str; 2] = [".gitconfig", ".config/git"];
-/// Devices that lead to nobody else.
-const DEVICES: [&str; 8] = [
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/ptmx",
-    "/dev/pts",
-];
+/// Devices that lead to no other process. In `/dev/pts` are the terminals of others.
+const DEVICES: [&str; 7] =
+    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx"];
 /// What a commit on a branch of a bead writes to, in what all worktrees share.
 const OF_COMMITS: [&str; 3] = ["objects", "refs/heads/coven", "logs/refs/heads/coven"];
 
@@ -181,7 +173,8 @@ impl Land<'_> {
 
     fn readable(&self, given: &[String]) -> Result<Vec<PathBuf>, String> {
         let (site, home) = (self.site, self.at_home("~"));
-        let mut found: Vec<PathBuf> = SYSTEM.map(PathBuf::from).to_vec();
+        let system = SYSTEM.into_iter().chain(DEVICES);
+        let mut found: Vec<PathBuf> = system.map(PathBuf::from).collect();
         found.extend(OF_HOME.map(|path| home.join(path)));
         let path = site.environment.get("PATH").map(OsString::as_os_str).unwrap_or(OsStr::new(""));
         found.extend(std::env::split_paths(path).filter(|folder| folder.is_absolute()));

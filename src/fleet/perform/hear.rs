@@ -1,23 +1,24 @@
 //! Hearing an agent: its output is read as it comes, and what came of it decides, not its exit
 //! code alone.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use super::super::parking::Pass;
-use super::super::site::Site;
+use super::super::site::{Silences, Site};
 use super::super::work::Work;
 use super::session::Name;
 use super::{mode, output_path};
 use crate::engine::record::Spent;
 use crate::exec::{Capture, Captured, How, Mode};
 use crate::prompt::limits::{self, FaultClass};
-use crate::provider::{End, Outcome, Stream, Turn, Usage, Verdict};
-use crate::time::{Clock, SystemClock, utc_offset_s};
+use crate::provider::{self, End, MachineFault, Outcome, Silence, Stream, Turn, Usage, Verdict};
+use crate::time::{Clock, SystemClock, Time, utc_offset_s};
 
 /// How many lines are shown of what an agent did before it failed.
 const SHOWN: usize = 10;
@@ -26,7 +27,21 @@ const SHOWN: usize = 10;
 const NOTICE: usize = 300;
 
 /// A stream that is listened to.
-pub type Ear = Rc<RefCell<Stream>>;
+pub struct Ear {
+    stream: Rc<RefCell<Stream>>,
+    /// How long it may be silent, by what it said last.
+    pub idle: Rc<Cell<Option<Duration>>>,
+}
+
+/// How long an agent may be silent, whatever its step says.
+fn idle(silences: Silences, silence: &Silence, of_step: Option<Duration>) -> Option<Duration> {
+    let own = match silence {
+        Silence::Working => None,
+        Silence::Waiting => Some(silences.waiting),
+        Silence::AtLimit(_) => Some(silences.at_limit),
+    };
+    [own, of_step].into_iter().flatten().min()
+}
 
 /// Lets an agent's output be heard while it is logged whole; after what is in the log, if it is
 /// spoken to again. What it calls the conversation is kept as soon as it says so.
@@ -42,8 +57,11 @@ pub fn listen(
         true => Stream::new(work.adapter),
         false => Stream::hiding(work.adapter, Box::new(move |text| mask.text(text))),
     };
-    let ear = Rc::new(RefCell::new(stream));
-    let hearing = ear.clone();
+    let (silences, of_step) = (site.silences, work.idle_timeout());
+    let limit = Rc::new(Cell::new(idle(silences, &stream.silence(), of_step)));
+    let ear = Ear { stream: Rc::new(RefCell::new(stream)), idle: limit.clone() };
+    let hearing = ear.stream.clone();
+    let mut at_limit = false;
     let (log, path) = (Capture::new(Mode::Tail, site.mask.clone()), site.log(&work.step, "stdout"));
     let log = if again { log.log_on(path) } else { log.log(path) };
     let hear = move |bytes: &[u8]| {
@@ -52,9 +70,17 @@ pub fn listen(
         if turns.iter().any(|turn| matches!(turn, Turn::Called { .. })) {
             pass.works();
         }
-        if let (Some(name), Some(session)) = (&mut name, hearing.borrow().session()) {
+        let stream = hearing.borrow();
+        if let (Some(name), Some(session)) = (&mut name, stream.session()) {
             name.keep(session);
         }
+        let silence = stream.silence();
+        limit.set(idle(silences, &silence, of_step));
+        let met = matches!(silence, Silence::AtLimit(_));
+        if let (Silence::AtLimit(reason), false) = (silence, at_limit) {
+            pass.met(&Verdict::BackOff { reason, crowded: true });
+        }
+        at_limit = met;
     };
     (ear, log.tap(hear))
 }
@@ -70,45 +96,68 @@ pub struct Heard {
     pub asked_again: bool,
 }
 
-/// Ends the hearing. The tails are the last lines that were printed.
-pub fn outcome(
-    site: &Site,
-    ear: Ear,
-    how: How,
-    stdout_tail: &[String],
-    stderr_tail: &[String],
-) -> Option<Outcome> {
-    let stream = Rc::into_inner(ear)?.into_inner();
+/// What a child printed on its streams: the first lines of its errors, and the last of both.
+#[derive(Clone, Copy)]
+pub struct Printed<'a> {
+    pub stdout_tail: &'a [String],
+    pub stderr_head: &'a [String],
+    pub stderr_tail: &'a [String],
+}
+
+/// Ends the hearing.
+pub fn outcome(site: &Site, ear: Ear, how: How, printed: Printed) -> Option<Outcome> {
+    let silent_for = ear.idle.get().filter(|_| how == How::Silent);
+    let stream = Rc::into_inner(ear.stream)?.into_inner();
     let now = SystemClock.now();
     let (exit_code, signal) = match how {
         How::Exited(code) => (Some(code), None),
         How::Killed(signal) => (None, Some(signal)),
         How::TimedOut | How::Silent | How::Stopped => (None, None),
     };
-    let timed_out = matches!(how, How::TimedOut | How::Silent);
-    let utc_offset_s = utc_offset_s(now);
-    let mut outcome = stream.finish(&End {
+    let outcome = stream.finish(&End {
         exit_code,
         signal,
-        timed_out,
-        stderr_tail,
-        stdout_tail,
+        timed_out: matches!(how, How::TimedOut | How::Silent),
+        silent_for,
+        stderr_head: printed.stderr_head,
+        stderr_tail: printed.stderr_tail,
+        stdout_tail: printed.stdout_tail,
         now,
-        utc_offset_s,
+        utc_offset_s: utc_offset_s(now),
+        events: false,
     });
-    if outcome.verdict == Verdict::Answered
-        && let Some(class) = limits::notice(&outcome.text)
-    {
-        // Some say so as if it were their answer, and not how long it lasts.
-        let said = site.mask.text(&outcome.text);
-        let said: String = said.trim().chars().take(NOTICE).collect();
-        let reason = format!("the agent's answer is only a limit notice: {said}");
-        outcome.verdict = match class {
-            FaultClass::Transient => Verdict::BackOff { reason, crowded: true },
-            _ => Verdict::NeedsPerson { reason },
-        };
+    if outcome.verdict != Verdict::Answered {
+        return Some(outcome);
     }
-    Some(outcome)
+    Some(match of_notice(site, &outcome.text, now) {
+        Some(verdict) => Outcome { verdict, ..outcome }.judged(now),
+        None => outcome,
+    })
+}
+
+/// What came of an agent whose output is its answer, where that is none: it is empty, or only the
+/// notice of a limit.
+pub fn of_printed(site: &Site, text: &str) -> Option<Outcome> {
+    let now = SystemClock.now();
+    let empty = || Verdict::BackOff { reason: "its answer is empty".into(), crowded: false };
+    let verdict = match text.trim().is_empty() {
+        true => Some(empty()),
+        false => of_notice(site, text, now),
+    };
+    verdict.map(|verdict| Outcome::of_text(text, verdict, now))
+}
+
+/// What an answer is worth that is nothing but the notice of a limit: some providers tell it as if
+/// it were their answer.
+fn of_notice(site: &Site, text: &str, now: Time) -> Option<Verdict> {
+    let class = limits::notice(text)?;
+    let said: String = site.mask.text(text).trim().chars().take(NOTICE).collect();
+    let reason = format!("the agent's answer is only a limit notice: {said}");
+    Some(match (class, provider::told_time(text, now, utc_offset_s(now))) {
+        (_, Some(at)) => Verdict::RetryAt { at, reason },
+        (FaultClass::Transient, None) => Verdict::BackOff { reason, crowded: true },
+        (_, None) => Verdict::NeedsPerson { reason },
+    })
 }
 
 impl Heard {
@@ -136,8 +185,10 @@ impl Heard {
     pub fn exit_code(&self, how: How) -> i32 {
         match (&self.outcome.verdict, how) {
             (Verdict::Answered, _) => 0,
-            (_, How::TimedOut | How::Silent) => 124,
-            (Verdict::Stopped { .. }, how) if how.exit_code() != 0 => how.exit_code(),
+            (_, How::TimedOut) | (Verdict::Stopped { .. }, How::Silent) => 124,
+            (Verdict::Stopped { .. } | Verdict::Machine { .. }, how) if how.exit_code() != 0 => {
+                how.exit_code()
+            }
             _ => 1,
         }
     }
@@ -150,16 +201,29 @@ impl Heard {
             Verdict::RetryAt { .. } | Verdict::BackOff { .. } => FaultClass::Transient,
             Verdict::Answered => FaultClass::Unknown,
             Verdict::Stopped { .. } => return None,
+            // What it printed in place of a last event may say more.
+            Verdict::Machine { fault: MachineFault::Events, .. }
+                if !self.outcome.printed.is_empty() =>
+            {
+                return None;
+            }
+            Verdict::Machine { fault, .. } if fault.passes() => FaultClass::Transient,
+            Verdict::Machine { .. } => FaultClass::Fatal,
             Verdict::NeedsPerson { .. } | Verdict::Fail { .. } | Verdict::Limit { .. } => {
                 FaultClass::Fatal
             }
         })
     }
 
+    /// Whether its verdict says why it failed, so that nothing else has to.
+    pub fn explains(&self) -> bool {
+        !matches!(self.outcome.verdict, Verdict::Stopped { .. })
+    }
+
     /// What was printed where a last event should have been.
     pub fn in_place_of_an_end(&self) -> Vec<String> {
         match self.outcome.verdict {
-            Verdict::Stopped { .. } => self.outcome.printed.clone(),
+            Verdict::Stopped { .. } | Verdict::Machine { .. } => self.outcome.printed.clone(),
             _ => Vec::new(),
         }
     }
@@ -185,6 +249,9 @@ impl Heard {
             }
             Verdict::Stopped { .. } => {
                 format!("provider `{provider}` did not end well: {reason}")
+            }
+            Verdict::Machine { .. } => {
+                format!("provider `{provider}` cannot be used on this machine: {reason}")
             }
         }
     }

@@ -1,10 +1,13 @@
 //! Output that is JSON: does it fit its schema, and what else is required of it?
 
+use std::cmp::Ordering;
+
 use serde_json::{Value, json};
 
 use crate::fleet::prepare::{Unusable, usable_schema};
 use crate::fleet::site::Site;
 use crate::fleet::work::Work;
+use crate::template::number;
 use crate::workflow::plan::Require;
 
 /// How many faults of one value are told.
@@ -77,8 +80,8 @@ fn unmet(require: &Require, value: &Value) -> Option<String> {
 
 /// Equal as JSON: numbers by value, so that 1 is 1.0.
 fn same(a: &Value, b: &Value) -> bool {
-    match (a.as_f64(), b.as_f64()) {
-        (Some(a_number), Some(b_number)) => a == b || a_number == b_number,
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => number::compare(a, b).is_some_and(Ordering::is_eq),
         _ => a == b,
     }
 }

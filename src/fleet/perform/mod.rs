@@ -15,14 +15,17 @@ mod script;
 mod session;
 #[cfg(test)]
 mod tests;
+mod vendor;
 mod wait;
 
 use std::borrow::Cow;
-use std::ffi::OsString;
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -37,9 +40,11 @@ use self::session::{Busy, Name, Session};
 pub use self::wait::wait;
 use super::parking::Pass;
 use super::prepare::{Unusable, mask_json, mask_map, mask_written, missing_secrets};
+use super::providers::{self, Known};
 use super::site::Site;
 use super::tree;
 use super::work::{Input, PROMPT, Work};
+use crate::ansi;
 use crate::digest::sha256;
 use crate::disk;
 use crate::engine::record::{Metrics, Whole};
@@ -47,7 +52,8 @@ use crate::engine::{Fault, Record, StepStatus};
 use crate::exec::{self, Capture, Captured, Ended, How, Mode, Order, StartError, Stop, WholeText};
 use crate::ids::{Attempt, StepPath};
 use crate::prompt::limits::{self, FaultClass};
-use crate::provider::{self, Kind, Verdict};
+use crate::provider::{self, Kind, MachineFault, Verdict};
+use crate::time::{Clock, SystemClock};
 use crate::workflow::plan::CaptureMode;
 use crate::workspace::PathError;
 
@@ -66,6 +72,9 @@ impl Performed {
     }
 }
 
+/// How long a program that does not know an option may take to tell its version.
+const VERSION: Duration = Duration::from_secs(10);
+
 /// What a step exits with whose sandbox is not to be had: as with a program that is not.
 const NOT_TO_BE_HAD: i32 = 127;
 
@@ -81,21 +90,28 @@ struct Child<'a> {
     stop: &'a Stop,
     confined: Option<&'a Confined>,
     pass: &'a Arc<Pass>,
-    /// The attempt of the task that it is done for.
-    task_attempt: Option<u32>,
+    /// The task that it is done for.
+    task: Option<&'a TaskTerms>,
 }
 
 /// On what terms an execution asks a provider.
 pub struct Terms {
     pub pass: Arc<Pass>,
-    /// It is done for a task, in this attempt, which goes back when a limit is met.
-    pub task_attempt: Option<u32>,
+    /// It is done for a task, which goes back when a limit or a fault of the machine is met.
+    pub task: Option<TaskTerms>,
+}
+
+/// The task that work is done for.
+pub struct TaskTerms {
+    /// The step or the free task that it is about, the same in every retry.
+    pub what: String,
+    pub attempt: u32,
 }
 
 impl Terms {
     /// Those of whoever asks alone, or asks nobody.
     pub fn free() -> Terms {
-        Terms { pass: Pass::free(), task_attempt: None }
+        Terms { pass: Pass::free(), task: None }
     }
 }
 
@@ -146,7 +162,7 @@ pub fn run_on(
             return Some(refused(site, work, 1, message));
         }
     };
-    let times = terms.task_attempt.unwrap_or(1);
+    let times = terms.task.as_ref().map_or(1, |task| task.attempt);
     if times > 1 {
         tell_of_earlier(&mut work, times);
     }
@@ -178,8 +194,8 @@ pub fn run_on(
     };
     let confined = confined.as_ref();
     env.extend(confined.and_then(Confined::env));
-    let Terms { pass, task_attempt } = terms;
-    let task_attempt = *task_attempt;
+    let Terms { pass, task } = terms;
+    let task = task.as_ref();
     let child = Child {
         site,
         cwd,
@@ -189,7 +205,7 @@ pub fn run_on(
         mark,
         stop,
         pass,
-        task_attempt,
+        task,
         confined,
     };
     let mut ready = Ready::default();
@@ -201,7 +217,11 @@ pub fn run_on(
         };
         work.to_mut().argv = std::mem::take(&mut ready.argv);
     }
-    let all: Vec<_> = env.iter().cloned().chain(ready.env).collect();
+    let guard = match vendor::guard(site, &work, cwd) {
+        Ok(guard) => guard,
+        Err(reason) => return Some(needs_person(&child, &work, reason)),
+    };
+    let all: Vec<_> = env.iter().cloned().chain(ready.env).chain(guard).collect();
     let child = Child { env: &all, ..child };
     let said = match work.adapter.is_stream() {
         true => converse(&child, &mut work).map(|said| said.map(Said::heard)),
@@ -218,7 +238,8 @@ pub fn run_on(
         Err(refused) => return Some(*refused),
     };
     let (work, ended) = (&*work, &ran.ended);
-    let returns = heard.as_ref().is_some_and(|heard| heard.returns);
+    let mut returns = heard.as_ref().is_some_and(|heard| heard.returns);
+    let verdict = heard.as_ref().map(|heard| heard.outcome.verdict.clone());
     let printed = heard.as_ref().map(Heard::in_place_of_an_end).unwrap_or_default();
     if ended.cut_off {
         tracing::warn!(
@@ -238,11 +259,46 @@ pub fn run_on(
         entered.leave(site, work, times, &mut record);
     }
     record.duration_ms = Some(began.elapsed().as_millis() as u64);
-    if work.asks && !work.adapter.is_stream() && record.status == StepStatus::Completed {
-        pass.works();
-    }
+    returns |= learn(pass, task, work, &record, (ended.how, verdict));
     let left = if work.asks { 0 } else { ended.survivors };
     Some(Performed { left_running: left, returns, ..Performed::of(record) })
+}
+
+/// Takes in how a child of a provider ended. Returns whether its task goes back, because several
+/// tasks in a row failed as it did.
+fn learn(
+    pass: &Pass,
+    task: Option<&TaskTerms>,
+    work: &Work,
+    record: &Record,
+    (how, verdict): (How, Option<Verdict>),
+) -> bool {
+    if !work.asks {
+        // A command needs no more than to be started.
+        pass.works();
+        return false;
+    }
+    let Some(error) = record.error.as_ref() else {
+        pass.answered();
+        return false;
+    };
+    if verdict == Some(Verdict::Answered) || verdict.is_none() && how == How::Exited(0) {
+        pass.answered();
+        return false;
+    }
+    let reason = match &verdict {
+        Some(Verdict::Fail { reason } | Verdict::Stopped { reason }) => reason.clone(),
+        // An exit code alone names no reason, its last words may.
+        None if matches!(how, How::Exited(_) | How::Killed(_)) => {
+            let said = error.stdout_tail.iter().chain(&error.stderr_tail);
+            let Some(words) = said.rev().find(|line| !line.trim().is_empty()) else {
+                return false;
+            };
+            format!("{}: {words}", error.message)
+        }
+        _ => return false,
+    };
+    task.is_some_and(|task| pass.failed(&task.what, &reason))
 }
 
 /// What came of work.
@@ -297,6 +353,10 @@ fn execute(child: &Child, work: &Work, name: Option<Name>, again: bool) -> Execu
         Some((ear, out)) => (Some(ear), Ok((out, log_of_errors(site, work, again)))),
         None => (None, open_captures(site, work, again)),
     };
+    let idle = match &ear {
+        Some(ear) => ear.idle.clone(),
+        None => Rc::new(Cell::new(work.idle_timeout())),
+    };
     let (mut out, mut err) = match captures {
         Ok(captures) => captures,
         Err(error) => return stop_here(code_of(&error), error.to_string()),
@@ -315,18 +375,24 @@ fn execute(child: &Child, work: &Work, name: Option<Name>, again: bool) -> Execu
         env_remove: hidden,
         stdin: stdin.as_deref(),
         timeout: work.timeout(),
-        idle: work.idle_timeout(),
+        idle: Some(&idle),
         grace: site.grace.max(work.adapter.grace()),
         mark,
         sweep: work.sweep(),
         confine: &confine,
+    };
+    let unusable = |fault, code, reason: String, cure: &str| {
+        Err(Box::new(unusable(child, work, fault, code, (&reason, cure))))
     };
     let ended = match exec::run(&order, &mut out, &mut err, stop) {
         Ok(ended) => ended,
         Err(error) => {
             let missing = matches!(error, StartError::NotFound { .. });
             let install = if missing { work.adapter.and_install() } else { String::new() };
-            return stop_here(error.exit_code(), format!("{error}{install}"));
+            return match fault_of(child, work, &error) {
+                Some(fault) => unusable(fault, error.exit_code(), error.to_string(), &install),
+                None => stop_here(error.exit_code(), format!("{error}{install}")),
+            };
         }
     };
     let (out, err) = (out.finish(), err.finish());
@@ -337,30 +403,93 @@ fn execute(child: &Child, work: &Work, name: Option<Name>, again: bool) -> Execu
     if ended.how == How::Exited(NOT_TO_BE_HAD)
         && let Some(error) = exec::lacks_interpreter(&order)
     {
-        return stop_here(NOT_TO_BE_HAD, error.to_string());
+        return match fault_of(child, work, &error) {
+            Some(fault) => unusable(fault, NOT_TO_BE_HAD, error.to_string(), ""),
+            None => stop_here(NOT_TO_BE_HAD, error.to_string()),
+        };
     }
-    let tail = err.as_ref().map(|err| err.tail.as_slice()).unwrap_or_default();
+    let stderr_head = err.as_ref().map(Captured::first_lines).unwrap_or_default();
+    let stderr_tail = err.as_ref().map(|err| err.tail.as_slice()).unwrap_or_default();
     if matches!(ended.how, How::Exited(code) if code != 0)
-        && let Some(option) = work.adapter.unknown_option(tail)
+        && let Some(what) = work.adapter.unknown_option(&[&stderr_head, stderr_tail].concat())
     {
-        return stop_here(NOT_TO_BE_HAD, unfit(work, &option));
+        let (reason, cure) = unfit(child, work, &what);
+        return unusable(MachineFault::Option, NOT_TO_BE_HAD, reason, &cure);
     }
-    let printed = out.as_ref().map(|out| out.tail.as_slice()).unwrap_or_default();
-    let outcome = ear.and_then(|ear| hear::outcome(site, ear, ended.how, printed, tail));
+    let stdout_tail = out.as_ref().map(|out| out.tail.as_slice()).unwrap_or_default();
+    let printed = hear::Printed { stdout_tail, stderr_head: &stderr_head, stderr_tail };
+    let outcome = ear.and_then(|ear| hear::outcome(site, ear, ended.how, printed));
     Ok((ended.how != How::Stopped).then_some(Ran { ended, out, err, outcome }))
 }
 
-/// What is to be said of a program that does not know an option: that of the settings is for
-/// another version of it.
-fn unfit(work: &Work, option: &str) -> String {
-    let program = work.argv.first().map(String::as_str).unwrap_or_default();
-    let tried = work.adapter.tried().map(|tried| format!("; {tried} was tried"));
-    format!(
-        "`{program}` does not know the option `{option}`: it is too old, or the settings ask for \
-         what it never had{}{}",
-        tried.unwrap_or_default(),
-        work.adapter.and_install(),
-    )
+/// Why a program does not know something of its command: it is older or newer than the version
+/// that the command is for, or the settings are wrong. `what` is what it does not know.
+/// Returns what is wrong, and what to do about it.
+fn unfit(child: &Child, work: &Work, what: &str) -> (String, String) {
+    let (program, kind) = (work.argv.first().map_or("", String::as_str), work.adapter);
+    let path = child.site.environment.get("PATH").map_or(OsStr::new(""), |path| path);
+    let file = exec::locate(program, path, child.cwd).ok();
+    let version =
+        file.and_then(|file| providers::version_within(&file, child.cwd, child.stop, VERSION).ok());
+    let known = version.as_ref().and_then(|version| Known::of(kind, version));
+    let version = version.map(|version| format!(" ({version})")).unwrap_or_default();
+    let settings = format!(
+        "change `command` of provider `{}` in the settings",
+        work.provider.as_deref().unwrap_or(kind.name())
+    );
+    let (why, cure) = match known {
+        Some(Known::Older { tried }) => {
+            (format!("it is older than {tried}, which was tried"), kind.and_install())
+        }
+        Some(Known::Newer { tried }) => {
+            let install = kind.install_tried().unwrap_or_default();
+            let why = format!("it is newer than {tried}, which was tried");
+            (why, format!("; {settings}, or {install}"))
+        }
+        _ => {
+            let why = "the settings ask for what this version does not have";
+            (why.to_owned(), format!("; {settings}"))
+        }
+    };
+    (format!("`{program}`{version} does not know {what}: {why}"), cure)
+}
+
+/// The fault of this machine that kept a child from being started; nothing, if the step is to
+/// blame. A program in the workspace is missing from the machine only if it is looked for there.
+fn fault_of(child: &Child, work: &Work, error: &StartError) -> Option<MachineFault> {
+    match error {
+        StartError::Other(error) => exec::lacks_resources(error).then_some(MachineFault::Resources),
+        StartError::NotFound { program }
+        | StartError::NoInterpreter { program, .. }
+        | StartError::NotExecutable { program, .. } => {
+            let of_worktree = program.contains('/')
+                && Path::new(program).is_relative()
+                && child.cwd != child.site.cwd();
+            (work.asks && !of_worktree).then_some(MachineFault::Program)
+        }
+        _ => None,
+    }
+}
+
+/// A step whose child this machine cannot run. Its provider is suspended here, and its task goes
+/// back to its inbox.
+fn unusable(
+    child: &Child,
+    work: &Work,
+    fault: MachineFault,
+    code: i32,
+    (reason, cure): (&str, &str),
+) -> Performed {
+    let mut performed = refused(child.site, work, code, format!("{reason}{cure}"));
+    if let Some(error) = &mut performed.record.error {
+        error.class = Some(if fault.passes() { FaultClass::Transient } else { FaultClass::Fatal });
+    }
+    let reason = child.site.mask.text(reason);
+    child.pass.suspend(fault, &reason);
+    let verdict = Verdict::Machine { fault, reason };
+    performed.returns =
+        child.task.is_some_and(|task| child.pass.returns(&verdict, &task.what, task.attempt));
+    performed
 }
 
 /// Runs a child whose output is its answer. An agent that does not say how its work went is asked
@@ -377,7 +506,23 @@ fn have_said(child: &Child, work: &Work) -> Executed<Said> {
         let Some(again) = execute(child, &turn, None, true)? else { return Ok(None) };
         ran = ran.and_then(again);
     }
-    Ok(Some(Said { ran, heard: None, asked_again: wanting.is_some() }))
+    // Of a command of the `steps:` language the exit code alone decides.
+    let judged = work.asks && (work.answer.is_some() || child.site.run_id().is_none());
+    let text = ran.out.as_ref().ok().filter(|_| judged && ran.ended.how == How::Exited(0));
+    let text = text.and_then(|out| printed_text(work, out));
+    let outcome = text.and_then(|text| hear::of_printed(child.site, &text));
+    let heard = outcome.map(|outcome| hear(child, None, outcome, false));
+    Ok(Some(Said { ran, heard, asked_again: wanting.is_some() }))
+}
+
+/// All that a child printed; nothing, if that is more than memory holds.
+fn printed_text(work: &Work, out: &Captured) -> Option<String> {
+    match work.capture {
+        _ if out.truncated => None,
+        CaptureMode::Whole => Some(out.whole.head.clone()),
+        CaptureMode::Lines => Some(out.lines.join("\n")),
+        CaptureMode::Text | CaptureMode::Json => Some(out.text()),
+    }
 }
 
 /// Asks an agent, in the conversation that the work is part of.
@@ -504,7 +649,9 @@ fn hear(
     more: bool,
 ) -> Heard {
     child.pass.heard(&outcome);
-    let returns = child.task_attempt.is_some_and(|attempt| child.pass.returns(&outcome, attempt));
+    let returns = child
+        .task
+        .is_some_and(|task| child.pass.returns(&outcome.verdict, &task.what, task.attempt));
     let alone = outcome.usage.since(&provider::Usage::default());
     let usage = session
         .map_or(Ok(alone.clone()), |session| session.heard(&outcome, returns || more))
@@ -558,12 +705,26 @@ fn environment(site: &Site, work: &Work) -> Vec<(String, OsString)> {
     env.push(("ORCHESTRATE_ATTEMPT".into(), work.attempt.to_string().into()));
     env.extend(work.item.iter().map(|item| ("ORCHESTRATE_ITEM".into(), item.into())));
     env.extend(work.agent.iter().map(|agent| ("ORCHESTRATE_AGENT".into(), agent.into())));
-    if work.adapter == Kind::Claude && nix::unistd::Uid::effective().is_root() {
-        // Without it, it refuses root what it grants everybody else.
-        env.push(("IS_SANDBOX".into(), "1".into()));
+    let denied = site.environment.get(IS_SANDBOX).and_then(|value| value.to_str());
+    let denied = denied.is_some_and(|value| matches!(value, "" | "0" | "no" | "false"));
+    if skips_permissions(work) && !denied && nix::unistd::Uid::effective().is_root() {
+        env.push((IS_SANDBOX.into(), "1".into()));
     }
     env.extend(work.env.iter().map(|(key, value)| (key.clone(), value.into())));
     env
+}
+
+/// With the value 1, claude lets root skip permissions, which it refuses otherwise. A caller who
+/// does not want that sets it to 0.
+const IS_SANDBOX: &str = "IS_SANDBOX";
+
+/// Whether work asks claude to use its tools without asking.
+fn skips_permissions(work: &Work) -> bool {
+    let skips = |argument: &String| {
+        argument.ends_with("bypassPermissions")
+            || argument.ends_with("dangerously-skip-permissions")
+    };
+    work.adapter == Kind::Claude && work.argv.iter().any(skips)
 }
 
 /// What an outer run may have said of its own step, and this one may not say of its.
@@ -581,7 +742,11 @@ fn mode(work: &Work) -> Mode {
 
 fn open_captures(site: &Site, work: &Work, again: bool) -> Result<(Capture, Capture), PathError> {
     let (mode, path) = (mode(work), site.log(&work.step, "stdout"));
-    let out = Capture::new(mode, site.mask.clone());
+    let mut out = Capture::new(mode, site.mask.clone());
+    if work.asks {
+        let mut stripper = ansi::Stripper::default();
+        out = out.filter(move |bytes, text| stripper.feed(bytes, text));
+    }
     let out = if again { out.log_on(path) } else { out.log(path) };
     let mut out = if site.live || again { out.live() } else { out.soon() };
     if mode == Mode::Whole {
@@ -655,7 +820,10 @@ fn keep_logs(site: &Site, step: &StepPath, number: &str) {
 
 /// What a child finds in its environment: names only, but for the step's own.
 fn note_environment(site: &Site, work: &Work, env: &[(String, OsString)], hidden: &[&str]) {
-    let lacks = |name: &str| hidden.contains(&name) || exec::LOCAL_TO_GIT.contains(&name);
+    let lacks = |name: &str| {
+        let removed = exec::LOCAL_TO_GIT.iter().chain(&exec::FORCING_COLORS);
+        hidden.contains(&name) || removed.into_iter().any(|removed| *removed == name)
+    };
     let inherited = site.environment.keys().filter(|name| !lacks(name));
     let inherited = inherited.map(|name| format!("environment: {name}"));
     let own =
@@ -671,6 +839,20 @@ fn refused(site: &Site, work: &Work, code: i32, message: String) -> Performed {
     record.debug = work.debug.clone();
     classify(work, None, &[], &mut record);
     Performed::of(record)
+}
+
+/// A provider that is not asked before a person has acted.
+fn needs_person(child: &Child, work: &Work, reason: String) -> Performed {
+    let verdict = Verdict::NeedsPerson { reason };
+    let outcome = provider::Outcome::of_text("", verdict, SystemClock.now());
+    let heard = hear(child, None, outcome, false);
+    let message = heard.message(work.provider.as_deref().unwrap_or_default());
+    let mut performed = refused(child.site, work, 1, message);
+    if let Some(error) = &mut performed.record.error {
+        error.class = Some(FaultClass::Fatal);
+        error.context.insert("verdict".into(), heard.outcome.verdict.to_json());
+    }
+    Performed { returns: heard.returns, ..performed }
 }
 
 /// A script that could not be made ready.
@@ -722,7 +904,8 @@ impl Outcome<'_> {
         let parsed = self.keep_output(out);
         self.record.status = StepStatus::Completed;
         if code != 0 {
-            self.fail(code, self.failure_message(heard.as_ref()), self.failure_context());
+            let message = self.failure_message(heard.as_ref());
+            self.fail(code, message, self.failure_context(heard.as_ref()));
             if self.ended.how == How::Silent {
                 self.log_output(out);
             }
@@ -746,16 +929,21 @@ impl Outcome<'_> {
 
     /// Puts into the record what an agent's output says beside its answer.
     fn keep_heard(&mut self, heard: &Heard, failed: bool) {
-        let site = self.site;
-        self.record.usage = Some(Box::new(heard.spent(site, self.work)));
+        let (site, is_stream) = (self.site, self.work.adapter.is_stream());
+        if is_stream {
+            self.record.usage = Some(Box::new(heard.spent(site, self.work)));
+        }
         if self.record.warning.is_none() {
             self.record.warning = heard.warning();
         }
         let Some(error) = &mut self.record.error else { return };
-        error.stdout_tail = heard.tail();
-        if heard.outcome.verdict == Verdict::Answered && !error.stdout_tail.is_empty() {
-            // It is the answer that is wrong. What a command line says beside one that it gave
-            // explains nothing, and is in the log.
+        if is_stream {
+            error.stdout_tail = heard.tail();
+            error.stderr_tail.retain(|line| !provider::is_noise(line));
+        }
+        if is_stream && heard.explains() && !error.stdout_tail.is_empty() {
+            // The verdict has the cause. What a command line says beside its events explains
+            // nothing, and is in the log.
             error.stderr_tail.clear();
         }
         if failed {
@@ -774,24 +962,26 @@ impl Outcome<'_> {
                 let whose = whose.map(|whose| format!(", all that {whose} had left"));
                 format!("Command timed out after {limit} s{}", whose.unwrap_or_default())
             }
-            How::Silent => {
+            How::Silent if heard.is_none_or(|heard| !heard.explains()) => {
                 let limit = self.work.idle_timeout().unwrap_or_default().as_secs_f64();
                 format!("Command printed nothing for {limit} s")
             }
-            How::Exited(_) | How::Killed(_) if heard.is_some() => {
+            How::Exited(_) | How::Killed(_) | How::Silent if heard.is_some() => {
                 heard.map(|heard| heard.message(provider)).unwrap_or_default()
             }
             How::Killed(signal) => format!("Command was killed by signal {signal}"),
             How::Exited(code) => format!("Command failed with exit code {code}"),
-            How::Stopped => "Command was stopped".into(),
+            How::Silent | How::Stopped => "Command was stopped".into(),
         }
     }
 
-    fn failure_context(&self) -> Map<String, Value> {
+    fn failure_context(&self, heard: Option<&Heard>) -> Map<String, Value> {
         let mut context = Map::new();
         let (name, limit) = match self.ended.how {
             How::TimedOut => ("timeout_sec", self.work.timeout()),
-            How::Silent => ("idle_timeout_sec", self.work.idle_timeout()),
+            How::Silent if heard.is_none_or(|heard| !heard.explains()) => {
+                ("idle_timeout_sec", self.work.idle_timeout())
+            }
             _ => return context,
         };
         context.insert(name.into(), json!(limit.unwrap_or_default().as_secs_f64()));
@@ -847,7 +1037,7 @@ impl Outcome<'_> {
     /// Reads an answer by its rules, and sees to it that a long output lasts.
     fn settle(&mut self, out: &Captured) -> io::Result<()> {
         if let Some(rules) = &self.work.answer {
-            match reply::read(rules, &out.whole)? {
+            match reply::read(rules, &self.work.asked(), &out.whole)? {
                 Ok(read) => self.keep_answer(read, out)?,
                 Err(wrong) => {
                     self.fail(wrong.code, wrong.message, wrong.context);

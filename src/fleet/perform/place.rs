@@ -42,6 +42,11 @@ pub fn place<'w>(site: &Site, work: &'w Work) -> io::Result<Cow<'w, Work>> {
                 script(&root, Path::new(argument.as_str()), mark)?.to_string_lossy().into_owned();
         }
     }
+    // A conversation that goes on has command lines of its own.
+    if let Some(session) = &mut placed.session {
+        session.resume.iter_mut().for_each(put);
+        session.fork.iter_mut().flat_map(|fork| &mut fork.argv).for_each(put);
+    }
     placed.env.iter_mut().for_each(|(_, value)| put(value));
     match &mut placed.stdin {
         Some(Input::Text(text)) => put(text),

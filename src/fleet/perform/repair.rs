@@ -13,7 +13,7 @@ use super::super::work::{Input, Work};
 use super::{Ran, reply};
 use crate::exec::How;
 use crate::prompt::contract::{self, Contract};
-use crate::prompt::limits;
+use crate::prompt::{echo, limits};
 use crate::provider::{Outcome, Verdict};
 use crate::workflow::plan::CaptureMode;
 
@@ -36,7 +36,7 @@ impl Wanting {
         if !is_asked_again(work) || limits::notice(answered).is_some() {
             return None;
         }
-        let why = match contract::parse(answered) {
+        let why = match contract::parse(&echo::without_examples(answered, &work.asked())) {
             Contract::Found(_) => return None,
             Contract::Missing => "it does not end with a JSON block that says how it went".into(),
             Contract::Invalid(why) => format!("its JSON block does not say how it went: {why}"),

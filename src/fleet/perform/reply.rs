@@ -1,6 +1,7 @@
 //! What an agent's answer must be, and what is made of it: a sign that ends a loop is seen and
 //! taken out, and an answer in a form becomes the value that it is.
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 
@@ -12,13 +13,11 @@ use crate::fleet::work::{AnswerRules, ContractRule};
 use crate::prompt::answer::Object;
 use crate::prompt::contract;
 use crate::prompt::limits::FaultClass;
-use crate::prompt::{answer, limits, signal};
+use crate::prompt::{answer, echo, signal};
 use crate::workflow::plan::Until;
 
 /// A longer answer is not read whole: nobody means more than this to be an answer.
 const READ_BYTES: u64 = 8 << 20;
-/// How much of a notice is shown.
-const SHOWN: usize = 200;
 
 /// What is wrong with an answer.
 #[derive(Debug, Default)]
@@ -67,21 +66,15 @@ pub struct Reply {
     pub warning: Option<String>,
 }
 
-/// Reads an answer by its rules.
-pub fn read(rules: &AnswerRules, whole: &WholeText) -> io::Result<Result<Reply, Wrong>> {
+/// Reads an answer by its rules. `asked`: what the agent was asked with.
+pub fn read(
+    rules: &AnswerRules,
+    asked: &[Cow<str>],
+    whole: &WholeText,
+) -> io::Result<Result<Reply, Wrong>> {
     let (text, is_all) = text(whole)?;
-    if let Some(rule) = rules.contract
-        && limits::notice(&text).is_none()
-    {
-        return Ok(by_contract(rule, &text));
-    }
-    if is_all && text.trim().is_empty() {
-        return Ok(Err(Wrong::new("the agent gave an empty answer")));
-    }
-    if let Some(class) = limits::notice(&text).filter(|_| whole.file.is_none()) {
-        let shown: String = text.trim().chars().take(SHOWN).collect();
-        let message = format!("the agent's answer is only a limit notice: {shown}");
-        return Ok(Err(Wrong { class: Some(class), ..Wrong::new(message) }));
+    if let Some(rule) = rules.contract {
+        return Ok(by_contract(rule, &echo::without_examples(&text, asked)));
     }
     let mut read = Reply::default();
     if let Some(until) = &rules.until {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::super::site::Site;
 use super::super::work::SessionWork;
 use crate::digest::{Parts, uuid};
-use crate::disk;
+use crate::disk::{self, locks::try_lock};
 use crate::exec::Stop;
 use crate::host;
 use crate::provider::{Kind, Outcome, Usage};
@@ -85,10 +85,7 @@ impl Session {
         fs::create_dir_all(&dir).map_err(Busy::Error)?;
         let lock = File::create(dir.join(format!("{}.lock", work.key))).map_err(Busy::Error)?;
         let began = Instant::now();
-        while let Err(error) = fs4::FileExt::try_lock(&lock) {
-            if let fs4::TryLockError::Error(error) = error {
-                return Err(Busy::Error(error));
-            }
+        while !try_lock(&lock).map_err(Busy::Error)? {
             if began.elapsed() >= PATIENCE {
                 return Err(Busy::Held);
             }

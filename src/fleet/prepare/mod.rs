@@ -4,6 +4,7 @@
 //! What comes out needs no engine to be carried out. What cannot be prepared fails the step with
 //! exit code 2 before anything is started.
 
+mod mcp;
 mod merge;
 mod node;
 pub mod refs;
@@ -20,6 +21,7 @@ use crate::engine::limits;
 use crate::engine::run::Address;
 use crate::engine::{GateRecord, Record, Run, RunScope};
 use crate::fleet::ask::{self, AskError, Question};
+use crate::fleet::open;
 use crate::fleet::site::{Environment, Site};
 use crate::fleet::work::{Input, MergeWork, TreeWork, Waiting, Work};
 use crate::ids::{Attempt, StepPath};
@@ -79,8 +81,10 @@ impl Refusal {
         let Some(fault) = self.fault.take().filter(|fault| fault.within.is_some()) else {
             return self;
         };
+        let origin = open::origin(&site.root());
+        let copy = origin.as_ref().map_or(DEFINITION, |origin| origin.definition());
         // The run's own copy. What cannot be found in it is told from where the text begins.
-        let text = std::fs::read_to_string(site.root().join(DEFINITION)).unwrap_or_default();
+        let text = std::fs::read_to_string(site.root().join(copy)).unwrap_or_default();
         let problem = located(without_bom(&text), vec![Problem::from(&*fault)]).remove(0);
         let Some(Place { line, column, .. }) = problem.place else { return self };
         let told = match fault.within == Some((line, column)) {
@@ -496,7 +500,6 @@ impl Preparing<'_> {
             require: output.require.clone(),
             debug,
             worktree: self.worktree(),
-            reads_state: self.step.names_run_root(),
             ..work
         })))
     }

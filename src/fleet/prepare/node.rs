@@ -1,6 +1,7 @@
 //! From a node that is owed to work that can be done, or to a person to be asked.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -11,14 +12,17 @@ use crate::digest::{Parts, sha256};
 use crate::disk;
 use crate::engine::{GateRecord, Record, StepStatus};
 use crate::fleet::ask::{self, Question};
+use crate::fleet::gates;
+use crate::fleet::parts::{self, Library};
 use crate::fleet::work::{AnswerRules, Input, ScriptWork, Source, Work};
-use crate::fleet::{gates, parts};
 use crate::prompt::answer;
 use crate::template::nodes::{NodeText, Var};
 use crate::time::{Clock, SystemClock};
 use crate::workflow::condition::{Condition, Unheld};
+use crate::workflow::nodes_tools::MCP;
 use crate::workflow::plan::{
-    Action, CaptureMode, Code, Gate, InputMode, Prompt, Script, ShellText, Words,
+    Action, CaptureMode, Code, Gate, InputMode, Param, Part, PartKind, Prompt, Script, ShellText,
+    Words,
 };
 use crate::workflow::shell::Layout;
 
@@ -187,6 +191,7 @@ impl Preparing<'_> {
         let (source, from) = match &script.code {
             Code::Inline(text) => (Source::Text(self.fill(text, Into::Script)?), None),
             Code::Named(name) => {
+                self.keep_part(PartKind::Script, name)?;
                 let found = parts::frozen_script(&self.site.root(), name);
                 let (copy, from) = found.map_err(Refusal::new)?;
                 (Source::File(copy), from)
@@ -207,6 +212,20 @@ impl Preparing<'_> {
         let script = Some(ScriptWork { runtime, deps, source, from });
         let work = Work::new(self.path.clone(), self.attempt, Vec::new());
         self.node_work(Work { env, script, ..work })
+    }
+
+    /// Sees to it that the run has a copy of a file that an earlier node may have written.
+    fn keep_part(&self, kind: PartKind, name: &str) -> Result<(), Refusal> {
+        let workspace = self.site.workspace.root();
+        let workflow = workspace.join(&self.scope.run.origin.workflow_file);
+        let library = Library {
+            workspace: workspace.to_owned(),
+            beside: workflow.parent().map(Path::to_owned),
+            home: self.site.environment.get("HOME").map(PathBuf::from),
+        };
+        let part = Part { kind, name: name.to_owned(), place: None };
+        let kept = library.keep_late(&self.site.root(), &part, self.site.input_bytes);
+        kept.map_err(Refusal::new)
     }
 
     /// What is in a script's file.
@@ -270,6 +289,7 @@ impl Preparing<'_> {
         let text = match &prompt.words {
             Words::Inline(text) => text.clone(),
             Words::Command(command) => {
+                self.keep_part(PartKind::Command, &command.name)?;
                 let text = parts::frozen_command(&self.site.root(), &command.name)
                     .map_err(Refusal::new)?;
                 NodeText::parse(&text)
@@ -320,8 +340,11 @@ impl Preparing<'_> {
         inputs: BTreeMap<String, String>,
     ) -> Result<Prepared, Refusal> {
         let provider = &self.plan.providers[&prompt.provider];
-        let merged = ask::merge(provider, &prompt.params, &self.scope)
+        let mut merged = ask::merge(provider, &prompt.params, &self.scope)
             .map_err(|missing| super::unresolved(&missing, false))?;
+        if let Some(Param::Fixed(Value::String(path))) = prompt.params.get(MCP) {
+            merged.insert(MCP.to_owned(), self.mcp_servers(path)?.into());
+        }
         let mut work = Work::new(self.path.clone(), self.attempt, Vec::new());
         work.env = self.step.env.clone();
         let question = Question {

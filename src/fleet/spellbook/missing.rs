@@ -17,6 +17,9 @@ use crate::workflow::plan::{
 };
 use crate::workflow::problem::nearest;
 
+/// The fields that a bead has by itself; most have more.
+const BEAD: [&str; 7] = ["id", "title", "body", "description", "type", "priority", "labels"];
+
 /// What a run is given when it is started, beside what its steps come to.
 pub struct Given<'g> {
     /// Its variables.
@@ -25,27 +28,30 @@ pub struct Given<'g> {
     pub bead: Option<&'g Value>,
 }
 
+/// The work items that steps name, by how they name them.
+pub type Beads = Map<String, Value>;
+
 /// Tells of variables that no step of a run can ever have where its spells read them: no step that
 /// may run before, input, work item or variable of whoever starts it is called so.
-pub fn missing(plan: &Plan, pages: &[Page], given: &Given) -> Vec<Problem> {
-    let found = look(plan, pages, Some(given)).into_iter();
+pub fn missing(plan: &Plan, pages: &[Page], beads: &Beads, given: &Given) -> Vec<Problem> {
+    let found = look(plan, pages, beads, Some(given)).into_iter();
     found.filter(|lack| lack.sure != Sure::Doubt).map(|lack| lack.problem).collect()
 }
 
 /// What is wrong whatever a run is given, and what would be unless it is given something of a name
 /// that a step has: that is a warning.
-pub fn incurable(plan: &Plan, pages: &[Page]) -> Vec<Problem> {
+pub fn incurable(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
     let told = |Lack { sure, problem }: Lack| match sure {
         Sure::Always => Some(problem),
         Sure::UnlessGiven => Some(problem.as_warning()),
         Sure::Doubt => None,
     };
-    look(plan, pages, None).into_iter().filter_map(told).collect()
+    look(plan, pages, beads, None).into_iter().filter_map(told).collect()
 }
 
 /// What may be missing: results of steps that nobody waits for, and fields that look like others.
-pub fn doubtful(plan: &Plan, pages: &[Page]) -> Vec<Problem> {
-    let found = look(plan, pages, None).into_iter();
+pub fn doubtful(plan: &Plan, pages: &[Page], beads: &Beads) -> Vec<Problem> {
+    let found = look(plan, pages, beads, None).into_iter();
     found.filter(|lack| lack.sure == Sure::Doubt).map(|lack| lack.problem).collect()
 }
 
@@ -65,7 +71,12 @@ enum Sure {
     Doubt,
 }
 
-fn look<'m>(plan: &'m Plan, pages: &'m [Page], given: Option<&'m Given<'m>>) -> Vec<Lack> {
+fn look<'m>(
+    plan: &'m Plan,
+    pages: &'m [Page],
+    beads: &'m Beads,
+    given: Option<&'m Given<'m>>,
+) -> Vec<Lack> {
     let mut results: BTreeMap<String, Vec<&'m Step>> = BTreeMap::new();
     plan.root.walk(&mut |step| {
         for name in [Some(&step.name), step.alias.as_ref()].into_iter().flatten() {
@@ -78,13 +89,14 @@ fn look<'m>(plan: &'m Plan, pages: &'m [Page], given: Option<&'m Given<'m>>) -> 
     };
     let spells = pages.iter().filter_map(read).collect();
     let order = Order::of(&plan.root);
-    let mut missing = Missing { pages, spells, given, results, order, found: Vec::new() };
+    let mut missing = Missing { pages, beads, spells, given, results, order, found: Vec::new() };
     missing.block(&plan.root, false);
     missing.found
 }
 
 struct Missing<'m> {
     pages: &'m [Page],
+    beads: &'m Beads,
     /// The pages that can be read, by their paths.
     spells: HashMap<String, Rc<Spell>>,
     /// Nothing where that is not known yet.
@@ -114,6 +126,8 @@ enum Why<'m> {
     NotOneBefore(usize),
     /// The second name is none that results have by themselves, but one much like it.
     Like(&'static str),
+    /// The same of a bead.
+    LikeOfBead(&'static str),
 }
 
 impl<'m> Missing<'m> {
@@ -173,7 +187,7 @@ impl<'m> Missing<'m> {
     /// Looks at one spell with variables of its own, and at those that it includes.
     fn look(&mut self, at: At<'m>, spell: &Spell, own: &[String], depth: usize) {
         let may_be = |path: &[String]| match self.why_not(at, path, own) {
-            None | Some(Why::Like(_) | Why::Result(Can::Beside, _)) => true,
+            None | Some(Why::Like(_) | Why::LikeOfBead(_) | Why::Result(Can::Beside, _)) => true,
             Some(_) => false,
         };
         let reads = spell.reads(&may_be);
@@ -214,15 +228,20 @@ impl<'m> Missing<'m> {
             "item" if at.looped => None,
             "agent" if at.step.agent.is_some() => None,
             "previous" if !in_context => self.previous(at, field),
-            "bead" | "task" if at.step.bead.is_some() => None,
-            "bead" | "task" => match self.given.map(|given| given.bead) {
-                Some(Some(Value::Object(bead))) => {
+            "bead" | "task" => {
+                let lacks = |bead: &'m Map<String, Value>| {
                     let lacks = field.filter(|field| !bead.contains_key(*field));
                     lacks.map(|_| Why::NoField(bead.keys().map(String::as_str).collect()))
+                };
+                let own = at.step.bead.as_ref();
+                let of_run = || self.given.map(|given| given.bead);
+                match own.map(|own| Some(self.beads.get(&own.name))).unwrap_or_else(of_run) {
+                    Some(Some(Value::Object(bead))) => lacks(bead),
+                    Some(_) if own.is_none() && !in_context => Some(Why::Nobody),
+                    Some(_) => None,
+                    None => near_bead_field(field),
                 }
-                Some(_) if !in_context => Some(Why::Nobody),
-                _ => None,
-            },
+            }
             _ if in_context => None,
             _ => match self.results.get(&name) {
                 Some(steps) => self.result(at, steps, field),
@@ -266,10 +285,17 @@ fn no_field<'m>(steps: &[&Step], field: Option<&str>) -> Option<Why<'m>> {
     }
 }
 
+/// Why a field of a bead that is not known yet may not be there: its name is nearly that of a field
+/// that all have.
+fn near_bead_field<'m>(field: Option<&str>) -> Option<Why<'m>> {
+    let field = field.filter(|field| !BEAD.contains(field))?;
+    nearest(field, BEAD).map(Why::LikeOfBead)
+}
+
 /// What is told of a path that leads to nothing.
 fn told(at: At, path: &[String], why: &Why, place: Fault) -> Lack {
     let reader = &at.step.name;
-    let end = usize::from(matches!(why, Why::NoField(_) | Why::Like(_)));
+    let end = usize::from(matches!(why, Why::NoField(_) | Why::Like(_) | Why::LikeOfBead(_)));
     let written = path[..=end].join(".");
     let guard = format!("where it may be missing, write `{{{{if .{written}}}}}` or `default`");
     let nothing = format!("`.{written}` is nothing that this run has: `{reader}` would fail");
@@ -312,6 +338,10 @@ fn told(at: At, path: &[String], why: &Why, place: Fault) -> Lack {
                 format!("there is no `.previous` for `{reader}`, which waits for {count} nodes");
             let hint = format!("only one that waits for exactly one other has it; {guard}");
             (Sure::UnlessGiven, message, hint)
+        }
+        Why::LikeOfBead(near) => {
+            let message = format!("`.{written}` is no field that every bead has");
+            (Sure::Doubt, message, format!("did you mean `{near}`?"))
         }
         Why::Like(near) => {
             let message = format!("`.{written}` is no field that every result has");

@@ -15,7 +15,7 @@ use crate::template::spell::{Fault, MAX_INCLUDES, Spell, includes_itself, too_de
 use crate::workflow::named::{Mention, Mentioned};
 use crate::workflow::{Place, Problem};
 
-pub use missing::{Given, doubtful, incurable, missing};
+pub use missing::{Beads, Given, doubtful, incurable, missing};
 
 /// Where a run keeps its copies, in its directory.
 const KEPT: &str = "parts/spells";

@@ -149,7 +149,8 @@ fn set_up(workspace: &Path, seed: u64) -> io::Result<()> {
          settle_ms: 30, drain_sec: 2, crash_limit: 1000 }}\ndurability: {durability}\n\
          limits: {{ grace_sec: 0.3 }}\nagents: {{ engineer: {{ provider: mine }}, \
          qa: {{ provider: mine }} }}\n\
-         providers: {{ mine: {{ command: [./step, asked], input_mode: stdin }} }}\n"
+         providers: {{ mine: {{ input_mode: stdin, \
+         command: [sh, -c, './step asked && echo done'] }} }}\n"
     );
     fs::write(workspace.join(".orchestrate/config.yaml"), settings)
 }

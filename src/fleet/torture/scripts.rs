@@ -24,7 +24,7 @@ case "$1" in
   bad) exit 3;;
   is) [ -e "marks/$ORCHESTRATE_RUN_ID.$2" ];;
   make) : > "marks/$ORCHESTRATE_RUN_ID.$2";;
-  asked) grep -q '^whole$' || echo "$ORCHESTRATE_MARK" >> torn;;
+  asked) grep -q '^whole$' || echo "${ORCHESTRATE_MARK%%;*}" >> torn;;
 esac
 "#;
 

@@ -90,14 +90,19 @@ impl Shop {
         }
     }
 
-    /// Looks after the claims once: who is to be cancelled, what was lost, what is ours unknown.
-    pub(super) fn audit(&self) -> io::Result<()> {
+    /// Stops the tasks that people ask to be cancelled.
+    pub(super) fn heed_cancels(&self) -> io::Result<()> {
         let requests = self.setup.queue.cancel_requests()?;
         let asked = |running: &Running| {
             let run = running.doing.run.as_ref();
             requests.contains(&running.doing.id) || run.is_some_and(|run| requests.contains(run))
         };
         self.stop(Why::Cancelled, 1, |_, running| asked(running));
+        Ok(())
+    }
+
+    /// Looks after the claims once: what was lost, what is ours unknown.
+    pub(super) fn audit(&self) -> io::Result<()> {
         let known: HashSet<String> = self.running().keys().cloned().collect();
         let me = self.setup.queue.me();
         let claims = self.setup.queue.claims(&self.setup.agent)?;
@@ -133,15 +138,16 @@ pub fn recover(
 
 /// The thread that keeps the beat and looks after the claims, the others' too.
 pub(super) fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop: &Stop) {
-    let round = shop.setup.config.queue.round();
+    let settings = &shop.setup.config.queue;
+    let mut next_beat = host::instant();
     let mut failing = false;
     while !over.load(Ordering::SeqCst) {
-        let looked = member
-            .beat()
-            .and_then(|()| shop.audit())
-            .and_then(|()| heed_drain(shop, &mut member, stop))
-            .and_then(|()| member.look_around());
-        match looked {
+        let now = host::instant();
+        let is_due = now >= next_beat;
+        if is_due {
+            next_beat = now + settings.round();
+        }
+        match look_around(shop, &mut member, stop, is_due) {
             Ok(buried) => {
                 failing = false;
                 if !buried.is_empty() {
@@ -155,9 +161,28 @@ pub(super) fn keep_beat(shop: &Shop, mut member: Member, over: &AtomicBool, stop
             }
             Err(_) => {}
         }
-        host::park(round, &|| over.load(Ordering::SeqCst));
+        host::park(settings.control_round(), &|| over.load(Ordering::SeqCst));
     }
     member.leave();
+}
+
+/// Looks for what people ask; with a beat, also after the claims and the other members.
+fn look_around(
+    shop: &Shop,
+    member: &mut Member,
+    stop: &Stop,
+    beats: bool,
+) -> io::Result<Vec<Buried>> {
+    if beats {
+        member.beat()?;
+    }
+    shop.heed_cancels()?;
+    heed_drain(shop, member, stop)?;
+    if !beats {
+        return Ok(Vec::new());
+    }
+    shop.audit()?;
+    member.look_around()
 }
 
 /// Somebody may have asked this worker to finish what it does and end: that is a first signal.
@@ -165,6 +190,7 @@ pub(super) fn heed_drain(shop: &Shop, member: &mut Member, stop: &Stop) -> io::R
     if stop.level() == 0 && member.is_asked_to_drain()? {
         shop.audience.note("asked to end: finishing what is at hand");
         stop.request(1);
+        host::poke();
     }
     if stop.level() > 0 || shop.is_closing() { member.say_draining() } else { Ok(()) }
 }

@@ -1,84 +1,114 @@
-//! Limits of providers: tasks whose account is left alone stay in the inbox, the others are done.
+//! Limits of providers, and faults of this machine: tasks whose account is left alone, or whose
+//! provider is suspended here, stay in the inbox; the others are done.
 
 use std::cell::RefCell;
 use std::io;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
 use super::{Doing, Shop, Until};
+use crate::exec;
 use crate::fleet::config::Config;
 use crate::fleet::free::FreeTask;
-use crate::fleet::parking::{Entry, Pass, told_in_short};
+use crate::fleet::parking::{Entry, Pass, Target, told_in_short};
 use crate::fleet::work::Work;
+use crate::provider::{Kind, MachineFault};
 use crate::queue::{Claim, Claimed, Ending, Queue};
-use crate::time::{Clock, SystemClock};
 use crate::workflow::Configured;
-
-/// Whose limits a task is under.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
-    pub name: String,
-    pub provider: String,
-}
 
 /// So many tasks are remembered.
 const KNOWN: usize = 100_000;
 
-/// Whose limits a task is under, by its document; nothing, if it asks nobody.
-pub fn account_of(document: &Map<String, Value>, agent: &str, config: &Config) -> Option<Account> {
-    let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
+/// What a task asks, by its document.
+pub fn target_of(document: &Map<String, Value>, agent: &str, config: &Config) -> Target {
     match document.get("kind").and_then(Value::as_str) {
-        Some("step") => {
-            let work = document.get("work")?;
-            work.get("asks")?.as_bool().filter(|asks| *asks)?;
-            let provider = text(work, "provider")?;
-            let name = text(work, "account").unwrap_or_else(|| provider.clone());
-            Some(Account { name, provider })
-        }
-        Some("free") => {
-            let provider = FreeTask::from_document(document).ok()?.provider(config, agent).ok()?;
-            let account = config.providers().get(&provider)?.account.clone();
-            Some(Account { name: account.unwrap_or_else(|| provider.clone()), provider })
-        }
+        Some("step") => of_step(document),
+        Some("free") => of_free(document, agent, config),
         _ => None,
     }
+    .unwrap_or_else(Target::any)
+}
+
+fn of_step(document: &Map<String, Value>) -> Option<Target> {
+    let text = |value: &Value, key: &str| value.get(key)?.as_str().map(str::to_owned);
+    let work = document.get("work")?;
+    work.get("asks")?.as_bool().filter(|asks| *asks)?;
+    let provider = text(work, "provider")?;
+    let program = work.get("argv").and_then(|argv| argv.get(0)?.as_str());
+    let kind = work.get("adapter").and_then(|kind| Kind::deserialize(kind).ok());
+    Some(Target {
+        account: text(work, "account").unwrap_or_else(|| provider.clone()),
+        program: program.unwrap_or_default().to_owned(),
+        kind: kind.unwrap_or_default(),
+        provider,
+    })
+}
+
+fn of_free(document: &Map<String, Value>, agent: &str, config: &Config) -> Option<Target> {
+    let name = FreeTask::from_document(document).ok()?.provider(config, agent).ok()?;
+    target_in(&name, config)
+}
+
+/// What a task of an agent asks that says nothing of its own.
+pub fn own_target(agent: &str, config: &Config) -> Target {
+    let own = config.agent(agent).provider;
+    let name = own.unwrap_or_else(|| config.default_provider.clone());
+    target_in(&name, config).unwrap_or_else(Target::any)
+}
+
+/// What is asked through a provider of the settings.
+pub fn target_in(name: &str, config: &Config) -> Option<Target> {
+    let provider = config.providers().get(name)?;
+    Some(Target {
+        account: provider.account.as_deref().unwrap_or(name).to_owned(),
+        program: provider.program().unwrap_or_default().to_owned(),
+        kind: provider.adapter,
+        provider: name.to_owned(),
+    })
 }
 
 impl Shop {
     /// Claims a task that may be executed now. Where an account is left alone, what waits is
-    /// looked into before it is claimed, each task once.
+    /// looked into before it is claimed, each task once. Claims nothing if the machine has too few
+    /// file descriptors to start a child.
     pub(super) fn claim(&self, pass: &RefCell<Option<Arc<Pass>>>) -> io::Result<Claimed> {
         let (queue, agent) = (&self.setup.queue, &self.setup.agent);
         *self.parked() = None;
+        if let Some(error) = exec::lacks_descriptors() {
+            let reason = format!("too few file descriptors: {error}");
+            let note = self.parking.suspend(&Target::any(), MachineFault::Resources, &reason);
+            *self.parked() = Some(note.map_or(Duration::MAX, |note| note.wait()));
+            return Ok(Claimed::Nothing);
+        }
         if !self.parking.any() {
             return queue.claim(agent);
         }
         queue.claim_wanted(agent, &|name, read| {
-            let known = self.accounts().get(name.id.as_str()).cloned();
-            let account = known.unwrap_or_else(|| {
-                let task = read();
-                let of = |document| account_of(document, agent, &self.setup.config);
-                let account = task.as_ref().and_then(|task| of(&task.document));
-                let mut accounts = self.accounts();
-                if accounts.len() >= KNOWN {
-                    accounts.clear();
+            let known = self.targets().get(name.id.as_str()).cloned();
+            let target = known.unwrap_or_else(|| {
+                // A task that is gone or torn says nothing, and may be whole the next time.
+                let Some(task) = read() else { return Target::any() };
+                let target = target_of(&task.document, agent, &self.setup.config);
+                let mut targets = self.targets();
+                if targets.len() >= KNOWN {
+                    targets.clear();
                 }
-                accounts.insert(name.id.to_string(), account.clone());
-                account
+                targets.insert(name.id.to_string(), target.clone());
+                target
             });
-            let Some(account) = account else { return true };
-            if pass.borrow().as_ref().is_some_and(|pass| pass.is_for(&account.name)) {
+            if pass.borrow().as_ref().is_some_and(|pass| pass.is_for(&target)) {
                 return true;
             }
-            match self.parking.enter(&account.name, &account.provider) {
+            match self.parking.enter(&target) {
                 Entry::Open(entered) => {
                     *pass.borrow_mut() = Some(entered);
                     true
                 }
                 Entry::Parked(note) => {
-                    let left = note.left(Duration::ZERO, SystemClock.now());
+                    let left = note.wait();
                     let mut parked = self.parked();
                     *parked = Some(parked.map_or(left, |least| least.min(left)));
                     false
@@ -87,14 +117,13 @@ impl Shop {
         })
     }
 
-    fn accounts(&self) -> MutexGuard<'_, Accounts> {
-        self.accounts.lock().unwrap_or_else(|poison| poison.into_inner())
+    fn targets(&self) -> MutexGuard<'_, Targets> {
+        self.targets.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// The right to do this work now; nothing, if its account is left alone.
     pub(super) fn may_ask(&self, work: &Work) -> Option<Arc<Pass>> {
-        let Some(account) = work.account() else { return Some(Pass::free()) };
-        match self.parking.enter(account, work.provider.as_deref().unwrap_or(account)) {
+        match self.parking.enter(&work.target()) {
             Entry::Open(pass) => Some(pass),
             Entry::Parked(_) => None,
         }
@@ -125,7 +154,7 @@ impl Shop {
         let released = self.setup.queue.release(&claim);
         self.running().remove(&claim.name.stem());
         let note = pass.parked();
-        *self.parked() = note.as_ref().map(|note| note.left(Duration::ZERO, SystemClock.now()));
+        *self.parked() = note.as_ref().map(|note| note.wait());
         let why = note.map(|note| told_in_short(&note)).unwrap_or_default();
         let how = match released {
             Ok(Ending::Committed) => format!("given back: {why}"),
@@ -136,4 +165,4 @@ impl Shop {
     }
 }
 
-type Accounts = std::collections::HashMap<String, Option<Account>>;
+pub(super) type Targets = std::collections::HashMap<String, Target>;

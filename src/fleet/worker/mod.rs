@@ -12,6 +12,7 @@ mod limits;
 mod prepare;
 mod slot;
 mod spent;
+mod trials;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -23,10 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub use self::keep::{obituary, recover};
-pub use self::limits::account_of;
+pub use self::limits::{own_target, target_of};
 
 use self::keep::{keep_beat, stand_guard};
-use self::limits::Account;
+use self::limits::Targets;
 use self::prepare::{given, hidden};
 use self::slot::commit_groups;
 use super::config::Config;
@@ -138,8 +139,8 @@ struct Shop {
     given: Vec<(String, OsString)>,
     /// Which accounts of providers are left alone.
     parking: Arc<Parking>,
-    /// Whose limits waiting tasks are under, by their ids, as far as that was looked up.
-    accounts: Mutex<HashMap<String, Option<Account>>>,
+    /// What waiting tasks ask, by their ids, as far as that was looked up.
+    targets: Mutex<Targets>,
     /// Tasks were left because of that when it was last looked for one, and for so long at least.
     parked: Mutex<Option<Duration>>,
     sandboxes: Sandboxes,
@@ -198,8 +199,8 @@ impl Shop {
 pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Result<Tally> {
     let queue = setup.queue.clone();
     queue.open_agent(&setup.agent)?;
-    let lease = setup.config.queue.lease;
-    let mut member = Member::join(queue.clone(), &setup.agent, setup.concurrency, None, lease)?;
+    let (agent, settings) = (&setup.agent, &setup.config.queue);
+    let mut member = Member::join(queue.clone(), agent, setup.concurrency, None, settings)?;
     for dead in member.look_around()? {
         audience.note(&obituary(&dead));
     }
@@ -225,7 +226,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
             setup.config.back_off_max,
             false,
         )),
-        accounts: Mutex::default(),
+        targets: Mutex::default(),
         parked: Mutex::default(),
         sandboxes: Sandboxes::of(&setup.config, Some(&setup.agent)),
         commits: setup.config.durable.then_some(commits),
@@ -239,6 +240,7 @@ pub fn serve(setup: Setup, stop: &Stop, audience: Arc<dyn Audience>) -> io::Resu
     let over = Arc::new(AtomicBool::new(false));
     let (kept, ended, stopped) = (shop.clone(), over.clone(), stop.clone());
     let keeper = host::spawn(move || keep_beat(&kept, member, &ended, &stopped));
+    trials::test_new_versions(&shop, stop);
     let serve = |slot: usize| {
         let shop = shop.clone();
         host::spawn(move || shop.serve(slot as u64 + 1))

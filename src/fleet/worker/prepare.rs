@@ -81,6 +81,7 @@ impl Shop {
             debug: false,
             live: true,
             grace: config.grace,
+            silences: config.silences,
             input_bytes: config.input_bytes,
             mask: self.mask(masked, own),
             program: program.clone(),

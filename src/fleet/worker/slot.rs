@@ -1,17 +1,19 @@
 //! A slot: claims a task, executes it, ends it with its status, and claims the next.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use super::prepare::Ready;
 use super::{Doing, Running, Setup, Shop, Until, Why, spent};
+use crate::disk;
 use crate::engine::{Record, StepStatus};
 use crate::exec::Stop;
 use crate::fleet::answer::Done;
@@ -20,10 +22,10 @@ use crate::fleet::free::FreeTask;
 use crate::fleet::hint::Patience;
 use crate::fleet::member::{self};
 use crate::fleet::parking::Pass;
-use crate::fleet::perform::{self, Performed, Terms};
+use crate::fleet::perform::{self, Performed, TaskTerms, Terms};
 use crate::fleet::post::{self};
 use crate::host;
-use crate::provider::Kind;
+use crate::provider::{Kind, MachineFault};
 use crate::queue::{Claim, Claimed, End, Ending, Finish, Queue};
 use crate::time::{Clock, SystemClock, Time};
 
@@ -81,10 +83,12 @@ impl Shop {
             let _ = self.setup.queue.release(&claim);
             return;
         };
-        let Ok(stop) = Stop::new().inspect_err(|error| tracing::warn!("cannot run: {error}"))
-        else {
-            let _ = self.setup.queue.release(&claim);
-            return;
+        let stop = match Stop::new() {
+            Ok(stop) => stop,
+            Err(error) => {
+                pass.suspend(MachineFault::Resources, &format!("cannot start a process: {error}"));
+                return self.give_back(claim, &doing, &pass);
+            }
         };
         let why = Arc::new(AtomicU8::new(0));
         let running = Running { doing: doing.clone(), stop: stop.clone(), why: why.clone() };
@@ -96,7 +100,13 @@ impl Shop {
         perform::keep_begun_logs(&site, &work, claim.name.task.attempt);
         self.audience.started(&doing);
         let mark = member::mark(&claim.name);
-        let terms = Terms { pass, task_attempt: Some(claim.name.task.attempt) };
+        // What a retry puts out is another task for the same step.
+        let what = match &doing.run {
+            Some(run) => format!("{run}/{}", work.step),
+            None => doing.id.clone(),
+        };
+        let attempt = claim.name.task.attempt;
+        let terms = Terms { pass, task: Some(TaskTerms { what, attempt }) };
         let tells = work.asks && work.adapter.is_stream();
         if tells {
             spent::begin(&doing.logs[0], &claim);
@@ -114,7 +124,8 @@ impl Shop {
                 if tells {
                     spent::add(&doing.logs[0], &claim, &mut performed.record);
                 }
-                self.finish(claim, doing, performed, free.as_ref(), began);
+                let asked = work.asked();
+                self.finish(claim, doing, performed, free.as_ref().zip(Some(&*asked)), began);
             }
             None => self.give_up(claim, &doing, why.load(Ordering::SeqCst), began),
         }
@@ -125,22 +136,25 @@ impl Shop {
         claim: Claim,
         doing: Doing,
         performed: Performed,
-        free: Option<&FreeTask>,
+        free: Option<(&FreeTask, &[Cow<str>])>,
         began: Time,
     ) {
         let (record, members) = match free {
             None => (performed.record, Map::new()),
-            Some(task) => match self.conclude(&claim, task, &doing, performed.record) {
-                Ok(concluded) => concluded,
-                Err(error) => {
-                    // What follows from it is not out, so it is not over.
-                    self.audience.note(&format!("follow-ups cannot be put out: {error}"));
-                    return self.give_up(claim, &doing, Why::Leaving as u8, began);
+            Some((task, asked)) => {
+                match self.conclude(&claim, task, asked, &doing, performed.record) {
+                    Ok(concluded) => concluded,
+                    Err(error) => {
+                        // What follows from it is not out, so it is not over.
+                        self.audience.note(&format!("follow-ups cannot be put out: {error}"));
+                        return self.give_up(claim, &doing, Why::Leaving as u8, began);
+                    }
                 }
-            },
+            }
         };
         let mut status = post::status(&claim, &record, began, SystemClock.now());
         status.extend(members);
+        self.keep_written(&mut status, &record);
         status.insert("logs".into(), self.logs_left(&doing).into());
         let end = match record.status {
             StepStatus::Completed => End::Processed,
@@ -154,6 +168,7 @@ impl Shop {
         &self,
         claim: &Claim,
         task: &FreeTask,
+        asked: &[Cow<str>],
         doing: &Doing,
         record: Record,
     ) -> io::Result<(Record, Map<String, Value>)> {
@@ -161,7 +176,7 @@ impl Shop {
         let tree = record.worktree.clone();
         let apart = tree.as_ref().map(|tree| tree.cwd.as_ref().unwrap_or(&tree.path).as_str());
         let left = tree.as_ref().and_then(|tree| tree.head.as_deref());
-        let done = Done { task, id: &claim.name.task.id, agent, apart, left };
+        let done = Done { task, id: &claim.name.task.id, agent, apart, left, asked };
         let concluded = conclude::conclude(done, record, &doing.logs[0], config, workspace);
         let (limit, attempt) = (config.queue.crash_limit, claim.name.task.attempt);
         conclude::put_out(&**queue, &concluded.follow_ups.tasks, limit, attempt)?;
@@ -172,10 +187,27 @@ impl Shop {
         Ok((concluded.record, members))
     }
 
+    /// Removes files from `outputs` that do not exist, in the workspace or where the task was done:
+    /// an agent may name a file that it did not write, and one that fails may leave none.
+    fn keep_written(&self, status: &mut Map<String, Value>, record: &Record) {
+        let root = self.setup.workspace.root();
+        let tree = record.worktree.as_deref();
+        let tree = tree.map(|tree| root.join(tree.cwd.as_ref().unwrap_or(&tree.path)));
+        let is_there = |path: &str| {
+            let places = [Some(root), tree.as_deref()];
+            // One that cannot be looked for is left in the list.
+            let exists = |place: &Path| disk::exists(&place.join(path)).unwrap_or(true);
+            places.into_iter().flatten().any(exists)
+        };
+        if let Some(Value::Array(outputs)) = status.get_mut("outputs") {
+            outputs.retain(|output| output.as_str().is_none_or(is_there));
+        }
+    }
+
     /// The logs that an execution left, from the workspace on.
     pub(super) fn logs_left(&self, doing: &Doing) -> Vec<String> {
         let root = self.setup.workspace.root();
-        let left = doing.logs.iter().filter(|log| log.exists());
+        let left = doing.logs.iter().filter(|log| disk::exists(log).unwrap_or(false));
         let name = |log: &PathBuf| Some(log.strip_prefix(root).ok()?.to_string_lossy().into());
         left.filter_map(name).collect()
     }
@@ -272,11 +304,16 @@ pub(super) fn doing(claim: &Claim, logs: [PathBuf; 2]) -> Doing {
 
 /// The next task to be ended; nothing when there will be none.
 fn hear(waiting: &Receiver<Option<(Finish, Doing)>>) -> Option<(Finish, Doing)> {
-    let mut next = waiting.try_recv().ok();
+    let look = || match waiting.try_recv() {
+        Ok(next) => Some(next),
+        Err(TryRecvError::Disconnected) => Some(None),
+        Err(TryRecvError::Empty) => None,
+    };
+    let mut next = look();
     while next.is_none() {
         let mut found = None;
         let mut look = || {
-            found = waiting.try_recv().ok();
+            found = look();
             found.is_some()
         };
         let real = || next = Some(waiting.recv().unwrap_or(None));

@@ -6,12 +6,13 @@
 //! which is not nothing.
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk;
 use crate::engine::Record;
 use crate::engine::record::Spent;
 use crate::queue::Claim;
@@ -64,7 +65,8 @@ fn append(path: &Path, line: &Line) -> io::Result<()> {
 
 /// Adds what earlier claims of a task have cost to its result.
 pub(super) fn add(log: &Path, claim: &Claim, record: &mut Record) {
-    let Ok(text) = fs::read_to_string(log.with_extension(ENDING)) else { return };
+    let Ok(bytes) = disk::machine().read(&log.with_extension(ENDING)) else { return };
+    let text = String::from_utf8_lossy(&bytes);
     let task = claim.name.task.id.as_str();
     let (mut begun, mut told) = (BTreeSet::new(), BTreeSet::new());
     for line in text.lines() {

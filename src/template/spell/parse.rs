@@ -373,6 +373,9 @@ impl Parser<'_> {
         let mut operands = Vec::new();
         let mut at = start;
         while !matches!(tokens.peek(), None | Some(Token::Bar | Token::Close)) {
+            if function == Function::Include && !operands.is_empty() {
+                operands.extend(argument_name(tokens));
+            }
             let operand = self.operand(tokens)?;
             at = at.to(operand.at);
             operands.push(operand);
@@ -469,6 +472,18 @@ impl Parser<'_> {
 pub const WANTS_NAME: &str = "`include` wants the name of a spell first";
 pub const WANTS_VALUE: &str = "`include` wants a value behind every name";
 pub const WANTS_TEXT: &str = "`include` wants names as text before their values";
+
+/// Takes the name off an argument in the form `name=value`, which means `"name" value`.
+fn argument_name(tokens: &mut Tokens) -> Option<Operand> {
+    let tokens = &mut tokens.tokens;
+    let (Token::Word(name), Token::Assign) = (&tokens.front()?.token, &tokens.get(1)?.token) else {
+        return None;
+    };
+    let start = Start::Literal(Arc::new(Value::String(name.clone())));
+    let at = tokens[0].at;
+    tokens.drain(..2);
+    Some(Operand { at, start, fields: Vec::new() })
+}
 
 /// What is wrong with what an include is given, as far as it is written: `count` values in all.
 fn misincludes(operands: &[Operand], count: usize) -> Option<&'static str> {

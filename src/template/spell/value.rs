@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
-use serde_json::{Number, Value};
+use serde_json::Value;
 
 use super::FACE;
+use crate::template::number;
 
 /// What a value stands for as a whole.
 pub fn face(value: &Value) -> &Value {
@@ -18,7 +19,7 @@ pub fn truth(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Bool(value) => *value,
-        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::Number(number) => !number::is_zero(number),
         Value::String(text) => !text.is_empty(),
         Value::Array(items) => !items.is_empty(),
         Value::Object(map) => !map.is_empty(),
@@ -66,21 +67,13 @@ impl Serialize for Faced<'_> {
 /// Compares values of one kind. Nothing for values of two kinds; no order where there is none.
 pub fn compare(a: &Value, b: &Value) -> Option<Option<Ordering>> {
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => Some(compare_numbers(a, b)),
+        (Value::Number(a), Value::Number(b)) => Some(number::compare(a, b)),
         (Value::String(a), Value::String(b)) => Some(Some(a.cmp(b))),
         (Value::Bool(a), Value::Bool(b)) => Some(Some(a.cmp(b))),
         (Value::Array(_), Value::Array(_)) | (Value::Object(_), Value::Object(_)) => {
             Some((a == b).then_some(Ordering::Equal))
         }
         _ => None,
-    }
-}
-
-fn compare_numbers(a: &Number, b: &Number) -> Option<Ordering> {
-    let whole = |n: &Number| n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
-    match (whole(a), whole(b)) {
-        (Some(a), Some(b)) => Some(a.cmp(&b)),
-        _ => a.as_f64()?.partial_cmp(&b.as_f64()?),
     }
 }
 

@@ -32,6 +32,9 @@ pub struct Gate {
     /// Of a merge: what would be merged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<Excerpt>,
+    /// Of a merge: the file with what would be merged cannot be read, so nobody can review it here.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub diff_unreadable: bool,
     pub shown: String,
     pub since: Option<Time>,
     pub expires_at: Option<Time>,
@@ -51,6 +54,16 @@ impl Gate {
     /// What is shown, short enough to be typed.
     pub fn short(&self) -> &str {
         gates::short(&self.shown)
+    }
+
+    /// What a person reads before an answer: of a merge the change, else what an agent said.
+    pub fn to_read(&self) -> Option<String> {
+        let Some(diff) = &self.diff else { return self.said.clone() };
+        let Excerpt { text, tail, left_out, .. } = diff;
+        Some(match tail {
+            Some(tail) => format!("{text}\n… {left_out} bytes are left out here …\n{tail}"),
+            None => text.clone(),
+        })
     }
 
     /// Whether this is what somebody looked at, by the whole of `shown` or the short form.
@@ -98,13 +111,15 @@ pub fn gates_of(workspace: &Path, plan: &Plan, run: &Run) -> Vec<Gate> {
             let root = workspace.join(&run.origin.run_root);
             Excerpt::of_file(&root, &gates::review(gate.subject()), Room::CHANGE)
         };
+        let diff = merges.then(diff).flatten();
         found.push(Gate {
             run_id: run.id.clone(),
             node: step.loops.first().map_or(&step.step, |(node, _)| node).clone(),
             attempt: slot.attempts,
             message: message.clone(),
             said: gates::said_before(plan, run, &here).and_then(|said| said.output.clone()),
-            diff: merges.then(diff).flatten(),
+            diff_unreadable: merges && diff.is_none(),
+            diff,
             shown: shown.clone(),
             since: record.started_at,
             expires_at: *expires_at,

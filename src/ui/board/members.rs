@@ -1,53 +1,88 @@
-//! Who lives. A process of this machine is there or not; of one on another machine only the beat
-//! is seen, and whether it moves.
+//! Who lives. A process of this machine runs or does not; a process of another machine is judged by
+//! the age of its last heartbeat.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::memory::Memory;
 use crate::fleet::member::{self, Process, Registration};
 use crate::queue::{FsQueue, Queue};
 use crate::time::Time;
+use crate::ui::text::whole_seconds;
 
-/// Nobody who asks how things are waits longer than this for a beat.
-const WATCH_MAX: Duration = Duration::from_secs(2);
+/// The interval and the lease of a member that does not state its own: those of a network volume,
+/// because only members of other machines are judged by them.
+const BEAT_MS: u64 = 10_000;
+const LEASE_MS: u64 = 60_000;
+/// How much later than it should a heartbeat may come.
+const LATE_MS: u64 = 1_000;
+/// How far a heartbeat may lie in the future of the volume's clock before the age counts as
+/// unknown: then the volume has no clock of its own.
+const AHEAD_MS: i64 = 2_000;
 
-/// Whether a member lives, as far as can be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+/// Whether a member lives, as far as this process can know at once. Ages are those of the last
+/// heartbeat, in milliseconds, where the member is judged by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Its process is there, or its beat moved while we looked.
-    Alive,
-    /// Its process is gone.
+    /// Its process runs on this machine, or its last heartbeat is recent.
+    Alive { age_ms: Option<u64> },
+    /// Its process is stopped, or two heartbeats are overdue. It keeps its tasks until its lease
+    /// is over.
+    Silent { age_ms: Option<u64> },
+    /// A member of another machine whose lease is over. Other members take its tasks.
+    Expired { age_ms: u64 },
+    /// Its process is gone from this machine.
     Dead,
-    /// Its process is stopped; or it is of another machine, and its beat did not move for longer
-    /// than a beat.
-    Silent,
-    /// It is of another machine, and was not watched long enough.
+    /// A member of another machine, of which no heartbeat can be read.
     Unknown,
 }
 
 impl Life {
     pub fn word(self) -> &'static str {
         match self {
-            Life::Alive => "alive",
-            Life::Dead => "dead",
-            Life::Silent => "silent",
+            Life::Alive { .. } => "alive",
+            Life::Silent { .. } => "silent",
+            Life::Expired { .. } | Life::Dead => "dead",
             Life::Unknown => "beat unknown",
         }
     }
+
+    /// The word, and the age of the last heartbeat where that is known.
+    pub fn label(self) -> String {
+        match self.age_ms() {
+            Some(age) => format!("{}, last heartbeat {} ago", self.word(), whole_seconds(age)),
+            None => self.word().to_owned(),
+        }
+    }
+
+    /// How old the last heartbeat is, where the member is judged by it.
+    pub fn age_ms(self) -> Option<u64> {
+        match self {
+            Life::Alive { age_ms } | Life::Silent { age_ms } => age_ms,
+            Life::Expired { age_ms } => Some(age_ms),
+            Life::Dead | Life::Unknown => None,
+        }
+    }
+
+    pub fn is_alive(self) -> bool {
+        matches!(self, Life::Alive { .. })
+    }
+
+    /// Whether it is shown as dead.
+    pub fn is_over(self) -> bool {
+        matches!(self, Life::Expired { .. } | Life::Dead)
+    }
 }
 
-/// What was seen of a beat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beat {
-    Moved,
-    Still,
-    /// Watched for less than a beat.
-    Cut,
+impl Serialize for Life {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Life::Unknown => "unknown",
+            known => known.word(),
+        })
+    }
 }
 
 /// A member, as it is shown.
@@ -70,6 +105,9 @@ pub struct WorkerView {
     /// By the clock of the volume, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_beat: Option<String>,
+    /// How old the last heartbeat is by the volume's clock, where the member is judged by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heartbeat_age_ms: Option<u64>,
 }
 
 /// Everybody who registered, and everybody who holds a task.
@@ -81,39 +119,11 @@ pub struct Members {
 }
 
 impl Members {
+    /// Judges every member at once, with what was seen before.
     pub(super) fn look(
         queue: &FsQueue,
         holders: BTreeSet<String>,
-        beat: Duration,
-    ) -> io::Result<Members> {
-        Members::look_by(queue, holders, |far| watch(queue, far, beat))
-    }
-
-    /// The same without a wait: beats are compared with what was seen of them before.
-    pub(super) fn recall(
-        queue: &FsQueue,
-        holders: BTreeSet<String>,
-        beat: Duration,
         memory: &Memory,
-    ) -> io::Result<Members> {
-        Members::look_by(queue, holders, |far| {
-            let recalled = far.iter().map(|worker| {
-                let moved = memory.beats(worker, queue.read_beat(worker)?, beat);
-                let seen = match moved {
-                    Some(true) => Beat::Moved,
-                    Some(false) => Beat::Still,
-                    None => Beat::Cut,
-                };
-                Ok((worker.clone(), seen))
-            });
-            recalled.collect()
-        })
-    }
-
-    fn look_by(
-        queue: &FsQueue,
-        holders: BTreeSet<String>,
-        watch: impl FnOnce(&[String]) -> io::Result<BTreeMap<String, Beat>>,
     ) -> io::Result<Members> {
         let here = Process::this();
         let mut registered: BTreeMap<String, Registration> = BTreeMap::new();
@@ -123,21 +133,21 @@ impl Members {
         let mut names = holders;
         names.extend(registered.keys().cloned());
         names.remove(queue.me());
-        let is_beside =
-            |name: &str| registered.get(name).is_some_and(|r| here.is_beside(&r.process));
-        let far: Vec<String> = names.iter().filter(|name| !is_beside(name)).cloned().collect();
-        let beats = watch(&far)?;
         let mut members = Members::default();
         for name in names {
             let registration = registered.remove(&name);
-            let lives = registration.as_ref().filter(|r| here.is_beside(&r.process));
-            let stopped = lives.is_some_and(|r| r.process.is_stopped());
-            let life = match judge(lives.map(|r| r.process.lives_here()), beats.get(&name).copied())
-            {
-                Life::Alive if stopped => Life::Silent,
-                life => life,
+            let written_ms = queue.beat_written_ms(&name).ok();
+            let beside = registration.as_ref().filter(|r| here.is_beside(&r.process));
+            let life = match beside {
+                Some(beside) => judge_process(&beside.process, written_ms, queue, memory),
+                None => {
+                    let moved_ms = memory.beat_moved_ms(&name, queue.read_beat(&name)?);
+                    let age_ms = written_ms.and_then(|at| age_ms(at, memory.volume_now_ms(queue)?));
+                    let known = [age_ms, moved_ms].into_iter().flatten().min();
+                    judge_heartbeat(known, registration.as_ref())
+                }
             };
-            members.beats.extend(last_beat(queue, &name).map(|at| (name.clone(), at)));
+            members.beats.extend(written_ms.map(|at| (name.clone(), Time(at))));
             members.known.insert(name, (registration, life));
         }
         for agent in queue.agents()? {
@@ -184,6 +194,7 @@ impl Members {
             claims: self.claims.get(name).copied().unwrap_or(0),
             version: registration.version.clone(),
             last_beat: self.beats.get(name).map(|at| at.to_second()),
+            heartbeat_age_ms: life.age_ms(),
         }
     }
 
@@ -191,77 +202,100 @@ impl Members {
     pub fn serving(&self, agent: &str) -> impl Iterator<Item = WorkerView> {
         self.views().filter(move |member| {
             let takes_new = !member.draining && member.run.is_none();
-            let lives = !matches!(member.life, Life::Dead | Life::Silent);
-            member.agent == agent && takes_new && lives
+            let may_live = matches!(member.life, Life::Alive { .. } | Life::Unknown);
+            member.agent == agent && takes_new && may_live
         })
     }
 
     /// Who served this agent last and is dead.
     pub fn last_dead(&self, agent: &str) -> Option<WorkerView> {
         self.views()
-            .filter(|member| member.agent == agent && member.life == Life::Dead)
+            .filter(|member| member.agent == agent && member.life.is_over())
             .max_by(|a, b| a.last_beat.cmp(&b.last_beat))
     }
 }
 
-/// Judges by the process where it can be seen, by the beat elsewhere.
-fn judge(process_lives: Option<bool>, beat: Option<Beat>) -> Life {
-    match (process_lives, beat) {
-        (Some(true), _) | (None, Some(Beat::Moved)) => Life::Alive,
-        (Some(false), _) => Life::Dead,
-        (None, Some(Beat::Still)) => Life::Silent,
-        (None, Some(Beat::Cut) | None) => Life::Unknown,
-    }
-}
-
-/// Watches beats until all have moved, or a little more than a beat is over.
-fn watch(
+/// Judges a process of this machine.
+fn judge_process(
+    process: &Process,
+    written_ms: Option<i64>,
     queue: &FsQueue,
-    workers: &[String],
-    beat: Duration,
-) -> io::Result<BTreeMap<String, Beat>> {
-    let mut seen = BTreeMap::new();
-    let mut open: Vec<(String, Option<Vec<u8>>)> = Vec::new();
-    for worker in workers {
-        open.push((worker.clone(), queue.read_beat(worker)?));
-    }
-    let whole = beat.mul_f64(1.2);
-    let end = Instant::now() + whole.min(WATCH_MAX);
-    while !open.is_empty() && Instant::now() < end {
-        std::thread::sleep((beat / 10).clamp(Duration::from_millis(5), WATCH_MAX / 10));
-        let mut still = Vec::new();
-        for (worker, first) in open {
-            if queue.read_beat(&worker)? == first {
-                still.push((worker, first));
-            } else {
-                seen.insert(worker, Beat::Moved);
-            }
+    memory: &Memory,
+) -> Life {
+    match process.lives_here() {
+        false => Life::Dead,
+        true if process.is_stopped() => {
+            let age_ms = written_ms.and_then(|at| age_ms(at, memory.volume_now_ms(queue)?));
+            Life::Silent { age_ms }
         }
-        open = still;
+        true => Life::Alive { age_ms: None },
     }
-    let cut = whole > WATCH_MAX || whole.is_zero();
-    let rest = if cut { Beat::Cut } else { Beat::Still };
-    seen.extend(open.into_iter().map(|(worker, _)| (worker, rest)));
-    Ok(seen)
 }
 
-/// When a beat was last written, by the clock of the volume. Nothing is decided by it.
-fn last_beat(queue: &FsQueue, worker: &str) -> Option<Time> {
-    use std::os::unix::fs::MetadataExt;
-    let file = std::fs::metadata(queue.layout.beats().join(worker)).ok()?;
-    Some(Time(file.mtime() * 1000))
+/// Judges a member of another machine by the age of its last heartbeat, and by its own interval
+/// and lease.
+fn judge_heartbeat(age_ms: Option<u64>, member: Option<&Registration>) -> Life {
+    let Some(age_ms) = age_ms else { return Life::Unknown };
+    let beat_ms = member.and_then(|member| member.beat_ms).unwrap_or(BEAT_MS);
+    let lease_ms = member.and_then(|member| member.lease_ms).unwrap_or(LEASE_MS);
+    match age_ms {
+        age if age <= beat_ms.saturating_mul(2).saturating_add(LATE_MS) => {
+            Life::Alive { age_ms: Some(age) }
+        }
+        age if age <= lease_ms => Life::Silent { age_ms: Some(age) },
+        age_ms => Life::Expired { age_ms },
+    }
+}
+
+/// The age of a heartbeat, both times by the volume's clock.
+fn age_ms(written_ms: i64, now_ms: i64) -> Option<u64> {
+    match now_ms.saturating_sub(written_ms) {
+        ahead if ahead < -AHEAD_MS => None,
+        age => Some(age.max(0).unsigned_abs()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn member(beat_ms: Option<u64>, lease_ms: Option<u64>) -> Registration {
+        Registration {
+            schema: "worker/v1".into(),
+            worker: "w".into(),
+            agent: "qa".into(),
+            process: Process::this(),
+            version: String::new(),
+            started_at: String::new(),
+            concurrency: 1,
+            beat_ms,
+            lease_ms,
+            run: None,
+            draining: false,
+        }
+    }
+
     #[test]
-    fn a_process_tells_more_than_a_beat() {
-        assert_eq!(judge(Some(false), Some(Beat::Moved)), Life::Dead);
-        assert_eq!(judge(Some(true), None), Life::Alive);
-        assert_eq!(judge(None, Some(Beat::Moved)), Life::Alive);
-        assert_eq!(judge(None, Some(Beat::Still)), Life::Silent);
-        assert_eq!(judge(None, Some(Beat::Cut)), Life::Unknown);
+    fn a_member_is_judged_by_its_own_interval_and_lease() {
+        let slow = member(Some(10_000), Some(60_000));
+        let quick = member(Some(1_000), Some(30_000));
+        let judge = |age: u64, member: &Registration| judge_heartbeat(Some(age), Some(member));
+        assert_eq!(judge(8_000, &slow), Life::Alive { age_ms: Some(8_000) });
+        assert_eq!(judge(8_000, &quick), Life::Silent { age_ms: Some(8_000) });
+        assert_eq!(judge(45_000, &slow), Life::Silent { age_ms: Some(45_000) });
+        assert_eq!(judge(45_000, &quick), Life::Expired { age_ms: 45_000 });
+        // A member of an earlier version, and one that never registered.
+        assert!(judge(8_000, &member(None, None)).is_alive());
+        assert!(judge_heartbeat(Some(8_000), None).is_alive());
+        assert_eq!(judge_heartbeat(None, Some(&slow)), Life::Unknown);
+    }
+
+    #[test]
+    fn an_age_is_known_unless_the_heartbeat_is_of_a_time_to_come() {
+        assert_eq!(age_ms(1_000, 9_000), Some(8_000));
+        assert_eq!(age_ms(1_000, 900), Some(0));
+        assert_eq!(age_ms(10_000, 1_000), None);
+        assert_eq!(Life::Silent { age_ms: Some(8_000) }.label(), "silent, last heartbeat 8s ago");
+        assert_eq!(Life::Alive { age_ms: None }.label(), "alive");
     }
 }

@@ -22,6 +22,8 @@ use crate::workflow::Plan;
 
 /// A file touched later than this may be touched again without a trace.
 const TICK_MS: u64 = 100;
+/// How long this machine's clock counts on from what the volume's clock said.
+const CLOCK_GOOD_FOR: Duration = Duration::from_secs(60);
 
 /// By what a change of a file is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +58,8 @@ pub struct Waiting {
 /// What was seen of the beat of a member on another machine.
 struct Heard {
     beat: Option<Vec<u8>>,
-    since: Instant,
-    moved: bool,
+    /// When it was seen to change.
+    moved: Option<Instant>,
 }
 
 /// A run that is not over, and its plan.
@@ -73,6 +75,8 @@ pub struct Memory {
     /// The runs that tasks are, by their files. A name is never used again.
     pub(super) runs: Mutex<HashMap<String, Option<RunId>>>,
     beats: Mutex<HashMap<String, Heard>>,
+    /// The volume's clock in milliseconds, and when it said so.
+    clock: Mutex<Option<(i64, Instant)>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -154,19 +158,29 @@ impl Memory {
         Ok(count)
     }
 
-    /// Whether a beat has moved within a little more than a beat: nothing, as long as that cannot
-    /// be told.
-    pub(super) fn beats(&self, who: &str, now: Option<Vec<u8>>, beat: Duration) -> Option<bool> {
+    /// How many milliseconds ago a heartbeat was seen to change, by this machine's clock; nothing,
+    /// as long as no change was seen.
+    pub(super) fn beat_moved_ms(&self, who: &str, now: Option<Vec<u8>>) -> Option<u64> {
         let mut beats = lock(&self.beats);
         let Some(heard) = beats.get_mut(who) else {
-            beats.insert(who.to_owned(), Heard { beat: now, since: Instant::now(), moved: false });
+            beats.insert(who.to_owned(), Heard { beat: now, moved: None });
             return None;
         };
         if heard.beat != now {
-            *heard = Heard { beat: now, since: Instant::now(), moved: true };
+            *heard = Heard { beat: now, moved: Some(Instant::now()) };
         }
-        let silent = heard.since.elapsed() > beat.mul_f64(1.2);
-        if silent { Some(false) } else { heard.moved.then_some(true) }
+        heard.moved.and_then(|moved| u64::try_from(moved.elapsed().as_millis()).ok())
+    }
+
+    /// What the volume's clock says now. Asks the volume seldom and counts on by this machine's
+    /// own clock; nothing, where this process may not write there.
+    pub(super) fn volume_now_ms(&self, queue: &FsQueue) -> Option<i64> {
+        let mut clock = lock(&self.clock);
+        if clock.is_none_or(|(_, asked)| asked.elapsed() > CLOCK_GOOD_FOR) {
+            *clock = queue.volume_now_ms().ok().map(|now| (now, Instant::now()));
+        }
+        let (then, asked) = (*clock)?;
+        Some(then.saturating_add(i64::try_from(asked.elapsed().as_millis()).ok()?))
     }
 }
 
@@ -207,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_is_judged_by_looking_twice() {
+    fn a_heartbeat_that_changes_is_seen_by_looking_twice() {
         let memory = Memory::default();
-        let (hour, beat) = (Duration::from_secs(3600), |text: &str| Some(text.into()));
-        assert_eq!(memory.beats("a", beat("1"), hour), None);
-        assert_eq!(memory.beats("a", beat("1"), hour), None);
-        assert_eq!(memory.beats("a", beat("2"), hour), Some(true));
-        assert_eq!(memory.beats("a", beat("2"), hour), Some(true));
-        assert_eq!(memory.beats("a", beat("2"), Duration::ZERO), Some(false));
+        let beat = |text: &str| Some(text.into());
+        assert_eq!(memory.beat_moved_ms("a", beat("1")), None);
+        assert_eq!(memory.beat_moved_ms("a", beat("1")), None);
+        assert!(memory.beat_moved_ms("a", beat("2")).is_some());
+        assert!(memory.beat_moved_ms("a", beat("2")).is_some());
+        assert_eq!(memory.beat_moved_ms("b", beat("2")), None);
     }
 }

@@ -16,6 +16,7 @@ use crate::engine::record::{Fault, Spent};
 use crate::engine::run::{Address, Body, EachRun, ItemResult, Slot, StepState};
 use crate::engine::{Origin, Record, Run, RunScope, RunStatus, SkipCause, StepStatus};
 use crate::exec;
+use crate::fleet::parking::Target;
 use crate::fleet::{checkout, open, run_task};
 use crate::ids::{RunId, StepPath, counted};
 use crate::queue::{Place, TurnHolder};
@@ -189,6 +190,18 @@ impl RunView {
         }
     }
 
+    /// Whether `retry` continues the run: it is neither complete nor driven, and waits for no
+    /// person. That includes a run whose gate was answered while no process drove it.
+    pub fn can_continue(&self) -> bool {
+        match self.state {
+            Standing::Stopped | Standing::Failed | Standing::Cancelled | Standing::Blocked => {
+                !self.through
+            }
+            Standing::Paused => self.answered && !self.is_driven(),
+            _ => false,
+        }
+    }
+
     /// Whether somebody drives it, or is about to. One that waits for a person may be held too.
     pub fn is_driven(&self) -> bool {
         match self.state {
@@ -231,6 +244,8 @@ pub enum StepShown {
     Pending,
     /// Its turn has come.
     Ready,
+    /// It is on record as a task that its coordinator has not published yet.
+    Unpublished,
     Running,
     /// It waits as a task for a worker.
     Waiting,
@@ -256,6 +271,7 @@ impl StepShown {
         match self {
             StepShown::Pending => "pending",
             StepShown::Ready => "ready",
+            StepShown::Unpublished => "unpublished",
             StepShown::Running => "running",
             StepShown::Waiting => "waiting",
             StepShown::Ended => "ended",
@@ -465,7 +481,7 @@ impl Board {
     pub fn run(&self, id: &RunId) -> RunView {
         let root = self.run_root(id);
         let state = root.join(store::STATE);
-        let is_whole = root.join(store::DEFINITION).exists();
+        let is_whole = disk::exists(&root.join(store::DEFINITION)).unwrap_or(false);
         if let Some(over) = self.memory.over(id, &state).filter(|_| is_whole) {
             return over;
         }
@@ -731,10 +747,10 @@ impl Board {
 /// Whether the holder of a run's task drives it: another process of this machine may have its lock.
 fn locked(owner: Owner, root: &Path) -> Owner {
     match owner {
-        Owner::Coordinator { worker, host, pid: Some(own), life: Life::Alive } => {
+        Owner::Coordinator { worker, host, pid: Some(own), life: life @ Life::Alive { .. } } => {
             match lock::held_by(root).and_then(|holder| holder.pid) {
                 Some(pid) if pid != own => Owner::Locked { worker, host, pid },
-                _ => Owner::Coordinator { worker, host, pid: Some(own), life: Life::Alive },
+                _ => Owner::Coordinator { worker, host, pid: Some(own), life },
             }
         }
         owner => owner,
@@ -754,9 +770,9 @@ pub(super) fn standing(status: RunStatus, owner: &Owner) -> Standing {
         (RunStatus::Running, Owner::Queue { .. }) => Standing::Queued,
         (RunStatus::Running, Owner::Nobody { .. }) => Standing::Stopped,
         (RunStatus::Running, Owner::Coordinator { life, .. }) => match life {
-            Life::Alive => Standing::Running,
+            Life::Alive { .. } => Standing::Running,
             Life::Dead => Standing::Stopped,
-            Life::Silent | Life::Unknown => Standing::Doubtful,
+            Life::Silent { .. } | Life::Expired { .. } | Life::Unknown => Standing::Doubtful,
         },
     }
 }
@@ -914,9 +930,15 @@ impl Walk<'_> {
             Action::Prompt(prompt) => &prompt.provider,
             _ => return None,
         };
-        let account = self.plan.providers.get(provider).and_then(|p| p.account.as_ref());
+        let described = self.plan.providers.get(provider);
+        let account = described.and_then(|provider| provider.account.as_ref());
+        let target = Target {
+            account: account.unwrap_or(provider).clone(),
+            provider: provider.clone(),
+            ..Target::default()
+        };
         let goes_on = self.driven && self.run.status == RunStatus::Running && due;
-        goes_on.then(|| self.board.parked_account(account.unwrap_or(provider), None)).flatten()
+        goes_on.then(|| self.board.parked_target(&target, None)).flatten()
     }
 
     /// The nodes that a node still waits for.
@@ -953,7 +975,7 @@ impl Walk<'_> {
                 Some(PlaceView::Claimed { .. }) => StepShown::Running,
                 Some(_) => StepShown::Ended,
                 // It is on record before it is put out.
-                None if self.driven => StepShown::Ready,
+                None if self.driven => StepShown::Unpublished,
                 None => StepShown::Lost,
             },
             StepState::Running if self.driven => StepShown::Running,

@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use super::why::article;
 use super::{Board, LOOKS, Life, one_line};
 use crate::fleet::intake::{Aside, aside_by_id};
-use crate::fleet::parking::{self, ParkedView};
+use crate::fleet::parking::{self, ParkedView, Target};
 use crate::fleet::post::COORDINATOR;
-use crate::fleet::worker::account_of;
+use crate::fleet::worker::target_of;
 use crate::ids::shown;
 use crate::queue::{ClaimName, End, FsQueue, Place, Queue, TaskId, TaskName};
 use crate::time::Time;
@@ -223,20 +223,19 @@ impl Board {
         if self.parked.is_empty() {
             return None;
         }
-        let account = account_of(document, agent, &self.config)?;
-        self.parked_account(&account.name, Some(agent))
+        let target = target_of(document, agent, &self.config);
+        self.parked_target(&target, Some(agent))
     }
 
-    /// The same for an account. What a person must do on one machine holds nobody up where a
-    /// worker of the agent is on another, nor a local run, which tries.
-    pub(super) fn parked_account(&self, account: &str, agent: Option<&str>) -> Option<String> {
-        let elsewhere = |host: &String| {
-            agent.is_none_or(|agent| self.members.serving(agent).any(|w| w.host != *host))
-        };
-        let holds = |parked: &&ParkedView| {
-            parked.holds(account) && !parked.host.as_ref().is_some_and(elsewhere)
-        };
-        let held: Vec<String> = self.parked.iter().filter(holds).map(parking::told).collect();
+    /// The same for what is asked. What counts on one machine holds nothing up where a worker of
+    /// the agent is on a machine without it, nor a local run, which tries.
+    pub(super) fn parked_target(&self, target: &Target, agent: Option<&str>) -> Option<String> {
+        let held = || self.parked.iter().filter(|parked| parked.holds(target));
+        let is_held = |host: &str| held().any(|parked| parked.host.as_deref() == Some(host));
+        let elsewhere =
+            agent.is_none_or(|agent| self.members.serving(agent).any(|w| !is_held(&w.host)));
+        let holds = |parked: &&ParkedView| parked.host.is_none() || !elsewhere;
+        let held: Vec<String> = held().filter(holds).map(parking::told).collect();
         (!held.is_empty()).then(|| held.join("; "))
     }
 

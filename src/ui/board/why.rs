@@ -8,6 +8,7 @@ use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::open::Cure;
 use crate::ids::shown;
 use crate::time::Time;
+use crate::ui::text::whole_seconds;
 
 /// Why a run is where it is.
 pub fn why_run(detail: &RunDetail) -> String {
@@ -262,6 +263,10 @@ pub fn remark(run: &RunView) -> String {
             "no coordinator is alive; orchestrate coordinator".to_owned()
         }
         (Standing::Queued, _) => "waits for a coordinator".to_owned(),
+        (Standing::Doubtful, Owner::Coordinator { life, .. }) if life.age_ms().is_some() => {
+            let age = whole_seconds(life.age_ms().unwrap_or_default());
+            format!("the last heartbeat of its coordinator was {age} ago")
+        }
         (Standing::Doubtful, _) => "no beat of its coordinator was seen".to_owned(),
         (Standing::Stopped, Owner::Coordinator { worker, host, .. }) => {
             let on = on(worker, host.as_deref());
@@ -300,9 +305,15 @@ fn each_quoted(places: &str) -> String {
 
 fn why_doubtful(run: &RunView) -> String {
     match &run.owner {
-        Owner::Coordinator { worker, host, .. } => {
-            let on = on(worker, host.as_deref());
-            format!("no beat was seen of coordinator {on}, which drives run {}", run.run_id)
+        Owner::Coordinator { worker, host, life, .. } => {
+            let (on, id) = (on(worker, host.as_deref()), &run.run_id);
+            match life.age_ms() {
+                Some(age) => format!(
+                    "the last heartbeat of coordinator {on}, which drives run {id}, was {} ago",
+                    whole_seconds(age)
+                ),
+                None => format!("no beat was seen of coordinator {on}, which drives run {id}"),
+            }
         }
         Owner::Locked { worker, host, pid } => {
             let on = on(worker, host.as_deref());
@@ -410,13 +421,17 @@ fn stands(run: &RunView, step: &StepView) -> String {
             format!("{unit} `{name}` failed{again}{fault}")
         }
         StepShown::Lost => format!(
-            "{unit} `{name}` is on record as put out, but its task is nowhere; it is put out again \
-             when somebody drives the run"
+            "{unit} `{name}` is on record as put out, but its task is nowhere; another task is \
+             made for it when a coordinator drives the run"
         ),
         StepShown::Ready if step.parked.is_some() => {
             format!("{unit} `{name}` waits: {}", step.parked.as_deref().unwrap_or_default())
         }
         StepShown::Ready => format!("{unit} `{name}` is about to be executed by {}", who(run)),
+        StepShown::Unpublished => format!(
+            "{unit} `{name}` is on record, and its task is not in an inbox yet: {} publishes it",
+            who(run)
+        ),
         other => format!("{unit} `{name}` is {}{again}", other.word()),
     }
 }
@@ -479,14 +494,23 @@ fn placed_at(task: &TaskView) -> String {
                     "was claimed by worker {on}, which is dead; another member of the fleet deals \
                      with it as soon as it looks"
                 ),
-                Life::Silent => {
-                    format!("is claimed by worker {on}{since}, of which no beat was seen")
+                Life::Silent { age_ms: Some(age) } => format!(
+                    "is claimed by worker {on}{since}, whose last heartbeat was {} ago",
+                    whole_seconds(*age)
+                ),
+                Life::Silent { age_ms: None } => {
+                    format!("is claimed by worker {on}{since}, which sends no heartbeat")
                 }
+                Life::Expired { age_ms } => format!(
+                    "was claimed by worker {on}, whose last heartbeat was {} ago; another member \
+                     of the fleet takes it over",
+                    whole_seconds(*age_ms)
+                ),
                 Life::Unknown => format!(
                     "is claimed by worker {on}{since}; whether that lives shows only in its next \
                      beat"
                 ),
-                Life::Alive => match &task.waits_for_worktree {
+                Life::Alive { .. } => match &task.waits_for_worktree {
                     Some(tree) => {
                         format!("was claimed by worker {on}{since} and waits for worktree {tree}")
                     }
@@ -676,13 +700,18 @@ mod tests {
             ),
             (waiting(4, 1, None, None), "waits for the `engineer` worker; 4 tasks are ahead of it"),
             (
-                claimed(Life::Alive),
+                claimed(Life::Alive { age_ms: None }),
                 "is being executed by worker w1 on far since 1970-01-01T00:00:00Z",
             ),
             (
-                claimed(Life::Silent),
-                "is claimed by worker w1 on far since 1970-01-01T00:00:00Z, of which no beat was \
-                 seen",
+                claimed(Life::Silent { age_ms: Some(30_000) }),
+                "is claimed by worker w1 on far since 1970-01-01T00:00:00Z, whose last heartbeat \
+                 was 30s ago",
+            ),
+            (
+                claimed(Life::Expired { age_ms: 90_000 }),
+                "was claimed by worker w1 on far, whose last heartbeat was 1m30s ago; another \
+                 member of the fleet takes it over",
             ),
             (
                 claimed(Life::Dead),

@@ -119,7 +119,7 @@ impl Hands {
 
 /// The board as it is now. Nobody waits for the beats of other machines.
 fn board(around: &Surroundings) -> Option<Board> {
-    show::board_at_once(around, show::queue_if_any(around).ok()?).ok()
+    show::board(around, show::queue_if_any(around).ok()?).ok()
 }
 
 fn arguments(around: &Surroundings, words: Vec<String>) -> Vec<OsString> {
@@ -219,6 +219,9 @@ impl Deed {
             },
             Deed::Enqueue { agent, .. } => format!("a task was put into inbox/{agent}"),
         };
+        if let Some(message) = said["message"].as_str() {
+            return format!("{what}; {message}");
+        }
         // The run went on in the process of the verb, as far as it could.
         match said["status"].as_str().filter(|_| said["schema"] == "run/v1") {
             Some("paused") => format!("{what}; it waits for a person"),

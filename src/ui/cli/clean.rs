@@ -19,7 +19,7 @@ use crate::fleet::retain::{self, Heap, Kind, Runs};
 use crate::fleet::{open, run_task};
 use crate::ids::RunId;
 use crate::queue::{FsQueue, Place, Queue, TaskId};
-use crate::store::lock::LockError;
+use crate::store::lock::{LockError, RunLock};
 use crate::store::{self, lock, snapshot};
 use crate::time::{Clock, SystemClock, Time, parse_duration};
 use crate::ui::board;
@@ -344,8 +344,7 @@ fn remove(
     age_ms: u64,
     stopped: bool,
 ) -> Result<bool, Failure> {
-    // Held until it is gone, so that nobody takes it up meanwhile. What cannot be locked cannot
-    // be taken up either.
+    // A run that cannot be locked cannot be resumed either, so it is removed without a lock.
     let lock = lock::take_if_any(path);
     if matches!(lock, Err(LockError::Held { .. })) {
         return Ok(false);
@@ -354,9 +353,20 @@ fn remove(
     if !old || !(over || stopped) || (!over && asks(workspace, path)) {
         return Ok(false);
     }
-    std::fs::remove_dir_all(path)
+    remove_run(path, lock)
         .map_err(|error| Failure::new(1, format!("cannot remove `{}`: {error}", path.display())))?;
     Ok(true)
+}
+
+/// Removes the directory of a locked run. Removes the definition first: without it no process can
+/// lock the run. The lock is then released before the rest is removed, because an NFS client keeps
+/// an open file that is removed as `.nfs*`, and the directory would not be empty.
+fn remove_run(path: &Path, lock: Result<RunLock, LockError>) -> std::io::Result<()> {
+    match std::fs::remove_file(path.join(store::DEFINITION)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => drop(lock),
+    }
+    std::fs::remove_dir_all(path)
 }
 
 /// The beads of some runs, by their ids.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, poll};
+use nix::unistd::geteuid;
 use serde_json::{Map, Value};
 use tracing::Level;
 
@@ -29,6 +30,7 @@ use crate::digest::sha256;
 use crate::disk;
 use crate::exec::Stop;
 use crate::fleet::config::ConfigError;
+use crate::fleet::gates::CONTROL;
 use crate::fleet::grimoires;
 use crate::fleet::member::chance;
 use crate::fleet::notice::{Notifier, Notifying};
@@ -39,7 +41,7 @@ use crate::fleet::prepare::refs::ARTIFACTS;
 use crate::fleet::site::{self, Environment, Turns};
 use crate::fleet::spellbook::{self, Page};
 use crate::fleet::traces::Traces;
-use crate::fleet::{Config, Drive, Finish, Report, Site, local};
+use crate::fleet::{Config, Drive, Finish, Report, Site, checkout, local};
 use crate::ids::RunId;
 use crate::store::lock::{self, LockError, RunLock};
 use crate::store::{DEFINITION, SETTINGS, Store, StoreError, snapshot};
@@ -98,7 +100,7 @@ pub enum OnErrorArg {
 impl RunOptions {
     /// The policy of a new run.
     pub fn new_policy(&self, around: &Surroundings) -> Policy {
-        self.policy(Policy { max_visits: around.config.max_visits, ..Policy::default() })
+        self.policy(Policy::default().limit_visits(around.config.max_visits))
     }
 
     /// The policy these flags make of `base`.
@@ -112,7 +114,7 @@ impl RunOptions {
             on_error: on_error.or(base.on_error),
             max_retries: self.max_retries.unwrap_or(base.max_retries),
             retry_delay_ms: self.retry_delay.unwrap_or(base.retry_delay_ms),
-            max_visits: base.max_visits,
+            ..base
         }
     }
 }
@@ -265,14 +267,13 @@ impl Surroundings {
         })?;
         let workspace = match get("ORCHESTRATE_WORKSPACE") {
             Some(path) => here.join(path),
-            None => here,
+            None => workspace_above(&here).unwrap_or_else(|| here.clone()),
         };
         let workspace = workspace.canonicalize().map_err(|error| {
             Failure::new(2, format!("the workspace `{}`: {error}", workspace.display()))
         })?;
-        let state_dir = common
-            .state_dir
-            .clone()
+        let state_dir = common.state_dir.as_ref().map(|given| here.join(given));
+        let state_dir = state_dir
             .or_else(|| get("ORCHESTRATE_STATE_DIR").map(PathBuf::from))
             .unwrap_or_else(|| PathBuf::from(".orchestrate/runs"));
         let state_dir = resolved(&workspace, &state_dir);
@@ -280,6 +281,11 @@ impl Surroundings {
             called::keep_state_dir(given);
         }
         let config = load(common, &workspace, &environment)?;
+        if get("ORCHESTRATE_WORKSPACE").is_none()
+            && here.canonicalize().is_ok_and(|h| h != workspace)
+        {
+            name_workspace(common, &workspace);
+        }
         Ok(Surroundings {
             workspace,
             state_dir,
@@ -320,6 +326,40 @@ impl Surroundings {
         }
     }
 }
+
+/// Returns the nearest directory above `here` that is a workspace, if `here` is none itself.
+///
+/// A workspace decides which programs run. So a directory of another user counts only where that
+/// user is root or owns `here` as well: else a file in `/tmp` could take over commands.
+fn workspace_above(here: &Path) -> Option<PathBuf> {
+    use std::os::unix::fs::MetadataExt as _;
+    let owner = |path: &Path| path.symlink_metadata().ok().map(|file| file.uid());
+    let found = here.ancestors().find(|dir| dir.join(OWN_DIR).is_dir())?;
+    if found == here {
+        return None;
+    }
+    let mine = [Some(geteuid().as_raw()), Some(0), owner(here)];
+    if !mine.contains(&owner(&found.join(OWN_DIR))) {
+        tracing::warn!(
+            "`{}` belongs to another user and is not used; `cd` there or set \
+             ORCHESTRATE_WORKSPACE to use it",
+            found.join(OWN_DIR).display()
+        );
+        return None;
+    }
+    Some(found.to_owned())
+}
+
+/// Says which workspace is used where that is not the current directory. Once a process.
+fn name_workspace(common: &Common, workspace: &Path) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    if !common.quiet {
+        SAID.call_once(|| talk(format_args!("workspace: {}", workspace.display())));
+    }
+}
+
+/// The directory that makes a directory a workspace.
+const OWN_DIR: &str = ".orchestrate";
 
 /// A wrong clock and a failing disk, where a test of the fleet asks for them.
 fn be_unreliable(environment: &Environment) -> Result<(), Failure> {
@@ -505,7 +545,22 @@ pub fn find_workflow(around: &Surroundings, file: &Path) -> Result<(String, Stri
     {
         return found;
     }
-    read_workflow(around, file).map(|text| (name, text))
+    let text = read_workflow(around, file)?;
+    Ok((path_in_workspace(around, file).unwrap_or(name), text))
+}
+
+/// A path that the user gave from a directory below the workspace, as it is from the workspace.
+/// `None` where it means the same from there.
+fn path_in_workspace(around: &Surroundings, file: &Path) -> Option<String> {
+    let here = std::env::current_dir().ok()?.canonicalize().ok()?;
+    if here == around.workspace || !file.exists() {
+        return None;
+    }
+    let whole = here.join(file);
+    // The directory is told without links; the file by its own name.
+    let whole = whole.parent()?.canonicalize().ok()?.join(whole.file_name()?);
+    let inside = whole.strip_prefix(&around.workspace).unwrap_or(&whole);
+    Some(inside.to_string_lossy().into_owned())
 }
 
 /// Reads a workflow file as text. The error is a whole message.
@@ -608,7 +663,8 @@ impl<'a> NewRun<'a> {
             return Ok(());
         }
         let given = spellbook::Given { context: &self.context, bead };
-        let missing = spellbook::missing(&self.plan, &self.loaded.spells, &given);
+        let beads = request.map(|request| request.beads.clone()).unwrap_or_default();
+        let missing = spellbook::missing(&self.plan, &self.loaded.spells, &beads, &given);
         if missing.is_empty() {
             return Ok(());
         }
@@ -717,7 +773,7 @@ fn fill(
     let inside = root_then.strip_prefix(&around.workspace);
     let workspace = inside.is_err().then(|| around.workspace.to_string_lossy().into_owned());
     let relative = inside.unwrap_or(&root_then);
-    keep_parts(around, root, &new)
+    keep_parts(around, root, &new.plan, new.loaded)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, RUN_AGAIN))?;
     let origin = Origin {
         run_id: id.as_str().to_owned(),
@@ -731,6 +787,7 @@ fn fill(
         archive: new.archive,
         fleet: new.fleet,
         request: new.request,
+        definition: None,
     };
     let mut plan = new.plan;
     parts::learn(&mut plan, root);
@@ -742,23 +799,36 @@ fn fill(
     }
     let store = Store::create(disk::machine(), root, &frozen, &plan, &mut run, now)
         .map_err(|error| hinted(Failure::new(1, &error), &error.source, RUN_AGAIN))?;
+    if new.fleet {
+        // Any machine may look for answers there, before one is given.
+        let control = root.join(CONTROL);
+        disk::machine().make_dirs(&control).map_err(|source| {
+            let error = StoreError { doing: "make", path: control, source };
+            hinted(Failure::new(1, &error), &error.source, RUN_AGAIN)
+        })?;
+    }
     let taken = if new.fleet { lock::take_if_any(root) } else { lock::take(root) };
     let lock = taken.map_err(|error| cannot_lock(error, root, id))?;
     Ok(Owned { plan, run, store, lock, checkout: None })
 }
 
 /// Copies the files that a workflow is made of, and makes the place for what it will make.
-fn keep_parts(around: &Surroundings, root: &Path, new: &NewRun) -> Result<(), StoreError> {
+pub fn keep_parts(
+    around: &Surroundings,
+    root: &Path,
+    plan: &Plan,
+    loaded: &Loaded,
+) -> Result<(), StoreError> {
     let wrong = |(path, source)| StoreError { doing: "write", path, source };
-    spellbook::keep(root, &new.loaded.spells).map_err(wrong)?;
-    if new.plan.root.edges.is_none() {
+    spellbook::keep(root, &loaded.spells).map_err(wrong)?;
+    if plan.root.edges.is_none() {
         return Ok(());
     }
     let artifacts = root.join(ARTIFACTS);
     let made = disk::machine().make_dirs(&artifacts);
     made.map_err(|error| wrong((artifacts, error)))?;
     let home = request::home(around);
-    let kept = new.loaded.parts.iter().map(|Kept { part, from, text }| {
+    let kept = loaded.parts.iter().map(|Kept { part, from, text }| {
         let source = PartSource::of(from, text, &around.workspace, home.as_deref());
         (parts::kept(root, part, from), text.as_slice(), source)
     });
@@ -868,7 +938,7 @@ pub fn take_checkout(around: &Surroundings, plan: &Plan) -> Result<Option<RunLoc
 
 /// Takes the checkout, or says who has it.
 fn try_checkout(around: &Surroundings) -> Result<Result<RunLock, String>, Failure> {
-    let taken = match lock::take_checkout(&around.workspace) {
+    let taken = match checkout::take_lock(&around.workspace) {
         Ok(lock) => lock,
         Err(LockError::Held { owner }) => {
             let run = show::run_with_turn(around).map(|run| format!("run {run}"));
@@ -981,6 +1051,7 @@ pub fn drive_to_end(
         debug: around.debug,
         live: run.origin.fleet,
         grace: around.config.grace,
+        silences: around.config.silences,
         input_bytes: around.config.input_bytes,
         parking: Some(Arc::new(Parking::new(
             &around.workspace,

@@ -14,8 +14,9 @@ use super::request::RequestArgs;
 use super::signals::Signals;
 use super::{Common, Failure, fleet, load, metrics, show, signals};
 use crate::digest::sha256;
+use crate::disk;
 use crate::engine::{Choice, Event, Policy, Run, RunStatus};
-use crate::exec::{Mask, Stop};
+use crate::exec::{self, Mask, Stop};
 use crate::fleet::called::ORCHESTRATE;
 use crate::fleet::checkout::Before;
 use crate::fleet::coordinator::{Coordinator, Left, Reports, Setup};
@@ -48,6 +49,7 @@ pub fn main(args: &CoordinatorArgs, common: &Common) -> Result<u8, Failure> {
     let queue = fleet::open_queue(&around)?;
     fleet::check_inbox(&around, &queue, post::COORDINATOR)?;
     let signals = signals::listen()?;
+    exec::start_guard();
     // Every run has a few open files, and there may be thousands of runs.
     raise_limit();
     let mut teller = Teller::new(&around, post::COORDINATOR);
@@ -215,7 +217,7 @@ pub fn drive(
 
 /// Says who goes on with a run that this process no longer drives.
 fn tell_given_back(around: &Surroundings, queue: &Arc<FsQueue>) {
-    let board = show::board_at_once(around, Some(queue.clone()));
+    let board = show::board(around, Some(queue.clone()));
     match board.map_or(0, |board| board.coordinators()) {
         0 => talk(format_args!(
             "  or let a coordinator go on with it, as soon as there is one: orchestrate coordinator"
@@ -228,7 +230,7 @@ fn tell_given_back(around: &Surroundings, queue: &Arc<FsQueue>) {
 /// worker has begun it finishes.
 fn tell_left_behind(around: &Surroundings, queue: Arc<FsQueue>, id: &RunId) {
     // That nothing can be seen of it was said by whoever failed to reach the queue.
-    let Ok(board) = show::board_at_once(around, Some(queue)) else { return };
+    let Ok(board) = show::board(around, Some(queue)) else { return };
     let Ok(detail) = board.detail(id) else { return };
     let mut left = false;
     for StepView { step, task, .. } in &detail.steps {
@@ -311,7 +313,7 @@ impl Submissions {
         if let Some(Value::Object(own)) = own {
             context.extend(own);
         }
-        let policy = Policy { max_visits: around.config.max_visits, ..Policy::default() };
+        let policy = Policy::default().limit_visits(around.config.max_visits);
         let message = said.get("message").and_then(Value::as_str).map(str::to_owned);
         let args = RequestArgs { message, ..RequestArgs::default() };
         let request = args.of(around, &loaded.plan, &loaded)?;
@@ -324,7 +326,9 @@ impl Submissions {
         let random = u64::from_str_radix(&digest[..16], 16).unwrap_or_default();
         let id = RunId::new(&stamp, random);
         let root = around.state_dir.join(id.as_str());
-        let (run_root, file) = if root.exists() {
+        let made = disk::exists(&root)
+            .map_err(|error| Failure::new(1, format!("cannot look for run {id}: {error}")))?;
+        let (run_root, file) = if made {
             (root.strip_prefix(&around.workspace).unwrap_or(&root).to_owned(), loaded.file.clone())
         } else {
             let mut owned = common::create_as(around, new, &id)?;

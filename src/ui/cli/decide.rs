@@ -26,7 +26,7 @@ const TAKEN_IN: Duration = Duration::from_secs(5);
 #[derive(clap::Args, Clone, Debug)]
 pub struct ApproveArgs {
     /// The run: its id, the beginning of it, or `latest`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", default_value = "latest")]
     pub run: String,
     /// The node that asks; may be left out when one alone does
     #[arg(long, visible_alias = "node", value_name = "NODE")]
@@ -47,7 +47,7 @@ pub struct ApproveArgs {
 #[derive(clap::Args, Clone, Debug)]
 pub struct RejectArgs {
     /// The run: its id, the beginning of it, or `latest`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", default_value = "latest")]
     pub run: String,
     /// The node that asks; may be left out when one alone does
     #[arg(long, visible_alias = "node", value_name = "NODE")]
@@ -201,11 +201,20 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     let (id, node) = (&given.id, &given.gate.node);
     let word = if *approve { "approved" } else { "rejected" };
     around.say(format!("`{node}` of run {id} {word}"));
-    if !no_resume && let Some(code) = go_on(&around, &given, options, common)? {
-        return Ok(code);
+    let mut message = None;
+    if !no_resume {
+        match go_on(&around, &given, options, common)? {
+            Continued::Here(code) => return Ok(code),
+            Continued::Elsewhere => {}
+            Continued::NotYet(why) => message = Some(why),
+        }
     }
     if around.common.json {
-        put_json("answer/v1", json!({ "run_id": id, "node": node, "approve": approve }))?;
+        let mut answer = json!({ "run_id": id, "node": node, "approve": approve });
+        if let Some(message) = message {
+            answer["message"] = message.into();
+        }
+        put_json("answer/v1", answer)?;
     }
     if *no_resume {
         around.say(format!("go on: {ORCHESTRATE} resume {id}"));
@@ -213,14 +222,23 @@ fn decide(decision: &Decision, common: &Common) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Goes on with a run that nobody drives. Nothing, if the answer is only on record: somebody else
-/// has the run, or comes to it.
+/// What became of a run after an answer was recorded.
+enum Continued {
+    /// This process drove it; the exit code.
+    Here(u8),
+    /// Another process drives it and applies the answer.
+    Elsewhere,
+    /// No process drives it, for this reason. A later `resume` applies the answer.
+    NotYet(String),
+}
+
+/// Continues a run that no other process drives.
 fn go_on(
     around: &Surroundings,
     given: &Given,
     options: &RunOptions,
     common: &Common,
-) -> Result<Option<u8>, Failure> {
+) -> Result<Continued, Failure> {
     let began = Instant::now();
     while !is_taken_in(around, given)? {
         match resume::after_answer(&given.id, options, common) {
@@ -228,15 +246,16 @@ fn go_on(
             // checkout. What was recorded is no failure.
             Err(failure) if failure.code == 5 => {
                 if began.elapsed() > TAKEN_IN {
-                    around.say(format!("the answer is on record, but {}", failure.sentence()));
+                    let why = format!("the answer is on record, but {}", failure.sentence());
+                    around.say(&why);
                     around.say(format!("go on: {ORCHESTRATE} resume {}", given.id));
-                    return Ok(None);
+                    return Ok(Continued::NotYet(why));
                 }
             }
-            done => return done.map(Some),
+            done => return done.map(Continued::Here),
         }
     }
-    Ok(None)
+    Ok(Continued::Elsewhere)
 }
 
 /// Whether whoever drives the run takes the answer in. One who was about to leave it may not have
@@ -262,7 +281,7 @@ pub fn is_taken_in(around: &Surroundings, given: &Given) -> Result<bool, Failure
 
 fn is_driven(around: &Surroundings, id: &RunId) -> Result<bool, Failure> {
     let queue = show::queue_if_any(around)?;
-    Ok(match show::board_at_once(around, queue)?.run(id).owner {
+    Ok(match show::board(around, queue)?.run(id).owner {
         Owner::Process { .. } | Owner::Locked { .. } => true,
         Owner::Coordinator { life, .. } => life != Life::Dead,
         Owner::Queue { coordinators, paused, .. } => coordinators > 0 || paused.is_some(),

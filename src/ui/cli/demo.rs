@@ -86,7 +86,7 @@ pub fn main(args: &DemoArgs, common: &Common) -> Result<u8, Failure> {
     let left = watch(&around, follower, &team, &signals)?;
     let died = team.died();
     drop(team);
-    let board = show::board_at_once(&around, Some(queue))?;
+    let board = show::board(&around, Some(queue))?;
     tell(&around, &board, &run.id, left, died, signals.code())
 }
 

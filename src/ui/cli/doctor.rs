@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::common::Surroundings;
 use super::show::{put, put_json};
-use super::{Common, Failure, signals};
-use crate::exec;
+use super::{Common, Failure, signals, watchdog};
+use crate::exec::{self, Stop};
 use crate::fleet::doctor::{self, Depth, Finding, Patient, Report, Times, Verdict};
 use crate::ui::talk::{harmless, talk};
 
@@ -34,38 +34,22 @@ pub struct PeerArgs {
 }
 
 pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
-    let (around, wrong) = Surroundings::look_anyway(common)?;
     let signals = signals::listen()?;
     // What a program leaves behind that tells its version is ended, and must be ours for that.
     exec::become_subreaper()
         .map_err(|error| Failure::new(1, format!("cannot look after processes: {error}")))?;
-    let depth = match (args.volume, args.remote) {
-        (false, _) => Depth::Look,
-        (true, false) => Depth::Volume,
-        (true, true) => Depth::Remote,
-    };
-    let patient = Patient {
-        workspace: around.workspace.clone(),
-        environment: around.environment.clone(),
-        config: around.config.clone(),
-        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
-        depth,
-    };
     let limit = if args.remote { LIMIT + WALK } else { LIMIT };
     let (done, examined) = mpsc::channel();
-    let stop = signals.stop.clone();
-    // On a thread of its own, which is left behind if the volume does not answer.
+    let (asked, flags, stop) = (args.clone(), common.clone(), signals.stop.clone());
+    // All that touches the volume is on a thread of its own, which is left behind if the volume
+    // does not answer.
     std::thread::spawn(move || {
-        let workspace = patient.workspace.clone();
-        let invite = move |dir: &Path| invite(&workspace, dir);
-        let _ = done.send(doctor::examine(&patient, &stop, &invite));
+        let _ = done.send(examine(&asked, &flags, &stop));
     });
-    let mut report = examined
-        .recv_timeout(limit)
-        .unwrap_or_else(|_| Report::of_silence(&around.workspace, limit));
-    if let Some(failure) = wrong {
-        report.add_wrong("settings", &failure.located(), "mend them; those built in were taken");
-    }
+    let report = match examined.recv_timeout(limit) {
+        Ok(report) => report?,
+        Err(_) => Report::of_silence(&watchdog::workspace(), limit),
+    };
     if signals.stop.level() > 0 {
         return Ok(signals.code());
     }
@@ -74,6 +58,29 @@ pub fn main(args: &DoctorArgs, common: &Common) -> Result<u8, Failure> {
         false => put(&harmless(&told(&report, args.volume, common.quiet)))?,
     }
     Ok(u8::from(!report.fit))
+}
+
+/// Examines the workspace, with the settings that are built in where its own are wrong.
+fn examine(args: &DoctorArgs, common: &Common, stop: &Stop) -> Result<Report, Failure> {
+    let (around, wrong) = Surroundings::look_anyway(common)?;
+    let depth = match (args.volume, args.remote) {
+        (false, _) => Depth::Look,
+        (true, false) => Depth::Volume,
+        (true, true) => Depth::Remote,
+    };
+    let patient = Patient {
+        workspace: around.workspace,
+        environment: around.environment,
+        config: around.config,
+        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("orchestrate")),
+        depth,
+    };
+    let invite = |dir: &Path| invite(&patient.workspace, dir);
+    let mut report = doctor::examine(&patient, stop, &invite);
+    if let Some(failure) = wrong {
+        report.add_wrong("settings", &failure.located(), "mend them; those built in were taken");
+    }
+    Ok(report)
 }
 
 /// The second process. It says something only if it could not do its part.

@@ -22,7 +22,7 @@ use crate::ui::text::log_line;
 #[derive(clap::Args, Clone, Debug)]
 pub struct EventsArgs {
     /// The run: its id, the beginning of it, or `latest`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", default_value = "latest")]
     pub run: String,
     /// Go on with what happens later, until nobody drives the run any more. With `--json` each
     /// event is a document on a line of its own
@@ -80,7 +80,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn board(&self) -> Result<Board, Failure> {
-        show::board_at_once(self.around, show::queue_if_any(self.around)?)
+        show::board(self.around, show::queue_if_any(self.around)?)
     }
 
     /// What has been added to the journals since they were read last.
@@ -146,7 +146,7 @@ impl Reader<'_> {
 
 /// An event of a run whose workflow cannot be read: what the journal calls it, and its step.
 fn bare_line(entry: &Entry) -> String {
-    let json = serde_json::to_value(entry).unwrap_or_default();
+    let json: Value = serde_json::from_str(&entry.to_json()).unwrap_or_default();
     let text = |key: &str| json.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     match text("step") {
         step if step.is_empty() => text("event"),
@@ -155,7 +155,7 @@ fn bare_line(entry: &Entry) -> String {
 }
 
 fn shown(entry: &Entry, line: Option<String>) -> Shown {
-    let mut json = serde_json::to_value(entry).unwrap_or_default();
+    let mut json: Value = serde_json::from_str(&entry.to_json()).unwrap_or_default();
     if let (Some(fields), Some(line)) = (json.as_object_mut(), &line) {
         fields.insert("text".into(), Value::from(line.as_str()));
     }

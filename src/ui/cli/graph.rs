@@ -11,7 +11,7 @@ use crate::ui::graph::{self, Graph, dot, mermaid, svg};
 #[derive(clap::Args, Clone, Debug)]
 pub struct GraphArgs {
     /// A workflow file, or a run: its id, the beginning of it, or `latest`
-    #[arg(value_name = "WORKFLOW|RUN")]
+    #[arg(value_name = "WORKFLOW|RUN", default_value = "latest")]
     pub target: String,
     /// What is drawn [default: by the ending of the output file, else mermaid]
     #[arg(long, value_enum, value_name = "FORMAT", conflicts_with = "json")]

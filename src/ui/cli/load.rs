@@ -8,7 +8,7 @@ use super::common::{Loaded, Surroundings, find_workflow, open_workspace};
 use super::request::{self, Kept};
 use crate::bead::ISSUES;
 use crate::fleet::open;
-use crate::fleet::spellbook::{self, Page, Shelf};
+use crate::fleet::spellbook::{self, Beads, Page, Shelf};
 use crate::prompt::spell::{self, SYSTEM_PROMPT};
 use crate::workflow::named::Mentioned;
 use crate::workflow::problem::located;
@@ -27,6 +27,8 @@ pub struct Looked {
     /// The files beside it that it is made of, and its spells, as far as they are there.
     parts: Vec<Kept>,
     spells: Vec<Page>,
+    /// The work items of its steps, as far as they are there.
+    beads: Beads,
     named: Named,
 }
 
@@ -45,29 +47,32 @@ pub fn look_over(around: &Surroundings, workspace: &Workspace, name: &str, text:
     let (mut errors, mut warnings): (Vec<_>, Vec<_>) =
         problems.into_iter().partition(Problem::is_error);
     let read = |path: &str| workspace.read_text(path, around.config.input_bytes);
-    let (parts, missing) = request::look_for(around, name, &named.parts);
+    let (parts, missing) = request::look_for(around, name, plan.as_ref(), &named.parts);
+    let (missing, late): (Vec<_>, Vec<_>) = missing.into_iter().partition(Problem::is_error);
+    warnings.extend(located(text, late));
     let shelf = Shelf { read: &read, list: &|dir| workspace.files_in(dir) };
     let (spells, lost) = spellbook::gather(&named.spells, &shelf);
-    let (_, no_beads) = request::look_for_beads(workspace, around, &named.beads);
+    let (beads, no_beads) = request::look_for_beads(workspace, around, &named.beads);
     errors.extend(open::escapes(workspace, &named));
     errors.extend(missing.into_iter().chain(lost).chain(no_beads));
     if let Some(plan) = &plan {
         warnings.extend(request::doubtful(around, plan, &parts));
-        warnings.extend(located(text, spellbook::doubtful(plan, &spells)));
+        warnings.extend(located(text, spellbook::doubtful(plan, &spells, &beads)));
     }
     errors = located(text, errors);
     errors.sort_by(|one, other| {
         let file = |problem: &Problem| problem.elsewhere.as_ref().map(|(file, _)| file.clone());
         (file(one), one.place).cmp(&(file(other), other.place))
     });
-    Looked { document, plan, errors, warnings, parts, spells, named }
+    Looked { document, plan, errors, warnings, parts, spells, beads, named }
 }
 
 impl Looked {
     /// What is wrong with what its spells read, whatever a run of it is given.
     pub fn incurable(&self, text: &str) -> Vec<Problem> {
         let plan = self.plan.as_ref();
-        plan.map(|plan| located(text, spellbook::incurable(plan, &self.spells))).unwrap_or_default()
+        plan.map(|plan| located(text, spellbook::incurable(plan, &self.spells, &self.beads)))
+            .unwrap_or_default()
     }
 }
 

@@ -37,7 +37,7 @@ use crate::workflow::{Configured, Plan};
 #[derive(clap::Args, Clone, Debug)]
 pub struct LogsArgs {
     /// A run or a task: its id or the beginning of it; `latest` is the newest run
-    #[arg(value_name = "RUN|TASK")]
+    #[arg(value_name = "RUN|TASK", default_value = "latest")]
     pub target: String,
     /// One step of the run, as `status` calls it: Build, or Work.3.Build in a loop
     #[arg(value_name = "STEP")]
@@ -409,7 +409,7 @@ impl Telling<'_> {
                 return Ok(code);
             }
             // Nobody waits for beats here: who is in doubt may go on.
-            board = show::board_at_once(self.around, self.queue.clone())?;
+            board = show::board(self.around, self.queue.clone())?;
         }
     }
 

@@ -77,7 +77,6 @@ pub fn beside(around: &Surroundings, stop: &Stop) -> Result<(), Failure> {
     let queue = fleet::open_queue(around)?;
     let (workspace, stop) = (common::open_workspace(around)?, stop.clone());
     let (state_dir, config) = (around.state_dir.clone(), around.config.clone());
-    let beat = config.queue.beat;
     std::thread::spawn(move || {
         let mut meter = Meter::default();
         let mut failing = false;
@@ -85,7 +84,7 @@ pub fn beside(around: &Surroundings, stop: &Stop) -> Result<(), Failure> {
             let root = workspace.root();
             let written = Workspace::open(root).and_then(|workspace| {
                 let board =
-                    Board::look(workspace, &state_dir, Some(queue.clone()), beat, config.clone())?;
+                    Board::look(workspace, &state_dir, Some(queue.clone()), config.clone())?;
                 disk::put_out(&*disk::machine(), &file, meter.read(&board)?.as_bytes())
             });
             match written {

@@ -18,6 +18,7 @@ mod debug_bundle;
 mod decide;
 mod demo;
 mod doctor;
+mod end_children;
 mod enqueue;
 mod events;
 mod failure;
@@ -25,6 +26,7 @@ mod fleet;
 mod fsck;
 mod graph;
 mod help;
+mod here;
 mod home;
 mod init;
 mod late;
@@ -58,6 +60,7 @@ mod up;
 mod validate;
 mod vigil;
 mod watch;
+mod watchdog;
 mod why;
 mod worker;
 mod workers;
@@ -110,6 +113,7 @@ enum Verb {
     /// Start a coordinator and a worker for each agent, here
     Up(Late<up::UpArgs>),
     /// Show runs, workers and inboxes, or one run and its steps
+    #[command(visible_alias = "ls")]
     Status(Late<status::StatusArgs>),
     /// Show what is being executed, who is there, and what waits
     Ps(Late<ps::PsArgs>),
@@ -128,6 +132,7 @@ enum Verb {
     /// Say no to what a run asks, and why
     Reject(Late<decide::RejectArgs>),
     /// End a run or a task now, with everything it started
+    #[command(visible_alias = "stop")]
     Cancel(Late<cancel::CancelArgs>),
     /// Let a run that is over or stopped go on, also from a step
     Retry(Late<retry::RetryArgs>),
@@ -192,6 +197,9 @@ enum Verb {
     /// Give up powers and become another program, as steps in a sandbox do
     #[command(hide = true)]
     Confine(Late<confine::ConfineArgs>),
+    /// End what a process that was killed had started
+    #[command(hide = true, name = crate::exec::END_CHILDREN)]
+    EndChildren(Late<end_children::EndChildrenArgs>),
     /// The offline provider: answers a prompt from a script
     #[command(hide = true)]
     Offline(Late<crate::offline::Options>),
@@ -251,7 +259,7 @@ pub fn main() -> ExitCode {
 
 fn start(args: Vec<OsString>) -> ExitCode {
     let code = obey(&args);
-    crate::exec::forget_groups();
+    crate::exec::take_leave();
     code
 }
 
@@ -284,8 +292,26 @@ fn obey(args: &[OsString]) -> ExitCode {
 fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
     let verb = args.get(1).and_then(|arg| arg.to_str());
     let mut command = verb.and_then(alone).unwrap_or_else(Cli::command);
+    let mut args = args.to_vec();
+    let is_flag = |arg: &OsString| arg.to_str().is_some_and(|arg| arg.starts_with('-'));
+    let at = args.iter().skip(1).take_while(|arg| is_flag(arg)).count() + 1;
+    if args.get(at).is_some_and(|arg| LISTS.iter().any(|verb| arg == verb))
+        && names_no_verb(&args[at + 1..])
+    {
+        args.insert(at + 1, "ls".into());
+    }
     let mut matches = command.try_get_matches_from_mut(args)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+}
+
+/// Commands with subcommands whose default is `ls`.
+const LISTS: [&str; 5] = ["queue", "workers", "provider", "worktree", "command"];
+
+/// Whether arguments are flags alone, none of which asks for help.
+fn names_no_verb(args: &[OsString]) -> bool {
+    let is_flag = |arg: &OsString| arg.to_str().is_some_and(|arg| arg.starts_with('-'));
+    let help = ["-h", "--help", "-V", "--version"];
+    args.iter().all(is_flag) && !args.iter().any(|arg| help.iter().any(|help| arg == help))
 }
 
 /// The command line with one of its verbs only. The flags that all verbs share are copied into
@@ -318,10 +344,12 @@ fn misused(error: &clap::Error) -> Failure {
 }
 
 fn run_cli(cli: Cli) -> ExitCode {
+    watchdog::start(&cli.verb, &cli.common);
     let outcome = match &cli.verb {
         Verb::Offline(options) => return offline::main(options),
         Verb::Init(args) => init::main(args, &cli.common),
         Verb::Confine(args) => return confine::main(args),
+        Verb::EndChildren(args) => return end_children::main(args),
         Verb::Run(args) => run::main(args, &cli.common),
         Verb::Resume(args) => resume::main(args, &cli.common),
         Verb::RunStep(args) => run_step::main(args, &cli.common),

@@ -1,6 +1,5 @@
 //! `orchestrate provider`: which providers there are, and whether one can be used.
 
-use std::path::Path;
 use std::thread;
 
 use serde::Serialize;
@@ -8,9 +7,8 @@ use serde::Serialize;
 use super::common::Surroundings;
 use super::show::{put, put_json, table};
 use super::{Common, Failure, signals};
-use crate::engine::StepStatus;
 use crate::exec::{self, Stop};
-use crate::fleet::parking::{self, ParkedView};
+use crate::fleet::parking::{self, Cause, ParkedView};
 use crate::fleet::providers::{self, Known, Program};
 use crate::ui::talk::harmless;
 use crate::workflow::Configured;
@@ -24,7 +22,7 @@ pub enum ProviderVerb {
     /// Say whether a provider can be used; asks it something only on a server of this machine
     #[command(after_help = "Exit codes: 0 nothing is wrong with what was checked, 1 something is.")]
     Test(TestArgs),
-    /// Let a provider be asked again that is left alone after a limit or for want of a person
+    /// Let a provider be asked again that is parked, or suspended on a machine
     #[command(after_help = "Exit codes: 0 it may be asked, 2 there is no such provider.")]
     Resume(TestArgs),
 }
@@ -99,7 +97,7 @@ fn view(around: &Surroundings, name: &str, provider: &Provider, stop: &Stop) -> 
         older: false,
         known: None,
         problem: None,
-        parked: parked(around, account),
+        parked: parked(around, name, account),
         account: account.to_owned(),
     };
     match providers::find(provider, &around.environment, &around.workspace) {
@@ -159,9 +157,12 @@ fn row(view: &ProviderView) -> Vec<String> {
     vec![name.clone(), adapter.to_string(), place, version, notes.join("; ")]
 }
 
-fn parked(around: &Surroundings, account: &str) -> Vec<ParkedView> {
+fn parked(around: &Surroundings, name: &str, account: &str) -> Vec<ParkedView> {
     let mut all = parking::look(&around.workspace).unwrap_or_default();
-    all.retain(|parked| parked.holds(account));
+    all.retain(|parked| match parked.cause {
+        Cause::Machine => parked.is_whole_machine() || parked.provider == name,
+        _ => parked.account == account,
+    });
     all
 }
 
@@ -171,7 +172,7 @@ fn resume(args: &TestArgs, around: &Surroundings) -> Result<u8, Failure> {
     let provider = around.config.providers().get(&args.name);
     let account = provider.and_then(|provider| provider.account.clone());
     let account = account.unwrap_or_else(|| args.name.clone());
-    let lifted = parking::lift(&around.workspace, &account).map_err(|error| {
+    let lifted = parking::lift(&around.workspace, &[&account, &args.name]).map_err(|error| {
         Failure::new(1, format!("cannot let `{account}` be asked again: {error}"))
             .hint("the workspace must be writable; `orchestrate doctor` tells more")
     })?;
@@ -230,7 +231,7 @@ fn try_out(
     let server = providers::own_server(provider.adapter, &around.environment);
     let Some(server) = server.or_else(|| costs_nothing.then(String::new)) else {
         found.not_checked.push("whether it is logged in, and what its limits are".to_owned());
-        found.not_checked.push(match providers::base_url_variable(provider.adapter) {
+        found.not_checked.push(match providers::base_url_variables(provider.adapter).last() {
             Some(variable) => format!(
                 "whether it answers, which may cost money: asked is only a server of this \
                  machine, by `{variable}`"
@@ -239,33 +240,22 @@ fn try_out(
         });
         return;
     };
-    let dir = providers::scratch(&around.environment);
-    let record = in_scratch(&dir, || {
-        providers::try_out(name, &around.config, &around.environment, &server, &dir, stop)
+    let record = providers::in_scratch(&around.environment, |dir| {
+        providers::try_out(name, &around.config, &around.environment, &server, dir, stop)
     });
     match record {
-        Ok(Some(record)) if record.status == StepStatus::Completed => {
-            let answer = record.output.unwrap_or_default();
-            let words: Vec<&str> = answer.split_whitespace().collect();
-            found.answer = Some(words.join(" ").chars().take(200).collect());
-        }
-        Ok(Some(record)) => {
-            found.well = false;
-            let error = record.error.unwrap_or_default();
-            found.provider.problem = Some(error.message);
-        }
+        Ok(Some(record)) => match providers::judge(provider.adapter, &record) {
+            Ok(answer) => found.answer = Some(answer),
+            Err(problem) => {
+                found.well = false;
+                found.provider.problem = Some(problem);
+            }
+        },
         Ok(None) => found.not_checked.push("whether it answers: it was stopped".to_owned()),
         Err(problem) => {
             found.not_checked.push(format!("whether it answers: {problem}"));
         }
     }
-}
-
-fn in_scratch<T>(dir: &Path, act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    std::fs::create_dir_all(dir).map_err(|error| format!("`{}`: {error}", dir.display()))?;
-    let done = act();
-    let _ = std::fs::remove_dir_all(dir);
-    done
 }
 
 fn told(found: &TestView, and_install: &str) -> String {

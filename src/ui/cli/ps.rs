@@ -113,7 +113,7 @@ fn by_driver(board: &Board, id: &crate::ids::RunId) -> Vec<Execution> {
     let run = board.run(id);
     // What goes on of a run that nobody drives was left by whoever did.
     let (life, wanted) = match run.state {
-        Standing::Running => (Life::Alive, StepShown::Running),
+        Standing::Running => (Life::Alive { age_ms: None }, StepShown::Running),
         Standing::Stopped if left_behind(&run) > 0 => (Life::Dead, StepShown::Interrupted),
         // Which step they are of is not known any more.
         Standing::Damaged if left_behind(&run) > 0 => return vec![of_damaged(id)],
@@ -166,8 +166,8 @@ fn of_damaged(id: &crate::ids::RunId) -> Execution {
 fn row(execution: &Execution) -> Vec<String> {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let worker = match execution.life {
-        Life::Alive => text(&execution.worker),
-        life => format!("{} ({})", text(&execution.worker), life.word()),
+        Life::Alive { .. } => text(&execution.worker),
+        life => format!("{} ({})", text(&execution.worker), life.label()),
     };
     vec![
         text(&execution.task),

@@ -118,6 +118,7 @@ fn list(args: &LsArgs, around: &Surroundings) -> Result<u8, Failure> {
         around.say(format!("{dropped} dropped {files} yet"));
     }
     show::say_parked(around, &board);
+    show::say_ignored(around, args.agent.as_deref());
     if rows.is_empty() && more > 0 {
         around.say(format!("{} to be shown: say so with `--limit`", counted(more, "task")));
         return Ok(0);
@@ -171,7 +172,7 @@ fn row(task: &TaskView) -> Vec<String> {
     let by = match &task.place {
         PlaceView::Claimed { worker, host, life, .. } => {
             let host = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
-            format!("{worker}{host}, {}", life.word())
+            format!("{worker}{host}, {}", life.label())
         }
         PlaceView::Waiting { paused: Some(_), .. } => "paused".to_owned(),
         PlaceView::Waiting { parked: Some(_), .. } => "provider parked".to_owned(),

@@ -61,7 +61,14 @@ pub struct Kept {
 }
 
 /// Reads the files that a workflow is made of, and says why others cannot be.
-pub fn look_for(around: &Surroundings, file: &str, parts: &[Part]) -> (Vec<Kept>, Vec<Problem>) {
+///
+/// A file that is missing is a warning if an earlier node of the plan may write it.
+pub fn look_for(
+    around: &Surroundings,
+    file: &str,
+    plan: Option<&Plan>,
+    parts: &[Part],
+) -> (Vec<Kept>, Vec<Problem>) {
     let library = library(around, Some(file));
     let mut kept: Vec<Kept> = Vec::new();
     let mut missing = Vec::new();
@@ -78,7 +85,15 @@ pub fn look_for(around: &Surroundings, file: &str, parts: &[Part]) -> (Vec<Kept>
         });
         match read {
             Ok(part) => kept.push(part),
-            Err(reason) => missing.push(reason),
+            Err(reason) => {
+                let late = |plan| nodes_commands::may_be_written(plan, part);
+                missing.push(match library.lacks(part) && plan.is_some_and(late) {
+                    true => reason
+                        .as_warning()
+                        .hint("a node before it may write the file; without it, the node fails"),
+                    false => reason,
+                });
+            }
         }
     }
     (kept, missing)

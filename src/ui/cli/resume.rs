@@ -14,6 +14,7 @@ use crate::disk;
 use crate::engine::{self, Event, Origin, Policy, Run, RunStatus};
 use crate::exec;
 use crate::fleet::called::ORCHESTRATE;
+use crate::fleet::edit::{self, Difference, Edit, EditError};
 use crate::fleet::grimoires;
 use crate::fleet::open::{self, OpenError};
 use crate::fleet::parts::{self, Since};
@@ -22,7 +23,7 @@ use crate::fleet::{Report as _, run_task, site};
 use crate::ids::RunId;
 use crate::queue::{Claim, Claimed, Ending, FsQueue, Place, Queue};
 use crate::store::lock::{self, LockError};
-use crate::store::{self, LoadError, Store};
+use crate::store::{self, LoadError, Store, StoreError};
 use crate::time::{Clock, SystemClock};
 use crate::ui::board::Board;
 use crate::ui::text::TextReport;
@@ -31,7 +32,7 @@ use crate::workflow::Plan;
 #[derive(clap::Args, Clone, Debug)]
 pub struct ResumeArgs {
     /// The run: its id, the beginning of it, or `latest`
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", default_value = "latest")]
     pub run: String,
     /// Begin anew, as a new run with the same context
     #[arg(long, conflicts_with = "repair")]
@@ -39,6 +40,9 @@ pub struct ResumeArgs {
     /// Rebuild a damaged state from the journal or a backup first
     #[arg(long)]
     pub repair: bool,
+    /// Continue with the edited workflow, if the steps that completed are unchanged
+    #[arg(long, conflicts_with = "force_restart")]
+    pub accept_changes: bool,
     #[command(flatten)]
     pub options: RunOptions,
 }
@@ -59,7 +63,8 @@ pub fn main(args: &ResumeArgs, common: &Common) -> Result<u8, Failure> {
 /// Goes on with a run that nobody drives, as far as an answer lets it.
 pub fn after_answer(id: &RunId, options: &RunOptions, common: &Common) -> Result<u8, Failure> {
     let (run, options) = (id.to_string(), options.clone());
-    let args = ResumeArgs { run, force_restart: false, repair: false, options };
+    let args =
+        ResumeArgs { run, force_restart: false, repair: false, accept_changes: false, options };
     take_up(&args, common, Why::Answered)
 }
 
@@ -82,14 +87,16 @@ fn take_up(args: &ResumeArgs, common: &Common, why: Why) -> Result<u8, Failure> 
         };
         return restart(&around, args, &id, &root);
     }
-    let owned = own(&mut around, &id, &root, args.repair)?;
+    let mut owned = own(&mut around, &id, &root, args.repair)?;
     refuse_cancelled(&owned, why)?;
     if is_over(&owned.run, why) {
         return nothing_to_do(&around, owned);
     }
-    refuse_idle(&owned, why)?;
+    if !args.accept_changes {
+        refuse_idle(&owned, why)?;
+    }
     args.options.check(&owned.plan, Driver::Alone)?;
-    check_source(&around, &owned.plan, &owned.run)?;
+    settle_source(&around, &mut owned, args.accept_changes, None)?;
     if why == Why::Asked {
         cancel::forget(None, &id, &root)?;
     }
@@ -227,8 +234,7 @@ fn resumed(around: &Surroundings, run: &Run, options: &RunOptions, why: Why) -> 
 
 /// The policy that a run goes on with: flags given now win over those it was begun with.
 fn policy(around: &Surroundings, run: &Run, options: &RunOptions) -> Policy {
-    let policy = options.policy(run.origin.policy.clone());
-    Policy { max_visits: around.config.max_visits, ..policy }
+    options.policy(run.origin.policy.clone()).limit_visits(around.config.max_visits)
 }
 
 /// Puts on record that a run goes on: by whose wish, and with which policy, where it is another
@@ -275,7 +281,7 @@ fn of_fleet(
     }
     refuse_idle(&owned, why)?;
     args.options.check(&owned.plan, Driver::ForFleet)?;
-    check_source(around, &owned.plan, &owned.run)?;
+    settle_source(around, &mut owned, args.accept_changes, None)?;
     record_resumed(around, &mut owned, &args.options, why)?;
     around.config = today;
     // An answer does not take back that somebody wants the run to end.
@@ -395,6 +401,76 @@ fn cannot_open(error: OpenError, id: &RunId) -> Failure {
     }
 }
 
+/// Decides which workflow a stopped run follows: its own copy, or with `accept` the edited file.
+/// Refuses before anything of the run changes.
+pub fn settle_source(
+    around: &Surroundings,
+    owned: &mut Owned,
+    accept: bool,
+    from: Option<&str>,
+) -> Result<(), Failure> {
+    let file = owned.run.origin.workflow_file.clone();
+    if !accept || grimoires::is_built_in(&file) {
+        return check_source(around, &owned.plan, &owned.run);
+    }
+    let loaded = common::load(around, Path::new(&file))?;
+    super::run::tell_warnings(around, &loaded);
+    let (id, root) = (owned.run.id.clone(), owned.store.root().to_owned());
+    let mut plan =
+        match &owned.run.origin.only_step {
+            None => loaded.plan.clone(),
+            Some(step) => loaded.plan.clone().only(step).ok_or_else(|| {
+                Failure::new(2, format!("the edited `{file}` has no step `{step}`"))
+            })?,
+        };
+    if (plan.root.edges.is_some()) != (owned.plan.root.edges.is_some()) {
+        let message = format!("the edited `{file}` is written in another dialect");
+        return Err(Failure::new(1, message).hint(anew(&id)));
+    }
+    if let Some(step) = from {
+        retry::check_step(&plan, &owned.run, step)?;
+    }
+    let failed = |error: StoreError| common::disk_failure(&error, &id);
+    let old_text = edit::frozen_text(&root, &owned.run).map_err(|source| {
+        failed(StoreError { doing: "read", path: root.join(store::DEFINITION), source })
+    })?;
+    common::keep_parts(around, &root, &plan, &loaded).map_err(failed)?;
+    parts::learn(&mut plan, &root);
+    let edit = Edit {
+        old_text: &old_text,
+        new_text: &loaded.text,
+        new_checksum: loaded.checksum(),
+        old_plan: &owned.plan,
+        new_plan: &plan,
+        from,
+        again: from.map(|step| retry::done_again(&plan, step)).unwrap_or_default(),
+    };
+    let differences = edit.differences(&owned.run);
+    if let Some(first) = differences.first() {
+        let list: Vec<String> = differences.iter().map(Difference::to_string).collect();
+        let message = format!("run {id} cannot continue with `{file}`: {}", list.join("; "));
+        return Err(Failure::new(1, message).hint(format!(
+            "`{ORCHESTRATE} retry {id} --from {step} --accept-changes` executes it and what \
+             follows; `{ORCHESTRATE} resume {id} --force-restart` starts over",
+            step = first.step.split('.').next().unwrap_or(&first.step),
+        )));
+    }
+    let adopted = edit.adopt(&mut owned.store, &mut owned.run, SystemClock.now());
+    adopted.map_err(|error| match error {
+        EditError::Disk(error) => failed(error),
+        EditError::Untranslatable(why) => {
+            let message = format!("run {id} cannot continue with `{file}`: {why}");
+            Failure::new(1, message).hint(format!(
+                "`{ORCHESTRATE} retry {id} --from STEP --accept-changes` names the step to \
+                 continue from"
+            ))
+        }
+    })?;
+    owned.plan = plan;
+    around.say(format!("run {id} continues with the edited `{file}`"));
+    Ok(())
+}
+
 /// A workflow that was changed since is not the one the run is of. A graph goes on with the run's
 /// own copy. To be asked before anything of the run is changed.
 pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(), Failure> {
@@ -407,11 +483,19 @@ pub fn check_source(around: &Surroundings, plan: &Plan, run: &Run) -> Result<(),
         Ok(bytes) if common::checksum(&bytes) != run.origin.workflow_checksum => {
             let message = format!("`{file}` was changed since run {} began", run.id);
             if plan.root.edges.is_some() {
-                tracing::warn!("{message}; it goes on with its own copy; {}", anew(&run.id));
+                tracing::warn!(
+                    "{message}; it goes on with its own copy; `--accept-changes` continues with \
+                     the edited file; {}",
+                    anew(&run.id)
+                );
                 return Ok(());
             }
-            Err(Failure::new(1, message)
-                .hint("undo the change, or begin anew with `--force-restart`"))
+            Err(Failure::new(1, message).hint(format!(
+                "undo the change; or `{ORCHESTRATE} resume {id} --accept-changes` continues with \
+                 it if the completed steps are unchanged; or `{ORCHESTRATE} resume {id} \
+                 --force-restart` starts over",
+                id = run.id
+            )))
         }
         Ok(_) => Ok(()),
         Err(error) => {
@@ -496,5 +580,6 @@ fn frozen_origin(around: &Surroundings, root: &Path, id: &RunId) -> Result<Origi
         archive: None,
         fleet: false,
         request: None,
+        definition: None,
     })
 }

@@ -30,6 +30,9 @@ pub struct RetryArgs {
     /// The step of the outermost list to go on from; what came of it and later ones is done again
     #[arg(long, value_name = "STEP")]
     pub from: Option<String>,
+    /// Continue with the edited workflow, if the steps that completed before are unchanged
+    #[arg(long)]
+    pub accept_changes: bool,
     #[command(flatten)]
     pub options: RunOptions,
 }
@@ -68,7 +71,8 @@ fn of_process(
         return resume::nothing_to_do(around, owned);
     }
     args.options.check(&owned.plan, Driver::Alone)?;
-    resume::check_source(around, &owned.plan, &owned.run)?;
+    let from = args.from.as_deref().map(shown);
+    resume::settle_source(around, &mut owned, args.accept_changes, from.as_deref())?;
     if let Some(step) = &args.from {
         check_step(&owned.plan, &owned.run, &shown(step))?;
     }
@@ -89,9 +93,7 @@ fn of_fleet(
     id: &RunId,
     root: &Path,
 ) -> Result<u8, Failure> {
-    let from = args.from.as_deref().map(shown);
-    let (from, options) = (from.as_deref(), &args.options);
-    if let Some(completed) = hand_over(around, queue, board, (id, root), from, options)? {
+    if let Some(completed) = hand_over(args, around, queue, board, (id, root))? {
         return resume::nothing_to_do(around, completed);
     }
     if board.coordinators() == 0 {
@@ -108,14 +110,15 @@ fn of_fleet(
 }
 
 /// Lets a coordinator go on with a run. One that has completed is left alone and given back.
-pub fn hand_over(
+fn hand_over(
+    args: &RetryArgs,
     around: &mut Surroundings,
     queue: &Arc<FsQueue>,
     board: &Board,
     (id, root): (&RunId, &Path),
-    from: Option<&str>,
-    options: &RunOptions,
 ) -> Result<Option<Owned>, Failure> {
+    let from = args.from.as_deref().map(shown);
+    let (from, options) = (from.as_deref(), &args.options);
     let failed = |error: std::io::Error| show::unreadable(&error);
     fleet::check_state_dir(around)?;
     free_from_the_dead(around, queue, board, id)?;
@@ -124,7 +127,7 @@ pub fn hand_over(
         return Ok(Some(owned));
     }
     options.check(&owned.plan, Driver::Coordinator)?;
-    resume::check_source(around, &owned.plan, &owned.run)?;
+    resume::settle_source(around, &mut owned, args.accept_changes, from)?;
     if let Some(step) = from {
         check_step(&owned.plan, &owned.run, step)?;
         if owned.run.status == RunStatus::Running {
@@ -170,7 +173,7 @@ pub fn free_from_the_dead(
     let host = board.members.get(worker).map(|member| format!(" on {}", member.process.host));
     let host = host.unwrap_or_default();
     match board.members.life(worker) {
-        Life::Alive => {
+        Life::Alive { .. } => {
             let message = format!("run {id} is being driven already: coordinator {worker}{host}");
             Err(Failure::new(5, message)
                 .hint(format!("`{ORCHESTRATE} status {id}` shows how far it is")))
@@ -180,7 +183,7 @@ pub fn free_from_the_dead(
             Undertaker::new(queue.clone(), lease).look_around().map_err(failed)?;
             Ok(())
         }
-        Life::Silent | Life::Unknown => {
+        Life::Silent { .. } | Life::Expired { .. } | Life::Unknown => {
             let lease = around.config.queue.lease.as_secs_f64();
             let message = format!(
                 "run {id} is held by coordinator {worker}{host}, which may be dead or slow"
@@ -194,7 +197,7 @@ pub fn free_from_the_dead(
     }
 }
 
-fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
+pub fn check_step(plan: &Plan, run: &Run, step: &str) -> Result<(), Failure> {
     if plan.root.find(step).is_some() {
         return Ok(());
     }
@@ -229,7 +232,7 @@ fn rewind(owned: &mut Owned, step: &str) -> Result<(), Failure> {
 }
 
 /// The steps of the workflow that are done again if a run goes on from one of them.
-fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
+pub fn done_again(plan: &Plan, step: &str) -> BTreeSet<usize> {
     match (plan.root.find(step), &plan.root.edges) {
         (Some((from, _)), Some(edges)) => engine::done_again(edges, from),
         // In sequence there is nothing beside a step.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::common::{self, Driver, Loaded, NewRun, RunOptions, Surroundings};
 use super::request::{self, RequestArgs};
-use super::{Common, Failure, clean, coordinator, processed, show, signals, submit};
+use super::{Common, Failure, clean, coordinator, here, processed, show, signals, submit};
 use crate::engine::Request;
 use crate::fleet::grimoires;
 use crate::ids::counted;
@@ -74,6 +74,18 @@ impl ContextArgs {
                        without spells";
         Err(Failure::new(2, message)
             .hint("`--message TEXT` is `$ARGUMENTS` there, `--issue-context-file` is `$CONTEXT`"))
+    }
+
+    /// Warns of variables that nothing in a workflow reads.
+    pub fn tell_unused(&self, around: &Surroundings, loaded: &Loaded) -> Result<(), Failure> {
+        if self.file.is_none() && self.pairs.is_empty() {
+            return Ok(());
+        }
+        let file = self.file.as_deref().map(read_context).transpose()?.unwrap_or_default();
+        let file: Vec<&str> = file.keys().map(String::as_str).collect();
+        let flags = self.pairs.iter().filter_map(|pair| Some(pair.split_once('=')?.0));
+        here::tell_unused(around, loaded, &flags.collect::<Vec<_>>(), &file);
+        Ok(())
     }
 
     /// `context`, under the file's, under the flags'.
@@ -165,6 +177,7 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
     args.options.check(&loaded.plan, driver)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
+    args.context.tell_unused(around, &loaded)?;
     let request = args.request.of(around, &loaded.plan, &loaded)?;
     let policy = args.options.new_policy(around);
     let new = NewRun { request, ..NewRun::of(&loaded, context, policy) };
@@ -178,6 +191,7 @@ pub fn prepare(around: &Surroundings, args: &RunArgs) -> Result<Option<Ready>, F
         processed.check_archive(destination)?;
     }
     if args.dry_run {
+        here::tell_missing(around, &loaded);
         let fleet = args.fleet || args.detach;
         let mut also = Vec::new();
         if args.clean_processed {

@@ -29,6 +29,7 @@ pub fn main(args: &RunStepArgs, common: &Common) -> Result<u8, Failure> {
     args.options.check(&loaded.plan, Driver::Alone)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
+    args.context.tell_unused(&around, &loaded)?;
     let step = shown(&args.step);
     let plan = loaded.plan.clone().only(&step).ok_or_else(|| {
         let message = format!("`{}` has no {} `{step}`", loaded.file, loaded.plan.unit());

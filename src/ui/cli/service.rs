@@ -1,7 +1,8 @@
 //! `orchestrate service`: the fleet as services of systemd, for this user or for the machine.
 //!
-//! The units are those of `systemd/`, with the workspace and the program put in. Nothing is started
-//! here: what to type next is told.
+//! The units are those of `systemd/`, with the workspace and the program put in. Their names carry
+//! the workspace, so that several workspaces can have services on one machine. Nothing is started
+//! here: the output lists the commands to type next.
 //!
 //! **Invariant:** a file that does not say that it was written here is never changed or removed.
 
@@ -15,19 +16,19 @@ use serde::Serialize;
 use super::common::Surroundings;
 use super::show::{put, put_json, put_line};
 use super::{Common, Failure};
-use crate::disk;
 use crate::ui::talk::talk;
+use crate::{digest, disk};
 
 const MARK: &str = "# Written by `orchestrate service install`. To change it: systemctl edit.\n";
 
+/// The end of each unit's name, and the template of its text. Names in the templates start with
+/// [`TEMPLATE`], names of written units with the prefix of their workspace.
 const UNITS: [(&str, &str); 3] = [
-    ("orchestrate.target", include_str!("../../../systemd/orchestrate.target")),
-    (
-        "orchestrate-coordinator.service",
-        include_str!("../../../systemd/orchestrate-coordinator.service"),
-    ),
-    ("orchestrate-worker@.service", include_str!("../../../systemd/orchestrate-worker@.service")),
+    (".target", include_str!("../../../systemd/orchestrate.target")),
+    ("-coordinator.service", include_str!("../../../systemd/orchestrate-coordinator.service")),
+    ("-worker@.service", include_str!("../../../systemd/orchestrate-worker@.service")),
 ];
+const TEMPLATE: &str = "orchestrate";
 
 /// Settings that only the manager of the machine can keep, or that mean another user.
 const OF_THE_MACHINE: [&str; 28] = [
@@ -73,7 +74,7 @@ pub enum ServiceVerb {
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServiceArgs {
-    /// For this user [default, unless you are root]
+    /// For this user [default; root must choose `--user` or `--system`]
     #[arg(long, conflicts_with = "system")]
     pub user: bool,
     /// For the machine
@@ -138,7 +139,7 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
     let (ServiceVerb::Install(args) | ServiceVerb::Uninstall(args) | ServiceVerb::Status(args)) =
         verb;
     let around = Surroundings::look(common)?;
-    let system = args.system || (!args.user && geteuid().is_root());
+    let system = is_for_the_machine(verb, args)?;
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(1, format!("cannot find this program: {error}")))?;
     for path in [&around.workspace, &program] {
@@ -152,13 +153,19 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
         return Err(Failure::new(2, message).hint("say `--system` too"));
     }
     let dir = directory(&around, args, system)?;
+    let prefix = prefix(&around.workspace);
     let mut units = Vec::new();
-    for (name, text) in UNITS {
+    for (ending, text) in UNITS {
         let text = match system {
             true => for_the_machine(text, &around.workspace, &program),
             false => for_a_user(text, &around.workspace, &program),
         };
-        let path = dir.join(name);
+        let text = UNITS.iter().fold(text, |text, (ending, _)| {
+            // `-worker@.service` is also named as an instance: `-worker@engineer.service`.
+            let ending = ending.trim_end_matches(".service");
+            text.replace(&format!("{TEMPLATE}{ending}"), &format!("{prefix}{ending}"))
+        });
+        let path = dir.join(format!("{prefix}{ending}"));
         let state = look(&path, &text).map_err(|error| {
             Failure::new(1, format!("cannot read `{}`: {error}", path.display()))
         })?;
@@ -179,14 +186,53 @@ pub fn main(verb: &ServiceVerb, common: &Common) -> Result<u8, Failure> {
     }
     let install = system && matches!(verb, ServiceVerb::Install(_));
     let mut warnings: Vec<String> = kept.iter().map(|path| kept_words(path)).collect();
+    warnings.extend(unprefixed(&dir));
     if install {
         warnings.extend(out_of_reach(&around.workspace, &program));
     }
-    let next = next(verb, &around, system);
+    let next = next(verb, &around, &prefix, system);
     let scope = if system { "system" } else { "user" };
     let (workspace, dry_run) = (around.workspace.clone(), args.dry_run);
     tell(&Outcome { scope, workspace, program, dry_run, units, warnings, next }, common)?;
     Ok(0)
+}
+
+/// Whether the units are for the machine or for one user. Root is asked to choose before a file is
+/// written or removed, because the two differ in who runs the agents.
+fn is_for_the_machine(verb: &ServiceVerb, args: &ServiceArgs) -> Result<bool, Failure> {
+    let chosen = args.system || args.user || args.root.is_some();
+    let changes = !matches!(verb, ServiceVerb::Status(_));
+    if !chosen && changes && geteuid().is_root() {
+        let message = "root must choose: `--system` for units of the machine, which run as the \
+                       user `orchestrate`, or `--user` for units of root";
+        return Err(Failure::new(2, message).hint("add `--system --dry-run` to see them first"));
+    }
+    Ok(args.system || (!args.user && geteuid().is_root()))
+}
+
+/// The start of the unit names of a workspace: readable by its directory's name, unique by a digest
+/// of its path.
+fn prefix(workspace: &Path) -> String {
+    let name = workspace.file_name().unwrap_or_default().to_string_lossy();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = name.chars().take(24).map(plain).collect();
+    let digest = digest::sha256(workspace.as_os_str().as_encoded_bytes());
+    format!("{TEMPLATE}-{}-{}", name.trim_matches('-'), &digest[..6]).replace("--", "-")
+}
+
+/// Warns of units that an earlier version wrote under names without the workspace. They keep
+/// running next to the new ones until they are removed.
+fn unprefixed(dir: &Path) -> Vec<String> {
+    let old = UNITS.iter().map(|(ending, _)| dir.join(format!("{TEMPLATE}{ending}")));
+    let is_ours =
+        |path: &PathBuf| std::fs::read_to_string(path).is_ok_and(|text| text.starts_with(MARK));
+    let warning = |path: PathBuf| {
+        format!(
+            "an earlier version wrote `{}`; stop it with systemctl, then remove the file",
+            path.display()
+        )
+    };
+    old.filter(is_ours).map(warning).collect()
 }
 
 fn directory(around: &Surroundings, args: &ServiceArgs, system: bool) -> Result<PathBuf, Failure> {
@@ -402,17 +448,17 @@ fn for_a_user(text: &str, workspace: &Path, program: &Path) -> String {
     placed(&out, workspace, program)
 }
 
-/// What to type next.
-fn next(verb: &ServiceVerb, around: &Surroundings, system: bool) -> Vec<String> {
+/// The commands to type next.
+fn next(verb: &ServiceVerb, around: &Surroundings, prefix: &str, system: bool) -> Vec<String> {
     let systemctl = if system { "systemctl" } else { "systemctl --user" };
     let reload = format!("{systemctl} daemon-reload");
     let workers: Vec<_> = around
         .config
         .agents()
         .keys()
-        .map(|agent| format!("orchestrate-worker@{agent}.service"))
+        .map(|agent| format!("{prefix}-worker@{agent}.service"))
         .collect();
-    let all = format!("orchestrate.target orchestrate-coordinator.service {}", workers.join(" "));
+    let all = format!("{prefix}.target {prefix}-coordinator.service {}", workers.join(" "));
     match verb {
         ServiceVerb::Install(_) => {
             let mut next = Vec::new();
@@ -428,8 +474,8 @@ fn next(verb: &ServiceVerb, around: &Surroundings, system: bool) -> Vec<String> 
                     false => agents,
                 };
                 next.push(format!("mkdir -p /etc/orchestrate/credentials/{dirs}"));
-                let workspace = around.workspace.display();
-                next.push(format!("chown -R orchestrate: '{workspace}'"));
+                let workspace = shell_word(&around.workspace.to_string_lossy());
+                next.push(format!("chown -R orchestrate: {workspace}"));
             }
             next.push(reload);
             next.push(format!("{systemctl} enable --now {all}"));
@@ -440,7 +486,16 @@ fn next(verb: &ServiceVerb, around: &Surroundings, system: bool) -> Vec<String> 
         }
         // They cannot be disabled any more; what runs is still known by its name.
         ServiceVerb::Uninstall(_) => vec![format!("{systemctl} stop {all}"), reload],
-        ServiceVerb::Status(_) => vec![format!("{systemctl} status 'orchestrate*'")],
+        ServiceVerb::Status(_) => vec![format!("{systemctl} status '{prefix}*'")],
+    }
+}
+
+/// Quotes a text as one word of a shell command.
+fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,@%=:".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 
@@ -471,6 +526,20 @@ fn tell(outcome: &Outcome, common: &Common) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_workspaces_of_one_name_have_units_of_their_own() {
+        let (one, other) = (prefix(Path::new("/a/My team")), prefix(Path::new("/b/My team")));
+        assert!(one.starts_with("orchestrate-my-team-") && one != other, "{one} {other}");
+        assert!(prefix(Path::new("/")).starts_with("orchestrate-"));
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        assert_eq!(shell_word("/srv/team"), "/srv/team");
+        assert_eq!(shell_word("/srv/it's a team"), r"'/srv/it'\''s a team'");
+        assert_eq!(shell_word("/srv/$(x)"), "'/srv/$(x)'");
+    }
 
     #[test]
     fn places_are_put_in_as_one_word() {

@@ -4,7 +4,6 @@
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -13,12 +12,12 @@ use super::Failure;
 use super::common::{self, Surroundings};
 use super::fleet;
 use crate::disk;
-use crate::fleet::intake::Aside;
+use crate::fleet::intake::{self, Aside};
 use crate::fleet::parking;
 use crate::ids::RunId;
 use crate::queue::{self, FsQueue, Layout, Turn};
 use crate::ui::board::{Board, Found, Lookup, RunView, Standing, remark, why_queued};
-use crate::ui::talk::Tamed;
+use crate::ui::talk::{Tamed, talk};
 
 /// The queue of the workspace, if there ever was one: looking makes none.
 pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failure> {
@@ -34,7 +33,7 @@ pub fn queue_if_any(around: &Surroundings) -> Result<Option<Arc<FsQueue>>, Failu
 /// cannot be seen is no reason to refuse a run that needs no fleet.
 pub fn run_with_turn(around: &Surroundings) -> Option<String> {
     let dir = Layout::new(&around.workspace).checkout();
-    let names = std::fs::read_dir(dir).ok()?.flatten();
+    let names = disk::confirmed(&[&dir], || std::fs::read_dir(&dir)).ok()?.flatten();
     let mut turns = names.filter_map(|entry| Turn::parse(entry.file_name().to_str()?));
     turns.find(|turn| turn.holder.is_some())?;
     let board = board(around, queue_if_any(around).ok()?).ok()?;
@@ -50,23 +49,9 @@ pub fn need_queue(around: &Surroundings) -> Result<Arc<FsQueue>, Failure> {
 }
 
 pub fn board(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board, Failure> {
-    board_after(around, queue, around.config.queue.beat)
-}
-
-/// The board without a wait for the beats of other machines: nothing is known of who is there.
-pub fn board_at_once(around: &Surroundings, queue: Option<Arc<FsQueue>>) -> Result<Board, Failure> {
-    board_after(around, queue, Duration::ZERO)
-}
-
-fn board_after(
-    around: &Surroundings,
-    queue: Option<Arc<FsQueue>>,
-    beat: Duration,
-) -> Result<Board, Failure> {
     let workspace = common::open_workspace(around)?;
     let config = around.config.clone();
-    Board::look(workspace, &around.state_dir, queue, beat, config)
-        .map_err(|error| unreadable(&error))
+    Board::look(workspace, &around.state_dir, queue, config).map_err(|error| unreadable(&error))
 }
 
 /// Whether what is written somewhere is to go to standard output.
@@ -107,6 +92,21 @@ fn standing(run: &RunView) -> String {
 /// Says which providers are left alone.
 pub fn say_parked(around: &Surroundings, board: &Board) {
     board.parked.iter().for_each(|parked| around.say(parking::told(parked)));
+}
+
+/// Names the files in inboxes that no worker takes, with the reason. Of all agents, or of one.
+pub fn say_ignored(around: &Surroundings, agent: Option<&str>) {
+    let inboxes = Layout::new(&around.workspace).inboxes();
+    let entries = std::fs::read_dir(inboxes).into_iter().flatten().flatten();
+    let mut agents: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    agents.retain(|name| agent.is_none_or(|agent| agent == name));
+    agents.sort();
+    for agent in agents {
+        for (file, reason) in intake::ignored(&Layout::new(&around.workspace).inbox(&agent)) {
+            talk(format_args!("warning: `inbox/{agent}/{file}` is ignored: {reason}"));
+        }
+    }
 }
 
 /// The queue does not answer.

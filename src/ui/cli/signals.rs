@@ -57,7 +57,7 @@ pub fn end_with_children() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Begins to listen, and to adopt orphans of children.
+/// Begins to listen, to adopt orphans of children, and to let children die with this process.
 pub fn listen() -> Result<Signals, Failure> {
     let failed = |error: std::io::Error| Failure::new(1, format!("cannot listen: {error}"));
     let stop = Stop::new().map_err(failed)?;
@@ -75,5 +75,9 @@ pub fn listen() -> Result<Signals, Failure> {
         unsafe { signal_hook::low_level::register(signal, heard) }.map_err(failed)?;
     }
     exec::become_subreaper().map_err(failed)?;
+    // Without its own path, which is next to impossible, it is as if it had no guard.
+    if let Ok(program) = std::env::current_exe() {
+        exec::guard_children(program);
+    }
     Ok(Signals { stop, first })
 }

@@ -178,6 +178,8 @@ fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
     let answer = String::from_utf8_lossy(&answer);
     let output = match contract::parse(&answer) {
         Contract::Found(output) => output,
+        // As in a run, the exit code decides before the answer does.
+        _ if args.exit_code != 0 => return Ok(failed_by_exit_code(args.exit_code, around)),
         Contract::Missing => {
             let failure = Failure::new(1, "the agent output is missing");
             return Err(failure
@@ -194,11 +196,18 @@ fn parse(args: &ParseArgs, around: &Surroundings) -> Result<u8, Failure> {
     }
     print(&format!("{}\n", output.to_json()))?;
     match args.exit_code {
-        0 => return Ok(u8::from(!output.success)),
-        124 => around.say("the agent timed out, so the step fails"),
-        code => around.say(format!("the agent ended with exit code {code}, so the step fails")),
+        0 => Ok(u8::from(!output.success)),
+        code => Ok(failed_by_exit_code(code, around)),
     }
-    Ok(1)
+}
+
+/// Reports that the step fails whatever its answer says. Returns this program's exit code.
+fn failed_by_exit_code(code: i32, around: &Surroundings) -> u8 {
+    around.say(match code {
+        124 => "the agent timed out, so the step fails".to_owned(),
+        code => format!("the agent ended with exit code {code}, so the step fails"),
+    });
+    1
 }
 
 /// The answer in what a provider printed.

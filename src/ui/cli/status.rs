@@ -79,6 +79,9 @@ fn all(around: &Surroundings, board: &Board, limit: usize) -> Result<u8, Failure
         }
         false => put(&harmless(&text(&overview, board.now)))?,
     }
+    if !around.common.json {
+        show::say_ignored(around, None);
+    }
     Ok(0)
 }
 

@@ -15,7 +15,7 @@ use self::looker::Looker;
 use self::terminal::{Came, Screen as Tty, Waker};
 use super::act::{Came as Outcome, Deed, Hands};
 use super::common::{self, Surroundings};
-use super::{Colour, Common, Failure, signals};
+use super::{Colour, Common, Failure, signals, watchdog};
 use crate::exec::Stop;
 use crate::ui::top::{Look, Screen, Seen, State, Wish, doing, draw, update};
 
@@ -31,6 +31,8 @@ enum News {
     Seen(Box<Seen>),
     /// What came of something, and whether it was refused.
     Done(String, bool),
+    /// The volume does not respond, as long as nothing new is seen.
+    Trouble(String),
 }
 
 /// How long somebody who looks on waits for what comes of a deed: a step that is stopped has its
@@ -81,9 +83,11 @@ pub fn show(
     let (around, seen) = (around.clone(), Seen::default());
     let mut house = House { around, state, seen, look, tell, waker };
     let screen = Tty::take(house.waker.clone()).map_err(failed)?;
+    house.hear_watchdog();
     let looker = house.looker();
     looker.want(house.state.screen());
     let left = house.keep(screen, &news, &looker, stop, enough);
+    watchdog::divert(None);
     drop(looker);
     Ok(left)
 }
@@ -136,6 +140,17 @@ impl House {
             let _ = tell.send(News::Seen(Box::new(seen)));
             waker.wake();
         })
+    }
+
+    /// Shows on the screen that the volume does not respond: the terminal is taken.
+    fn hear_watchdog(&self) {
+        let (tell, waker) = (self.tell.clone(), self.waker.clone());
+        watchdog::divert(Some(Box::new(move |trouble| {
+            if let Some(trouble) = trouble {
+                let _ = tell.send(News::Trouble(trouble));
+                waker.wake();
+            }
+        })));
     }
 
     fn keep(
@@ -192,6 +207,7 @@ impl House {
                 self.seen = *seen;
                 self.state.settle(&self.seen);
             }
+            News::Trouble(trouble) => self.seen.trouble = Some(trouble),
             News::Done(said, refused) => {
                 self.state.doing = None;
                 self.state.said = Some((said, refused));

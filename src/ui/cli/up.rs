@@ -16,7 +16,7 @@ use super::{Common, Failure, LogLevel, fleet, signals};
 use crate::exec::{Daemon, How, Stop};
 use crate::fleet::post::COORDINATOR;
 use crate::ids::name_fault;
-use crate::ui::talk::harmless;
+use crate::ui::talk::colored;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct UpArgs {
@@ -297,7 +297,7 @@ fn pass_on(pipe: impl Read, prefix: &str) {
         if line.last() != Some(&b'\n') {
             line.push(b'\n');
         }
-        let line = harmless(&String::from_utf8_lossy(&line));
+        let line = colored(&String::from_utf8_lossy(&line));
         let _ = std::io::stderr().write_all(&[prefix.as_bytes(), line.as_bytes()].concat());
     }
 }

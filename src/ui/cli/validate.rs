@@ -8,7 +8,7 @@ use super::common::{self, Surroundings};
 use super::failure::problem_json;
 use super::load::{Looked, look_over};
 use super::show::{put_json, put_line};
-use super::{Common, Failure};
+use super::{Common, Failure, here};
 use crate::ui::talk::{folded, harmless, talk};
 use crate::workflow::{Problem, lint};
 
@@ -58,8 +58,11 @@ pub fn main(args: &ValidateArgs, common: &Common) -> Result<u8, Failure> {
         let incurable = looked.incurable(&text);
         let Looked { document, plan, errors, warnings, .. } = looked;
         let read = document.as_ref().zip(plan.as_ref());
-        let lints = read.map(|(document, plan)| lint::look(&text, document, plan));
+        let lints = read
+            .map(|(document, plan)| lint::look(&text, document, plan, around.config.max_visits));
+        let missing = read.map(|(document, plan)| here::missing(&around, document, plan));
         let told = errors.into_iter().chain(incurable).chain(warnings);
+        let told = told.chain(missing.unwrap_or_default());
         let problems = told.chain(lints.unwrap_or_default()).collect();
         let problems = lint::without_allowed(&text, problems);
         let wrong = |problem: &Problem| args.strict || problem.is_error();

@@ -1,11 +1,9 @@
 //! `orchestrate watch`: run a workflow again whenever it, its prompts or its schemas change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
-
-use notify::{RecursiveMode, Watcher};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::common::{self, Driver, NewRun, RunOptions, Surroundings};
 use super::request::RequestArgs;
@@ -13,6 +11,7 @@ use super::run::{ContextArgs, tell_warnings};
 use super::signals::{self, Signals};
 use super::{Common, Failure, load};
 use crate::exec::Stop;
+use crate::fleet::hint::{Bell, Hints};
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct WatchArgs {
@@ -39,13 +38,15 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
     args.request.message = args.request.message()?;
     let args = &args;
     let signals = signals::listen()?;
-    let (noticed, notices) = mpsc::channel();
     // Notices are a hint; what counts is the content of the files.
-    let mut watcher = notify::recommended_watcher(move |_| {
-        let _ = noticed.send(());
-    })
-    .map_err(|error| tracing::warn!("changes are found by looking only: {error}"))
-    .ok();
+    let bell = Arc::new(Bell::default());
+    let noticed = bell.clone();
+    let mut hints = Hints::new(move |_, _| noticed.ring());
+    let (stopped, stop) = (bell.clone(), signals.stop.clone());
+    std::thread::spawn(move || {
+        while stop.sleep(Duration::from_secs(3600)) {}
+        stopped.ring();
+    });
     let mut seen = false;
     loop {
         let workflow = common::workflow_path(&around, &args.workflow);
@@ -61,12 +62,7 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
                 watched(&around, args)
             }
         };
-        if let Some(watcher) = &mut watcher {
-            for file in &files {
-                let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
-                let _ = watcher.watch(dir.unwrap_or(Path::new(".")), RecursiveMode::NonRecursive);
-            }
-        }
+        watch_directories(&mut hints, &files);
         seen = true;
         // Whoever reads that it watches may change something at once.
         let mut before = contents(&files);
@@ -77,7 +73,7 @@ pub fn main(args: &WatchArgs, common: &Common) -> Result<u8, Failure> {
             number => format!("{number} files"),
         };
         around.say(format!("watching {number} for changes; Ctrl-C ends"));
-        if !wait_for_change(&files, &before, &notices, &signals.stop) {
+        if !wait_for_change(&files, &before, &bell, &signals.stop) {
             return Ok(signals.code());
         }
     }
@@ -94,6 +90,7 @@ fn run_once(around: &Surroundings, args: &WatchArgs, signals: &Signals) -> Resul
     args.options.check(&loaded.plan, Driver::Alone)?;
     args.context.check(&loaded.plan)?;
     let context = args.context.merge(&loaded.plan)?;
+    args.context.tell_unused(around, &loaded)?;
     let request = args.request.of(around, &loaded.plan, &loaded)?;
     let policy = args.options.new_policy(around);
     let new = NewRun { request, ..NewRun::of(&loaded, context, policy) };
@@ -123,25 +120,26 @@ fn contents(files: &[PathBuf]) -> Contents {
     files.iter().map(|file| (file.clone(), std::fs::read(file).ok())).collect()
 }
 
+/// Asks for a notice of every change in the directories of files, as far as they exist.
+fn watch_directories(hints: &mut Hints, files: &[PathBuf]) {
+    let dirs = files.iter().map(|file| match file.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    });
+    let dirs: BTreeSet<&Path> = dirs.filter(|dir| dir.is_dir()).collect();
+    dirs.into_iter().for_each(|dir| _ = hints.add(dir));
+}
+
 /// Waits until a file is not what it was `before`: the workflow before the run, the others (which
 /// the run itself may have written) after it. Says no when told to stop.
-fn wait_for_change(
-    files: &[PathBuf],
-    before: &Contents,
-    notices: &mpsc::Receiver<()>,
-    stop: &Stop,
-) -> bool {
-    let mut looked = Instant::now();
-    while stop.level() == 0 {
-        let noticed = notices.recv_timeout(SETTLE).is_ok();
-        if noticed || looked.elapsed() >= LOOK_EVERY {
-            looked = Instant::now();
-            if contents(files) != *before {
-                stop.sleep(SETTLE);
-                notices.try_iter().for_each(drop);
-                return true;
-            }
+fn wait_for_change(files: &[PathBuf], before: &Contents, bell: &Bell, stop: &Stop) -> bool {
+    // A directory in which much is written is looked at no more often than this, either.
+    while stop.sleep(SETTLE) {
+        let rings = bell.rings();
+        if contents(files) != *before {
+            return true;
         }
+        bell.wait(rings, LOOK_EVERY);
     }
     false
 }

@@ -12,7 +12,7 @@ use crate::ui::board::{self, Board, Found};
 #[derive(clap::Args, Clone, Debug)]
 pub struct WhyArgs {
     /// A run or a task: its id or the beginning of it; `latest` is the newest run
-    #[arg(value_name = "RUN|TASK")]
+    #[arg(value_name = "RUN|TASK", default_value = "latest")]
     pub target: String,
     /// A step of the run
     #[arg(value_name = "STEP")]

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::common::{self, Surroundings};
-use super::{Common, Failure, fleet, signals};
+use super::{Common, Failure, fleet, show, signals};
+use crate::exec;
 use crate::fleet::parking;
 use crate::fleet::post::COORDINATOR;
 use crate::fleet::worker::{self, Setup, Until};
 use crate::ids::name_fault;
+use crate::workflow::problem::nearest;
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct WorkerArgs {
@@ -28,6 +30,18 @@ pub struct WorkerArgs {
     pub leash: bool,
 }
 
+/// Warns of an agent that is not configured and looks like a misspelled one that is.
+fn warn_of_unknown(around: &Surroundings, agent: &str) {
+    let known = around.config.agents();
+    let near = nearest(agent, known.keys().map(String::as_str));
+    if let Some(near) = near.filter(|_| !known.contains_key(agent)) {
+        tracing::warn!(
+            "`{agent}` is not among the configured agents; did you mean `{near}`? This worker \
+             serves inbox/{agent} all the same"
+        );
+    }
+}
+
 pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
     let mut around = Surroundings::look(common)?;
     let credentials = fleet::take_credentials(&mut around)?;
@@ -42,7 +56,10 @@ pub fn main(args: &WorkerArgs, common: &Common) -> Result<u8, Failure> {
     let queue = fleet::open_queue(&around)?;
     fleet::open_agents(&queue, std::slice::from_ref(&args.agent))?;
     fleet::check_inbox(&around, &queue, &args.agent)?;
+    warn_of_unknown(&around, &args.agent);
+    show::say_ignored(&around, Some(&args.agent));
     let signals = signals::listen()?;
+    exec::start_guard();
     let until = match (args.once, args.drain) {
         (true, _) => Until::Once,
         (_, true) => Until::Empty,

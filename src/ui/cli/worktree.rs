@@ -13,8 +13,8 @@ use crate::ids::{BeadId, counted, shown};
 use crate::time::parse_duration;
 use crate::ui::talk::{Tamed, talk};
 use crate::worktree::{
-    Block, Checks, Created, Merge, Merged, Patience, Saved, Scope, TreeError, Trees, View, Wants,
-    Way, Why,
+    Block, Checks, Created, Merge, Merged, Patience, Removed, Saved, Scope, TreeError, Trees, View,
+    Wants, Way, Why,
 };
 
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -371,7 +371,14 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
     let tell = |holder: &str| around.say(format!("waiting for {holder}"));
     let patience = Patience { wait, stop: &signals.stop, tell: &tell };
     let held = trees.wait_for(&id, &Wants::by_hand("merge"), &patience);
-    let merged = held.and_then(|hold| trees.merge(&order, Some(&hold), &signals.stop));
+    let mut removed = None;
+    let merged = held.and_then(|hold| {
+        let merged = trees.merge(&order, Some(&hold), &signals.stop)?;
+        if !matches!(merged, Merged::Blocked(_)) {
+            removed = Some(trees.remove_merged(&id, &hold));
+        }
+        Ok(merged)
+    });
     let merged = match merged {
         Err(TreeError::Stopped) => {
             return Err(Failure::new(signals.code(), "stopped; nothing was merged"));
@@ -385,6 +392,13 @@ fn merge(args: &MergeArgs, trees: &Trees, around: &Surroundings) -> Result<u8, F
             let copy = moved.as_ref().map(|path| format!(", also in `{}`", path.display()));
             around.say(format!("merged into `{base}`{}", copy.unwrap_or_default()));
         }
+    }
+    match removed {
+        Some(Ok(removed)) => tell_ignored(&removed, around),
+        Some(Err(error)) => {
+            around.say(format!("worktree `{id}` stays, although it is merged: {error}"));
+        }
+        None => {}
     }
     let (commit, base) = match &merged {
         Merged::Done { commit, base, .. } => (Some(commit), base),
@@ -419,15 +433,19 @@ fn blocked(id: &BeadId, block: &Block, around: &Surroundings) -> Result<Failure,
     Ok(failure.written())
 }
 
+fn tell_ignored(removed: &Removed, around: &Surroundings) {
+    if !removed.ignored.is_empty() {
+        let list = removed.ignored.join(", ");
+        around.say(format!("ignored files went with it: {list}"));
+    }
+}
+
 fn remove(args: &RmArgs, trees: &Trees, around: &Surroundings) -> Result<u8, Failure> {
     let id = id(&args.id.id)?;
     let scope = if args.ignored { Scope::All } else { Scope::Work };
     let force = args.force.then_some(scope);
     let removed = trees.remove(&id, force).map_err(|error| refused(&error))?;
-    if !removed.ignored.is_empty() {
-        let list = removed.ignored.join(", ");
-        around.say(format!("ignored files went with it: {list}"));
-    }
+    tell_ignored(&removed, around);
     if around.common.json {
         let body = json!({ "id": id, "saved": removed.saved, "ignored": removed.ignored });
         put_json("worktree-rm/v1", body)?;

@@ -232,6 +232,7 @@ impl From<StepShown> for State {
             StepShown::Unreached => State::Unreached,
             StepShown::Pending
             | StepShown::Ready
+            | StepShown::Unpublished
             | StepShown::Waiting
             | StepShown::Lost
             | StepShown::Resting => State::Pending,

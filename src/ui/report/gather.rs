@@ -14,7 +14,7 @@ use crate::engine::{Event, Record, Run, RunStatus};
 use crate::fleet::open::OpenError;
 use crate::ids::{Attempt, RunId};
 use crate::provider::{Kind, Stream};
-use crate::store::{DEFINITION, History};
+use crate::store::History;
 use crate::time::Time;
 use crate::ui::board::{
     self, Board, EventView, RunSpent, Standing, StepView, Tried, Walk, gates_of, is_passed_over,
@@ -47,7 +47,8 @@ pub fn gather(board: &Board, id: &RunId, amount: Amount) -> Result<Report, OpenE
     };
     let (steps, steps_left_out) = gathering.steps();
     let (events, events_left_out) = events(&plan, &run, &history, amount.events);
-    let workflow = gathering.file(DEFINITION, Room { head: 256 << 10, tail: 16 << 10 });
+    let workflow =
+        gathering.file(run.origin.definition(), Room { head: 256 << 10, tail: 16 << 10 });
     let pending = match run.status {
         RunStatus::Running => gates_of(board.workspace().root(), &plan, &run),
         _ => Vec::new(),

@@ -9,6 +9,8 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::time::{Clock as _, SystemClock, Time};
+
 const HEAD_BYTES: usize = 16 << 10;
 const HEADERS: usize = 64;
 const BODY_BYTES: usize = 512 << 10;
@@ -189,11 +191,11 @@ impl Connection {
         Ok(keep)
     }
 
-    /// Begins an answer without an end.
-    pub fn begin_stream(&mut self) -> io::Result<&mut TcpStream> {
+    /// Starts an event stream. Returns `None` for a HEAD request, whose answer has no body.
+    pub fn begin_stream(&mut self, request: &Request) -> io::Result<Option<&mut TcpStream>> {
         let answer = Answer::new(200, "text/event-stream; charset=utf-8", "");
         self.stream.write_all(answer.head("close", false).as_bytes())?;
-        Ok(&mut self.stream)
+        Ok((request.method != Method::Head).then_some(&mut self.stream))
     }
 }
 
@@ -228,12 +230,13 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Request, usize, usize)>, Fault> {
     let headers = parsed.headers.iter();
     let headers: Vec<(String, String)> =
         headers.map(|header| (header.name.to_ascii_lowercase(), text(header.value))).collect();
-    let says = |name: &str, word: &str| {
-        let header = headers.iter().find(|(key, _)| key == name);
-        header.is_some_and(|(_, value)| value.eq_ignore_ascii_case(word))
+    // Both headers are lists, and each may be sent on several lines.
+    let lists = |name: &str, token: &str| {
+        let values = headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value);
+        values.flat_map(|value| value.split(',')).any(|t| t.trim().eq_ignore_ascii_case(token))
     };
-    let closes = says("connection", "close");
-    let asks_first = says("expect", "100-continue");
+    let closes = lists("connection", "close");
+    let asks_first = lists("expect", "100-continue");
     let modern = parsed.version == Some(1);
     let request = Request {
         method,
@@ -315,6 +318,7 @@ impl Answer {
             head.push_str(&format!("Content-Length: {}\r\n", self.body.len()));
         }
         head.push_str(&format!("Connection: {connection}\r\n"));
+        head.push_str(&format!("Date: {}\r\n", date(SystemClock.now())));
         head.push_str(SAFETY);
         for (name, value) in &self.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
@@ -349,12 +353,21 @@ fn reason(status: u16) -> &'static str {
         408 => "Request Timeout",
         409 => "Conflict",
         413 => "Content Too Large",
+        415 => "Unsupported Media Type",
         421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
         501 => "Not Implemented",
         503 => "Service Unavailable",
-        _ => "Internal Server Error",
+        // A reason may be empty; a wrong one misleads.
+        _ => "",
     }
+}
+
+/// Formats a time for the `Date` header, which is always in GMT.
+fn date(at: Time) -> String {
+    let at = chrono::DateTime::from_timestamp_millis(at.0).unwrap_or_default();
+    at.format("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
 /// The fields of a query or a form.
@@ -428,6 +441,28 @@ mod tests {
             bad("\u{1}\u{2}\r\n\r\n"),
             Some(Fault::Bad { status: 400, path: None, .. })
         ));
+    }
+
+    #[test]
+    fn connection_is_a_list_of_tokens() {
+        let keeps = |headers: &str| {
+            let text = format!("GET / HTTP/1.1\r\n{headers}\r\n\r\n");
+            parse(text.as_bytes()).unwrap().unwrap().0.keep_alive
+        };
+        assert!(keeps("Host: h") && keeps("Connection: foo, closed"));
+        for headers in
+            ["Connection: foo, close", "Connection: CLOSE", "Connection: a\r\nConnection: close"]
+        {
+            assert!(!keeps(headers), "{headers}");
+        }
+    }
+
+    #[test]
+    fn every_status_that_is_answered_has_its_own_reason() {
+        let head = Answer::text(415, "no").head("close", true);
+        assert!(head.starts_with("HTTP/1.1 415 Unsupported Media Type\r\n"), "{head}");
+        assert_eq!(date(Time(784_111_777_000)), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert!(head.contains("\r\nDate: "), "{head}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub fn draw(state: &State, seen: &Seen, look: Look, frame: &mut Frame) {
     match state.screen() {
         Screen::Board => board(state, seen, look, frame, body),
         Screen::Run { .. } => screens::run(state, seen, look, frame, body),
-        Screen::Gate { run, node } => screens::gate(seen, run, node, look, frame, body),
+        Screen::Gate { .. } => screens::gate(state, seen, look, frame, body),
         Screen::Log { .. } => screens::log(state, seen, look, frame, body),
         Screen::Queue { .. } => screens::queue(state, seen, look, frame, body),
         Screen::Help => screens::help(look, frame, body),
@@ -169,7 +169,9 @@ fn keys_of(state: &State, seen: &Seen) -> &'static str {
         (Screen::Run { .. }, _) => {
             " Enter log  a approve  x reject  c cancel  r retry  Esc back  ? help  q quit"
         }
-        (Screen::Gate { .. }, _) => " a approve  x reject  l log  c cancel  Esc back  q quit",
+        (Screen::Gate { .. }, _) => {
+            " ↑↓ scroll  a approve  x reject  l log  c cancel  Esc back  q quit"
+        }
         (Screen::Log { .. }, _) => " ↑↓ scroll  f follow  Esc back  ? help  q quit",
         (Screen::Queue { .. }, _) => " ↑↓ choose  c cancel  Esc back  ? help  q quit",
         (Screen::Help, _) => " any key goes back",
@@ -178,6 +180,7 @@ fn keys_of(state: &State, seen: &Seen) -> &'static str {
 
 /// The lists, one under the other, each with as much room as it needs and there is.
 fn board(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
+    let area = parked(seen, look, frame, area);
     let lists = PANELS.map(|panel| (panel, panels::rows(seen, panel, &state.filter)));
     let shown = |panel: Panel, rows: &[Row]| panel == Panel::Runs || !rows.is_empty();
     let lists: Vec<_> = lists.into_iter().filter(|(panel, rows)| shown(*panel, rows)).collect();
@@ -204,6 +207,22 @@ fn board(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) 
             }
         }
     }
+}
+
+/// Draws a line for each provider that is not asked now. Returns the area that is left.
+fn parked(seen: &Seen, look: Look, frame: &mut Frame, area: Rect) -> Rect {
+    if seen.parked.is_empty() {
+        return area;
+    }
+    let height = (seen.parked.len() + 2) as u16;
+    let parts = [Constraint::Length(height), Constraint::Min(0)];
+    let [head, rest] = Layout::vertical(parts).areas(area);
+    let columns = usize::from(area.width);
+    let mut lines = vec![Line::styled(" PROVIDERS", look.dim())];
+    let line = |text: &String| cut(&format!("   {text}"), columns);
+    lines.extend(seen.parked.iter().map(|text| Line::styled(line(text), look.state("paused"))));
+    frame.render_widget(Paragraph::new(lines), head);
+    rest
 }
 
 /// How many lines each list gets: a title, its rows, and a line between. Where there is too little

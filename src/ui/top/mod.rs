@@ -32,6 +32,8 @@ pub struct Seen {
     pub workers: Vec<WorkerView>,
     pub inboxes: Vec<InboxView>,
     pub gates: Vec<Gate>,
+    /// Providers that are at a limit or suspended, a sentence each.
+    pub parked: Vec<String>,
     pub failed_tasks: usize,
     /// The run that is open, or why it cannot be read.
     pub detail: Option<Result<RunDetail, String>>,

@@ -8,7 +8,7 @@ use ratatui::widgets::Paragraph;
 
 use super::draw::{Look, list};
 use super::panels;
-use super::state::{Panel, State};
+use super::state::{Panel, Screen, State};
 use super::text::{cut, printed, wrap};
 use super::{Gate, RunDetail, Seen};
 use crate::ids::counted;
@@ -83,8 +83,9 @@ fn text(lines: Vec<String>, style: Style, frame: &mut Frame, area: Rect) {
 }
 
 /// What is to be decided, and what an agent said before.
-pub fn gate(seen: &Seen, run: &str, node: &str, look: Look, frame: &mut Frame, area: Rect) {
-    let is_it = |gate: &&Gate| gate.run_id.as_str() == run && gate.node == node;
+pub fn gate(state: &State, seen: &Seen, look: Look, frame: &mut Frame, area: Rect) {
+    let Screen::Gate { run, node } = state.screen() else { return };
+    let is_it = |gate: &&Gate| gate.run_id.as_str() == run && gate.node == *node;
     let Some(gate) = seen.gates.iter().find(is_it) else {
         let gone = "nothing is asked here any more".to_owned();
         return text(vec![gone], look.dim(), frame, area);
@@ -103,18 +104,26 @@ pub fn gate(seen: &Seen, run: &str, node: &str, look: Look, frame: &mut Frame, a
     if gate.answered {
         lines.push("it was answered, which counts once somebody drives the run".to_owned());
     }
-    // Of a merge, the change itself matters more than what was said of it.
-    let said = gate.said.as_deref().map(|said| ("what was said before:", said));
-    let diff = gate.diff.as_ref().map(|diff| ("what would be merged:", diff.text.as_str()));
-    if let Some((title, said)) = diff.or(said) {
-        lines.extend([String::new(), title.to_owned()]);
-        let said = wrapped(said);
+    if gate.diff_unreadable {
+        lines.push("the change cannot be read here, so it cannot be approved here".to_owned());
+    }
+    if let Some(said) = gate.to_read() {
+        let title = match gate.diff {
+            Some(_) => "what would be merged:",
+            None => "what was said before:",
+        };
+        let from = match state.down {
+            0 => String::new(),
+            down => format!(" (from line {})", down + 1),
+        };
+        lines.extend([String::new(), format!("{title}{from}")]);
+        let rest: String = said.lines().skip(state.down).flat_map(|line| [line, "\n"]).collect();
+        let said = wrapped(&rest);
         let room = usize::from(area.height).saturating_sub(lines.len() + 1);
         let all = said.len();
         lines.extend(said.into_iter().take(room).map(|line| format!("| {line}")));
         if all > room {
-            let rest = if gate.diff.is_some() { "" } else { ": l shows the log" };
-            lines.push(format!("| … {} more lines{rest}", all - room));
+            lines.push(format!("| … {} more lines: PgDn shows them", all - room));
         }
     }
     text(lines, Style::new(), frame, area);

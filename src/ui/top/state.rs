@@ -5,7 +5,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::Seen;
 use super::panels::{self, Row};
 use crate::ids::shown;
-use crate::ui::board::{Gate, StepShown};
+use crate::ui::board::{Gate, RunView, StepShown};
 use crate::ui::cli::act::{Deed, Question};
 
 /// The lists of the board.
@@ -93,6 +93,8 @@ pub struct State {
     pub doing: Option<String>,
     /// How many rows the log was scrolled up; none while it is followed.
     pub up: usize,
+    /// How many lines the open question was scrolled down.
+    pub down: usize,
 }
 
 const IN_RUN: usize = 4;
@@ -113,6 +115,7 @@ impl Default for State {
             said: None,
             doing: None,
             up: 0,
+            down: 0,
         }
     }
 }
@@ -280,7 +283,7 @@ impl State {
     }
 
     fn open(&mut self, screen: Screen) -> Option<Wish> {
-        self.up = 0;
+        (self.up, self.down) = (0, 0);
         (self.gone, self.looked) = (None, None);
         self.chosen[IN_QUEUE] = None;
         if matches!(screen, Screen::Run { .. }) {
@@ -291,7 +294,7 @@ impl State {
     }
 
     fn back(&mut self) -> Option<Wish> {
-        self.up = 0;
+        (self.up, self.down) = (0, 0);
         self.gone = None;
         if self.screens.len() > 1 {
             self.screens.pop();
@@ -340,6 +343,7 @@ pub fn update(state: &mut State, seen: &Seen, key: KeyEvent) -> Option<Wish> {
             None
         }
         (Screen::Log { .. }, code) => scroll(state, code),
+        (Screen::Gate { .. }, code) if scroll_gate(state, seen, code) => None,
         (_, code) => act(state, seen, code).unwrap_or_else(|| go(state, seen, code)),
     }
 }
@@ -425,7 +429,7 @@ fn act(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Option<Wish>> {
     }
     Some(match letter {
         'a' => match state.gate(seen) {
-            Ok(asked) => ask(state, Asking::Comment { asked, text: String::new() }),
+            Ok(asked) => approve(state, seen, asked),
             Err(why) => state.refuse(why),
         },
         'x' => match state.gate(seen) {
@@ -447,6 +451,26 @@ fn act(state: &mut State, seen: &Seen, code: KeyCode) -> Option<Option<Wish>> {
         },
         _ => return None,
     })
+}
+
+/// Asks for a comment to approve with. A merge is approved only where its change is on the screen.
+fn approve(state: &mut State, seen: &Seen, asked: Question) -> Option<Wish> {
+    let gate = seen.gates_of(&asked.run).find(|gate| gate.shown == asked.shown);
+    if gate.is_some_and(|gate| gate.diff_unreadable) {
+        return state.refuse(format!(
+            "the change of `{}` cannot be read here: review it in its worktree, then `orchestrate \
+             approve {} --step {}`",
+            asked.node, asked.run, asked.node
+        ));
+    }
+    let merges = gate.is_some_and(|gate| gate.diff.is_some());
+    if merges && !matches!(state.screen(), Screen::Gate { .. }) {
+        let wish = state.open(Screen::Gate { run: asked.run.clone(), node: asked.node.clone() });
+        state.looked = Some(asked.shown);
+        state.said = Some(("this is a merge: read the change, then press `a` again".into(), false));
+        return wish;
+    }
+    ask(state, Asking::Comment { asked, text: String::new() })
 }
 
 fn ask(state: &mut State, asking: Asking) -> Option<Wish> {
@@ -471,7 +495,11 @@ fn cancel(state: &mut State, seen: &Seen) -> Option<Wish> {
 
 fn retry(state: &mut State, seen: &Seen, run: String) -> Option<Wish> {
     use crate::ui::board::Standing;
-    match seen.run(&run).map(|run| run.state) {
+    let view = seen.run(&run);
+    if view.is_some_and(RunView::can_continue) {
+        return Some(Wish::Act(Deed::Retry { target: run, from: None }));
+    }
+    match view.map(|run| run.state) {
         Some(Standing::Completed) => state.refuse(format!("run {run} has completed already")),
         Some(Standing::Paused) => {
             state.refuse(format!("run {run} waits for a person: approve or reject"))
@@ -481,6 +509,26 @@ fn retry(state: &mut State, seen: &Seen, run: String) -> Option<Wish> {
         }
         _ => Some(Wish::Act(Deed::Retry { target: run, from: None })),
     }
+}
+
+/// Scrolls the open question. Returns whether the key does that.
+fn scroll_gate(state: &mut State, seen: &Seen, code: KeyCode) -> bool {
+    let Screen::Gate { run, node } = state.screen() else { return false };
+    let gate = seen.gates.iter().find(|gate| gate.run_id.as_str() == run && gate.node == *node);
+    let text = gate.and_then(Gate::to_read).unwrap_or_default();
+    let last = text.lines().count().saturating_sub(1);
+    let page = PAGE.unsigned_abs();
+    state.down = match code {
+        KeyCode::Up | KeyCode::Char('k') => state.down.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => state.down + 1,
+        KeyCode::PageUp => state.down.saturating_sub(page),
+        KeyCode::PageDown | KeyCode::Char(' ') => state.down + page,
+        KeyCode::Home | KeyCode::Char('g') => 0,
+        KeyCode::End | KeyCode::Char('G') => last,
+        _ => return false,
+    }
+    .min(last);
+    true
 }
 
 /// Keys of the log.

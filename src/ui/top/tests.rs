@@ -13,6 +13,7 @@ use crate::ids::{RunId, StepPath};
 use crate::provider::Usage;
 use crate::ui::board::{EventView, Items, Life, Owner, PlaceView, Standing, StepShown, StepView};
 use crate::ui::cli::act::{Deed, Question};
+use crate::ui::report::excerpt::{Excerpt, Room};
 
 fn at(second: i64) -> Time {
     Time(1_767_225_600_000 + second * 1000)
@@ -61,12 +62,13 @@ fn worker(agent: &str, name: &str, life: Life, claims: usize) -> WorkerView {
         claims,
         version: "0.1.0".into(),
         last_beat: None,
+        heartbeat_age_ms: None,
     }
 }
 
 fn inbox(agent: &str, waiting: usize, claimed: usize) -> InboxView {
     let (agent, paused, oldest_at) = (agent.into(), None, None);
-    InboxView { agent, waiting, claimed, dropped: 0, workers: 1, paused, oldest_at }
+    InboxView { agent, waiting, claimed, dropped: 0, workers: 1, suspended: 0, paused, oldest_at }
 }
 
 fn step(path: &str, depth: usize, state: StepShown) -> StepView {
@@ -113,6 +115,7 @@ fn gate() -> Gate {
         message: "Ship 1.2 to production?\nThe changes are in CHANGES.md.".into(),
         said: Some("All 214 tests pass.\nThe migration takes four minutes.".into()),
         diff: None,
+        diff_unreadable: false,
         shown: "sum".into(),
         since: Some(at(30)),
         expires_at: None,
@@ -141,8 +144,8 @@ fn seen() -> Seen {
         now: Some(at(90)),
         runs,
         workers: vec![
-            worker("coordinator", "c0c0c0c0c0c0", Life::Alive, 1),
-            worker("engineer", "e1e1e1e1e1e1", Life::Alive, 2),
+            worker("coordinator", "c0c0c0c0c0c0", Life::Alive { age_ms: None }, 1),
+            worker("engineer", "e1e1e1e1e1e1", Life::Alive { age_ms: None }, 2),
             dead,
         ],
         inboxes: vec![inbox("engineer", 12, 2), inbox("qa", 3, 0)],
@@ -155,7 +158,8 @@ fn seen() -> Seen {
 fn detail() -> RunDetail {
     let mut view = run(RUN, Standing::Running, "flows/release.yaml");
     let (worker, host) = ("c0c0c0c0c0c0".to_owned(), Some("host-a".to_owned()));
-    view.owner = Owner::Coordinator { worker, host, pid: Some(4711), life: Life::Alive };
+    view.owner =
+        Owner::Coordinator { worker, host, pid: Some(4711), life: Life::Alive { age_ms: None } };
     let mut design = step("Design", 0, StepShown::Completed);
     let usage = Usage { cost_usd: Some(0.0123), ..Usage::default() };
     design.usage = Some(Spent { provider: "claude".into(), session: None, usage });
@@ -246,6 +250,49 @@ fn a_run_and_its_steps() {
     assert_eq!(*state.screen(), Screen::Board);
     press(&mut state, &seen, KeyCode::Char('?'));
     shows("help.txt", &state, &seen);
+}
+
+#[test]
+fn a_provider_that_is_not_asked_is_on_the_board() {
+    let parked = vec!["provider `claude` is parked until 10:00: usage limit".to_owned()];
+    let shown = screen(&State::default(), &Seen { parked, ..seen() }, 80, 24, false);
+    assert!(shown.contains(" PROVIDERS\n   provider `claude` is parked until 10:00"), "{shown}");
+}
+
+#[test]
+fn a_merge_is_approved_only_where_its_change_is_read() {
+    let lines: String = (1..=60).map(|line| format!("+line {line}\n")).collect();
+    let mut merge = gate();
+    merge.diff = Some(Excerpt::of(&lines, Room::CHANGE));
+    let mut seen = Seen { gates: vec![merge], ..seen() };
+    let mut state = State { panel: Panel::Asks, ..State::default() };
+    // From the list, `a` opens the change first.
+    assert_eq!(press(&mut state, &seen, KeyCode::Char('a')), Some(Wish::Look));
+    assert_eq!(state.asking, None);
+    let shown = screen(&state, &seen, 80, 24, false);
+    assert!(shown.contains("| +line 1\n") && !shown.contains("+line 60"), "{shown}");
+    press(&mut state, &seen, KeyCode::End);
+    let shown = screen(&state, &seen, 80, 24, false);
+    assert!(shown.contains("(from line 60)") && shown.contains("| +line 60\n"), "{shown}");
+    press(&mut state, &seen, KeyCode::Char('a'));
+    assert!(matches!(state.asking, Some(Asking::Comment { .. })));
+    // A change that cannot be read cannot be approved.
+    (state.asking, seen.gates[0].diff, seen.gates[0].diff_unreadable) = (None, None, true);
+    press(&mut state, &seen, KeyCode::Char('a'));
+    assert_eq!(state.asking, None);
+    assert!(screen(&state, &seen, 80, 24, false).contains("cannot be read here"));
+}
+
+#[test]
+fn an_answered_run_that_no_process_drives_can_be_resumed() {
+    let mut seen = seen();
+    let state = &mut State::default();
+    let at = seen.runs.iter().position(|run| run.run_id == OTHER).expect("the paused run");
+    state.chosen[Panel::Runs as usize] = Some(OTHER.into());
+    assert_eq!(press(state, &seen, KeyCode::Char('r')), None);
+    seen.runs[at].answered = true;
+    let retry = Deed::Retry { target: OTHER.into(), from: None };
+    assert_eq!(press(state, &seen, KeyCode::Char('r')), Some(Wish::Act(retry)));
 }
 
 #[test]

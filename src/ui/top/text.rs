@@ -3,6 +3,7 @@
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Span;
 
+use crate::ansi;
 use crate::ui::talk::tame;
 
 /// How many columns a text takes.
@@ -78,17 +79,12 @@ fn fits(text: &str, columns: usize) -> usize {
     text.len()
 }
 
-/// A line that somebody's program printed: its colours and what moves a cursor are left out.
+/// Makes a line that another program printed safe to draw: without escape sequences and control
+/// characters.
 pub fn printed(line: &str) -> String {
     let mut clean = String::new();
-    let mut letters = line.chars();
-    while let Some(letter) = letters.next() {
+    for letter in ansi::strip(line).chars() {
         match letter {
-            '\x1b' => {
-                if letters.next() == Some('[') {
-                    letters.by_ref().find(|c| ('@'..='~').contains(c));
-                }
-            }
             '\t' => clean.push_str("    "),
             letter if letter.is_control() => {}
             letter => clean.push(tame(letter)),

@@ -143,6 +143,12 @@ pub fn question(out: &mut Html, gate: &Gate) {
     if let Some(diff) = &gate.diff {
         parts::excerpt(out, "What would be merged", "", diff, &|_| None);
     }
+    if gate.diff_unreadable {
+        out.raw("<p class=\"error\">The change cannot be read here, so it cannot be approved ");
+        out.raw("here. Review it in the worktree, then approve it with ");
+        out.plain("code", format!("orchestrate approve {} --step {}", gate.run_id, gate.node));
+        out.raw(".</p>");
+    }
     out.raw("<p class=\"small\">");
     if let Some(since) = gate.since {
         out.text("asked at ");

@@ -13,6 +13,7 @@ use crate::ui::board::{self, Gate, InboxView, RunView, Standing, TaskView, Worke
 use crate::ui::report::Report;
 use crate::ui::report::excerpt::Excerpt;
 use crate::ui::rows::{busy, inbox_row, run_time};
+use crate::ui::text::whole_seconds;
 
 pub const SCRIPT: &str = include_str!("live.js");
 
@@ -107,7 +108,7 @@ impl Frame<'_> {
         }
         report::question(out, gate);
         if gate.answered {
-            out.raw("<p>It was answered, which counts once somebody drives the run.</p></div>");
+            out.raw("<p>Answered. The process that drives the run applies the answer.</p></div>");
             return;
         }
         self.form(out, &format!("/runs/{id}/answer"));
@@ -121,7 +122,9 @@ impl Frame<'_> {
             &[("name", &"comment"), ("id", &field), ("rows", &2), ("maxlength", &20000)],
         );
         out.raw("</textarea><div class=\"actions\">");
-        out.raw("<button class=\"yes\" name=\"answer\" value=\"approve\">Approve</button>");
+        if !gate.diff_unreadable {
+            out.raw("<button class=\"yes\" name=\"answer\" value=\"approve\">Approve</button>");
+        }
         out.raw("<button class=\"no\" name=\"answer\" value=\"reject\">Reject</button>");
         out.raw("</div></form></div>");
     }
@@ -152,6 +155,11 @@ impl Frame<'_> {
             out.element("p", &[("class", &"small")], more);
         }
         out.raw("</section><section data-live=\"fleet\">");
+        if !board.parked.is_empty() {
+            out.raw("<h2>Providers</h2><ul>");
+            board.parked.iter().for_each(|text| _ = out.plain("li", text));
+            out.raw("</ul>");
+        }
         if !board.inboxes.is_empty() {
             out.raw("<h2>Inboxes</h2>");
             inbox_table(&mut out, board.inboxes);
@@ -182,13 +190,18 @@ impl Frame<'_> {
             let question = "It ends with everything it has started.";
             self.sure(&mut out, &format!("/runs/{id}/cancel"), "Cancel the run", question);
         }
-        let rests = matches!(state, Standing::Stopped) || state.is_over();
-        // After the last step there is nothing to go on with.
-        if rests && state != Standing::Completed && !told.run.through {
+        if told.run.can_continue() {
             self.button(&mut out, &format!("/runs/{id}/retry"), "", "Go on with it");
         }
         let to = format!("/runs/{id}/report");
-        out.element("a", &[("class", &"button"), ("href", &to)], "Report").raw("</div></section>");
+        out.element("a", &[("class", &"button"), ("href", &to)], "Report").raw("</div>");
+        if state == Standing::Paused && told.run.can_continue() {
+            let waits = told.run.turn_after.as_ref();
+            let waits = waits.map(|other| format!(" {other} uses the checkout; resume it after."));
+            out.raw("<p>Answered, but no process drives the run.");
+            out.text(waits.unwrap_or_default()).raw("</p>");
+        }
+        out.raw("</section>");
         self.gates(&mut out, &told.pending, false);
         out.raw("<section data-live=\"graph\"><h2>Graph</h2>");
         let known = |path: &str| told.steps.iter().any(|step| step.view.step == path);
@@ -350,6 +363,8 @@ pub struct BoardPage<'a> {
     pub runs_kept: usize,
     pub inboxes: &'a [InboxView],
     pub workers: &'a [WorkerView],
+    /// Providers that are at a limit or suspended, a sentence each.
+    pub parked: &'a [String],
     pub failed_tasks: usize,
     pub now: Time,
 }
@@ -421,6 +436,9 @@ fn worker_table(out: &mut Html, workers: &[WorkerView]) {
         out.raw("<tr>").plain("td", &worker.agent).raw("<td>").plain("code", &worker.worker);
         out.raw("</td><td>");
         parts::state(out, worker.life.word().split(' ').next_back().unwrap_or("unknown"));
+        if let Some(age) = worker.life.age_ms() {
+            out.text(format_args!(" last heartbeat {} ago", whole_seconds(age)));
+        }
         if worker.draining {
             out.text(" draining");
         }

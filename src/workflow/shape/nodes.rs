@@ -1,7 +1,7 @@
 //! The `nodes:` language.
 
 use super::Shape::{
-    Any, Bool, Each, Filled, Integer, Like, List, Name, OneOf, Some, Table as Map, Text,
+    Any, Bool, Each, Filled, Integer, Keyed, Like, List, Name, OneOf, Some, Table as Map, Text,
 };
 use super::steps::{
     ALIAS, BEAD, CONTRACT, CONTRACT_IS, ENV, INPUT, ISOLATION, PATH, SECRETS, SPELL, SPELL_IS,
@@ -69,12 +69,11 @@ static NODE: Table = Table::new("node", "A node. It does one thing.", &NODE_FIEL
     .needs(&[("script", Need::Key("runtime"))]);
 
 /// The table of a node.
-#[cfg(test)]
 pub fn node() -> &'static Table {
     &NODE
 }
 
-pub static NODE_FIELDS: [Field; 31] = [
+pub static NODE_FIELDS: [Field; 37] = [
     field("id", Like(ID), "The name of the node, by which others refer to it.").required(),
     field("description", Text, "For people."),
     field("depends_on", List(&Text), "Ids of the nodes that it waits for."),
@@ -106,6 +105,20 @@ pub static NODE_FIELDS: [Field; 31] = [
         OneOf(&["fresh", "shared"]),
         "fresh: a conversation of its own. Default: shared.",
     ),
+    field(
+        "allowed_tools",
+        List(&Like("^[^\\s,()]+$")),
+        "The built-in tools that the agent has; an empty list: none. Default: all.",
+    ),
+    field("denied_tools", List(&Filled), "Tools, or uses of tools, that the agent may not have."),
+    field(
+        "hooks",
+        Keyed(HOOK_EVENT, &List(&Map(&HOOK))),
+        "What the agent is answered when it does something, by the name of the event.",
+    ),
+    field("mcp", Filled, "A JSON file in the workspace that lists the MCP servers of the agent."),
+    field("skills", List(&Filled), "Skills of the agent, by their names."),
+    field("maxBudgetUsd", USD, "How much money one execution may cost."),
     field("agent", Name, "In a fleet, whose inbox it goes to."),
     field("env", ENV, "Variables that the child gets."),
     field("secrets", SECRETS, "Names of variables that must be set, and are masked everywhere."),
@@ -130,16 +143,10 @@ pub static NODE_FIELDS: [Field; 31] = [
 ];
 
 /// Keys of a node that mean something to another engine.
-pub static NODE_IDLE: [Field; 16] = [
-    field("allowed_tools", Any, ELSEWHERE),
-    field("denied_tools", Any, ELSEWHERE),
-    field("hooks", Any, ELSEWHERE),
-    field("mcp", Any, ELSEWHERE),
-    field("skills", Any, ELSEWHERE),
+pub static NODE_IDLE: [Field; 10] = [
     field("agents", Any, ELSEWHERE),
     field("effort", Any, ELSEWHERE),
     field("thinking", Any, ELSEWHERE),
-    field("maxBudgetUsd", Any, ELSEWHERE),
     field("systemPrompt", Any, ELSEWHERE),
     field("fallbackModel", Any, ELSEWHERE),
     field("settingSources", Any, ELSEWHERE),
@@ -196,6 +203,38 @@ pub static ON_REJECT: Table = Table::new(
     &[
         field("prompt", Filled, "What is said. $REJECTION_REASON is why.").required(),
         field("max_attempts", Integer(1, 10), "The rejection that cancels the run. Default: 3."),
+    ],
+);
+
+/// The events that `hooks` can have.
+pub const HOOK_EVENTS: [&str; 13] = [
+    "PreToolUse",
+    "PostToolUse",
+    "PostToolUseFailure",
+    "PermissionRequest",
+    "Notification",
+    "UserPromptSubmit",
+    "SessionStart",
+    "SessionEnd",
+    "Stop",
+    "SubagentStart",
+    "SubagentStop",
+    "PreCompact",
+    "Setup",
+];
+const HOOK_EVENT: &str = "^(PreToolUse|PostToolUse|PostToolUseFailure|PermissionRequest|\
+     Notification|UserPromptSubmit|SessionStart|SessionEnd|Stop|SubagentStart|SubagentStop|\
+     PreCompact|Setup)$";
+
+const USD: Shape = Shape::Number { least: 0.0, itself: false, most: f64::MAX };
+
+pub static HOOK: Table = Table::new(
+    "hook",
+    "A fixed answer to what the agent does.",
+    &[
+        field("matcher", Text, "The names of tools that it is for, as a regular expression."),
+        field("response", Each(&Any), "What is answered.").required(),
+        field("timeout", Integer(1, 3_600), "How long the answer may take, in seconds."),
     ],
 );
 

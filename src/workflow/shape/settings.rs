@@ -149,7 +149,12 @@ pub static LIMITS: Table = Table::new(
     "limits",
     "Limits.",
     &[
-        field("max_visits", Integer(1, COUNT), "How often a step may be visited. Default: 10000."),
+        field(
+            "max_visits",
+            Integer(1, COUNT),
+            "How often a step may be visited. Default: 50 in a `goto` cycle that asks an agent, \
+             else 10000.",
+        ),
         field("grace_sec", seconds(true), "The time between SIGTERM and SIGKILL. Default: 5."),
         field(
             "input_bytes",
@@ -162,6 +167,16 @@ pub static LIMITS: Table = Table::new(
             "How long a provider is left alone that does not say how long. Default: 5.",
         ),
         field("back_off_max_sec", seconds(false), "The same at most. Default: 900."),
+        field(
+            "silent_sec",
+            seconds(false),
+            "How long codex and opencode may print nothing before they are ended. Default: 900.",
+        ),
+        field(
+            "silent_at_limit_sec",
+            seconds(false),
+            "The same after a provider said that it met a limit. Default: 60.",
+        ),
     ],
 )
 .rule(Rule::Nullable);

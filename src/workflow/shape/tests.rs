@@ -27,7 +27,10 @@ impl Configured for One {
 /// What the loader of a topic says of a text. JSON is YAML.
 fn problems(topic: Topic, text: &str) -> Vec<Problem> {
     static ONE: LazyLock<One> = LazyLock::new(|| {
-        One(read_config("providers: { p: { command: [a] } }").expect("valid").providers)
+        let limits =
+            "[\"${allowed_tools}${denied_tools}${hooks}${mcp}${skills}${max_budget_usd}\"]";
+        let text = format!("providers: {{ p: {{ command: [a, {limits}] }} }}");
+        One(read_config(&text).expect("valid").providers)
     });
     match topic {
         Topic::Config => read_config(text).err().unwrap_or_default(),
@@ -208,6 +211,12 @@ fn places() -> Vec<Place> {
             &nodes::RETRY,
             in_node(json!({ "id": "a", "bash": "true", "retry": "HERE" })),
             json!({ "max_attempts": 1 }),
+        ),
+        place(
+            Nodes,
+            &nodes::HOOK,
+            in_node(json!({ "id": "a", "prompt": "p", "hooks": { "Stop": ["HERE"] } })),
+            json!({ "response": {} }),
         ),
         place(
             Grimoire,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::super::tree::{Lying, State, wrong_status};
 use super::{Cured, Finding, Kind, Outcome, Pass, cures};
-use crate::disk::RealDisk;
+use crate::disk;
 use crate::engine::{Event, TaskRef};
 use crate::fleet::post;
 use crate::ids::RunId;
@@ -216,7 +216,7 @@ impl Pass<'_> {
         let (Some(run), Some(ticket)) = (text("run_id"), text("ticket")) else { return Ok(None) };
         let Some(run) = RunId::parse(run) else { return Ok(None) };
         let root = self.mender.state_dir.join(run.as_str());
-        let Ok(history) = History::read(&RealDisk::default(), &root) else { return Ok(None) };
+        let Ok(history) = History::read(&*disk::machine(), &root) else { return Ok(None) };
         let mut out = None;
         for entry in &history.entries {
             match &entry.event {

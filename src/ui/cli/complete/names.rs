@@ -56,7 +56,7 @@ impl Names {
         let (state_dir, config) = (given("state_dir"), given("config"));
         let common = Common { state_dir, config, quiet: true, ..common.clone() };
         let (around, _) = Surroundings::look_anyway(&common).ok()?;
-        let board = show::board_at_once(&around, show::queue_if_any(&around).ok()?).ok()?;
+        let board = show::board(&around, show::queue_if_any(&around).ok()?).ok()?;
         Some(Names { around, board })
     }
 

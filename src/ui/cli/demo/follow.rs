@@ -66,7 +66,7 @@ impl Follower {
             self.told += 1;
             if let (None, Event::Started { origin }) = (&self.run, &entry.event) {
                 let id = self.id.clone();
-                self.run = Some(Run::new(&self.plan, id, origin.clone(), entry.at));
+                self.run = Some(Run::new(&self.plan, id, (**origin).clone(), entry.at));
             }
             if let Some(run) = &mut self.run {
                 apply(&self.plan, run, entry.at, &entry.event);

@@ -232,10 +232,14 @@ fn serve(stream: TcpStream, seat: &Seat, house: &House, busy: &AtomicUsize) {
         match reply {
             Reply::Answer(_) => {}
             Reply::Live => {
-                let _ = connection.begin_stream().and_then(|to| follow::changes(house, to));
+                if let Ok(Some(to)) = connection.begin_stream(&request) {
+                    let _ = follow::changes(house, to);
+                }
             }
             Reply::Follow(log) => {
-                let _ = connection.begin_stream().and_then(|to| follow::log(house, &log, to));
+                if let Ok(Some(to)) = connection.begin_stream(&request) {
+                    let _ = follow::log(house, &log, to);
+                }
             }
         }
         if !goes_on || house.live.is_over() {

@@ -11,6 +11,7 @@ use super::super::common;
 use super::follow::{self, Log};
 use crate::engine::run::Address;
 use crate::fleet::called::ORCHESTRATE;
+use crate::fleet::parking;
 use crate::ids::{RunId, shown};
 use crate::provider::Stream;
 use crate::queue::Queue;
@@ -80,9 +81,9 @@ impl From<std::io::Error> for No {
 }
 
 impl House {
-    /// The board as it is now. Nobody waits for the beats of other machines.
+    /// The board as it is now.
     pub fn board(&self) -> Result<Board, Failure> {
-        show::board_at_once(&self.around, show::queue_if_any(&self.around)?)
+        show::board(&self.around, show::queue_if_any(&self.around)?)
     }
 
     fn act(&self, deed: &Deed) -> std::io::Result<Came> {
@@ -226,13 +227,16 @@ impl House {
     }
 
     fn board_page(&self, board: &Board, word: &str) -> Result<String, No> {
-        let Overview { runs, runs_kept, workers, inboxes, failed_tasks, .. } =
+        let Overview { runs, runs_kept, workers, inboxes, failed_tasks, parked } =
             Overview::look(board, RUNS)?;
+        let parked: Vec<String> = parked.iter().map(parking::told).collect();
         let gates = board.gates();
         let (gates, runs) = (&gates, &runs);
         let (inboxes, workers) = (&inboxes, &workers);
         let now = board.now;
-        let page = BoardPage { gates, runs, runs_kept, inboxes, workers, failed_tasks, now };
+        let parked = &parked;
+        let page =
+            BoardPage { gates, runs, runs_kept, inboxes, workers, parked, failed_tasks, now };
         Ok(self.frame("Board", "/", word, gates.len(), |frame| frame.board(&page)))
     }
 

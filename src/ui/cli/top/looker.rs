@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::fleet::hint::{Bell, Hints};
+use crate::fleet::parking;
 use crate::ids::RunId;
 use crate::queue::{FsQueue, Queue};
 use crate::ui::board::{Board, Memory, RunView, Standing};
@@ -149,6 +150,7 @@ impl Eyes {
             now: Some(board.now),
             gates: open.iter().flat_map(|id| board.gates_of_run(id).unwrap_or_default()).collect(),
             runs,
+            parked: board.parked.iter().map(parking::told).collect(),
             workers: board.members.views().collect(),
             inboxes: board.inboxes().map_err(failed)?,
             failed_tasks: board.failed().map_err(failed)?,
@@ -163,8 +165,7 @@ impl Eyes {
         let workspace = common::open_workspace(&self.around)?;
         let (dir, queue) = (&self.around.state_dir, self.queue.clone());
         let config = self.around.config.clone();
-        let beat = config.queue.beat;
-        Board::look_again(workspace, dir, queue, beat, config, &self.memory)
+        Board::look_again(workspace, dir, queue, config, &self.memory)
             .map_err(|error| show::unreadable(&error))
     }
 

@@ -1,0 +1,83 @@
+//! Versions of programs that were never tried. Where a server on this machine stands in for the
+//! service, a worker tests each such version once, before it takes tasks.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::Shop;
+use super::limits::target_in;
+use crate::disk;
+use crate::exec::Stop;
+use crate::fleet::parking::told_in_short;
+use crate::fleet::providers::{self, Known, Program};
+use crate::process::Process;
+use crate::provider::MachineFault;
+use crate::workflow::Configured;
+use crate::workflow::plan::Provider;
+
+/// Where it is noted which version of a provider was tested on a machine.
+const TRIED: &str = ".orchestrate/tried";
+
+/// Tests the providers of the settings whose version was never tried, and suspends those that fail.
+pub(super) fn test_new_versions(shop: &Shop, stop: &Stop) {
+    for (name, provider) in shop.setup.config.providers() {
+        let Some(server) = providers::own_server(provider.adapter, &shop.setup.environment) else {
+            continue;
+        };
+        if let Some(version) = new_version(shop, name, provider, stop) {
+            test(shop, name, provider, &server, &version, stop);
+        }
+    }
+}
+
+/// The version of a provider's program; nothing, if it was tried before or cannot be told.
+fn new_version(shop: &Shop, name: &str, provider: &Provider, stop: &Stop) -> Option<String> {
+    let root = shop.setup.workspace.root();
+    let Program::Found(file) = providers::find(provider, &shop.setup.environment, root) else {
+        return None;
+    };
+    provider.adapter.tried()?;
+    let version = providers::version(&file, root, stop).ok()?;
+    let known = matches!(Known::of(provider.adapter, &version), Some(Known::Tried { .. }));
+    let tested = disk::machine().read(&note(shop, name));
+    let tested = tested.is_ok_and(|tested| tested.trim_ascii() == version.as_bytes());
+    (!known && !tested).then_some(version)
+}
+
+fn test(shop: &Shop, name: &str, provider: &Provider, server: &str, version: &str, stop: &Stop) {
+    let setup = &shop.setup;
+    let tested = providers::in_scratch(&setup.environment, |dir| {
+        providers::try_out(name, &setup.config, &setup.environment, server, dir, stop)
+    });
+    let judged = match tested {
+        Ok(Some(record)) => providers::judge(provider.adapter, &record),
+        // It was stopped, or cannot be asked without a step.
+        Ok(None) | Err(_) => return,
+    };
+    match judged {
+        Ok(_) => {
+            shop.audience.note(&format!("tested provider `{name}`, version {version}: it answers"));
+            keep(shop, name, version);
+        }
+        Err(problem) => {
+            let Some(target) = target_in(name, &setup.config) else { return };
+            let reason = format!("version {version} failed its test: {problem}");
+            let note = shop.parking.suspend(&target, MachineFault::Test, &reason);
+            shop.audience.note(&note.map_or(reason, |note| told_in_short(&note)));
+        }
+    }
+}
+
+fn note(shop: &Shop, name: &str) -> PathBuf {
+    let host = Process::this().host;
+    shop.setup.workspace.root().join(TRIED).join(format!("{name}@{}", host.replace('/', "_")))
+}
+
+fn keep(shop: &Shop, name: &str, version: &str) {
+    let path = note(shop, name);
+    let dir = path.parent().unwrap_or(&path);
+    let kept = fs::create_dir_all(dir).and_then(|()| fs::write(&path, format!("{version}\n")));
+    if let Err(error) = kept {
+        tracing::warn!("cannot note that version {version} of `{name}` was tested: {error}");
+    }
+}

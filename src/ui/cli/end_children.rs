@@ -1,0 +1,17 @@
+//! `orchestrate end-children`: ends what a process that was killed had started.
+
+use std::process::ExitCode;
+
+use crate::exec;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct EndChildrenArgs {
+    /// The mark of the process
+    #[arg(value_name = "MARK")]
+    mark: String,
+}
+
+pub fn main(args: &EndChildrenArgs) -> ExitCode {
+    exec::sweep_if(&|mark| mark == args.mark);
+    ExitCode::SUCCESS
+}

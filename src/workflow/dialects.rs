@@ -1,0 +1,133 @@
+//! Fields of one dialect that were written in another: which dialect has them, and what to write
+//! instead.
+
+use super::shape::{Table, grimoire, nodes, steps};
+
+/// What files of steps look like that somebody may have in mind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    Steps,
+    Nodes,
+    Grimoire,
+    /// No dialect of ours.
+    Ci,
+}
+
+impl Dialect {
+    const ALL: [Dialect; 4] = [Dialect::Steps, Dialect::Nodes, Dialect::Grimoire, Dialect::Ci];
+
+    /// What has the fields of a dialect.
+    fn name(self) -> &'static str {
+        match self {
+            Dialect::Steps => "workflows of `steps:`",
+            Dialect::Nodes => "workflows of `nodes:`",
+            Dialect::Grimoire => "grimoires",
+            Dialect::Ci => "CI services such as GitHub Actions",
+        }
+    }
+
+    fn has(self, top: bool, name: &str) -> bool {
+        let any = |tables: &[&Table]| tables.iter().any(|table| table.field(name).is_some());
+        match (self, top) {
+            (Dialect::Steps, true) => any(&[&steps::TOP]),
+            (Dialect::Steps, false) => any(&[&steps::STEP]),
+            (Dialect::Nodes, true) => any(&[&nodes::TOP]),
+            (Dialect::Nodes, false) => any(&[nodes::node()]),
+            (Dialect::Grimoire, true) => any(&[&grimoire::TOP]),
+            (Dialect::Grimoire, false) => {
+                any(&[&grimoire::AGENT, &grimoire::SCRIPT, &grimoire::LOOP, &grimoire::MERGE])
+            }
+            (Dialect::Ci, true) => ["jobs", "on", "permissions", "stages"].contains(&name),
+            (Dialect::Ci, false) => CI_STEP.contains(&name),
+        }
+    }
+
+    /// What to write in this dialect for a field of another one.
+    fn instead(self, name: &str) -> Option<&'static str> {
+        let list: &[(&str, &str)] = match self {
+            Dialect::Steps => &STEPS_INSTEAD,
+            Dialect::Nodes => &NODES_INSTEAD,
+            Dialect::Grimoire => &GRIMOIRE_INSTEAD,
+            Dialect::Ci => &[],
+        };
+        list.iter().find(|(field, _)| *field == name).map(|(_, instead)| *instead)
+    }
+}
+
+const CI_STEP: [&str; 10] = [
+    "run",
+    "uses",
+    "with",
+    "if",
+    "needs",
+    "shell",
+    "runs-on",
+    "working-directory",
+    "continue-on-error",
+    "timeout-minutes",
+];
+
+const STEPS_INSTEAD: [(&str, &str); 14] = [
+    ("prompt", "here a step with a `provider` names the file of its prompt: `input_file`"),
+    ("run", "here it is `command: [\"bash\", \"-c\", \"…\"]`"),
+    ("bash", "here it is `command: [\"bash\", \"-c\", \"…\"]`"),
+    ("script", "here it is `command`, a list of text"),
+    ("id", "here it is `name`"),
+    ("if", "here it is `when`"),
+    ("needs", "steps run in the order of the file"),
+    ("retry", "here it is `retries`"),
+    ("timeout", "here it is `timeout_sec`"),
+    ("timeout-minutes", "here it is `timeout_sec`"),
+    ("model", "here it is `provider_params: { model: … }`"),
+    ("loop", "here it is `for_each`, or `on: { … goto }`"),
+    ("type", "a grimoire has no `version`: remove that, and all steps have a `type`"),
+    ("description", "write a comment, `# …`"),
+];
+
+const NODES_INSTEAD: [(&str, &str); 8] = [
+    ("run", "here it is `bash`"),
+    ("name", "here it is `id`"),
+    ("input_file", "here it is `prompt`, or `command` for a prompt in a file"),
+    ("for_each", "here it is `loop`"),
+    ("provider_params", "here it is `model`"),
+    ("on", "here it is `depends_on` with `trigger_rule` and `when`"),
+    ("uses", "here it is `command` or `bash`"),
+    ("type", "here a node is what its key says: `prompt`, `bash`, `script`, …"),
+];
+
+const GRIMOIRE_INSTEAD: [(&str, &str); 14] = [
+    ("version", "a grimoire has none: remove it"),
+    ("run", "here it is `type: script` with a `command`"),
+    ("bash", "here it is `type: script` with a `command`"),
+    ("script", "here it is `type: script` with a `command`"),
+    ("prompt", "here it is `type: agent` with a `spell`"),
+    ("input_file", "here it is `type: agent` with a `spell`"),
+    ("id", "here it is `name`"),
+    ("if", "here it is `when`"),
+    ("needs", "steps run in the order of the file"),
+    ("depends_on", "steps run in the order of the file"),
+    ("timeout_sec", "here it is `timeout`, such as `15m`"),
+    ("for_each", "here it is `type: loop` with `steps`"),
+    ("on", "here it is `on_fail` and `on_success`"),
+    ("providers", "the settings have them"),
+];
+
+/// Returns which other dialect has a field, and what to write instead of it; `top` says that it
+/// stands at the top of the file, not in a step.
+pub fn foreign(own: Dialect, top: bool, name: &str) -> Option<String> {
+    let others = Dialect::ALL.into_iter().filter(|other| *other != own && other.has(top, name));
+    let others: Vec<_> = others.map(Dialect::name).collect();
+    if others.is_empty() {
+        return None;
+    }
+    let belongs = format!("`{name}` belongs to {}", others.join(" and "));
+    Some(match own.instead(name) {
+        Some(instead) => format!("{belongs}; {instead}"),
+        None => belongs,
+    })
+}
+
+/// Whether a field says what a step does, in a dialect other than that of steps.
+pub fn does_something(name: &str) -> bool {
+    ["prompt", "bash", "run", "script", "loop", "uses", "type", "approval"].contains(&name)
+}

@@ -1,0 +1,86 @@
+//! Which quotes and brackets are open at a place of a text that is no YAML.
+
+use super::problem::Place;
+
+/// What is open at a place of a text.
+#[derive(Default)]
+pub struct Open {
+    /// Brackets, from the outside in.
+    pub brackets: Vec<(char, Place)>,
+    pub quote: Option<(char, Place)>,
+    /// The quote that was opened last, closed or not.
+    pub last_quote: Option<(char, Place)>,
+}
+
+impl Open {
+    /// Reads a text up to a place, as well as one can that is no YAML.
+    pub fn before(lines: &[&str], end: Place) -> Open {
+        let mut open = Open::default();
+        let mut text: Option<usize> = None;
+        for (index, line) in lines.iter().enumerate().take(end.line) {
+            let own = indent(line);
+            if text.is_some_and(|begun| own > begun || line.trim().is_empty()) {
+                continue;
+            }
+            text = None;
+            let last = index + 1 == end.line;
+            let limit = if last { end.column - 1 } else { usize::MAX };
+            open.line(line, index + 1, limit);
+            if open.quote.is_none() && open.brackets.is_empty() && begins_text(line) {
+                text = Some(own);
+            }
+        }
+        open
+    }
+
+    fn line(&mut self, line: &str, number: usize, limit: usize) {
+        // Whether a value may begin here, and what stood before.
+        let (mut fresh, mut before) = (true, ' ');
+        let mut signs = line.chars().enumerate().take(limit).peekable();
+        while let Some((at, sign)) = signs.next() {
+            let place = Place { line: number, column: at + 1, len: 1 };
+            match self.quote {
+                Some(('"', _)) if sign == '\\' => _ = signs.next(),
+                Some(('\'', _))
+                    if sign == '\'' && signs.peek().is_some_and(|(_, c)| *c == '\'') =>
+                {
+                    _ = signs.next();
+                }
+                Some((quote, _)) => {
+                    if sign == quote {
+                        self.quote = None;
+                    }
+                }
+                None if sign == '#' && before.is_whitespace() => return,
+                None => self.plain(sign, place, fresh),
+            }
+            let parts = matches!(sign, ',' | '[' | '{')
+                || (sign.is_whitespace() && matches!(before, ':' | '-' | '?'));
+            fresh = parts || (fresh && sign.is_whitespace());
+            before = sign;
+        }
+    }
+
+    fn plain(&mut self, sign: char, place: Place, fresh: bool) {
+        match sign {
+            '"' | '\'' if fresh => {
+                self.quote = Some((sign, place));
+                self.last_quote = self.quote;
+            }
+            '[' | '{' if fresh => self.brackets.push((sign, place)),
+            ']' | '}' => drop(self.brackets.pop()),
+            _ => {}
+        }
+    }
+}
+
+pub fn indent(line: &str) -> usize {
+    line.len() - line.trim_start_matches(' ').len()
+}
+
+/// Whether a text of several lines follows a line: `key: |`.
+pub fn begins_text(line: &str) -> bool {
+    let line = line.split(" #").next().unwrap_or(line).trim_end();
+    let sign = line.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-'));
+    sign.ends_with(": |") || sign.ends_with(": >") || sign.ends_with("- |") || sign.ends_with("- >")
+}

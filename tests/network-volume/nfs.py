@@ -1,0 +1,394 @@
+"""The fleet on two real NFS clients: what each machine sees of the other, and what becomes of every task.
+
+Each check prints one line. `--full` runs the fan-out of 6,000 nodes to its end and the faults on NFS v3
+too; without it both are short, so that everything fits into three minutes on two idle cores.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import shlex
+import sys
+import time
+import traceback
+from datetime import datetime
+
+from fleet import PATIENCE, PROGRAM, Fleet
+from lab import EXPORT, Lab, wait_for
+
+# A control command must be received by the other machine within this time.
+CONTROL_SEC = 5.0
+# Two subcommands take longer than this only if they wait for a cache to expire, which takes 30 to 60 s.
+SLOW_SEC = 25.0
+# The defaults, with a provider that needs no model.
+CALM = """
+default_provider: step
+providers: { step: { command: [/mnt/shared/step, '${PROMPT}'], input_mode: argv } }
+"""
+FAST = f"{CALM}agents: {{ engineer: {{ concurrency: 4 }} }}\ndurability: process\n"
+# A lease that can be waited for.
+LEASE_SEC = 6
+ROUGH = f"{FAST}queue: {{ beat_sec: 1, lease_sec: {LEASE_SEC}, crash_limit: 1000, drain_sec: 20 }}\n"
+
+
+class Report:
+    """What was checked."""
+
+    def __init__(self, limit):
+        self.passed, self.failed, self.begun, self.limit = 0, [], time.monotonic(), limit
+
+    def check(self, name, good, figures=""):
+        at = time.monotonic() - self.begun
+        print(f"{at:6.1f} s  {'ok    ' if good else 'FAILED'}  {name}{': ' if figures else ''}{figures}",
+              flush=True)
+        if good:
+            self.passed += 1
+        else:
+            self.failed.append(name)
+        return good
+
+    def note(self, text):
+        print(f"{time.monotonic() - self.begun:6.1f} s          {text}", flush=True)
+
+    def scenario(self, function, *arguments):
+        """Run one scenario, unless the time is up. A scenario that breaks off counts as failed."""
+        if self.limit and time.monotonic() > self.begun + self.limit:
+            print(f"SKIPPED: {function.__name__}: {self.limit} s are over", flush=True)
+            return
+        failed = len(self.failed)
+        try:
+            function(self, *arguments)
+        except Exception as problem:  # The next scenario is still worth a try.
+            traceback.print_exc()
+            self.check(function.__name__, False, f"broke off: {problem}")
+        if len(self.failed) > failed and isinstance(arguments[0], Fleet):
+            print(arguments[0].logs(), flush=True)
+
+
+def clock(node):
+    return float(node.run("date +%s.%N"))
+
+
+def bash(name, script, **more):
+    return {"id": name, "agent": "engineer", "bash": script, **more}
+
+
+# Scenarios
+
+
+def first_run(report, fleet):
+    """The machine of the coordinator looked for the directories of runs before the first run was submitted."""
+    fleet.start(fleet.b, "coordinator")
+    fleet.await_members()
+    fleet.look(fleet.b, "processed", "failed", "artifacts", ".orchestrate/runs")
+    begun = time.monotonic()
+    run = fleet.submit(fleet.a, bash("hello", "echo hello >> /tmp/trace"))
+    taken = time.monotonic() - begun
+    fleet.start(fleet.a, "worker", "engineer")
+    end = fleet.ended(run, 90)
+    report.check("the first run of a workspace is driven by the other machine", end == "completed" and taken < SLOW_SEC,
+                 f"{end}, submitted in {taken:.0f} s, over in {time.monotonic() - begun:.0f} s")
+
+
+def second_machine(report, fleet):
+    """Both machines submit and execute."""
+    fleet.start(fleet.b, "worker", "engineer")
+    fleet.await_members()
+    begun = time.monotonic()
+    runs = [fleet.submit(node, *(bash(f"{node.name}{n}", f"echo {node.name}{n} >> /tmp/trace; sleep 1") for n in range(4)))
+            for node in (fleet.a, fleet.b)]
+    taken = time.monotonic() - begun
+    ends = {fleet.ended(run, 90) for run in runs}
+    times = [fleet.traces()[f"{name}{n}"] for name in "ab" for n in range(4)]
+    report.check("runs submitted by both machines execute each step once", ends == {"completed"} and set(times) == {1}
+                 and taken < SLOW_SEC,
+                 f"{', '.join(ends)}, submitted in {taken:.0f} s, over in {time.monotonic() - begun:.0f} s")
+
+
+def looked_before(report, fleet):
+    """The machine of the coordinator looked for the place of the result while the other executed the step."""
+    run = fleet.submit(fleet.a, bash("slow", "echo slow >> /tmp/trace; sleep 6"))
+    wait_for("the step runs", lambda: fleet.traces()["slow"], PATIENCE, 0.3)
+    fleet.look(fleet.b, f"processed/{run}", f"failed/{run}")
+    end = fleet.ended(run, 90)
+    times = fleet.traces()["slow"]
+    report.check("a step whose result was looked for before it was there is executed once",
+                 (end, times) == ("completed", 1), f"{times} times, {end}")
+
+
+def members(report, fleet):
+    seen = {node.name: fleet.lives(node) for node in (fleet.a, fleet.b)}
+    wrong = [f"{who}: {life}, says {node}" for node, lives in seen.items() for who, life in lives.items()
+             if life != "alive"]
+    told = sum(len(lives) for lives in seen.values())
+    report.check("each machine sees the members of both alive", not wrong and told == 2 * len(fleet.members),
+                 "; ".join(wrong) or f"{told} answers")
+
+
+def gone(node, pid):
+    """When a process is gone: a script that ends with it, and prints the time."""
+    return node.spawn(f"while kill -0 {pid} 2> /dev/null && [ $SECONDS -lt 75 ]; do sleep 0.1; done; date +%s.%N")
+
+
+def received(report, what, seconds):
+    report.check(f"{what} is received by the other machine within {CONTROL_SEC:.0f} s", seconds <= CONTROL_SEC,
+                 f"{seconds:.1f} s")
+
+
+def approve(report, fleet):
+    run = fleet.submit(fleet.b, {"id": "gate", "approval": {"message": "Go on?"}},
+                       {"id": "after", "depends_on": ["gate"], "bash": "echo after"})
+    wait_for("the question", lambda: fleet.state(run).get("status") in ("waiting", "suspended", "paused")
+             or "gate" in fleet.call(fleet.b, "pending"), PATIENCE, 0.5)
+    fleet.look(fleet.b, f".orchestrate/runs/{run}/control")
+    fleet.call(fleet.a, "approve", run)
+    made = clock(fleet.a)
+    end = fleet.ended(run, 90)
+    report.check("an approved run completes", end == "completed", end)
+    told = fleet.truth(f"grep '\"event\":\"answered\"' .orchestrate/runs/{run}/journal.jsonl")
+    received(report, "approve", datetime.fromisoformat(json.loads(told)["at"]).timestamp() - made)
+
+
+def cancel(report, fleet):
+    run = fleet.submit(fleet.b, bash("long", "echo $$ > /tmp/long; exec sleep 300"))
+    where = wait_for("the step runs", lambda: next(
+        (node for node in fleet.lab.clients if node.run("cat /tmp/long 2> /dev/null; true").strip()), None), PATIENCE, 0.3)
+    other = fleet.a if where is fleet.b else fleet.b
+    end = gone(where, where.run("cat /tmp/long").strip())
+    # The request is gone when it was heeded, so its time is noted meanwhile, on the server.
+    code = ("import os, sys, time\nprint('ready', flush=True)\n"
+            "while not os.listdir(sys.argv[1]): time.sleep(0.02)\nprint(time.time())")
+    request = fleet.lab.server.spawn(
+        f"timeout 60 python3 -c {shlex.quote(code)} {EXPORT}/{fleet.name}/.orchestrate/cancel")
+    wait_for("the watch for the request", lambda: "ready" in request.output, PATIENCE)
+    asked = other.spawn(f"cd {fleet.path}; {PROGRAM} cancel {run} > /tmp/said 2>&1")
+    made = float(request.wait(PATIENCE).output.split()[-1])
+    received(report, "cancel", float(end.wait(PATIENCE).output) - made)
+    report.check("cancel returns when nothing of the run is left", asked.wait(PATIENCE).code == 0)
+
+
+def pause(report, fleet):
+    fleet.look(fleet.b, ".orchestrate/pause/engineer")
+    fleet.call(fleet.a, "queue", "pause", "engineer")
+    time.sleep(CONTROL_SEC)
+    before = sum(fleet.traces().values())
+    run = fleet.submit(fleet.a, bash("held", "echo held >> /tmp/trace"))
+    wait_for("the task waits", lambda: fleet.truth("ls inbox/engineer").strip(), PATIENCE, 0.2)
+    time.sleep(3)  # Workers look at least every two seconds.
+    report.check("a paused agent's tasks are claimed on no machine", not fleet.traces()["held"])
+    fleet.call(fleet.a, "queue", "resume", "engineer")
+    made = clock(fleet.a)
+    taken = float(fleet.truth("while ls inbox/engineer | grep -q .; do sleep 0.1; done; date +%s.%N"))
+    received(report, "queue resume", taken - made)
+    report.check("a resumed task is executed once", fleet.ended(run, 60) == "completed"
+                 and sum(fleet.traces().values()) == before + 1)
+
+
+def drain(report, fleet):
+    worker = next(member for member in fleet.members if member.node is fleet.b and member.argv[0] == "worker")
+    fleet.look(fleet.b, ".orchestrate/drain")
+    end = gone(fleet.b, worker.pid)
+    fleet.call(fleet.a, "workers", "drain", fleet.id_of(worker))
+    made = clock(fleet.a)
+    received(report, "workers drain", float(end.wait(PATIENCE).output) - made)
+    fleet.members.remove(worker)
+
+
+def fan_out(report, fleet, count, whole=True):
+    """Many nodes at once. `whole`: to the end. Otherwise it must start, which takes as long as putting all of them out."""
+    fleet.start(fleet.b, "coordinator")
+    fleet.start(fleet.a, "worker", "engineer")
+    fleet.start(fleet.b, "worker", "engineer")
+    fleet.await_members()
+    begun = time.monotonic()
+    nodes = [{"id": f"n{number}", "agent": "engineer", "prompt": "go"} for number in range(count)]
+    run = fleet.submit(fleet.a, *nodes)
+    wanted, seen, last = count if whole else 100, 0, time.monotonic()
+    while seen < wanted and time.monotonic() < last + 60:
+        time.sleep(1)
+        now = len(fleet.traces())
+        if now > seen:
+            seen, last = now, time.monotonic()
+    end = fleet.ended(run, 60) if whole and seen >= count else "not over"
+    times = fleet.traces()
+    twice = sum(1 for number in times.values() if number > 1)
+    good = not twice and (len(times) == count and end == "completed" if whole else seen >= wanted)
+    report.check(f"a fan-out of {count:,} nodes {'executes each once' if whole else 'starts'}", good,
+                 f"{len(times):,} executed, {twice} of them more than once, {end}, {time.monotonic() - begun:.0f} s")
+    if whole:
+        clean(report, fleet)
+
+
+def clean(report, fleet):
+    damage = fleet.damage(fleet.a)
+    report.check(f"fsck is clean ({fleet.name})", not damage, "; ".join(damage[:3]))
+
+
+def races(report, lab, count=300):
+    """Both machines rename the same files: each file has one winner."""
+    code = ("import os, sys, time\nwon = 0\n"
+            "print('ready', flush=True)\n"
+            "while not os.path.exists('/tmp/go'): time.sleep(0.005)\n"
+            "for n in range(int(sys.argv[1])):\n"
+            "    try: os.rename(f'race/{n}', f'race/{n}.{sys.argv[2]}'); won += 1\n"
+            "    except FileNotFoundError: pass\n"
+            "print(won)")
+    a, b = lab.clients
+    a.run(f"cd /mnt/volume && mkdir race && cd race && touch $(seq 0 {count - 1})")
+    b.run("ls /mnt/volume /mnt/volume/race")
+    calls = [node.spawn(f"cd /mnt/volume && python3 -c {shlex.quote(code)} {count} {node.name}") for node in (a, b)]
+    wait_for("both are ready", lambda: all("ready" in call.output for call in calls), PATIENCE, 0.05)
+    for start in [node.spawn("touch /tmp/go") for node in (a, b)]:
+        start.wait(PATIENCE)
+    won = [int(call.wait(PATIENCE).output.split()[-1]) for call in calls]
+    left = int(lab.server.run(f"ls {EXPORT}/race | wc -l"))
+    report.check("a file that both machines rename has one winner", sum(won) == left == count,
+                 f"{won[0]} + {won[1]} won of {count}")
+
+
+def hang(report, fleet):
+    """The server stands still: a subcommand says so, and goes on with it."""
+    fleet.lab.server.freeze()
+    try:
+        status = fleet.a.spawn(f"cd {fleet.path} && {PROGRAM} status 2>&1 > /dev/null")
+        told = wait_for("a word", lambda: "respond" in status.output, 15, 0.2)
+    except TimeoutError:
+        told = False
+    finally:
+        fleet.lab.server.thaw()
+    report.check("a subcommand says that the volume is not responding", bool(told), status.output.strip())
+    report.check("and completes when it responds again", status.wait(PATIENCE).code == 0)
+
+
+def kill(fleet):
+    for member in (fleet.members[0], fleet.members[3]):  # The coordinator of one machine, the worker of the other.
+        member.signal("KILL")
+        fleet.members.remove(member)
+        fleet.start(member.node, *member.argv)
+
+
+def freeze(fleet):
+    fleet.b.freeze()
+    time.sleep(LEASE_SEC * 1.5)
+    seen = fleet.lives(fleet.a)
+    fleet.b.thaw()
+    return seen
+
+
+def unplug(fleet):
+    fleet.b.cable(False)
+    time.sleep(LEASE_SEC * 1.5)
+    fleet.b.cable(True)
+
+
+def crash(fleet):
+    fleet.lab.server.power_off()
+    fleet.lab.restart_server()
+
+
+def faults(report, fleet, deeds):
+    """Work arrives, something breaks; in the end everything that was acknowledged has ended once."""
+    for node in (fleet.a, fleet.b):
+        fleet.start(node, "coordinator")
+        fleet.start(node, "worker", "engineer")
+    fleet.members.sort(key=lambda member: member.argv)
+    fleet.await_members()
+    runs = []
+    for number, deed in enumerate(deeds):
+        node = fleet.lab.clients[number % 2]
+        runs.append(fleet.submit(node, *({"id": f"r{number}n{n}", "agent": "engineer", "prompt": "go"} for n in range(10))))
+        fleet.enqueue(node, 30)
+        seen = deed(fleet)
+        if seen:
+            wrong = [who for who, life in seen.items() if (life == "alive") == (who.endswith(" b"))]
+            report.check("the members of a frozen machine are not shown alive, the others are", not wrong, str(seen))
+    ends = collections.Counter(fleet.ended(run) for run in runs)
+    report.check(f"runs complete ({fleet.name})", set(ends) == {"completed"}, str(dict(ends)))
+    def tasks():
+        names = fleet.truth("find processed failed -name '*.task'").split()
+        return [name for name in names if not any(run in name for run in runs) and "-w.a" not in name]
+    try:
+        wait_for("tasks end", lambda: len(tasks()) >= fleet.acknowledged, PATIENCE, 0.5)
+    except TimeoutError:
+        pass
+    names = tasks()
+    ids = {os.path.basename(name).split(".")[0] for name in names}
+    bad = [name for name in names if name.startswith("failed")]
+    executed = fleet.traces()
+    report.check(f"everything acknowledged ends once and well ({fleet.name})",
+                 len(ids) == len(names) == fleet.acknowledged and not bad,
+                 f"{fleet.acknowledged} tasks, {len(ids)} ended, {len(names) - len(ids)} twice, {len(bad)} badly; "
+                 f"{sum(executed.values())} executions")
+    for member in fleet.members:
+        member.signal("TERM")
+    wait_for("members leave", lambda: not any(member.alive() for member in fleet.members), PATIENCE, 0.3)
+    clean(report, fleet)
+
+
+def doctor(report, fleet):
+    """The volume is measured from both machines."""
+    asked = fleet.a.spawn(f"cd {fleet.path} && {PROGRAM} doctor --volume --remote 2>&1")
+    line = wait_for("the command for the other machine", lambda: next(
+        (line for line in asked.output.splitlines() if "doctor-peer" in line), None), PATIENCE)
+    word = line.split("doctor-peer")[1].split()[0].strip("`")
+    fleet.sh(fleet.b, f"{PROGRAM} doctor-peer {word} > /tmp/peer 2>&1; true", limit=PATIENCE)
+    told = asked.wait(PATIENCE)
+    report.check("doctor measures the volume from two machines", told.code == 0, told.output.splitlines()[-1])
+    line = next((line for line in told.output.splitlines() if "absence:" in line), "not a word of it")
+    report.check("doctor finds that the mount caches absent names", "negative cache" in line, line)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--limit", type=int, default=0, metavar="SECONDS", help="start no scenario after this time")
+    parser.add_argument("--only", default="", metavar="PART", help="run scenarios whose name contains this")
+    asked = parser.parse_args()
+    state, report = pathlib.Path(os.environ["LAB_STATE"]), Report(asked.limit)
+    for version in ("4.2", "3"):
+        where = state / version
+        where.mkdir()
+        (where / "shared").mkdir()
+        for name in ("orchestrate", "step"):
+            os.link(state / name, where / "shared" / name)
+        lab = Lab(where, version)
+        try:
+            report.scenario(scenarios, lab, asked)
+        finally:
+            lab.down()
+    print(f"{report.passed} passed, {len(report.failed)} failed", flush=True)
+    sys.exit(1 if report.failed else 0)
+
+
+def scenarios(report, lab, asked):
+    """What is tried on one version of NFS: all of it on v4.2, the core of it on v3."""
+    lab.up()
+    whole = asked.full or lab.version == "4.2"
+    report.note(f"NFS v{lab.version}: a server and two clients with the default mount; load {os.getloadavg()[0]:.1f}")
+
+    def play(scenario, name, settings, *more):
+        if asked.only in scenario.__name__:
+            fleet = Fleet(lab, name, settings)
+            report.scenario(scenario, fleet, *more)
+            fleet.close()
+
+    calm = Fleet(lab, "calm", CALM)
+    steps = [approve, pause, cancel, members, doctor, drain, clean] if whole else [approve, doctor, clean]
+    for step in (first_run, looked_before, second_machine, *steps):
+        if asked.only in step.__name__ or step in (first_run, second_machine):
+            report.scenario(step, calm)
+    calm.close()
+    if whole and asked.only in "races":
+        report.scenario(races, lab)
+    play(faults, "rough", ROUGH, [kill, freeze, unplug, crash] if whole else [kill, crash])
+    if whole:
+        play(hang, "hung", ROUGH)
+    # Last, because they take the longest on a machine that is busy.
+    play(fan_out, "fan", FAST, 1000 if whole else 200)
+    if whole:
+        play(fan_out, "wide", FAST, 6000, asked.full)
+
+
+main()
