@@ -245,9 +245,8 @@ fn steer(fate: &mut Fate, planted: Fault) {
         }
         Fault::HastyReaper | Fault::BelievesAbsence => fate.shared = true,
         Fault::DeadBeat => (fate.shared, fate.kills) = (true, true),
-        // A clock that is set back while a dead worker is watched keeps its claims held.
         Fault::LeaseByWallClock => {
-            (fate.shared, fate.kills, fate.pauses, fate.set_clocks) = (true, true, true, true);
+            (fate.shared, fate.pauses, fate.set_clocks) = (true, true, false);
         }
         _ => {}
     }
@@ -494,11 +493,21 @@ impl World {
                 self.judge.trace(|| format!("the clock of machine {host} is set, {off} ms off"));
                 self.sched.state().machines[host].wall_off_ms = off;
             }
+            if self.planted == Fault::LeaseByWallClock {
+                self.creep_clocks();
+            }
             self.be_a_person();
             if self.sched.now() > 8 * SECOND && self.all_over() {
                 return;
             }
         }
+    }
+
+    /// Sets every clock forward by less than the gap that restarts an observation, so that a lease
+    /// measured by it ends early.
+    fn creep_clocks(&mut self) {
+        let step_ms = LEASE as i64 / 3 / 1000 - BEAT as i64 / 1000 - 100;
+        self.sched.state().machines.iter_mut().for_each(|machine| machine.wall_off_ms += step_ms);
     }
 
     fn living(&self) -> Vec<usize> {
