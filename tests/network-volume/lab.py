@@ -134,8 +134,8 @@ class Node:
 
 
 class Lab:
-    def __init__(self, state, version):
-        self.state, self.version = state, version
+    def __init__(self, state):
+        self.state = state
         self.shared = state / "shared"
         self.shared.mkdir(exist_ok=True)
         shutil.copy(HERE / "agent.py", self.shared)
@@ -162,7 +162,9 @@ class Lab:
         # There are no locks yet that a client could reclaim.
         self.server.run("echo Y > /proc/fs/nfsd/v4_end_grace")
         for node in self.clients:
-            self.mount(node)
+            node.run("""set -e
+                for module in nfs nfsv3 nfsv4; do modprobe -d /tmp/modules $module; done
+                rpcbind -w; rpc.statd""")
 
     def export(self, grace):
         """Serve the volume. No lock is given for `grace` seconds, in which clients may reclaim theirs."""
@@ -185,12 +187,12 @@ class Lab:
             rpc.nfsd -V 3 -V 4 8
             rpc.mountd""")
 
-    def mount(self, node):
-        source = f"{self.server.address}:{EXPORT if self.version == '3' else '/'}"
-        node.run(f"""set -e
-            for module in nfs nfsv3 nfsv4; do modprobe -d /tmp/modules $module; done
-            rpcbind -w; rpc.statd
-            mount -t nfs -o vers={self.version} {source} /mnt/volume""")
+    def mount(self, version):
+        """Mount the volume on both clients with this version of NFS and default options."""
+        source = f"{self.server.address}:{EXPORT if version == '3' else '/'}"
+        for node in self.clients:
+            node.run(f"""umount -l /mnt/volume 2> /dev/null
+                mount -t nfs -o vers={version} {source} /mnt/volume""")
 
     def restart_server(self):
         self.server.boot()
