@@ -1,17 +1,17 @@
-//! Absence on a volume that machines share.
+//! Confirms that a name is absent on a volume that several machines share.
 //!
-//! A machine that looked for a name in vain remembers that: for 30 to 60 s its kernel answers
-//! ENOENT from its cache, also if another machine has made the name since. This holds for every
-//! call that takes a path, and for every directory on the way. Opening and listing a directory
-//! refreshes what the kernel knows of the names in it.
+//! A machine that looked up a missing name caches that result: for 30 to 60 s its kernel answers
+//! ENOENT from the cache, even if another machine has created the name since. This applies to every
+//! call that takes a path, and to every directory on the path. Opening and listing a directory
+//! refreshes the kernel's knowledge of the names in it.
 //!
-//! **Invariant:** a call of a [`Confirming`] disk answers `NotFound` only if a listing says the
-//! same: of the directory that the name belongs in or, where that directory is not found, of the
-//! next one above it, and so on up to one that can be opened. So no caller can take a stale
-//! answer for the truth. On a local volume ENOENT is the truth, and nothing is added.
+//! **Invariant:** a call of a [`Confirming`] disk returns `NotFound` only if a listing confirms it:
+//! of the directory that should contain the name or, if that directory is not found, of the next
+//! one above it, and so on up to one that can be opened. So no caller can act on a stale answer. On
+//! a local volume ENOENT is reliable, and nothing is added.
 //!
-//! Code that opens paths by itself goes through [`confirmed`]; code that only asks whether
-//! something is there, through [`exists`].
+//! Code that opens paths by itself uses [`confirmed`]; code that only checks for existence uses
+//! [`exists`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,8 +24,8 @@ use nix::sys::statfs::statfs;
 
 use super::{Disk, RealDisk, Visit, machine};
 
-/// How often a call is made again for a name that is listed. A name that is listed and still not
-/// found was removed meanwhile, or is a link to nothing.
+/// Number of retries for a name that is listed. A name that is listed and still not found was
+/// removed meanwhile, or is a dangling link.
 const TRIES: usize = 3;
 
 /// A disk whose `NotFound` is confirmed by a listing.
@@ -37,13 +37,13 @@ impl Confirming {
     }
 }
 
-/// Makes a call that needs names to be there: again, if it did not find one although all of them
-/// are listed. For code that has no [`Disk`].
+/// Makes a call that requires `names` to exist. Retries if it returns `NotFound` although all of
+/// them are listed. For code that has no [`Disk`].
 pub fn confirmed<T>(names: &[&Path], call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     confirm(&RealDisk::default(), names, call)
 }
 
-/// Whether something has this name. A link to nothing counts as absent.
+/// Returns true if the path exists. A dangling link counts as absent.
 pub fn exists(path: &Path) -> io::Result<bool> {
     match machine().mode(path) {
         Ok(_) => Ok(true),
@@ -53,15 +53,15 @@ pub fn exists(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Opens a file that another machine may have made.
+/// Opens a file that another machine may have created.
 pub fn open(path: &Path, how: &OpenOptions) -> io::Result<File> {
     confirmed(&[path], || how.open(path))
 }
 
-/// Whether changes that other machines make are seen late on the volume of a path.
+/// Returns true if the volume of a path shows changes by other machines with a delay.
 pub fn is_remote(path: &Path) -> bool {
-    /// NFS, SMB (three), FUSE, 9P, Ceph, AFS, Lustre, OCFS2, shared folders of VirtualBox. FUSE
-    /// may be local too; then it is only a little slower.
+    /// NFS, SMB (three), FUSE, 9P, Ceph, AFS, Lustre, OCFS2, VirtualBox shared folders. FUSE may be
+    /// local, too; then it is only slightly slower.
     const REMOTE: [i64; 11] = [
         0x6969,
         0x517b,
@@ -75,13 +75,13 @@ pub fn is_remote(path: &Path) -> bool {
         0x7461_636f,
         0x786f_4256,
     ];
-    // Numbers of 32 bits, whatever the platform makes of them.
+    // Compare 32 bits: the platforms differ in the width and sign of the type.
     let is = |kind: i64| REMOTE.iter().any(|remote| *remote as u32 == kind as u32);
     for place in path.ancestors() {
         match statfs(super::real::or_here(place)) {
             Ok(volume) => return is(volume.filesystem_type().0),
             Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-            // A volume that cannot say what it is, is not trusted.
+            // A volume that cannot report its type is not trusted.
             Err(_) => return true,
         }
     }
@@ -102,7 +102,7 @@ fn confirm<T>(
     call()
 }
 
-/// Whether a call that needs these names and found one of them missing may be wrong.
+/// Returns true if a call that requires `names` may have returned a wrong `NotFound`.
 fn doubts(disk: &dyn Disk, names: &[&Path]) -> io::Result<bool> {
     let Some(first) = names.first() else { return Ok(false) };
     if !disk.is_shared(first) {
@@ -116,10 +116,10 @@ fn doubts(disk: &dyn Disk, names: &[&Path]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether a name is listed where it belongs. Lists directories upwards until one can be opened,
-/// and then down again.
+/// Returns true if the parent directory lists the name. Lists directories upwards until one can be
+/// opened, and then downwards again.
 fn is_listed(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
-    // What has no name of its own, as `/` or `..`, is there if what is below it can be.
+    // A path without a name of its own, such as `/` or `..`, counts as listed.
     let Some(name) = path.file_name().map(|name| name.to_string_lossy()) else { return Ok(true) };
     let dir = parent(path);
     let mut looked_above = false;
@@ -134,7 +134,7 @@ fn is_listed(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
             Ok(()) => return Ok(found),
             Err((NotFound, _)) if looked_above || !is_listed(disk, dir)? => return Ok(false),
             Err((NotFound, _)) => looked_above = true,
-            // Who may not list cannot confirm.
+            // Without the right to list, absence cannot be disproved.
             Err((NotADirectory | PermissionDenied, _)) => return Ok(false),
             Err((_, error)) => return Err(error),
         }

@@ -1,11 +1,11 @@
-//! A disk that fails on purpose, as one far away does: calls take long, fail, do half of what they
-//! should, or do all of it and say that they failed.
+//! A disk that fails on purpose, as a remote one does: calls are slow, fail, do half of their work,
+//! or do all of it and report an error.
 //!
-//! It is there for tests of whole programs: a process that was told to ([`fail_by`]) has this disk
-//! wherever it would have the real one. Nobody else pays for it.
+//! It exists for tests of whole programs: a process that requests it ([`fail_by`]) gets this disk
+//! wherever it would get the real one. Other processes pay nothing for it.
 //!
-//! **Invariant:** every failure here is one that a network volume can show. What was synced is
-//! never taken back, and a call that says it succeeded did.
+//! **Invariant:** every failure here can occur on a network volume. Synced data is never lost, and
+//! a call that reports success did succeed.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -19,20 +19,20 @@ use nix::errno::Errno;
 use super::{Confirming, Disk, RealDisk, Visit};
 use crate::random;
 
-/// How a process's disk is to fail.
+/// Faults of a process's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults {
     pub seed: u64,
-    /// Of a thousand calls, how many go wrong.
+    /// Number of calls in a thousand that fail or are delayed.
     pub rate: u64,
-    /// The volume has no locks.
+    /// True if the volume supports no locks.
     pub no_locks: bool,
-    /// What goes wrong is the program: it panics.
+    /// True if a fault is a panic of the program.
     pub panics: bool,
 }
 
 impl Faults {
-    /// Reads `SEED,RATE`, `SEED,RATE,nolocks` or `SEED,RATE,panics`.
+    /// Parses `SEED,RATE`, `SEED,RATE,nolocks` or `SEED,RATE,panics`.
     pub fn parse(text: &str) -> Option<Faults> {
         let (seed, rest) = text.split_once(',')?;
         let (rate, no_locks, panics) = match rest.split_once(',') {
@@ -48,12 +48,12 @@ impl Faults {
 
 static FAULTS: OnceLock<Faults> = OnceLock::new();
 
-/// Gives this process a faulty disk from now on. The first call counts.
+/// Gives this process a faulty disk from now on. Only the first call has an effect.
 pub fn fail_by(faults: Faults) {
     let _ = FAULTS.set(faults);
 }
 
-/// The disk of this machine, or the faulty one where that was asked for.
+/// Returns the disk of this machine, or the faulty one if it was requested.
 pub fn machine() -> Arc<dyn Disk> {
     #[cfg(test)]
     if let Some(disk) = super::simulated() {
@@ -65,17 +65,17 @@ pub fn machine() -> Arc<dyn Disk> {
     }
 }
 
-/// Whether files can be locked, which not every volume can.
+/// Returns true if files can be locked. Not every volume supports locks.
 pub fn has_locks() -> bool {
     FAULTS.get().is_none_or(|faults| !faults.no_locks)
 }
 
-/// The longest that a call is held up.
+/// Upper bound of the delay of a call.
 const DELAY_MS: u64 = 60;
-/// What a volume says that does not answer.
+/// Errors of a volume that does not answer.
 const ERRORS: [Errno; 3] = [Errno::EIO, Errno::ESTALE, Errno::ETIMEDOUT];
 
-/// When in its course a call fails.
+/// Point in its execution at which a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Before,
@@ -88,7 +88,7 @@ struct FaultyDisk {
     faults: Faults,
 }
 
-/// Counted over all disks of the process, so that no two have the same fate.
+/// Counts the calls of all disks of the process, so that no two calls draw the same number.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 impl FaultyDisk {
@@ -96,7 +96,7 @@ impl FaultyDisk {
         FaultyDisk { real: RealDisk::default(), faults }
     }
 
-    /// What is to become of the next call; it may have waited when this returns.
+    /// Draws the fault of the next call, or `None`. May sleep before it returns.
     fn fate(&self) -> Option<(When, io::Error)> {
         let drawn = random::nth(self.faults.seed, CALLS.fetch_add(1, Ordering::Relaxed));
         if drawn % 1000 >= self.faults.rate {
@@ -116,7 +116,7 @@ impl FaultyDisk {
         Some((when, ERRORS[(rest / 6 % 3) as usize].into()))
     }
 
-    /// A call that does all or nothing, whatever it says.
+    /// Makes a call that does all or nothing. Its result may be wrong.
     fn whole<T>(&self, call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         match self.fate() {
             None => call(),
@@ -125,7 +125,7 @@ impl FaultyDisk {
         }
     }
 
-    /// A call that may also do half.
+    /// Makes a call that may also write only half of the bytes.
     fn part(&self, bytes: &[u8], call: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
         match self.fate() {
             None => call(bytes),

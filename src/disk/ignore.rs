@@ -1,4 +1,4 @@
-//! What git is not to see: a directory of ours in somebody's checkout.
+//! Hides orchestrate's directory in a user's checkout from git.
 
 use std::io;
 use std::path::Path;
@@ -6,12 +6,12 @@ use std::path::Path;
 use super::Disk;
 use crate::random;
 
-/// All but what people write themselves. The file hides itself too.
+/// Ignores everything except the files that users write. The file ignores itself, too.
 const IGNORE: &[u8] = b"# Made by orchestrate, and never changed by it once it is here.\n\
                         /*\n!/config.yaml\n!/schemas/\n";
 
-/// Hides a directory from git, unless it has a `.gitignore` already: whatever that says, somebody
-/// wants it so. It appears whole or not at all.
+/// Hides a directory from git, unless it already has a `.gitignore`: the user's version takes
+/// precedence. The file appears completely or not at all.
 pub fn keep_from_git(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     let file = dir.join(".gitignore");
     if disk.mode(&file).is_ok() || disk.mode(dir).is_err() {
@@ -21,7 +21,8 @@ pub fn keep_from_git(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     let written = disk.write(&way, IGNORE).and_then(|()| disk.sync(&way));
     let placed = written.and_then(|()| match disk.link(&way, &file) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        // Some file systems have no links. Whoever puts it there meanwhile puts the same.
+        // Some file systems have no hard links. A process that writes the file concurrently writes
+        // the same content.
         Err(_) => disk.rename(&way, &file),
         linked => linked,
     });

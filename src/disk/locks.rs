@@ -1,22 +1,22 @@
-//! Locks of files, as the volumes have them.
+//! File locks, across the volumes' differences.
 
 use std::fs::File;
 use std::io;
 
 use fs4::{FileExt, TryLockError};
 
-/// Tries to take the exclusive lock of a file. False if another process has it.
+/// Tries to take the exclusive lock of a file. Returns false if another process has it.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     taken(FileExt::try_lock(file))
 }
 
-/// Tries to take a shared lock of a file. False if another process has the exclusive one.
+/// Tries to take a shared lock of a file. Returns false if another process has the exclusive one.
 pub fn try_lock_shared(file: &File) -> io::Result<bool> {
     taken(FileExt::try_lock_shared(file))
 }
 
-/// An SMB volume reports the lock of another machine as `EACCES`, which the caller cannot confuse
-/// with a missing permission: the file is already open.
+/// Converts the result of a lock call. An SMB volume reports the lock of another machine as
+/// `EACCES`, which cannot mean a missing permission here: the file is already open.
 fn taken(outcome: Result<(), TryLockError>) -> io::Result<bool> {
     match outcome {
         Ok(()) => Ok(true),

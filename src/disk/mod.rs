@@ -1,10 +1,10 @@
-//! The disk in few verbs, so that a simulation can crash after every one of them.
+//! The disk in a few operations, so that a simulation can crash after every one of them.
 //!
 //! **Invariant:** a write is on the medium only after [`Disk::sync`], a name only after
-//! [`Disk::sync_dir`]; [`replace`] does both, in the order that leaves the old or the new
-//! content whole, whatever happens. [`swap`] does so for readers, and not for the power.
+//! [`Disk::sync_dir`]. [`replace`] does both, in the order that leaves the old or the new content
+//! complete after any failure. [`swap`] guarantees this to readers, but not after a power failure.
 //!
-//! **Invariant:** the disk that [`machine`] gives never answers `NotFound` because of a stale
+//! **Invariant:** the disk that [`machine`] returns never answers `NotFound` because of a stale
 //! cache: see `absence`.
 
 mod absence;
@@ -27,45 +27,48 @@ pub use ignore::keep_from_git;
 pub use output::{put_out, where_to};
 pub use real::{RealDisk, rename};
 
-/// Looks at one name after the other, until it has seen enough.
+/// Callback that receives one name after the other, until it returns `Break`.
 pub type Visit<'a> = &'a mut dyn FnMut(&str) -> ControlFlow<()>;
 
-/// What we ask of a disk.
+/// Operations of a disk.
 pub trait Disk: Send + Sync {
-    /// Whether a cache may answer `NotFound` for a name that another machine has made.
+    /// Returns true if a cache may answer `NotFound` for a name that another machine has created.
     fn is_shared(&self, _path: &Path) -> bool {
         false
     }
-    /// Reads a file. What is none, as a pipe or a device, is [`no_file`]: nobody is waited for.
+    /// Reads a file. Fails with [`no_file`] for anything else, such as a pipe or a device, so that
+    /// the call never blocks.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
-    /// Reads a regular file of at most `limit` bytes. Anything else is [`no_file`]: a link is not
-    /// followed, and whoever left a pipe or a device there cannot make us wait.
+    /// Reads a regular file of at most `limit` bytes. Fails with [`no_file`] for anything else: a
+    /// link is not followed, and a pipe or a device cannot block the call.
     fn read_regular(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
-    /// Adds bytes at the end, making the file if there is none.
+    /// Appends bytes. Creates the file if it does not exist.
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
     /// Writes the whole content, not atomically.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
-    /// Writes files that are not there yet, not atomically, and syncs them if asked to. One
-    /// result for each.
+    /// Writes files that must not exist yet, not atomically, and syncs them if `sync` is true.
+    /// Returns one result per file, in order.
     fn write_new(&self, files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>>;
-    /// Writes over the beginning of a file, making it if there is none. Nothing is cut off, so a
-    /// record of constant length is never seen empty.
+    /// Overwrites the beginning of a file. Creates the file if it does not exist. Truncates
+    /// nothing, so a reader never sees a record of constant length empty.
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     fn sync(&self, path: &Path) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// The same for a caller that looks for its target itself: `NotFound` may be wrong.
+    /// Like [`rename`](Self::rename), for a caller that checks its target itself: `NotFound` may be
+    /// wrong.
     fn try_rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.rename(from, to)
     }
-    /// Gives a file a second name, unless that name is taken.
+    /// Gives a file a second name. Fails if that name is taken.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Makes a directory, if there is none; its parent exists. The group may write to it at most.
+    /// Creates a directory if it does not exist; its parent must exist. At most the owner and the
+    /// group may write to it.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Makes a directory and its parents, their names synced.
+    /// Creates a directory and its parents, and syncs their names.
     fn make_dirs(&self, dir: &Path) -> io::Result<()>;
-    /// All names in a directory, sorted.
+    /// Returns all names in a directory, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         self.scan(dir, &mut |name| {
@@ -75,19 +78,19 @@ pub trait Disk: Send + Sync {
         names.sort_unstable();
         Ok(names)
     }
-    /// Visits the names in a directory, in no order, without keeping them.
+    /// Visits the names in a directory, in no order, without storing them.
     fn scan(&self, dir: &Path, visit: Visit) -> io::Result<()>;
-    /// The directories in a directory, sorted. A link to one is none.
+    /// Returns the subdirectories of a directory, sorted. A link to a directory does not count.
     fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Who may do what with a file or a directory: the mode's last twelve bits.
+    /// Returns the permissions of a file or a directory: the last twelve bits of its mode.
     fn mode(&self, path: &Path) -> io::Result<u32>;
-    /// When a file was last changed or given a name, in milliseconds since 1970, by the clock of
-    /// the volume; nothing, where the disk has no clock.
+    /// Returns the time of the last change of a file or its name, in milliseconds since 1970 by the
+    /// clock of the volume, or `None` if the disk has no clock.
     fn changed_ms(&self, _path: &Path) -> io::Result<Option<i64>> {
         Ok(None)
     }
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Removes a directory, if it is empty.
+    /// Removes an empty directory.
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;
 }
 
@@ -108,18 +111,19 @@ fn simulated() -> Option<std::sync::Arc<dyn Disk>> {
     SIMULATED.with(|here| here.borrow().clone())
 }
 
-/// What [`Disk::read_regular`] says of something that is not what it reads.
+/// Returns the error of [`Disk::read`] and [`Disk::read_regular`] for anything that they do not
+/// read.
 pub fn no_file(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Replaces a file's content as one step: readers, and whoever comes after a crash, see the old
-/// or the new.
+/// Replaces a file's content atomically: readers, also after a crash, see the old or the new
+/// content.
 pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_by(disk, &temporary(path), path, bytes)
 }
 
-/// The same, by way of a file that the caller names.
+/// Like [`replace`], with a temporary file that the caller names.
 pub fn replace_by(disk: &dyn Disk, way: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     disk.write(way, bytes)?;
     disk.sync(way)?;
@@ -127,8 +131,8 @@ pub fn replace_by(disk: &dyn Disk, way: &Path, path: &Path, bytes: &[u8]) -> io:
     disk.sync_dir(path.parent().unwrap_or(Path::new("")))
 }
 
-/// Replaces a file's content for those who read it: they see the old or the new, and any number
-/// may do so at once. Nothing is synced, so this is for what can be made again.
+/// Replaces a file's content atomically for readers. Any number of callers may do so concurrently.
+/// Nothing is synced, so use it only for content that can be recreated.
 pub fn swap(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let way = path.with_file_name(format!(".{name}.{}.tmp", word(chance())));

@@ -1,6 +1,7 @@
-//! What people name to be written to. It may be anything: a file, a link to one, a pipe, a device.
+//! Writes to a path that the user names. It may be anything: a file, a link to one, a pipe, a
+//! device.
 //!
-//! **Invariant:** nothing but a regular file is ever replaced, and a link stays one.
+//! **Invariant:** only a regular file is ever replaced, and a link stays a link.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -12,11 +13,11 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use super::{Disk, replace_by};
 use crate::random::{chance, word};
 
-/// As many links lead on from one another as the kernel follows.
+/// Maximum number of links that lead from one to the next, as in the kernel.
 const LINKS: usize = 40;
 
-/// Writes the whole content to what a person named. A file is replaced as one step, and a link
-/// leads to what is replaced; what is no file is written to.
+/// Writes the whole content to a path that the user names. Replaces a file atomically, and follows
+/// a link to the file to replace. Writes into anything that is not a file.
 pub fn put_out(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let target = where_to(path)?;
     match target.metadata() {
@@ -34,7 +35,7 @@ pub fn put_out(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// What a path leads to at last, which need not be there.
+/// Follows links to the final path, which need not exist.
 pub fn where_to(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS {
@@ -46,7 +47,7 @@ pub fn where_to(path: &Path) -> io::Result<PathBuf> {
     Err(nix::errno::Errno::ELOOP.into())
 }
 
-/// Writes to a pipe or a device. A pipe that nobody reads would be waited for without end.
+/// Writes to a pipe or a device. Fails for a pipe without a reader, instead of blocking forever.
 fn write_to(path: &Path, pipe: bool, bytes: &[u8]) -> io::Result<()> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let opened = OpenOptions::new().write(true).custom_flags(flags.bits()).open(path);

@@ -1,4 +1,4 @@
-//! The machine's own disk. Renames and removals of our own files happen here and nowhere else.
+//! The machine's own disk. Only this file renames and removes orchestrate's files.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,29 +16,29 @@ use super::{Disk, Visit, no_file};
 
 const NO_REGULAR: &str = "it is no regular file";
 
-/// How many files are open at once while a group of them is written and synced.
+/// Maximum number of open files while a group of files is written and synced.
 const GROUP: usize = 64;
-/// From how many files on they are synced at once, and by how many threads.
+/// Number of files from which on they are synced in parallel, and number of threads for it.
 const MANY: usize = 4;
 const SYNCERS: usize = 8;
-/// What a directory may be at most; the process's mask takes away more.
+/// Maximum permissions of a directory; the process's umask removes more.
 const DIR_MODE: u32 = 0o775;
 
-/// Gives a file another name. Durable only once the directory is synced.
+/// Renames a file. Durable only after the directory is synced.
 #[expect(clippy::disallowed_methods, reason = "this is the disk")]
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// A disk that keeps the files it appends to open. It believes what it is told: code that works on
-/// a volume which machines share uses [`super::machine`].
+/// A disk that keeps the files it appends to open. It trusts the kernel's answers: code that works
+/// on a shared volume uses [`super::machine`].
 #[derive(Default)]
 pub struct RealDisk {
     appending: Mutex<HashMap<PathBuf, Arc<File>>>,
 }
 
 impl RealDisk {
-    /// Only held to look up: writes and syncs of different files do not wait for one another.
+    /// Locks the map. Held only for lookups: writes and syncs of different files run concurrently.
     fn open(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<File>>> {
         self.appending.lock().unwrap_or_else(|poison| poison.into_inner())
     }
@@ -53,7 +53,7 @@ impl RealDisk {
         Ok(file)
     }
 
-    /// Forgets the open file of a path whose name is about to mean another file.
+    /// Closes the open file of a path whose name is about to refer to another file.
     fn forget(&self, path: &Path) {
         let mut open = self.open();
         if !open.is_empty() {
@@ -71,7 +71,7 @@ fn open_dir(dir: &Path) -> io::Result<Dir> {
     Ok(Dir::open(or_here(dir), flags, Mode::empty())?)
 }
 
-/// A close may be the first to tell that nothing was written.
+/// Closes a file. A close may be the first call to report that a write failed.
 fn close(file: File) -> io::Result<()> {
     Ok(nix::unistd::close(file)?)
 }
@@ -93,7 +93,7 @@ fn write_group(files: &[(PathBuf, Vec<u8>)], sync: bool) -> Vec<io::Result<()>> 
         return files.iter().map(write).map(finish).collect();
     }
     let mut written: Vec<io::Result<File>> = files.iter().map(write).collect();
-    // A disk serves many that wait at once in little more time than one.
+    // A disk serves many concurrent syncs in little more time than one.
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         while !written.is_empty() {
@@ -113,11 +113,11 @@ impl Disk for RealDisk {
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        // Opened so, a pipe is there at once. With regular files it makes no difference.
+        // With this flag, opening a pipe does not block. It has no effect on regular files.
         let flags = OFlag::O_NONBLOCK.bits();
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         let known = file.metadata()?;
-        // Of a directory the read itself tells.
+        // For a directory, the read itself fails.
         if !known.is_file() && !known.is_dir() {
             return Err(no_file(NO_REGULAR));
         }
@@ -234,7 +234,7 @@ impl Disk for RealDisk {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_dir = match entry.file_type() {
                 Some(kind) => kind == Type::Directory,
-                // Not every file system says.
+                // Not every file system reports the type.
                 None => fs::symlink_metadata(dir.join(&name)).is_ok_and(|known| known.is_dir()),
             };
             if is_dir && name != "." && name != ".." {

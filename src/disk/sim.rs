@@ -1,11 +1,11 @@
-//! A disk in memory that crashes on command.
+//! An in-memory disk that crashes on command.
 //!
-//! The fault model: a crash keeps what was synced. Of what was not, it may keep any prefix of
-//! appended bytes, the old or the new content of a rewritten file (or none of it), and any change
-//! of names whose directory was not synced, each as the seed decides; a rename happened whole or
-//! not at all, so a sync of either of its directories is a sync of both names. Synced bytes and
-//! names are never lost. A directory is there for good once it is made. After a crash every call
-//! fails until [`SimDisk::restart`].
+//! The fault model: a crash keeps synced data. Of unsynced data, it may keep any prefix of appended
+//! bytes, the old or the new content of a rewritten file (or none of it), and any change of names
+//! whose directory was not synced, each as the seed decides. A rename happened completely or not at
+//! all, so a sync of either of its directories is a sync of both names. Synced bytes and names are
+//! never lost. A directory is durable once it is created. After a crash every call fails until
+//! [`SimDisk::restart`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -34,14 +34,14 @@ struct Image {
     crashed: bool,
 }
 
-/// See the module.
+/// An in-memory disk; see the module.
 #[derive(Default)]
 pub struct SimDisk {
     image: Mutex<Image>,
 }
 
 impl SimDisk {
-    /// Lets `operations` more calls through and then crashes: the next one does not happen.
+    /// Lets `operations` more calls through and then crashes: the next call has no effect.
     pub fn crash_after(&self, operations: usize) {
         let mut image = self.image.lock().unwrap();
         image.crash_after = Some(image.operations + operations);
@@ -51,7 +51,7 @@ impl SimDisk {
         self.image.lock().unwrap().operations
     }
 
-    /// Comes back after a crash with what the medium may hold by `seed`.
+    /// Restarts after a crash, with one of the states that the medium may hold; `seed` selects it.
     pub fn restart(&self, seed: u64) {
         let mut image = self.image.lock().unwrap();
         let mut random = Random::new(seed);
@@ -66,14 +66,14 @@ impl SimDisk {
         image.crashed = false;
     }
 
-    /// Takes a directory away with all that is in it, as an unmounted volume does.
+    /// Removes a directory with its content, as an unmount does.
     pub fn take_away(&self, dir: &Path) {
         let mut image = self.image.lock().unwrap();
         image.names.retain(|path, _| !path.starts_with(dir));
         image.dirs.retain(|path| !path.starts_with(dir));
     }
 
-    /// Comes back after the end of a process, which takes nothing from the disk.
+    /// Restarts after the end of a process, which loses nothing on the disk.
     pub fn restart_whole(&self) {
         let mut image = self.image.lock().unwrap();
         image.crash_after = None;
@@ -93,7 +93,7 @@ impl SimDisk {
     }
 }
 
-/// What may be left of a file.
+/// Returns one of the possible contents of a file after a crash.
 fn torn(inode: &Inode, random: &mut Random) -> Vec<u8> {
     if inode.written == inode.synced {
         return inode.synced.clone();
@@ -115,8 +115,9 @@ fn missing() -> io::Error {
 }
 
 impl Image {
-    /// Which names the medium may hold. A rename happened or did not: a file is never under both
-    /// names nor under neither, and a name that was taken over has its old file or its new one.
+    /// Returns one of the possible sets of names after a crash. A rename happened or did not: a
+    /// file never has both names or neither, and a name that was replaced refers to its old file or
+    /// its new one.
     fn names_after(&self, random: &mut Random) -> BTreeMap<PathBuf, usize> {
         let mut after = BTreeMap::new();
         for (path, inode) in &self.names {
@@ -138,8 +139,8 @@ impl Image {
         after
     }
 
-    /// Puts on the medium how a directory's names stand. What was moved out of it is under its
-    /// new name there, too.
+    /// Makes the names of a directory durable. A file that was moved out of it is durable under its
+    /// new name, too.
     fn sync_names(&mut self, dir: &Path) {
         let inside = |path: &Path| path.parent() == Some(dir);
         let mut moved = Vec::new();
@@ -158,7 +159,7 @@ impl Image {
         Ok(&mut self.inodes[index])
     }
 
-    /// The file of a path, made if there is none; its directory must be there.
+    /// Returns the file of a path. Creates it if it does not exist; its directory must exist.
     fn make(&mut self, path: &Path) -> io::Result<&mut Inode> {
         self.has_dir(path.parent().unwrap_or(Path::new("")))?;
         let fresh = self.inodes.len();
@@ -174,7 +175,7 @@ impl Image {
         if there { Ok(()) } else { Err(missing()) }
     }
 
-    /// Renames a directory with the files in it. One that is not empty is never covered.
+    /// Renames a directory with the files in it. Fails if the target is a non-empty directory.
     fn rename_dir(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         if self.dirs.contains(to) && !self.names_in(to)?.is_empty() {
             return Err(io::Error::from(io::ErrorKind::DirectoryNotEmpty));
@@ -191,7 +192,7 @@ impl Image {
 
     fn names_in(&self, dir: &Path) -> io::Result<Vec<String>> {
         self.has_dir(dir)?;
-        // What lies below a directory comes right after it.
+        // Paths below a directory sort right after it.
         let below = (Bound::Excluded(dir), Bound::Unbounded);
         let files = self.names.range::<Path, _>(below).map(|(path, _)| path);
         let files = files.take_while(|path| path.starts_with(dir));
@@ -248,7 +249,7 @@ impl Disk for SimDisk {
                 Ok(())
             })
         };
-        // In two rounds, as a real disk does it: a crash may come between any two of them.
+        // In two rounds, as on a real disk: a crash may happen between any two calls.
         let written: Vec<_> = files.iter().map(write).collect();
         let finish = |(result, (path, _)): (io::Result<()>, &(PathBuf, Vec<u8>))| {
             result?;

@@ -1,15 +1,16 @@
-//! One lock for each repository: for commands that touch its list of worktrees, which fail when
-//! two of them meet, and for everything of ours that must not happen twice.
+//! One lock per repository: for commands that touch its list of worktrees, which fail when two run
+//! concurrently, and for all other operations that must not run twice at the same time.
 //!
-//! The lock is a baton: one file, which is `free.<word>` or `held.<word>`. To take it is to rename
-//! it, which one of many wins on any volume, also where locks of the kernel are local to a machine
-//! or missing. Who holds it is told by [`super::presence`], and one who is dead loses it by the
-//! same rename. The holder also has a lock of the kernel on a second file, and every `git` that it
-//! starts holds that one too: when the holder is killed while a command works, the next one waits
-//! until the command has ended. Where the volume has no such locks, that is not known.
+//! The lock token is one file, `free.<word>` or `held.<word>`. A process takes it by a rename,
+//! which exactly one of several processes wins on any volume, even where kernel locks are local to
+//! a machine or missing. [`super::presence`] shows the holder, and a dead holder loses the token by
+//! the same kind of rename. The holder also has a kernel lock on a second file, and every `git`
+//! that it starts holds that one, too: if the holder is killed while a command runs, the next
+//! holder waits until the command has ended. On a volume without such locks, that cannot be
+//! detected.
 //!
-//! **Invariant:** every rename leads to a name that never was, so after an error a look for it
-//! tells whether it happened.
+//! **Invariant:** every rename targets a name that never existed, so after an error, a listing of
+//! the target shows whether the rename happened.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -23,7 +24,7 @@ use super::Git;
 use super::presence::{self, Presence, Watch, new_word};
 use crate::disk::{self, faulty::has_locks, locks::try_lock};
 
-/// How long somebody else is waited for.
+/// Maximum time to wait for another holder.
 pub const WAIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(10);
 const FREE: &str = "free.";
@@ -39,7 +40,7 @@ pub enum LockError {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// The lock, held.
+/// The lock, held until it is dropped.
 #[derive(Debug)]
 pub struct Lock {
     batons: PathBuf,
@@ -47,14 +48,15 @@ pub struct Lock {
     held: Option<Arc<File>>,
 }
 
-/// What lies in the directory of the baton.
+/// Content of the lock token's directory.
 enum Baton {
     Free(String),
     Held(String),
 }
 
 impl Lock {
-    /// Takes the lock of the repository with this common directory, or says who has it.
+    /// Takes the lock of the repository with this common directory. After `wait`, fails with the
+    /// holder.
     pub fn take(common: &Path, doing: &str, wait: Duration) -> Result<Lock, LockError> {
         let home = common.join("coven");
         Lock::take_in(&home, doing, wait).map_err(|error| match error {
@@ -93,19 +95,19 @@ impl Lock {
             }
             std::thread::sleep(POLL);
         }
-        // From here on the baton is given back whatever happens.
+        // From here on, dropping the value releases the lock token on every path.
         let mut lock = Lock { batons, me, held: None };
         lock.held = kernel_lock(&home.join("lock.kernel"), until)?;
         Ok(lock)
     }
 
-    /// `git` in a directory, holding the lock as long as it works.
+    /// Returns a `git` for a directory. Each of its commands holds the kernel lock while it runs.
     pub fn git(&self, dir: &Path) -> Result<Git, LockError> {
         self.is_held()?;
         Ok(Git::at(dir).holding(self.held.clone()))
     }
 
-    /// Refuses a process that slept long enough to lose the lock: it must not go on.
+    /// Fails if this process slept long enough to lose the lock: it must not continue.
     pub fn is_held(&self) -> Result<(), LockError> {
         let mine = self.batons.join(format!("{HELD}{}", self.me.word));
         match listed(&mine) {
@@ -120,7 +122,7 @@ impl Drop for Lock {
     fn drop(&mut self) {
         let mine = self.batons.join(format!("{HELD}{}", self.me.word));
         let free = self.batons.join(format!("{FREE}{}", new_word()));
-        // Should it fail, the others see that this process is gone, sooner or later.
+        // If this fails, other processes eventually see that this process is gone.
         let _ = moved(&mine, &free);
     }
 }
@@ -136,7 +138,7 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Where those are seen who hold something of a repository.
+/// Directory with the heartbeat files of processes that hold something of a repository.
 pub fn owners(home: &Path) -> PathBuf {
     home.join("owners")
 }
@@ -159,8 +161,8 @@ fn baton(batons: &Path) -> io::Result<Option<Baton>> {
     Ok(None)
 }
 
-/// Lays down the baton, in a directory that is renamed into its place as a whole: that fails if
-/// one with a baton is there already, so there is never a second.
+/// Creates the lock token, in a directory that is renamed into place as a whole: the rename fails
+/// if a directory with a token already exists, so there is never a second one.
 fn lay(home: &Path, batons: &Path) -> io::Result<()> {
     let word = new_word();
     let scratch = home.join(format!("lock.{word}"));
@@ -181,8 +183,8 @@ fn is_taken(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
-/// Renames; false if somebody else did before. Whatever the call says, it happened if the target
-/// is there.
+/// Renames a file. Returns false if another process did so first. The rename happened if its target
+/// exists, even if the call returned an error.
 fn moved(from: &Path, to: &Path) -> io::Result<bool> {
     match disk::rename(from, to) {
         Ok(()) => Ok(true),
@@ -195,7 +197,8 @@ fn moved(from: &Path, to: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether a directory lists a name; a look at the name alone may be out of date on a network.
+/// Returns true if the directory lists the name; a lookup of the name alone may be outdated on a
+/// network volume.
 fn listed(path: &Path) -> io::Result<bool> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(false) };
     for entry in fs::read_dir(dir)? {
@@ -206,8 +209,8 @@ fn listed(path: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Takes a lock of the kernel alone, for commands in one directory: it is held by every `git` that
-/// is given it, and so is not free before the last has ended.
+/// Takes only a kernel lock, for commands in one directory: every `git` that gets it holds it, so
+/// it becomes free only after the last one has ended.
 pub fn take_kernel(path: &Path, wait: Duration) -> Result<Option<Arc<File>>, LockError> {
     kernel_lock(path, Instant::now() + wait).map_err(|error| match error {
         Trouble::Busy { owner } => LockError::Busy { owner, waited: wait },
@@ -215,7 +218,7 @@ pub fn take_kernel(path: &Path, wait: Duration) -> Result<Option<Arc<File>>, Loc
     })
 }
 
-/// A lock of the kernel; nothing where the volume has none.
+/// Takes a kernel lock. Returns `None` if the volume does not support locks.
 fn kernel_lock(path: &Path, until: Instant) -> Result<Option<Arc<File>>, Trouble> {
     let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
     let file = open?;

@@ -1,11 +1,11 @@
-//! The program `git`, called so that nothing of its surroundings surprises: no prompt, no hook of
-//! anybody's, no pager, no background work, messages in English, and a limit on its time.
+//! Runs `git` independently of its environment: no prompt, no hooks, no pager, no background work,
+//! messages in English, and a time limit.
 //!
-//! The user's own settings still count, except where they would make a commit of ours wait for a
-//! person (signatures) or fail for a reason of taste (`core.safecrlf`).
+//! The user's own settings still apply, except where they would make a commit wait for the user
+//! (signatures) or fail for a matter of style (`core.safecrlf`).
 //!
-//! **Invariant:** a call says everything it depends on. Variables such as `GIT_DIR`, which a hook
-//! has in its environment, do not reach it.
+//! **Invariant:** a call states everything that it depends on. Variables such as `GIT_DIR`, which a
+//! hook has in its environment, do not reach it.
 
 pub mod lock;
 pub mod presence;
@@ -22,11 +22,11 @@ use crate::exec::{self, How, Order, Said, StartError, Stop};
 pub use lock::{Lock, LockError};
 pub use repo::{Entry, Repo};
 
-/// How long a command may take that does not use the network.
+/// Time limit of a command that does not use the network.
 const LIMIT: Duration = Duration::from_secs(600);
-/// How much a command may print: a diff of this size is nothing that anybody reads.
+/// Maximum output of a command, in bytes: no user reads a diff of this size.
 const OUTPUT_BYTES: usize = 256 << 20;
-/// How many lines of what it said are in an error.
+/// Maximum number of output lines in an error.
 const LINES: usize = 5;
 
 /// Settings for every call.
@@ -45,8 +45,8 @@ const SETTINGS: [&str; 12] = [
     "advice.addEmbeddedRepo=false",
 ];
 
-/// What would make `git` look at things in another way, beside what no child inherits
-/// ([`exec::LOCAL_TO_GIT`]).
+/// Variables that would change the behavior of `git`, in addition to those that no child process
+/// inherits ([`exec::LOCAL_TO_GIT`]).
 pub const NOT_INHERITED: [&str; 9] = [
     "GIT_CEILING_DIRECTORIES",
     "GIT_EXTERNAL_DIFF",
@@ -59,7 +59,7 @@ pub const NOT_INHERITED: [&str; 9] = [
     "GIT_TRACE",
 ];
 
-/// Why `git` did not do what it was asked to.
+/// Reason why a `git` command did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
     #[error("`git` was not found in PATH")]
@@ -79,7 +79,7 @@ pub enum GitError {
 }
 
 impl GitError {
-    /// The exit code by the customs of shells.
+    /// Returns the exit code by shell conventions.
     pub fn exit_code(&self) -> i32 {
         match self {
             GitError::NotThere => 127,
@@ -99,9 +99,9 @@ pub struct Git {
     limit: Duration,
     env: Vec<(String, OsString)>,
     settings: Vec<String>,
-    /// Held by every command, so that a lock on it outlives this process if the command does.
+    /// Held open by every command, so that a lock on it outlives this process if the command does.
     hold: Option<Arc<File>>,
-    /// By which a command can be stopped.
+    /// Handle to stop a command.
     stop: Option<Stop>,
 }
 
@@ -111,7 +111,7 @@ impl Git {
             ("GIT_TERMINAL_PROMPT", "0"),
             ("GIT_OPTIONAL_LOCKS", "0"),
             ("LC_ALL", "C"),
-            // A remote that asks for a password would wait for a person who is not there.
+            // A remote that asks for a password would wait for a user who is not there.
             ("SSH_ASKPASS", "false"),
             ("SSH_ASKPASS_REQUIRE", "force"),
         ];
@@ -120,7 +120,7 @@ impl Git {
         Git { dir, limit: LIMIT, env, settings: Vec::new(), hold: None, stop: None }
     }
 
-    /// Where it works.
+    /// Returns the working directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -129,7 +129,7 @@ impl Git {
         Git { limit, ..self }
     }
 
-    /// Lets commands be stopped.
+    /// Allows commands to be stopped.
     pub fn until(self, stop: Option<Stop>) -> Git {
         Git { stop, ..self }
     }
@@ -145,21 +145,21 @@ impl Git {
         self
     }
 
-    /// Leaves aside what the user's settings say of merges into a branch: with `--squash`, or a
-    /// strategy, a merge would be something else.
+    /// Ignores the user's merge options for a branch: with `--squash` or a strategy, a merge would
+    /// have a different result.
     pub fn plain_merges(self, branch: &str) -> Git {
-        // Not as a setting: a name may have a `=` in it.
+        // Not passed with `-c`: a branch name may contain a `=`.
         self.env("GIT_CONFIG_COUNT", "1")
             .env("GIT_CONFIG_KEY_0", format!("branch.{branch}.mergeoptions"))
             .env("GIT_CONFIG_VALUE_0", "")
     }
 
-    /// Lets every command hold a file that is locked.
+    /// Makes every command hold a locked file open.
     pub fn holding(self, hold: Option<Arc<File>>) -> Git {
         Git { hold, ..self }
     }
 
-    /// Runs a command, whatever its exit code.
+    /// Runs a command and accepts any exit code.
     pub fn said(&self, args: &[&str]) -> Result<Said, GitError> {
         self.said_to(args, None)
     }
@@ -191,7 +191,7 @@ impl Git {
         }
     }
 
-    /// Runs a command that must succeed, and gives what it printed.
+    /// Runs a command that must succeed, and returns its output.
     pub fn bytes(&self, args: &[&str]) -> Result<Vec<u8>, GitError> {
         let said = self.said(args)?;
         match said.how.exit_code() {
@@ -200,7 +200,8 @@ impl Git {
         }
     }
 
-    /// The same with something to read, as long lists of names are. It holds no lock meanwhile.
+    /// Like [`bytes`](Self::bytes), with `input` on stdin, for example a long list of names. The
+    /// command does not hold the locked file.
     pub fn fed(&self, args: &[&str], input: &[u8]) -> Result<Vec<u8>, GitError> {
         let said = self.said_to(args, Some(input))?;
         match said.how.exit_code() {
@@ -209,8 +210,8 @@ impl Git {
         }
     }
 
-    /// What a command prints that must succeed, where it is nothing but text; without the last
-    /// line break.
+    /// Runs a command that must succeed, and returns its output as text, without the last line
+    /// break. Fails if the output is not UTF-8.
     pub fn text(&self, args: &[&str]) -> Result<String, GitError> {
         let text = String::from_utf8(self.bytes(args)?);
         let text =
@@ -222,14 +223,14 @@ impl Git {
         self.bytes(args).map(drop)
     }
 
-    /// Names that end in NUL bytes. What is not UTF-8 is shown as well as it can be.
+    /// Returns the NUL-terminated names that a command prints. Replaces invalid UTF-8.
     pub fn names(&self, args: &[&str]) -> Result<Vec<String>, GitError> {
         let bytes = self.bytes(args)?;
         let names = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());
         Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
-    /// A question: exit code 0 is yes, 1 is no.
+    /// Runs a command that answers a question: exit code 0 means yes, 1 means no.
     pub fn is(&self, args: &[&str]) -> Result<bool, GitError> {
         let said = self.said(args)?;
         match said.how.exit_code() {
@@ -239,7 +240,7 @@ impl Git {
         }
     }
 
-    /// What a name means as a commit, if there is one of that name.
+    /// Returns the commit that a name refers to, or `None` if there is none.
     pub fn commit(&self, name: &str) -> Result<Option<String>, GitError> {
         let name = format!("{name}^{{commit}}");
         let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", &name];
@@ -251,19 +252,19 @@ impl Git {
         }
     }
 
-    /// Whether everything in `old` is in `new` too.
+    /// Returns true if `new` contains all commits of `old`.
     pub fn contains(&self, new: &str, old: &str) -> Result<bool, GitError> {
         self.is(&["merge-base", "--is-ancestor", old, new])
     }
 
-    /// With an author for commits where nobody has set one.
+    /// Sets an author for commits if none is configured.
     pub fn with_author(self) -> Result<Git, GitError> {
         let mut git = self;
         for (key, stand_in) in
             [("user.name", "orchestrate"), ("user.email", "orchestrate@localhost")]
         {
             let said = git.said(&["config", "--get", key])?;
-            // One that git would make nothing of is none.
+            // A value with only characters that git strips counts as missing.
             if said.out.iter().all(|byte| *byte <= b' ' || b".,:;<>\"\\'".contains(byte)) {
                 git = git.setting(format!("{key}={stand_in}"));
             }
@@ -272,22 +273,22 @@ impl Git {
     }
 }
 
-/// An answer that is an error.
+/// Returns the error for a command that failed.
 pub fn failed(args: &[&str], said: &Said) -> GitError {
     GitError::Failed { what: what(args), code: said.how.exit_code(), said: last_lines(said) }
 }
 
-/// A command as it is called in messages: without its many flags.
+/// Returns a command as it appears in messages: without its flags.
 fn what(args: &[&str]) -> String {
     let words = args.iter().copied().filter(|arg| !arg.starts_with('-'));
     words.take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// What a command said last, in one line.
+/// Returns the last lines of a command's output as one line.
 fn last_lines(said: &Said) -> String {
     let told = if said.err.trim_ascii().is_empty() { &said.out } else { &said.err };
     let text = String::from_utf8_lossy(told);
-    // Advice on what to type next is for people at a prompt.
+    // Hints on what to type next are for interactive users.
     let says = |line: &&str| !line.is_empty() && !line.starts_with("hint:");
     let lines: Vec<&str> = text.lines().map(str::trim).filter(says).collect();
     let last = &lines[lines.len().saturating_sub(LINES)..];

@@ -1,9 +1,9 @@
-//! Being there: a file by which others see that this process holds something, and a way to see
-//! whether they still do.
+//! Heartbeat files: one shows to other processes that this process holds something, and a monitor
+//! detects whether they still do.
 //!
-//! The file has a number at its head, which a thread counts up. On the same kernel the process
-//! itself is looked for; across machines that share a volume, a number that stood still for a
-//! whole lease is death. Times of different machines are never compared.
+//! The file starts with a number that a thread increments. On the same kernel, the process itself
+//! is checked; across machines that share a volume, a process counts as dead if its number did not
+//! change for a whole lease. Times of different machines are never compared.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -21,10 +21,10 @@ use crate::random;
 use crate::time::{Clock, SystemClock, Time};
 
 const BEAT: Duration = Duration::from_secs(2);
-/// How long a beat may stand still.
+/// Time without a heartbeat after which a process counts as dead.
 const LEASE_MS: u64 = 30_000;
 
-/// Who is there, and what for.
+/// The owner of a heartbeat file, and its purpose.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Owner {
     #[serde(flatten, deserialize_with = "crate::json::flattened")]
@@ -46,12 +46,12 @@ impl std::fmt::Display for Owner {
     }
 }
 
-/// A word that no two have.
+/// Returns a unique random token.
 pub fn new_word() -> String {
     random::word(random::chance())
 }
 
-/// This process, seen by others for as long as this value lives.
+/// Heartbeat of this process, visible to others as long as this value lives.
 #[derive(Debug)]
 pub struct Presence {
     pub word: String,
@@ -83,13 +83,13 @@ impl Presence {
     }
 }
 
-/// Of constant length, so that it is never seen half-written.
+/// Formats the heartbeat with a constant length, so that a reader never sees a part of it.
 fn number(count: u64) -> String {
     format!("{count:012}")
 }
 
-/// The file is not made again if somebody took it away. A volume that does not answer is not
-/// waited for: others see the same.
+/// Writes one heartbeat. Does not recreate the file if another process removed it, and does not
+/// retry if the volume does not answer: the monitors cannot read it then either.
 fn beat(path: &Path, count: u64) {
     let file = OpenOptions::new().write(true).open(path);
     let _ = file.and_then(|file| file.write_all_at(number(count).as_bytes(), 0));
@@ -105,13 +105,13 @@ impl Drop for Presence {
     }
 }
 
-/// Looks at others, again and again.
+/// Monitors the heartbeats of other processes.
 pub struct Watch {
     this: Process,
     deaths: DeathWatch,
 }
 
-/// What is seen of somebody.
+/// State of another process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sight {
     pub owner: Option<Owner>,
@@ -123,7 +123,8 @@ impl Watch {
         Watch::with_lease(LEASE_MS)
     }
 
-    /// For those who may be silent for longer, because they look after themselves.
+    /// Creates a monitor for processes that may be silent longer, because they check on themselves.
+    /// The lease is at least the default.
     pub fn with_lease(lease_ms: u64) -> Watch {
         let lease_ms = lease_ms.max(LEASE_MS);
         Watch { this: Process::this(), deaths: DeathWatch::new(lease_ms) }
@@ -151,13 +152,13 @@ fn read_owner(bytes: &[u8]) -> Option<Owner> {
     serde_json::from_str(text.split_once('\n')?.1).ok()
 }
 
-/// Takes away the sign of somebody who is dead, once nothing carries the word any more: a word
-/// without a sign is of somebody unknown, who may live.
+/// Removes the heartbeat file of a dead process. Call it only after no lock holds the process's
+/// token: a token without a heartbeat file belongs to an unknown process, which may be alive.
 pub fn forget(dir: &Path, word: &str) {
     let _ = fs::remove_file(dir.join(word));
 }
 
-/// Takes away what processes of this kernel left behind that are gone, but for the words in use.
+/// Removes the heartbeat files of dead processes of this kernel, except for tokens in use.
 pub fn sweep(dir: &Path, in_use: &dyn Fn(&str) -> bool) {
     let mut watch = Watch::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {

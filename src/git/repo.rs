@@ -1,4 +1,4 @@
-//! A repository as seen from a workspace in it: where it lies, its worktrees, its branches.
+//! A repository as seen from a workspace in it: its location, worktrees, and branches.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,36 +8,36 @@ use std::time::Duration;
 use super::lock::{self, Lock, LockError};
 use super::{Git, GitError};
 
-/// What is used of a remote.
+/// Name of the remote in use.
 pub const REMOTE: &str = "origin";
 
-/// A repository and the working copy of it that a workspace is in.
+/// A repository and the working copy that contains the workspace.
 #[derive(Clone, Debug)]
 pub struct Repo {
-    /// The workspace, without links: the top of the working copy or a directory in it.
+    /// The workspace, with symlinks resolved: the top of the working copy or a directory in it.
     pub workspace: PathBuf,
     pub top: PathBuf,
-    /// From the top to the workspace; empty where they are the same.
+    /// Path from the top to the workspace; empty if they are the same.
     pub prefix: PathBuf,
-    /// What all its worktrees share.
+    /// The common directory of all worktrees.
     pub common: PathBuf,
 }
 
-/// One line of the list of worktrees.
+/// One entry of the list of worktrees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub path: PathBuf,
-    /// The commit it is at.
+    /// The commit that it is at.
     pub head: Option<String>,
-    /// The whole name, `refs/heads/main`; nothing where it is at a commit and no branch.
+    /// The full name, such as `refs/heads/main`, or `None` for a detached HEAD.
     pub branch: Option<String>,
-    /// Why it is locked; the reason may be empty.
+    /// Reason why it is locked; may be empty.
     pub locked: Option<String>,
-    /// Why git would forget it, which is that its directory is gone.
+    /// Reason why git would prune it: its directory is gone.
     pub prunable: Option<String>,
 }
 
-/// Why a directory is in no working copy that can be used.
+/// Reason why a directory is not in a usable working copy.
 #[derive(Debug, thiserror::Error)]
 pub enum RepoError {
     #[error("`{}` is in no working copy of a git repository", path.display())]
@@ -57,7 +57,7 @@ impl Repo {
         let args = ["rev-parse", "--is-inside-work-tree"];
         let said = git.said(&args)?;
         let inside = said.how.exit_code() == 0 && said.out.trim_ascii() == b"true";
-        // Any other trouble (whose files these are, a damaged repository) is told as it is.
+        // Other errors (ownership of the files, a damaged repository) are returned as they are.
         let told = String::from_utf8_lossy(&said.err);
         if said.how.exit_code() != 0 && !told.contains("not a git repository") {
             return Err(super::failed(&args, &said).into());
@@ -77,7 +77,7 @@ impl Repo {
         Git::at(&self.workspace)
     }
 
-    /// Where what we keep of the repository lies: never in a working copy.
+    /// Directory for orchestrate's files of the repository: never in a working copy.
     pub fn home(&self) -> PathBuf {
         self.common.join("coven")
     }
@@ -90,11 +90,12 @@ impl Repo {
         Lock::take(&self.common, doing, wait)
     }
 
-    /// All worktrees. Under the lock, because the list cannot be read while one is being added.
+    /// Returns all worktrees. Call it under the lock, because the list cannot be read while a
+    /// worktree is being added.
     pub fn worktrees(&self, git: &Git) -> Result<Vec<Entry>, GitError> {
         match git.bytes(&["worktree", "list", "--porcelain", "-z"]) {
             Ok(list) => Ok(entries(&list)),
-            // An option that it does not know: of all that is asked of it, this is the newest.
+            // An unknown option: this one is the newest of all options that orchestrate uses.
             Err(GitError::Failed { code: 129, .. }) => {
                 Err(GitError::TooOld { version: git.text(&["--version"])? })
             }
@@ -102,13 +103,13 @@ impl Repo {
         }
     }
 
-    /// Whether there is a remote to fetch from.
+    /// Returns true if there is a remote to fetch from.
     pub fn has_remote(&self) -> Result<bool, GitError> {
         self.git().is(&["config", "--get", &format!("remote.{REMOTE}.url")])
     }
 
-    /// The branch that work begins at where nobody says otherwise: the one that is checked out
-    /// here, else the default one of the remote, else `main` or `master`.
+    /// Returns the default base branch: the one that is checked out here, else the default branch
+    /// of the remote, else `main` or `master`.
     pub fn default_base(&self) -> Result<Option<String>, GitError> {
         let git = self.git();
         if let Some(name) = symbolic(&git, "HEAD")? {
@@ -128,12 +129,12 @@ impl Repo {
     }
 }
 
-/// The whole name of a branch.
+/// Returns the full name of a branch.
 pub fn branch(name: &str) -> String {
     format!("refs/heads/{name}")
 }
 
-/// The whole name of a branch of the remote, as it was when last fetched.
+/// Returns the full name of a remote branch, as of the last fetch.
 pub fn of_remote(name: &str) -> String {
     format!("refs/remotes/{REMOTE}/{name}")
 }
@@ -143,17 +144,17 @@ fn path_of(git: &Git, question: &str) -> Result<PathBuf, GitError> {
     Ok(PathBuf::from(OsStr::from_bytes(bytes.strip_suffix(b"\n").unwrap_or(&bytes))))
 }
 
-/// The directory that git keeps for one worktree.
+/// Returns the git directory of one worktree.
 pub fn git_dir(git: &Git) -> Result<PathBuf, GitError> {
     path_of(git, "--absolute-git-dir")
 }
 
-/// The top of the working copy that a directory is in.
+/// Returns the top of the working copy that contains a directory.
 pub fn top_level(git: &Git) -> Result<PathBuf, GitError> {
     path_of(git, "--show-toplevel")
 }
 
-/// What a symbolic name stands for in the end; nothing where it is none.
+/// Returns the final target of a symbolic ref, or `None` if the name is not one.
 pub fn symbolic(git: &Git, name: &str) -> Result<Option<String>, GitError> {
     let args = ["symbolic-ref", "--quiet", name];
     let said = git.said(&args)?;
@@ -164,7 +165,7 @@ pub fn symbolic(git: &Git, name: &str) -> Result<Option<String>, GitError> {
     }
 }
 
-/// Reads the list: attributes end in NUL, and an empty one ends a worktree.
+/// Parses the list: attributes end with NUL, and an empty one ends a worktree.
 fn entries(bytes: &[u8]) -> Vec<Entry> {
     let mut found: Vec<Entry> = Vec::new();
     let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();

@@ -1,7 +1,8 @@
-//! Claiming: one rename and one read.
+//! Claims a task: one rename and one read.
 //!
-//! **Invariant:** a target is known to this process before it is renamed to, so that whatever
-//! lies there later and is not known came late, behind a call that had failed.
+//! **Invariant:** this process records a target name before it renames to it. A file of its own
+//! with a name it has not recorded therefore arrived late, from a rename that had reported an
+//! error.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,44 +21,45 @@ use super::stock::{First, Stock};
 use super::{Claim, Claimed, End, Ending, FsQueue, Task, Wanted, seal};
 use crate::host;
 
-/// The largest task that is read.
+/// Maximum size of a task file, in bytes.
 pub(super) const SIZE_MAX: u64 = 64 << 20;
-/// How often one call lists the inbox: whoever loses all of three listings may come again.
+/// Maximum number of inbox listings per call. A caller that loses the races for all of them may
+/// call again.
 const LISTINGS: u32 = 3;
-/// How many cancelled tasks one call ends: its caller has other things to do, too.
+/// Maximum number of cancelled tasks that one call ends. It bounds the duration of the call.
 const ENDED_MAX: u32 = 64;
-/// How many names that cannot be moved one call goes past.
+/// Maximum number of unmovable names that one call skips.
 const STUCK_MAX: u32 = 16;
-/// Doubts are looked into no later than this many.
+/// Number of unconfirmed claims that forces a check of the directory.
 const DOUBTS_MAX: usize = 8_192;
 
-/// What came of trying to claim one name.
+/// Result of an attempt to claim one name.
 enum Taken {
     Mine(ClaimName),
     Lost(ClaimName),
-    /// It cannot be moved, and others perhaps can.
+    /// The file cannot be moved, but others perhaps can.
     Stuck(io::Error),
 }
 
-/// One call's way through an inbox.
+/// State of one call's search through an inbox.
 struct Search<'a> {
     agent: &'a str,
     inbox: PathBuf,
     stock: Arc<Mutex<Stock>>,
 
     listings: u32,
-    /// How many were ended and how many gone past.
+    /// Number of claims that this call ended, and number of unmovable names that it skipped.
     ended: u32,
     stuck: u32,
-    /// Why the last name could not be moved.
+    /// Error of the last name that could not be moved.
     error: Option<io::Error>,
 }
 
-/// What a search comes to next.
+/// Next candidate of a search.
 enum Next {
     /// A waiting file.
     File(Box<str>),
-    /// A claim that was made although its rename had said otherwise.
+    /// A claim that succeeded although its rename reported an error.
     Found(ClaimName),
 }
 
@@ -79,7 +81,7 @@ impl FsQueue {
                     self.try_file(&mut search, &file)?
                 }
                 Next::File(_) => {
-                    // It will be in the next listing again, which is not for this call.
+                    // The next listing contains it again, so this call must not list again.
                     search.listings = LISTINGS;
                     None
                 }
@@ -97,7 +99,7 @@ impl FsQueue {
         search.error.map_or(Ok(Claimed::Nothing), Err)
     }
 
-    /// Whether the caller wants a waiting file, which it may look into.
+    /// Returns true if the caller wants a waiting file. Gives the caller a function to read it.
     fn is_wanted(&self, search: &Search, file: &str, wanted: Wanted) -> bool {
         let Some(name) = TaskName::parse(file) else { return true };
         let read = || {
@@ -130,13 +132,13 @@ impl FsQueue {
             }
             ControlFlow::Continue(())
         })?;
-        // What lies in the directory of another volume is not ours.
+        // Names in the directory of another volume are not this queue's tasks.
         self.need_volume()?;
         stock.refill(first, since);
         Ok(())
     }
 
-    /// Tries to claim a file that was listed.
+    /// Tries to claim a listed file.
     fn try_file(&self, search: &mut Search, file: &str) -> io::Result<Option<ClaimName>> {
         let Some(task) = TaskName::parse(file) else { return Ok(None) };
         let path = search.inbox.join(file);
@@ -163,8 +165,8 @@ impl FsQueue {
         Ok(None)
     }
 
-    /// Looks for claims whose rename said that there was nothing to rename. One listing serves
-    /// all of them: a race that was really lost costs a rename and no more.
+    /// Searches for claims whose rename reported that its source did not exist. One listing serves
+    /// all of them, so a race that was really lost costs one rename and no more.
     fn look_into(&self, agent: &str, stock: &mut Stock) -> io::Result<()> {
         if stock.doubts.is_empty() {
             return Ok(());
@@ -179,10 +181,10 @@ impl FsQueue {
             ControlFlow::Continue(())
         })?;
         stock.looked.looked(since);
-        // Whoever holds it already found it elsewhere.
+        // A claim that is already held was found by another check.
         stock.found.extend(found.into_iter().filter(|name| self.hold(name)));
         if !there {
-            // Nothing could be renamed into a directory that somebody removed.
+            // No rename can succeed into a directory that was removed: recreate it.
             self.make_dir(&dir)?;
             stock.listed.forget();
         }
@@ -219,7 +221,7 @@ impl FsQueue {
         }
     }
 
-    /// Claims one waiting file, whatever is in it.
+    /// Claims one waiting file without reading its content.
     pub(super) fn take_one(&self, agent: &str, task: &TaskName) -> io::Result<Option<ClaimName>> {
         let from = self.inbox(agent)?.join(task.file());
         self.open_agent(agent)?;
@@ -232,8 +234,8 @@ impl FsQueue {
         Ok((moved? == Ending::Committed).then_some(name))
     }
 
-    /// Reads a claimed file. What cannot be executed is ended here: by `None` if it is of no
-    /// interest to the caller.
+    /// Reads a claimed file. Ends it if it cannot be executed. Returns `None` if the caller does
+    /// not need to know about it.
     fn open_claim(&self, agent: &str, name: ClaimName) -> io::Result<Option<Claimed>> {
         let opened = self.open_held(agent, &name);
         if !matches!(opened, Ok(Some(Claimed::Task(_)))) {
@@ -259,7 +261,6 @@ impl FsQueue {
         }
     }
 
-    /// Reads a claimed file.
     pub(super) fn read_claim(&self, agent: &str, name: &ClaimName) -> io::Result<Found> {
         let path = self.layout.claimed(agent).join(name.file());
         let bytes = match self.read_moved(&path) {
@@ -283,7 +284,7 @@ impl FsQueue {
         }
     }
 
-    /// Reads a file that was just moved: a cache may not know of it yet.
+    /// Reads a file that was just moved. Retries, because a cache may not contain the file yet.
     fn read_moved(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
         let mut patience = Patience::new(self.patience);
         loop {
@@ -300,17 +301,17 @@ impl FsQueue {
         }
     }
 
-    /// Whether a failure to read tells of the file and not of the volume or this machine.
+    /// Returns true if a read error concerns this file, not the volume or this machine.
     fn is_of_the_file(&self, error: &io::Error) -> io::Result<bool> {
         match error.kind() {
             io::ErrorKind::InvalidData | io::ErrorKind::PermissionDenied => Ok(true),
-            // A medium that cannot give back this one file, and others it can.
+            // The medium cannot return this one file, but can return others.
             _ if error.raw_os_error() == Some(Errno::EIO as i32) => self.is_mounted(),
             _ => Ok(false),
         }
     }
 
-    /// Ends a claim of a file that is no task.
+    /// Ends a claim of a file that is not a task.
     pub(super) fn end_unreadable(
         &self,
         agent: &str,
@@ -329,14 +330,14 @@ impl FsQueue {
     }
 }
 
-/// What a claimed file turned out to be.
+/// Content of a claimed file.
 pub(super) enum Found {
     Task(Box<Claim>),
     Unreadable(String),
     Gone,
 }
 
-/// Whether an error may be about one file and not about all of them.
+/// Returns true if an error may concern one file only, not all of them.
 fn is_about_one(error: &io::Error) -> bool {
     const OF_ALL: [Errno; 4] = [Errno::EROFS, Errno::ENOSPC, Errno::EDQUOT, Errno::EXDEV];
     let code = error.raw_os_error().map(Errno::from_raw);

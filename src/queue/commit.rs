@@ -1,9 +1,10 @@
-//! Ending and giving back claimed tasks.
+//! Ends claimed tasks and returns them to their inbox.
 //!
-//! The order: the status is written beside where the task will lie and, in durable mode, synced
-//! with its name; then the task is moved, which is the commit; then the directories are synced.
-//! Nobody reads a status before its task is there, and half of one has no seal, so it needs no
-//! rename of its own. A status whose task was taken away meanwhile is put aside as evidence.
+//! The order: write the status into the directory that the task will end in and, in durable mode,
+//! sync it and its name; then move the task, which is the commit; then sync the directories. No
+//! process reads a status before its task is there, and a partial status has no seal, so the status
+//! needs no rename of its own. If another process moved the task meanwhile, its status becomes
+//! evidence.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,10 +28,10 @@ impl FsQueue {
         }
         let claimed: Vec<PathBuf> =
             done.iter().map(|f| self.layout.claimed(&f.claim.agent)).collect();
-        // The new names first: a file must not be gone from the old place alone.
+        // Sync the new names first: the file must not be missing from both places after a crash.
 
         let unsynced = self.sync_dirs(good(&dirs, &results));
-        // If this fails, whoever reaps finds the file at both places and sees that it ended.
+        // If this fails, the reaper finds the file in both places and sees that it ended.
         let _ = self.sync_dirs(good(&claimed, &results));
         for ((result, finish), dir) in results.iter_mut().zip(done).zip(&dirs) {
             self.let_go(&finish.claim.name);
@@ -45,10 +46,10 @@ impl FsQueue {
         results
     }
 
-    /// Writes each status; `Committed` stands for "written" here.
+    /// Writes each status. `Committed` means "written" here.
     fn write_statuses(&self, done: &[Finish], dirs: &[PathBuf]) -> Vec<io::Result<Ending>> {
         for dir in dirs {
-            // If it cannot be made, the write will say so.
+            // If this fails, the write reports the error.
             let _ = self.need_dir(dir);
         }
         let files: Vec<(PathBuf, Vec<u8>)> = done
@@ -65,7 +66,7 @@ impl FsQueue {
         written.into_iter().zip(&files).map(settle).collect()
     }
 
-    /// Writes a status after the plain way failed with `error`.
+    /// Writes a status after the first write failed with `error`.
     fn write_status_again(
         &self,
         path: &Path,
@@ -75,9 +76,10 @@ impl FsQueue {
         let mut patience = Patience::new(self.patience);
         loop {
             match error.kind() {
-                // Somebody tidied up.
+                // The directory was removed.
                 io::ErrorKind::NotFound => self.make_dir(parent(path))?,
-                // An earlier try to end this claim left it. The first whole status counts.
+                // An earlier attempt to end this claim left a status. The first complete status
+                // counts.
                 io::ErrorKind::AlreadyExists => return self.keep_or_replace(path, bytes),
                 _ => patience.wait(error)?,
             }
@@ -92,7 +94,7 @@ impl FsQueue {
         let ours = seal::unseal(bytes);
         let found = self.read_file(path)?.and_then(|bytes| seal::unseal(&bytes));
         let ticket = |status: &Option<Map<String, Value>>| status.as_ref()?.get("ticket").cloned();
-        // One that does not carry the task's ticket was put there by a stranger.
+        // A status without the task's ticket does not come from a holder of the task.
         let ours_or_earlier = found.is_some() && ticket(&found) == ticket(&ours);
         if found.is_some() && !ours_or_earlier {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -113,7 +115,7 @@ impl FsQueue {
         self.move_unique(&from, &dir.join(claim.name.ended(&self.me)))
     }
 
-    /// Ends a claim with a status of the queue's own.
+    /// Ends a claim with a status that the queue writes itself.
     pub(super) fn end_claim(
         &self,
         claim: Claim,
@@ -126,11 +128,11 @@ impl FsQueue {
         results.pop().unwrap_or(Ok(Ending::Fenced))
     }
 
-    /// Ends a claim whose status is there already.
+    /// Ends a claim whose status already exists.
     pub(super) fn finish_forward(&self, claim: &Claim, end: End) -> io::Result<Ending> {
         let dir = self.layout.end(end, &claim.task.batch);
         let from = self.layout.claimed(&claim.agent).join(claim.name.file());
-        // A disk without a journal may leave a file under both names when the power fails.
+        // After a power failure, a disk without a journal may keep a file under both names.
 
         if self.is_ended(&dir, &claim.name)? {
             self.disk.remove(&from)?;
@@ -145,7 +147,7 @@ impl FsQueue {
         Ok(ending)
     }
 
-    /// Puts a claimed task back into its inbox. Needs no sync: if it is undone by a power cut,
+    /// Puts a claimed task back into its inbox. Needs no sync: if a power failure undoes the move,
     /// it is done again.
     pub(super) fn give_back(&self, claim: &Claim, next: &TaskName) -> io::Result<Ending> {
         let from = self.layout.claimed(&claim.agent).join(claim.name.file());
@@ -155,7 +157,7 @@ impl FsQueue {
         moved
     }
 
-    /// Whether a claim ended in a directory, whoever ended it.
+    /// Returns true if a claim ended in `dir`, no matter which process ended it.
     fn is_ended(&self, dir: &Path, name: &ClaimName) -> io::Result<bool> {
         let stem = name.stem();
         let is_it = |file: &str| {
@@ -164,8 +166,8 @@ impl FsQueue {
         Ok(self.first(dir, |file| is_it(file).then_some(()))?.is_some())
     }
 
-    /// Puts the status of a fenced claim aside, which is of use to people only. If the claim
-    /// ended here all the same, somebody else finished it forward and the status counts.
+    /// Moves the status of a fenced claim to the evidence directory, for users to inspect. If the
+    /// claim ended in `dir` after all, another process finished it forward, and the status stays.
     fn keep_evidence(&self, name: &ClaimName, dir: &Path) {
         let path = dir.join(name.status());
         let aside = self.layout.evidence().join(format!("{}.{}", name.status(), self.me));
@@ -195,7 +197,7 @@ impl FsQueue {
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         };
         self.open_agent(&agent)?;
-        // Or it would be cancelled again by whoever claims it.
+        // Otherwise the next claim would cancel the task again.
         self.unmark_cancel(name.task.id.as_str())?;
         let next = TaskName { crashes: 0, ..name.task.next(false) };
         let to = self.layout.inbox(&agent).join(next.file());
@@ -209,7 +211,7 @@ impl FsQueue {
     }
 }
 
-/// The directories of those that went well so far.
+/// Returns the directories of the tasks without an error so far.
 fn good<'a>(dirs: &'a [PathBuf], results: &[io::Result<Ending>]) -> impl Iterator<Item = &'a Path> {
     let well = |(dir, result): (&'a PathBuf, &io::Result<Ending>)| {
         matches!(result, Ok(Ending::Committed)).then_some(dir.as_path())

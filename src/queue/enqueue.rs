@@ -1,9 +1,9 @@
-//! Putting tasks out.
+//! Enqueues tasks.
 //!
-//! The order: each file is written whole under a private name and, in durable mode, synced; then
-//! all are renamed into their inboxes; then each inbox is synced once. Only then is anything
-//! promised. A crash before that leaves private files, which are swept, or tasks that nobody was
-//! promised.
+//! The order: write each file completely under a private name and, in durable mode, sync it; then
+//! rename all of them into their inboxes; then sync each inbox once. Only then is anything
+//! promised. A crash before that leaves private files, which a sweep removes, or tasks that were
+//! not promised to any caller.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::moves::{Patience, again, parent};
 use super::name::ClaimName;
 use super::{Claim, End, Ending, FsQueue, Published, Still, Task, seal};
 
-/// How many tasks are held in memory, written out, at once.
+/// Maximum number of serialized tasks in memory at once.
 const GROUP: usize = 256;
 
 impl FsQueue {
@@ -26,7 +26,7 @@ impl FsQueue {
         let mut published = Vec::with_capacity(tasks.len());
         for (task, (from, to)) in tasks.iter().zip(&moves) {
             let put = match &fault {
-                // After one that cannot be put, no other is waited for.
+                // After the first failure, no further task is tried.
                 Some(error) => self.put_none(from, again(error)),
                 None => match still(task) {
                     Ok(true) => self
@@ -46,7 +46,7 @@ impl FsQueue {
         }
         let unsynced = self.sync_dirs(moves.iter().map(|(_, to)| parent(to)));
         for (put, (_, to)) in published.iter_mut().zip(&moves) {
-            // It may be gone after a power cut.
+            // The task may be lost after a power failure.
             if let (Published::Yes, Err(error)) = (&put, unsynced.check(parent(to))) {
                 *put = Published::Unknown(error);
             }
@@ -54,7 +54,8 @@ impl FsQueue {
         published
     }
 
-    /// Writes tasks under private names. Gives where each lies and where it is to be; all or none.
+    /// Writes tasks under private names, all or none. Returns the private path and the target path
+    /// of each.
     fn write_all(&self, tasks: &[Task]) -> io::Result<Vec<(PathBuf, PathBuf)>> {
         let mut moves: Vec<(PathBuf, PathBuf)> = Vec::with_capacity(tasks.len());
         for group in tasks.chunks(GROUP) {
@@ -68,7 +69,7 @@ impl FsQueue {
         Ok(moves)
     }
 
-    /// Makes the directories that tasks will be in, before any machine looks for them.
+    /// Creates the directories that the tasks will use, before any machine looks for them.
     fn make_dirs_of(&self, tasks: &[Task]) -> io::Result<()> {
         for task in tasks {
             check_name(&task.batch, "a batch")?;
@@ -78,8 +79,8 @@ impl FsQueue {
         Ok(())
     }
 
-    /// Gives up on a task that could not be put. A private file that can be removed was not
-    /// renamed, and cannot be any more, whatever is still on its way to the server.
+    /// Gives up on a task that could not be published. If its private file can be removed, the file
+    /// was not renamed, and no call still on its way to the server can rename it.
     fn put_none(&self, from: &Path, error: io::Error) -> Published {
         match self.disk.remove(from) {
             Ok(()) => Published::No(error),
@@ -104,7 +105,7 @@ impl FsQueue {
         Ok(Claim { name, agent: task.agent.clone(), task: task.clone() })
     }
 
-    /// Gives a private file the name that it is for.
+    /// Renames a private file to its target name.
     pub(super) fn put(&self, from: &Path, to: &Path) -> io::Result<()> {
         match self.move_unique(from, to)? {
             Ending::Committed => Ok(()),
@@ -115,7 +116,7 @@ impl FsQueue {
         }
     }
 
-    /// Writes tasks under private names.
+    /// Writes tasks under private names, all or none.
     fn write_tasks(&self, tasks: &[Task]) -> io::Result<Vec<PathBuf>> {
         let files: Vec<(PathBuf, Vec<u8>)> =
             tasks.iter().map(|task| (self.temporary(), document(task))).collect();
@@ -126,7 +127,7 @@ impl FsQueue {
                 Ok(()) => written.push(path),
                 Err(error) => {
                     self.drop_half(&path);
-                    // After one that cannot be written, no other is waited for.
+                    // After the first failure, no further write is retried.
                     if fault.is_none() {
                         match self.write_temporary(&bytes, Some(error)) {
                             Ok(path) => written.push(path),
@@ -137,13 +138,13 @@ impl FsQueue {
             }
         }
         let Some(error) = fault else { return Ok(written) };
-        // All or none: what could be written is nobody's.
+        // All or none: remove the files that were written.
         written.iter().for_each(|path| self.drop_half(path));
         Err(error)
     }
 
-    /// Writes a private file, after an earlier one that failed with `error`. Each try has a new
-    /// name and is synced as a whole, so nothing of a failed one counts.
+    /// Writes a private file, after an earlier write that failed with `error`. Each try uses a new
+    /// name and is synced as a whole, so nothing of a failed try counts.
     pub(super) fn write_temporary(
         &self,
         bytes: &[u8],
@@ -167,13 +168,13 @@ impl FsQueue {
         }
     }
 
-    /// Removes what a write that failed may have left, if it can.
+    /// Removes the remains of a failed write, if possible.
     fn drop_half(&self, path: &Path) {
         let _ = self.disk.remove(path);
     }
 }
 
-/// A task's file, with the members that the queue reads.
+/// Returns the content of a task's file, including the members that the queue reads.
 fn document(task: &Task) -> Vec<u8> {
     let over = [
         ("agent", task.agent.as_str().into()),

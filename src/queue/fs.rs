@@ -1,8 +1,8 @@
-//! The queue on a file system, local or shared, as one process sees it.
+//! The queue on a file system, local or shared, as seen by one process.
 //!
-//! The order of operations is the protocol; `inbox-layout.md` tells it to people. What may not be
-//! decided from: `stat`, times of files, locks. What is decided from: listings of directories and
-//! one's own target name.
+//! The order of operations is the protocol; `inbox-layout.md` documents it for users. Decisions
+//! must not depend on `stat`, file times, or file locks. They depend on directory listings and on a
+//! process's own target names.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -24,30 +24,31 @@ use super::{
 use crate::disk::Disk;
 use crate::{ids, random};
 
-/// How long an operation is tried again while the volume does not answer.
+/// Total time to retry an operation while the volume does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A queue as one process sees it.
+/// A queue as seen by one process.
 pub struct FsQueue {
     pub(super) disk: Arc<dyn Disk>,
     pub layout: Layout,
-    /// This process: new at every start.
+    /// Name of this process, new at every start.
     pub(super) me: String,
-    /// Syncs files and directories before it promises anything.
+    /// True if files and directories are synced before anything is promised.
     pub(super) durable: bool,
-    /// Which volume this was when it was opened.
+    /// Name of the volume at the time it was opened.
     pub(super) volume: String,
     pub(super) patience: Duration,
-    /// Directories that were made or seen: nobody looks for them again on a hot path.
+    /// Directories known to exist. Hot paths do not check them again.
     made: RwLock<HashSet<PathBuf>>,
-    /// What was listed and not tried yet, by agent.
+    /// Listed names that were not tried yet, by agent.
     stocks: RwLock<HashMap<String, Arc<Mutex<Stock>>>>,
-    /// The claims that this process made or is about to make, by their random part. A claim on
-    /// disk that is mine and not in here came late, behind its maker's back.
+    /// Claims that this process made or is about to make, by their random part. A claim on disk
+    /// that carries this process's name but is not in this set arrived late, without the knowledge
+    /// of the thread that made it.
     held: Mutex<HashSet<String>>,
     pub(super) marks: Mutex<Marks>,
     pub(super) stuck: Stuck,
-    /// Random numbers are made of this and a counter.
+    /// Random numbers are derived from this seed and a counter.
     seed: u64,
     drawn: AtomicU64,
     beats: AtomicU64,
@@ -56,8 +57,8 @@ pub struct FsQueue {
 pub(super) use crate::host::lock;
 
 impl FsQueue {
-    /// Opens the queue of a workspace, making its directories. `me` is this process: lower-case
-    /// letters and digits that no process had before.
+    /// Opens the queue of a workspace and creates its directories. `me` names this process:
+    /// lower-case letters and digits that no earlier process used.
     pub fn open(
         disk: Arc<dyn Disk>,
         layout: Layout,
@@ -85,13 +86,13 @@ impl FsQueue {
             drawn: AtomicU64::new(0),
             beats: AtomicU64::new(0),
         };
-        // Nothing is made in a place that cannot say what it is.
+        // Create nothing on a volume that cannot be identified.
         queue.volume = queue.find_volume()?;
         queue.make_own_dirs()?;
         Ok(queue)
     }
 
-    /// Makes the directories that any machine may look for, before one does.
+    /// Creates the directories that any machine may look for, before one does.
     fn make_own_dirs(&self) -> io::Result<()> {
         let layout = &self.layout;
         let dirs = [
@@ -114,18 +115,18 @@ impl FsQueue {
         dirs.iter().try_for_each(|dir| self.disk.make_dirs(dir))
     }
 
-    /// The disk that all of it lies on.
+    /// Returns the disk that holds the queue.
     pub fn disk(&self) -> &dyn Disk {
         &*self.disk
     }
 
-    /// This process's incarnation.
+    /// Returns the name of this process, new at every start.
     pub fn me(&self) -> &str {
         &self.me
     }
 
-    /// Makes the directories of an agent. One whose name differs from another's in case only gets
-    /// none: where names fold case, both would have one inbox.
+    /// Creates the directories of an agent. Fails if the name differs from another agent's only in
+    /// case: on a case-insensitive file system, both would share one inbox.
     pub fn open_agent(&self, agent: &str) -> io::Result<()> {
         let inbox = self.inbox(agent)?;
         if !self.is_made(&inbox) {
@@ -160,8 +161,8 @@ impl FsQueue {
         self.made.read().unwrap_or_else(|poison| poison.into_inner()).contains(dir)
     }
 
-    /// Says why an agent's inbox must not be served, if so: anybody on the machine could put
-    /// tasks into it.
+    /// Returns the reason not to serve an agent's inbox: any user of the machine could write tasks
+    /// into it. Returns `None` if the inbox is safe.
     pub fn unsafe_inbox(&self, agent: &str) -> io::Result<Option<String>> {
         for dir in [self.layout.inboxes(), self.inbox(agent)?] {
             let mode = match self.disk.mode(&dir) {
@@ -178,18 +179,18 @@ impl FsQueue {
         Ok(None)
     }
 
-    /// An agent's inbox; an error for a name that would lie elsewhere.
+    /// Returns an agent's inbox. Fails for a name whose path would lie elsewhere.
     pub(super) fn inbox(&self, agent: &str) -> io::Result<PathBuf> {
         check_name(agent, "an agent")?;
         Ok(self.layout.inbox(agent))
     }
 
-    /// A word that was never drawn before.
+    /// Returns a random token that is not used twice.
     pub fn word(&self) -> String {
         random::word(self.random())
     }
 
-    /// An id for a new task. Those that one process makes sort in the order they were made in.
+    /// Returns an id for a new task. The ids that one process creates sort in creation order.
     pub fn new_id(&self, at_ms: u64) -> TaskId {
         let count = self.drawn.fetch_add(1, Ordering::Relaxed);
         let rest = u128::from(random::nth(self.seed, count)) & 0xffff_ffff_ffff;
@@ -200,17 +201,17 @@ impl FsQueue {
         random::nth(self.seed, self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A name in `tmp/` that only this process can have chosen.
+    /// Returns a path in `tmp/` that only this process can choose.
     pub(super) fn temporary(&self) -> PathBuf {
         self.layout.tmp().join(format!("{}.{}", self.me, self.word()))
     }
 
-    /// Makes a directory unless it is known to be there.
+    /// Creates a directory unless it is known to exist.
     pub fn need_dir(&self, dir: &Path) -> io::Result<()> {
         if self.is_made(dir) { Ok(()) } else { self.make_dir(dir) }
     }
 
-    /// Makes a directory, even one that should be there.
+    /// Creates a directory, even if it is known to exist: it may have been removed.
     pub(super) fn make_dir(&self, dir: &Path) -> io::Result<()> {
         self.need_volume()?;
         let mut patience = Patience::new(self.patience);
@@ -231,7 +232,7 @@ impl FsQueue {
         stocks.entry(agent.to_owned()).or_default().clone()
     }
 
-    /// Claims that were found and not asked for yet are unknown again.
+    /// Forgets claims that were found but not returned by a call yet. They are unknown again.
     pub(super) fn forget_found(&self) {
         let stocks = self.stocks.read().unwrap_or_else(|poison| poison.into_inner());
         for stock in stocks.values() {
@@ -239,7 +240,7 @@ impl FsQueue {
         }
     }
 
-    /// Takes a claim for known. False if it was already.
+    /// Records a claim as known. Returns false if it already was.
     pub(super) fn hold(&self, name: &ClaimName) -> bool {
         lock(&self.held).insert(name.claim.clone())
     }
@@ -249,7 +250,7 @@ impl FsQueue {
     }
 }
 
-/// What becomes a directory or a file must be a name.
+/// Fails unless `name` can be the name of a file or directory.
 pub(super) fn check_name(name: &str, what: &str) -> io::Result<()> {
     match ids::name_fault(name) {
         None => Ok(()),
@@ -261,10 +262,10 @@ pub(super) fn check_name(name: &str, what: &str) -> io::Result<()> {
 }
 
 impl Task {
-    /// Reads the members that the queue knows.
+    /// Reads the members that the queue knows. Returns `None` if the batch is missing or unfit.
     pub fn read(name: TaskName, agent: &str, document: Map<String, Value>) -> Option<Task> {
         let batch = document.get("batch")?.as_str()?.to_owned();
-        // It becomes a directory.
+        // The batch becomes a directory name.
         if ids::name_fault(&batch).is_some() {
             return None;
         }
@@ -319,7 +320,7 @@ impl Queue for FsQueue {
     fn beat(&self) -> io::Result<()> {
         let beats = self.beats.fetch_add(1, Ordering::Relaxed) + 1;
         let path = self.layout.beats().join(&self.me);
-        // Of one length always, so that nobody reads half a number with the end of another.
+        // The record has a constant length, so a reader never sees parts of two numbers.
         let record = format!("{beats:020}\n");
         match self.disk.overwrite(&path, record.as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -1,13 +1,14 @@
-//! Where everything lies, relative to the workspace.
+//! Paths of the queue's files and directories in a workspace.
 
 use std::path::{Path, PathBuf};
 
 use super::End;
 
-/// The directory that is the engine's own.
+/// The directory that belongs to orchestrate.
 pub(super) const OWN: &str = ".orchestrate";
 
-/// The directories of a queue. All of them must be on one volume: a rename does not cross.
+/// The directories of a queue. All of them must be on one volume, because a rename cannot cross
+/// volumes.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub root: PathBuf,
@@ -50,7 +51,7 @@ impl Layout {
         self.ends(end).join(batch)
     }
 
-    /// Where the batches of tasks lie that ended so.
+    /// Directory that contains the batches of tasks which ended as `end`.
     pub fn ends(&self, end: End) -> PathBuf {
         match end {
             End::Processed => self.root.join(&self.processed),
@@ -59,7 +60,7 @@ impl Layout {
         }
     }
 
-    /// Says which volume this is.
+    /// File that identifies the volume.
     pub fn fleet_file(&self) -> PathBuf {
         self.own("fleet.json")
     }
@@ -69,17 +70,17 @@ impl Layout {
         self.own("results")
     }
 
-    /// Statuses of attempts that were fenced: evidence that nobody applies.
+    /// Statuses of fenced attempts: evidence that is never applied.
     pub fn evidence(&self) -> PathBuf {
         self.own("evidence")
     }
 
-    /// What lay where it must not and fits nowhere else.
+    /// Misplaced files that fit nowhere else.
     pub fn lost(&self) -> PathBuf {
         self.own("lost")
     }
 
-    /// The runs, each in a directory of its own.
+    /// Runs, each in its own directory.
     pub fn runs(&self) -> PathBuf {
         self.own("runs")
     }
@@ -96,7 +97,7 @@ impl Layout {
         self.own("workers")
     }
 
-    /// Members that are asked to finish what they do and end.
+    /// Markers of members that are asked to finish their work and exit.
     pub fn drain(&self) -> PathBuf {
         self.own("drain")
     }
@@ -109,7 +110,7 @@ impl Layout {
         self.own("pause")
     }
 
-    /// The turn of runs that change the checkout: one file, whose name says who has it.
+    /// The checkout token of runs that change the checkout: one file, whose name states the holder.
     pub fn checkout(&self) -> PathBuf {
         self.own("checkout")
     }

@@ -1,4 +1,4 @@
-//! Looking without touching.
+//! Read-only queries of the queue.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -42,7 +42,7 @@ impl FsQueue {
         Ok(names)
     }
 
-    /// A name that cannot be moved is none that waits.
+    /// Returns true if any task waits. A name that cannot be moved does not count as waiting.
     pub(super) fn any_waiting(&self, agent: &str) -> io::Result<bool> {
         let inbox = self.inbox(agent)?;
         let stuck = self.stuck.of(&inbox);
@@ -76,7 +76,7 @@ impl FsQueue {
         let mut patience = Patience::new(self.patience);
         let bytes = loop {
             match self.read_task_file(&path)? {
-                // A cache may remember that there was none.
+                // A cache may still hold that the file did not exist.
                 None if self.is_there(&path)? => patience.wait_anyway(unseen(&path))?,
                 read => break read,
             }
@@ -118,10 +118,10 @@ impl FsQueue {
         Ok(None)
     }
 
-    /// Looks for a task after changing each directory that it may be in. An NFS v3 server tells of
-    /// changes by a time that stands still within a tick of its clock: a client that listed a
-    /// directory within that tick shows it as it was until the directory changes again, and a
-    /// change of its own is the only one that it can bring about.
+    /// Finds a task after it changes each directory that the task may be in. An NFS v3 server
+    /// reports changes by a timestamp that does not advance within a tick of its clock: a client
+    /// that listed a directory within that tick sees the old listing until the directory changes
+    /// again. The only change that this client can cause is its own.
     pub fn find_surely(&self, agent: &str, batch: &str, id: &TaskId) -> io::Result<Option<Place>> {
         if self.disk.is_shared(&self.layout.root) {
             let mut dirs = vec![self.inbox(agent)?, self.layout.claimed(agent)];
@@ -133,7 +133,7 @@ impl FsQueue {
         self.find_task(agent, batch, id)
     }
 
-    /// Makes a hidden file in a directory and removes it. A directory that is not there is fine.
+    /// Creates and removes a hidden file in a directory. A missing directory is not an error.
     fn change(&self, dir: &Path) -> io::Result<()> {
         let path = dir.join(format!(".{}.{}", self.me, self.word()));
         match self.write_one(&path, Vec::new(), false) {
@@ -150,7 +150,7 @@ impl FsQueue {
         if let Some(name) = self.first(&inbox, waiting)? {
             return Ok(Some(Place::Waiting { agent: agent.to_owned(), name }));
         }
-        // The id stands at one place in every name.
+        // The id has the same position in every name.
         let of_it = |file: &str| file.get(2..28) == Some(id.as_str());
         let claimed = |file: &str| of_it(file).then(|| ClaimName::parse(file)).flatten();
         if let Some(name) = self.first(&self.layout.claimed(agent), claimed)? {
@@ -165,7 +165,7 @@ impl FsQueue {
         Ok(None)
     }
 
-    /// The first name in a directory that `pick` makes something of.
+    /// Returns the first result of `pick` over the names in a directory.
     pub(super) fn first<T>(
         &self,
         dir: &Path,
@@ -204,7 +204,8 @@ impl FsQueue {
         }))
     }
 
-    /// Reads a task or a status; nothing, if it is not there or nothing to read.
+    /// Reads a task or a status. Returns `None` if the file is missing or not a regular file of
+    /// allowed size.
     pub(super) fn read_task_file(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
         match self.disk.read_regular(path, SIZE_MAX) {
             Ok(bytes) => Ok(Some(bytes)),

@@ -1,8 +1,8 @@
-//! A queue whose name is lost or cannot be read: how that is told from a workspace that never had
-//! a queue, and what helps.
+//! Handles a queue whose volume name is missing or unreadable: distinguishes it from a workspace
+//! that never had a queue, and suggests a fix.
 //!
-//! **Invariant:** a workspace is new only if nothing lies in it that needed a name to be made. A
-//! second name for one queue would let two fleets work on it.
+//! **Invariant:** a workspace counts as new only if it contains nothing that requires a volume name
+//! to create. A second name for one queue would let two fleets work on it.
 
 use std::fmt;
 use std::io;
@@ -14,14 +14,14 @@ use super::name::{ClaimName, TaskName};
 use super::{End, moves};
 use crate::disk::Disk;
 
-/// Why it cannot be told which volume this is.
+/// Reason why the volume cannot be identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeFault {
-    /// There is a queue, and nothing that names it.
+    /// A queue exists, but the file that names it is missing.
     Gone { file: PathBuf, trace: PathBuf },
-    /// There is something in the place of the name that is none.
+    /// The file that should name the volume does not contain a name.
     Damaged { file: PathBuf, reason: String },
-    /// The name is written in a form of another version.
+    /// The name is written in the format of another version.
     Foreign { file: PathBuf, schema: String },
 }
 
@@ -49,12 +49,12 @@ impl fmt::Display for VolumeFault {
 impl std::error::Error for VolumeFault {}
 
 impl VolumeFault {
-    /// The fault that an error is about.
+    /// Returns the volume fault that an error carries, if any.
     pub fn of(error: &io::Error) -> Option<&VolumeFault> {
         error.get_ref()?.downcast_ref()
     }
 
-    /// What helps. Where a queue may be named anew, `fsck --repair` does that.
+    /// Returns a hint on how to fix the fault. Names `fsck --repair` where it can rename the queue.
     pub fn hint(&self, word: &str) -> String {
         match self {
             VolumeFault::Gone { trace, .. } if !trace.starts_with(OWN) => self.cure(word),
@@ -67,13 +67,14 @@ impl VolumeFault {
         }
     }
 
-    /// What helps where nothing else does that; `word` is a new name for the volume.
+    /// Returns the manual fix, for faults that no command repairs; `word` is a new name for the
+    /// volume.
     pub fn cure(&self, word: &str) -> String {
         let (file, make) = match self {
             VolumeFault::Foreign { .. } => {
                 return "use the version of orchestrate that the rest of the fleet uses".into();
             }
-            // Its directory may be gone with it.
+            // The directory of the file may be missing, too.
             VolumeFault::Gone { file, trace } if !trace.starts_with(OWN) => {
                 (file, format!("mkdir -p '{}' && ", moves::parent(file).display()))
             }
@@ -95,7 +96,8 @@ impl From<VolumeFault> for io::Error {
     }
 }
 
-/// Something that only a queue with a name can have left, relative to the workspace.
+/// Returns a path, relative to the workspace, that only a queue with a name can have created, or
+/// `None`.
 pub(super) fn trace(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<PathBuf>> {
     let own = [
         layout.all_claimed(),
@@ -114,7 +116,7 @@ pub(super) fn trace(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<PathB
             return Ok(Some(relative(layout, &dir.join(name))));
         }
     }
-    // These are people's directories too: only what is named as the queue names it counts.
+    // Users also write to these directories: count only names that the queue creates.
     let is_task =
         |name: &str| TaskName::parse(name).is_some() || ClaimName::parse_ended(name).is_some();
     for dir in [layout.inboxes(), layout.ends(End::Processed), layout.ends(End::Failed)] {
@@ -128,7 +130,8 @@ pub(super) fn trace(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<PathB
     Ok(None)
 }
 
-/// Whether a file is listed: a cache may know nothing of one that is there.
+/// Returns true if a directory listing contains the file: a cache may hold that an existing file
+/// does not exist.
 pub(super) fn is_listed(disk: &dyn Disk, file: &Path) -> io::Result<bool> {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     Ok(first(disk, moves::parent(file), |listed| listed == name)?.is_some())
@@ -138,7 +141,8 @@ fn relative(layout: &Layout, path: &Path) -> PathBuf {
     path.strip_prefix(&layout.root).unwrap_or(path).to_owned()
 }
 
-/// The first name of a directory that will do; none, if there is no directory.
+/// Returns the first name in a directory that `will_do` accepts, or `None` if there is none or no
+/// such directory.
 fn first(
     disk: &dyn Disk,
     dir: &Path,
@@ -158,7 +162,7 @@ fn first(
 fn none_if_absent<T: Default>(listed: io::Result<T>) -> io::Result<T> {
     match listed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
-        // A file of somebody's in the place of a directory holds nothing of ours.
+        // A user's file in place of a directory contains nothing of the queue.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(T::default()),
         listed => listed,
     }

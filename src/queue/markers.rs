@@ -1,5 +1,5 @@
-//! Small files that people leave for the fleet: tasks to cancel, agents to pause. The name is
-//! what counts, and it is seen by listing.
+//! Marker files that users create for the fleet: tasks to cancel, agents to pause. Only the name
+//! counts, and it is read from a directory listing.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,7 +19,7 @@ use super::stock::Pace;
 use super::{End, Ending, FsQueue, Task};
 use crate::host;
 
-/// What was there when somebody looked last.
+/// Markers found by the last scan.
 #[derive(Default)]
 pub(super) struct Marks {
     pace: Pace,
@@ -37,9 +37,9 @@ impl Seen {
         self.pauses.contains(agent)
     }
 
-    /// Whether a task is to be cancelled, by its own id or because it is a step of a run that is.
-    /// A task that stands for a run itself is not a step of it: whoever drives the run must get
-    /// it, to end the run in order.
+    /// Returns true if a task is to be cancelled, by its own id or as a step of a cancelled run. A
+    /// task that stands for the run itself is not a step of it: the coordinator that drives the run
+    /// must receive it, to end the run in order.
     pub(super) fn is_cancelled(&self, task: &Task) -> bool {
         if self.cancels.is_empty() {
             return false;
@@ -52,8 +52,8 @@ impl Seen {
 }
 
 impl FsQueue {
-    /// The markers as they are now, or were a moment ago: looking costs a twentieth of the time
-    /// at most, so a claim pays next to nothing for it.
+    /// Returns the markers, at most slightly outdated. Scans take at most a twentieth of the time,
+    /// so a claim pays almost nothing for them.
     pub(super) fn current_marks(&self) -> io::Result<Arc<Seen>> {
         let mut marks = lock(&self.marks);
         if marks.pace.is_due(Duration::ZERO) {
@@ -73,7 +73,7 @@ impl FsQueue {
     fn markers(&self, dir: &Path) -> io::Result<HashSet<String>> {
         let mut markers = HashSet::new();
         self.scan(dir, &mut |file| {
-            // Some systems leave hidden files of their own.
+            // Some systems create hidden files of their own.
             markers.extend((!file.starts_with('.')).then(|| file.to_owned()));
             ControlFlow::Continue(())
         })?;
@@ -112,7 +112,7 @@ impl FsQueue {
         use io::ErrorKind::{InvalidData, IsADirectory};
         check_name(agent, "an agent")?;
         match self.read_file(&self.layout.pause().join(agent)) {
-            // The name is what counts, whatever it is the name of.
+            // Only the name counts; the file may be of any type.
             Err(error) if matches!(error.kind(), InvalidData | IsADirectory) => {
                 Ok(Some(String::new()))
             }
@@ -120,7 +120,7 @@ impl FsQueue {
         }
     }
 
-    /// Leaves a marker, or replaces one, whole.
+    /// Creates or replaces a marker atomically.
     fn mark(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.need_dir(parent(path))?;
         let temporary = self.write_temporary(bytes, None)?;

@@ -1,11 +1,11 @@
-//! Putting right what lies where it must not: by the moves of the protocol, or aside.
+//! Repairs misplaced files: by the moves of the protocol, or by moving them to `lost/`.
 //!
-//! **Invariant:** nothing is removed. What no move of the protocol fits goes to `lost/`, with a
-//! note that says where it lay, written and synced before it is moved.
+//! **Invariant:** no file is removed. A file that no move of the protocol fits goes to `lost/`,
+//! with a note that states its origin. The note is written and synced before the move.
 //!
-//! **Invariant:** each move is one rename to a name that only this process can have chosen, so a
-//! crash between two leaves what the next look finds again, and two who mend do not undo each
-//! other's work.
+//! **Invariant:** each move is one rename to a name that only this process can choose. A crash
+//! between two moves leaves a state that the next scan finds again, and two concurrent repairs do
+//! not undo each other's work.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,25 +18,25 @@ use super::name::{ClaimName, TaskId, TaskName};
 use super::{Claim, End, Ending, FsQueue, Layout, Task, VolumeFault, seal, status, volume};
 use crate::disk::Disk;
 
-/// Why a task has a status that nobody wrote who executed it.
+/// Reason in the status of a task whose own status was lost.
 const STATUS_LOST: &str = "status_lost";
 
-/// What became of a waiting file that was taken out to be judged.
+/// Result of the diagnosis of a waiting file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Judged {
-    /// It waits where it belongs, under this name.
+    /// The task waits in the correct inbox, under this name.
     Put { agent: String, name: TaskName },
-    /// It is no whole task, and ended in `failed/unreadable/`.
+    /// The file is not a complete task, and it ended in `failed/unreadable/`.
     Unreadable,
-    /// It fits nowhere, or is a copy; it lies here now.
+    /// The file fits nowhere, or is a copy; it was moved to this path.
     Aside(PathBuf),
-    /// Somebody else had it first.
+    /// Another process took the file first.
     Gone,
 }
 
 impl FsQueue {
-    /// Moves anything to `lost/` with a note beside it: where it lay, and why it is there. Nothing,
-    /// if it is not there any more.
+    /// Moves any file to `lost/`, with a note next to it that states its origin and the reason.
+    /// Returns the new path, or `None` if the file no longer exists.
     pub fn set_aside(&self, path: &Path, kind: &str, why: &str) -> io::Result<Option<PathBuf>> {
         let (dir, word) = (self.layout.lost(), self.word());
         self.need_dir(&dir)?;
@@ -49,19 +49,19 @@ impl FsQueue {
         self.write_one(&beside, format!("{note}\n").into_bytes(), true)?;
         self.disk.sync_dir(&dir)?;
         if self.move_unique(path, &to)? == Ending::Fenced {
-            // The note is of nothing.
+            // The note describes no file.
             self.disk.remove(&beside)?;
             return Ok(None);
         }
-        // The new name first: it must not be gone from the old place alone.
+        // Sync the new name first: the file must not be missing from both places after a crash.
         self.disk.sync_dir(&dir)?;
         self.disk.sync_dir(parent(path))?;
         Ok(Some(to.strip_prefix(&self.layout.root).unwrap_or(&to).to_owned()))
     }
 
-    /// Takes a waiting file out and puts it where what it says belongs: into the inbox of its own
-    /// agent, under its own id, as the next attempt. `lies_elsewhere` says whether another file is
-    /// that task already.
+    /// Claims a waiting file and moves it to the place that its content states: the inbox of its
+    /// own agent, under its own id, as the next attempt. `lies_elsewhere` returns true if another
+    /// file already is that task.
     pub fn judge_waiting(
         &self,
         agent: &str,
@@ -110,7 +110,8 @@ impl FsQueue {
         }
     }
 
-    /// A task that has ended, as a claim that can be given a status.
+    /// Returns an ended task as a claim, so that it can get a status. Returns `None` if the task is
+    /// not readable.
     pub fn ended_claim(
         &self,
         end: End,
@@ -126,7 +127,7 @@ impl FsQueue {
         Ok(task.map(|task| Claim { name: name.clone(), agent, task }))
     }
 
-    /// Gives a task that has ended a status where there is none.
+    /// Writes a status for an ended task, unless it has one.
     pub fn give_status(
         &self,
         end: End,
@@ -141,11 +142,11 @@ impl FsQueue {
             self.disk.rename(&temporary, &path)?;
             return self.disk.sync_dir(&dir);
         }
-        // Somebody else was faster.
+        // Another process wrote a status first.
         self.disk.remove(&temporary)
     }
 
-    /// A status for a task whose own is lost: nobody knows how it went.
+    /// Returns a status for a task whose own status is lost, so that its result is unknown.
     pub fn lost_status(&self, claim: &Claim, success: bool) -> Map<String, Value> {
         let message = "it has ended, but its status is lost: nobody knows how it went";
         let mut status = status::of_claim(claim, STATUS_LOST, message);
@@ -158,14 +159,14 @@ impl FsQueue {
         status
     }
 
-    /// Moves a task that has ended to where tasks end that failed. Its status must be there.
+    /// Moves an ended task to `failed/`. Its status must already be there.
     pub fn end_as_failed(&self, end: End, claim: &Claim, by: &str) -> io::Result<Ending> {
         let from = self.layout.end(end, &claim.task.batch).join(claim.name.ended(by));
         let dir = self.layout.end(End::Failed, &claim.task.batch);
         self.move_synced(&from, &dir.join(claim.name.ended(&self.me)))
     }
 
-    /// Moves an ended task from one batch to its own, its status before it.
+    /// Moves an ended task from one batch to its own batch, its status first.
     pub fn move_to_batch(
         &self,
         end: End,
@@ -176,12 +177,12 @@ impl FsQueue {
         super::fs::check_name(to, "a batch")?;
         let (old, new) = (self.layout.end(end, from), self.layout.end(end, to));
         self.need_dir(&new)?;
-        // Whoever came before and was cut off may have moved it already.
+        // An earlier repair that was interrupted may have moved the status already.
         self.move_synced(&old.join(name.status()), &new.join(name.status()))?;
         self.move_synced(&old.join(name.ended(by)), &new.join(name.ended(by)))
     }
 
-    /// Puts a status that ends nothing where such are kept.
+    /// Moves a status that belongs to no ended task to the evidence directory.
     pub fn keep_stray(&self, path: &Path) -> io::Result<Ending> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let dir = self.layout.evidence();
@@ -189,7 +190,7 @@ impl FsQueue {
         self.move_synced(path, &dir.join(format!("{name}.{}", self.word())))
     }
 
-    /// Whether somebody holds a claim.
+    /// Returns true if a worker holds the claim.
     pub fn is_held(&self, name: &ClaimName) -> io::Result<bool> {
         for agent in self.list_dirs(&self.layout.all_claimed())? {
             if self.list_claims(&agent)?.contains(name) {
@@ -210,8 +211,9 @@ impl FsQueue {
     }
 }
 
-/// Names a queue anew whose name is gone or damaged, what was there being kept in `lost/`. Only
-/// for a queue that nobody works on: those who do know it by its old name.
+/// Gives a queue a new name if its name is missing or damaged; keeps the damaged file in `lost/`.
+/// Call it only while no process works on the queue: such a process knows the queue by its old
+/// name.
 pub fn name_anew(
     disk: &dyn Disk,
     layout: &Layout,
@@ -233,7 +235,7 @@ pub fn name_anew(
     let temporary = dir.join(format!("{word}.name"));
     disk.write(&temporary, format!("{}\n", volume::document(word)).as_bytes())?;
     disk.sync(&temporary)?;
-    // Somebody may have put it back meanwhile, and is right.
+    // Fails if an operator restored the file meanwhile: the restored name is the right one.
     let linked = disk.link(&temporary, &file);
     disk.remove(&temporary)?;
     linked?;

@@ -1,12 +1,13 @@
-//! Who does it: tasks on disk, claimed by renaming.
+//! The task queue: tasks are files on disk, and a worker claims one by renaming it.
 //!
 //! **One idea:** every change of a task's state is one rename of one file to a name that never
-//! existed before. The file is the task, the directory is its state, the name carries who and
-//! which attempt. Nobody shares a deciding target name with anybody, so after any error an actor
-//! looks for its own target: if it is there, the rename happened, whatever the call returned.
+//! existed before. The file is the task, the directory is its state, and the name carries the
+//! holder and the attempt. No two processes share a target name that decides anything. After any
+//! error, a process therefore looks for its own target: if the target exists, the rename happened,
+//! even if the call returned an error.
 //!
-//! The queue does not know what a workflow is. A task is a sealed document with a few members
-//! that the queue reads ([`Task`]); the rest is for whoever executes it.
+//! The queue does not know what a workflow is. A task is a sealed document with a few members that
+//! the queue reads ([`Task`]); the executor of the task reads the rest.
 
 mod claim;
 mod clock;
@@ -44,20 +45,20 @@ pub use status::UNREADABLE;
 pub use turn::{Turn, TurnHolder};
 pub use volume::{fault_of, has_queue};
 
-/// What is put into an inbox.
+/// A task to be put into an inbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
     pub name: TaskName,
     pub agent: String,
-    /// The directory under `processed/` or `failed/` it ends in: a run's id, or a day.
+    /// Subdirectory of `processed/` or `failed/` that the task ends in: a run's id, or a day.
     pub batch: String,
-    /// How many holders may die over it before it is taken to be poison.
+    /// Number of holders that may die while they hold the task. After that it fails as poison.
     pub crash_limit: u32,
-    /// The whole document, these members included.
+    /// The whole document, including the members above.
     pub document: Map<String, Value>,
 }
 
-/// A task that this process holds.
+/// A task that this process has claimed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
     pub name: ClaimName,
@@ -65,7 +66,7 @@ pub struct Claim {
     pub task: Task,
 }
 
-/// Where a task ends.
+/// Final state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     Processed,
@@ -73,16 +74,16 @@ pub enum End {
     Cancelled,
 }
 
-/// What came of moving a claimed task.
+/// Result of an attempt to move a claimed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It is where it was to go, and this process put it there.
+    /// This process moved the task to its target.
     Committed,
-    /// Somebody else moved it first: what was done does not count.
+    /// Another process moved the task first. The result of this process does not count.
     Fenced,
 }
 
-/// How a claimed task is to end.
+/// A claimed task with the end and the status it is to get.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
     pub claim: Claim,
@@ -90,12 +91,12 @@ pub struct Finish {
     pub status: Map<String, Value>,
 }
 
-/// What a claim may come to.
+/// Result of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Claimed {
     Task(Box<Claim>),
-    /// A file that is no sealed task. It has been put into `failed/unreadable/`, with a status
-    /// that says why; the next claim goes on after it.
+    /// The file is not a sealed task. It is now in `failed/unreadable/`, with a status that states
+    /// the reason. The next claim continues after it.
     Quarantined {
         name: ClaimName,
         reason: String,
@@ -103,7 +104,7 @@ pub enum Claimed {
     Nothing,
 }
 
-/// Where a task is now.
+/// Current place of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Place {
     Waiting { agent: String, name: TaskName },
@@ -111,112 +112,116 @@ pub enum Place {
     Ended { end: End, name: ClaimName, by: String },
 }
 
-/// What was done about a claim whose holder is gone.
+/// Action taken on a claim whose holder is gone.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reaped {
-    /// Its holder had finished, and the task was moved on as it would have been; or it was no
-    /// sealed task, and failed.
+    /// The holder had written a status, so the task was moved to the end that the status belongs
+    /// to; or the file was not a sealed task, and it failed.
     Finished { name: ClaimName, end: End },
-    /// It went back to the inbox.
+    /// The task went back to its inbox.
     Returned { name: TaskName },
-    /// It had killed too many holders.
+    /// The task had killed too many holders, and it failed.
     Poison { name: ClaimName },
-    /// Somebody had asked for it to be cancelled.
+    /// A cancellation of the task had been requested.
     Cancelled { name: ClaimName },
 }
 
-/// What became of a task that was to be put into its inbox.
+/// Result of publishing one task.
 #[derive(Debug)]
 pub enum Published {
     Yes,
-    /// The caller did not want it any more. It never appeared.
+    /// The caller's [`Still`] check rejected the task. It never appeared in its inbox.
     Refused,
-    /// It never appeared and never will, so the same task may be published later.
+    /// The task never appeared and never will, so the caller may publish it again later.
     No(io::Error),
-    /// It may be in its inbox, or taken from there already. It must not be published again.
+    /// The task may be in its inbox, or already claimed. The caller must not publish it again.
     Unknown(io::Error),
 }
 
-/// Asked before a task appears: is it still to be put out?
+/// Callback that runs right before a task appears in its inbox: returns true if the task is still
+/// to be published.
 pub type Still<'a> = &'a dyn Fn(&Task) -> io::Result<bool>;
 
-/// Asked before a waiting task is claimed: is it wanted? What it says is read if that is asked for,
-/// and nothing if it is gone or not whole.
+/// Callback that runs before a waiting task is claimed: returns true if the caller wants the task.
+/// Its second argument reads the task, or returns `None` if the file is gone or incomplete.
 pub type Wanted<'a> = &'a dyn Fn(&TaskName, &dyn Fn() -> Option<Task>) -> bool;
 
-/// What every backend offers. All of it may be called by any number of threads and processes at
-/// once.
+/// Operations of a queue backend. Any number of threads and processes may call them concurrently.
 pub trait Queue: Send + Sync {
-    /// Puts tasks into their agents' inboxes. When it returns, they will be executed: in durable
-    /// mode they survive a power cut.
+    /// Puts tasks into their agents' inboxes. After `Ok`, they will be executed: in durable mode
+    /// they survive a power failure.
     fn enqueue(&self, tasks: &[Task]) -> io::Result<()>;
-    /// The same, each only if it is still to be put out when it is about to appear: writing takes
-    /// long, and whoever is paused meanwhile may have lost its right to. One answer for each.
+    /// Like [`enqueue`](Self::enqueue), but publishes each task only if `still` accepts it right
+    /// before it appears: writing takes long, and a process that was paused meanwhile may have lost
+    /// its right to publish. Returns one result per task, in order.
     fn enqueue_while(&self, tasks: &[Task], still: Still) -> Vec<Published>;
-    /// Puts a task out as one that this process has claimed already.
+    /// Enqueues a task that this process has already claimed.
     fn enqueue_claimed(&self, task: &Task) -> io::Result<Claim>;
-    /// Takes the next task of an agent: the most urgent, and of those the oldest. Nothing while
-    /// the agent is paused.
+    /// Claims the next task of an agent: the most urgent, and among those the oldest. Returns
+    /// `Claimed::Nothing` while the agent is paused.
     fn claim(&self, agent: &str) -> io::Result<Claimed>;
-    /// The same, of the tasks that are wanted.
+    /// Like [`claim`](Self::claim), but considers only the tasks that `wanted` accepts.
     fn claim_wanted(&self, agent: &str, wanted: Wanted) -> io::Result<Claimed>;
-    /// Takes one particular waiting task. Nothing if somebody else has it, or the agent is paused.
+    /// Claims the given waiting task. Returns `Claimed::Nothing` if another process has it or the
+    /// agent is paused.
     fn claim_this(&self, agent: &str, name: &TaskName) -> io::Result<Claimed>;
-    /// Ends claimed tasks, each with its status. The move of each is its commit. One result for
-    /// each, in order.
+    /// Ends claimed tasks, each with its status. The move of a task is its commit. Returns one
+    /// result per task, in order.
     fn complete(&self, done: &[Finish]) -> Vec<io::Result<Ending>>;
-    /// Gives a claimed task back, as an attempt that does not count against it.
+    /// Returns a claimed task to its inbox. The attempt does not count as a crash.
     fn release(&self, claim: &Claim) -> io::Result<Ending>;
-    /// Puts back, or ends, the claims of a holder that is known to be dead.
+    /// Requeues or ends the claims of a holder that is known to be dead.
     fn reap(&self, worker: &str) -> io::Result<Vec<Reaped>>;
-    /// Says that this process lives.
+    /// Writes the heartbeat of this process.
     fn beat(&self) -> io::Result<()>;
-    /// What a process said last; nothing, if it never did.
+    /// Returns the last heartbeat of a process, or `None` if it never wrote one.
     fn read_beat(&self, worker: &str) -> io::Result<Option<Vec<u8>>>;
-    /// Every agent that has an inbox or claims.
+    /// Returns every agent that has an inbox or claims.
     fn agents(&self) -> io::Result<Vec<String>>;
-    /// All claims of an agent.
+    /// Returns all claims of an agent.
     fn claims(&self, agent: &str) -> io::Result<Vec<ClaimName>>;
-    /// All tasks that wait for an agent, in the order of claims.
+    /// Returns all tasks that wait for an agent, in claim order.
     fn waiting(&self, agent: &str) -> io::Result<Vec<TaskName>>;
-    /// Whether any task waits for an agent. Cheap: looks no further than the first.
+    /// Returns true if any task waits for an agent. Cheap: stops at the first one.
     fn has_waiting(&self, agent: &str) -> io::Result<bool>;
-    /// The tasks of a batch that ended so, each with who ended it.
+    /// Returns the tasks of a batch that ended as `end`, each with the process that ended it.
     fn ended(&self, end: End, batch: &str) -> io::Result<Vec<(ClaimName, String)>>;
-    /// The batches that have tasks which ended so.
+    /// Returns the batches that have tasks which ended as `end`.
     fn batches(&self, end: End) -> io::Result<Vec<String>>;
-    /// The status that goes with an ended task; nothing, if there is none or it is not whole.
+    /// Returns the status of an ended task, or `None` if it is missing or incomplete.
     fn status(
         &self,
         end: End,
         batch: &str,
         name: &ClaimName,
     ) -> io::Result<Option<Map<String, Value>>>;
-    /// How a claim ended, if its own holder ended it. Opens the names it would have and lists
-    /// nothing. No answer is not an answer: somebody else may have ended it.
+    /// Returns how a claim ended, if its own holder ended it. Opens the file names it would have
+    /// and lists nothing. `None` is not conclusive: another process may have ended the claim.
     fn ended_by_holder(
         &self,
         batch: &str,
         name: &ClaimName,
     ) -> io::Result<Option<(End, Map<String, Value>)>>;
-    /// Where a task is. Looks along its way twice, so that a move in between cannot hide it.
+    /// Finds a task. Searches its possible places twice, in the order it moves through them, so
+    /// that a concurrent move cannot hide it.
     fn find(&self, agent: &str, batch: &str, id: &TaskId) -> io::Result<Option<Place>>;
-    /// The task that lies somewhere; nothing, if it is not there or not whole.
+    /// Reads the task at `place`. Returns `None` if it is not there or not complete.
     fn read(&self, place: &Place, batch: &str) -> io::Result<Option<Task>>;
-    /// Asks for a task to be cancelled, wherever it is, or for all tasks of a run.
+    /// Requests the cancellation of a task in any state, or of all tasks of a run.
     fn request_cancel(&self, id: &str) -> io::Result<()>;
-    /// What was asked to be cancelled: ids of tasks and runs.
+    /// Returns the ids of tasks and runs whose cancellation is requested.
     fn cancel_requests(&self) -> io::Result<HashSet<String>>;
-    /// Drops a request. Nothing happens if there is none.
+    /// Removes a cancellation request. Does nothing if there is none.
     fn forget_cancel(&self, id: &str) -> io::Result<()>;
-    /// Takes a waiting task out. `Fenced` when somebody claimed it first.
+    /// Cancels a waiting task. Returns `Fenced` if another process claimed it first.
     fn cancel_waiting(&self, agent: &str, name: &TaskName) -> io::Result<Ending>;
-    /// Puts an ended task back into its inbox as the next attempt, its crashes and a request to
-    /// cancel it forgotten. `by` is who ended it, as [`Queue::ended`] tells.
+    /// Puts an ended task back into its inbox as the next attempt. Resets its crash count and
+    /// removes a request to cancel it. `by` is the process that ended it, as [`Queue::ended`]
+    /// returns it.
     fn requeue(&self, end: End, batch: &str, name: &ClaimName, by: &str) -> io::Result<Ending>;
-    /// Lets nobody claim tasks of an agent.
+    /// Pauses an agent: no process claims its tasks until [`resume`](Self::resume).
     fn pause(&self, agent: &str, reason: &str) -> io::Result<()>;
     fn resume(&self, agent: &str) -> io::Result<()>;
-    /// Why an agent is paused, if it is.
+    /// Returns the reason for an agent's pause, or `None` if it is not paused.
     fn paused(&self, agent: &str) -> io::Result<Option<String>>;
 }

@@ -1,7 +1,8 @@
-//! The one primitive, a rename to a name that only this process can have chosen, and how errors
-//! are met.
+//! The one primitive, a rename to a name that only this process can choose, and the handling of
+//! errors.
 //!
-//! **Invariant:** whatever a rename returned, it happened if and only if its target is listed.
+//! **Invariant:** a rename happened if and only if its target is listed, no matter what the call
+//! returned.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,7 +15,7 @@ use nix::errno::Errno;
 use super::{Ending, FsQueue};
 use crate::host;
 
-/// What a volume says that does not answer just now.
+/// Errors of a volume that temporarily does not answer.
 const TRANSIENT: [Errno; 20] = [
     Errno::EIO,
     Errno::EINTR,
@@ -32,19 +33,19 @@ const TRANSIENT: [Errno; 20] = [
     Errno::EREMOTEIO,
     Errno::ESHUTDOWN,
     Errno::ENOLINK,
-    // Not the volume but this machine, and just as little the task's fault.
+    // These concern this machine, not the volume, and the task is not at fault either.
     Errno::EMFILE,
     Errno::ENFILE,
     Errno::ENOMEM,
     Errno::ENOBUFS,
 ];
 
-/// Whether the same call may succeed in a while.
+/// Returns true if the same call may succeed later.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| TRANSIENT.contains(&Errno::from_raw(code)))
 }
 
-/// Waits between tries, each time longer, until it has waited enough.
+/// Exponential backoff with a total time limit.
 pub(super) struct Patience {
     until: Instant,
     next: Duration,
@@ -55,12 +56,13 @@ impl Patience {
         Patience { until: host::instant() + total, next: Duration::from_millis(1) }
     }
 
-    /// Waits if `error` may pass; gives it back if it will not or has taken too long.
+    /// Waits if `error` is transient. Returns `error` if it is not, or if the time limit has
+    /// passed.
     pub(super) fn wait(&mut self, error: io::Error) -> io::Result<()> {
         if is_transient(&error) { self.wait_anyway(error) } else { Err(error) }
     }
 
-    /// Waits, whatever the error; gives it back when it has taken too long.
+    /// Waits after any error. Returns `error` if the time limit has passed.
     pub(super) fn wait_anyway(&mut self, error: io::Error) -> io::Result<()> {
         if host::instant() >= self.until {
             return Err(error);
@@ -71,18 +73,18 @@ impl Patience {
     }
 }
 
-/// Whether a name is in its directory.
+/// Result of a search for a name in its directory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Listed {
     Yes,
     No,
-    /// There is no such directory.
+    /// The directory does not exist.
     Nowhere,
 }
 
 impl FsQueue {
-    /// Renames to a name that only this process can have chosen. `Fenced` when somebody else
-    /// moved the file first. Syncs nothing.
+    /// Renames a file to a name that only this process can choose. Returns `Fenced` if another
+    /// process moved the file first. Syncs nothing.
     pub(super) fn move_unique(&self, from: &Path, to: &Path) -> io::Result<Ending> {
         let mut patience = Patience::new(self.patience);
         loop {
@@ -99,10 +101,10 @@ impl FsQueue {
             } else if self.is_listed(from)? != Listed::Yes {
                 return self.need_volume().map(|()| Ending::Fenced);
             } else if target == Listed::Nowhere {
-                // Somebody tidied up the directory it goes to.
+                // The target directory was removed.
                 self.make_dir(parent(to))?;
             } else {
-                // A stale cache; it clears in a while.
+                // A stale cache; it is refreshed after a while.
                 patience.wait_anyway(stale(from))?;
             }
         }
@@ -121,14 +123,14 @@ impl FsQueue {
         Ok(if there { found } else { Listed::Nowhere })
     }
 
-    /// Writes one file that is not there yet.
+    /// Writes one file that must not exist yet.
     pub(super) fn write_one(&self, path: &Path, bytes: Vec<u8>, sync: bool) -> io::Result<()> {
         let mut results = self.disk.write_new(&[(path.to_owned(), bytes)], sync);
         results.pop().unwrap_or_else(|| Err(io::Error::other("the disk gave no answer")))
     }
 
-    /// In durable mode, syncs each of some directories once. Gives those that could not be. A
-    /// sync is never tried again: a disk may forget what it failed to write and then report
+    /// In durable mode, syncs each directory once. Returns the directories that failed. A failed
+    /// sync is never retried: a disk may forget the data it failed to write and then report
     /// success.
     pub(super) fn sync_dirs<'a>(&self, dirs: impl IntoIterator<Item = &'a Path>) -> Unsynced {
         let mut failed = Unsynced::default();
@@ -149,7 +151,7 @@ impl FsQueue {
 pub(super) struct Unsynced(Vec<(PathBuf, io::Error)>);
 
 impl Unsynced {
-    /// An error if a directory is one of them.
+    /// Returns the error of `dir` if it could not be synced.
     pub(super) fn check(&self, dir: &Path) -> io::Result<()> {
         match self.0.iter().find(|(other, _)| other == dir) {
             Some((_, error)) => Err(again(error)),
@@ -157,13 +159,13 @@ impl Unsynced {
         }
     }
 
-    /// An error if there are any.
+    /// Returns the first error, if any.
     pub(super) fn check_all(self) -> io::Result<()> {
         self.0.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 }
 
-/// The same error, for another caller.
+/// Returns a copy of an error, for another caller.
 pub(super) fn again(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),

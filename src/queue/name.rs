@@ -1,24 +1,24 @@
-//! Names of task files. A name says what a task is, which attempt, and who holds it; together
-//! with the directory it lies in, that is the task's state.
+//! Names of task files. A name states the task, the attempt, and the holder. Together with its
+//! directory, it is the task's state.
 //!
-//! **Invariant:** no name is ever used twice: the attempt grows whenever a task goes back, and a
-//! claim carries a random part.
+//! **Invariant:** no name is used twice: the attempt grows whenever a task goes back to its inbox,
+//! and a claim carries a random part.
 
 use std::fmt;
 
-/// The ending of every task file.
+/// Suffix of every task file.
 pub const ENDING: &str = ".task";
 const LABEL_MAX: usize = 48;
 const ID_LEN: usize = 26;
 
-/// A task's identity: 26 characters that sort by the time they were made.
+/// A task's identity: 26 characters that sort by creation time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(String);
 
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
 impl TaskId {
-    /// Makes an id of a time in milliseconds and 80 random bits.
+    /// Creates an id from a time in milliseconds and 80 random bits.
     pub fn new(at_ms: u64, random: u128) -> Self {
         let mut bits = (u128::from(at_ms & 0xffff_ffff_ffff) << 80) | (random & ((1 << 80) - 1));
         let mut text = [b'0'; ID_LEN];
@@ -44,43 +44,43 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// A task that waits: `5-<id>-<label>.a01.task`.
+/// Name of a waiting task: `5-<id>-<label>.a01.task`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TaskName {
     /// 0 is the most urgent, 9 the least.
     pub priority: u8,
     pub id: TaskId,
-    /// For people: the step, or the name of the file that was dropped.
+    /// Text for users: the step, or the name of the dropped file.
     pub label: String,
     pub attempt: u32,
-    /// How many of the attempts before ended with the death of whoever held the task.
+    /// Number of earlier attempts that ended with the death of the task's holder.
     pub crashes: u32,
 }
 
-/// A task that somebody holds: `5-<id>-<label>.a01.<worker>.<claim>.task`.
+/// Name of a claimed task: `5-<id>-<label>.a01.<worker>.<claim>.task`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimName {
     pub task: TaskName,
-    /// Who: an incarnation of a worker, new at every start.
+    /// The holder: an incarnation of a worker, new at every start.
     pub worker: String,
-    /// Random, new at every claim.
+    /// Random token, new at every claim.
     pub claim: String,
 }
 
-/// Makes a label of any text: what is not fit for a name becomes `-`.
+/// Converts any text to a label: characters that are not allowed in a name become `-`.
 pub fn label(text: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
     let label: String = text.chars().map(fit).take(LABEL_MAX).collect();
     label.trim_matches('-').to_owned()
 }
 
-/// Whether a text can be a part of a name: who, or which claim.
+/// Returns true if a text can be the worker or claim part of a name.
 pub fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
 impl TaskName {
-    /// The name without its ending, which later names go on from.
+    /// Returns the name without its suffix. The names of claims start with it.
     pub fn stem(&self) -> String {
         let label = if self.label.is_empty() { String::new() } else { format!("-{}", self.label) };
         let crashes = if self.crashes > 0 { format!("c{}", self.crashes) } else { String::new() };
@@ -95,12 +95,13 @@ impl TaskName {
         Self::parse_stem(file.strip_suffix(ENDING)?)
     }
 
-    /// Whether a file's name is one of these. Makes nothing, so it may be asked of a million.
+    /// Returns true if a file name is a valid task name. Does not allocate, so it can check a
+    /// million names.
     pub fn is_name(file: &str) -> bool {
         file.strip_suffix(ENDING).and_then(Parts::of).is_some()
     }
 
-    /// Whether a file's name is one of these for the task `id`.
+    /// Returns true if a file name is a valid name of the task `id`.
     pub fn is_name_of(file: &str, id: &TaskId) -> bool {
         file.get(2..28) == Some(id.as_str()) && Self::is_name(file)
     }
@@ -116,14 +117,14 @@ impl TaskName {
         })
     }
 
-    /// The same task for its next attempt.
+    /// Returns the name of the same task for its next attempt.
     pub fn next(&self, crashed: bool) -> TaskName {
         let crashes = self.crashes.saturating_add(u32::from(crashed));
         TaskName { attempt: self.attempt.saturating_add(1), crashes, ..self.clone() }
     }
 }
 
-/// What a stem `5-<id>-<label>.a01c2` is made of. One task has one spelling: `a1` is not `a01`.
+/// Parts of a stem `5-<id>-<label>.a01c2`. A task has exactly one spelling: `a1` is not `a01`.
 struct Parts<'a> {
     priority: u8,
     id: &'a str,
@@ -155,7 +156,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Reads a number that is not zero, written with at least `width` digits and no needless ones.
+/// Parses a nonzero number with at least `width` digits and no unneeded leading zeros.
 fn number(text: &str, width: usize) -> Option<u32> {
     let spelt = text.len() == width || (text.len() > width && !text.starts_with('0'));
     let digits = text.bytes().all(|b| b.is_ascii_digit());
@@ -195,18 +196,18 @@ impl ClaimName {
         well.then(|| ClaimName { task, worker: worker.to_owned(), claim: claim.to_owned() })
     }
 
-    /// The name in the directory where the task ends, which says who put it there.
+    /// Returns the name in the directory that the task ends in. `by` is the process that moved it.
     pub fn ended(&self, by: &str) -> String {
         format!("{}.{by}{ENDING}", self.stem())
     }
 
-    /// Reads the name of a task that has ended.
+    /// Parses the name of an ended task.
     pub fn parse_ended(file: &str) -> Option<(Self, String)> {
         let (stem, by) = file.strip_suffix(ENDING)?.rsplit_once('.')?;
         is_word(by).then(|| Some((Self::parse_stem(stem)?, by.to_owned())))?
     }
 
-    /// The name of the status that goes with the claim.
+    /// Returns the name of the status file of the claim.
     pub fn status(&self) -> String {
         format!("{}.status.json", self.stem())
     }

@@ -1,7 +1,7 @@
-//! What becomes of claims whose holder is gone, and of what else it left.
+//! Handles the claims, and the other files, of a holder that is gone.
 //!
-//! Everybody may do this, at any time, all at once: each claim is moved by a rename, so one of
-//! them does it.
+//! Any process may do this at any time, concurrently with others: each claim is moved by a rename,
+//! so exactly one process handles it.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,12 +16,12 @@ use super::status::{CANCELLED, CRASH_LIMIT};
 use super::{Claim, End, Ending, FsQueue, Reaped};
 use crate::ids::counted;
 
-/// What a holder did to be gone.
+/// Reason why a holder is gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gone {
-    /// It died over the task, which counts against the task.
+    /// It died while it held the task, which counts against the task.
     Died,
-    /// It never knew that it held it.
+    /// It never knew that it held the task.
     Unaware,
 }
 
@@ -30,12 +30,12 @@ impl FsQueue {
         self.reap_where(Gone::Died, |name| name.worker == worker)
     }
 
-    /// Deals with claims that this process made without knowing: a rename that had failed, and
-    /// happened later after all. `known` has the file names of the claims that the caller holds.
+    /// Handles claims that this process made without knowing: a rename reported an error, but
+    /// happened later. `known` contains the file names of the claims that the caller holds.
     pub fn adopt_surprises(&self, known: &HashSet<String>) -> io::Result<Vec<Reaped>> {
         self.forget_found();
         let mine = |name: &ClaimName| name.worker == self.me && !known.contains(&name.file());
-        // Whatever is held from here on was known to its maker.
+        // A claim that is held from here on is known to the thread that made it.
         self.reap_where(Gone::Unaware, |name| mine(name) && self.hold(name))
     }
 
@@ -55,7 +55,7 @@ impl FsQueue {
                 match done {
                     Ok(done) => reaped.extend(done),
                     Err(error) if is_transient(&error) => return Err(error),
-                    // One that cannot be moved must not keep the others.
+                    // A claim that cannot be moved must not block the others.
                     Err(error) => tracing::warn!("`{}` stays claimed: {error}", name.file()),
                 }
             }
@@ -104,14 +104,14 @@ impl FsQueue {
         Ok(if_ours(ending, Reaped::Returned { name: next }))
     }
 
-    /// Removes what dead processes left half-made, by whether they are dead and never by age.
-    /// Says how much it was.
+    /// Removes temporary files of dead processes. Whether a process is dead decides, never a file's
+    /// age. Returns the number of files.
     pub fn sweep_tmp(&self, is_dead: &dyn Fn(&str) -> bool) -> io::Result<usize> {
         self.remove_tmp(|worker| worker != self.me && is_dead(worker))
     }
 
-    /// Removes what this process itself left half-made, which it does by failing. To be called
-    /// when nothing else is done any more.
+    /// Removes temporary files of this process, which failed operations leave. Call it only after
+    /// all other work has ended.
     pub fn sweep_own_tmp(&self) -> io::Result<usize> {
         self.remove_tmp(|worker| worker == self.me)
     }
@@ -143,14 +143,14 @@ impl FsQueue {
     }
 }
 
-/// Whether a status carries the ticket of a claimed task. One that does not was put there by a
-/// stranger, and ends nothing.
+/// Returns true if a status carries the ticket of the claimed task. A status without it does not
+/// come from a holder of the task, and ends nothing.
 fn is_of(status: &Map<String, Value>, claim: &Claim) -> bool {
     let ticket = |of: &Map<String, Value>| of.get("ticket").filter(|t| !t.is_null()).cloned();
     ticket(status) == ticket(&claim.task.document)
 }
 
-/// What was done, unless somebody else did it.
+/// Returns `done` unless another process did it first.
 fn if_ours(ending: Ending, done: Reaped) -> Option<Reaped> {
     (ending == Ending::Committed).then_some(done)
 }

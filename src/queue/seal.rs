@@ -1,7 +1,7 @@
-//! Sealed documents: JSON objects that prove they are whole.
+//! Sealed documents: JSON objects that prove that they are complete.
 //!
-//! The last member, `seal`, is the SHA-256 of all before it. A file that was cut off, or whose
-//! content never reached the medium though its name did, has no right seal and is never believed.
+//! The last member, `seal`, is the SHA-256 of all bytes before it. A truncated file, or one whose
+//! name reached the medium but whose content did not, has no valid seal and is rejected.
 
 use serde::Serializer;
 use serde_json::{Map, Value};
@@ -11,12 +11,12 @@ use crate::digest::sha256;
 const KEY: &str = ",\"seal\":\"";
 const TRAILER_LEN: usize = KEY.len() + 64 + 2;
 
-/// Writes an object on one line with its seal.
+/// Serializes an object on one line, with its seal.
 pub fn seal(object: &Map<String, Value>) -> Vec<u8> {
     seal_with(object, &[])
 }
 
-/// The same with some members put over its own.
+/// Like [`seal`], but the members in `over` replace the object's own.
 pub fn seal_with(object: &Map<String, Value>, over: &[(&str, Value)]) -> Vec<u8> {
     let own = object.iter().filter(|(key, _)| !over.iter().any(|(other, _)| other == key));
     let own = own.map(|(key, value)| (key.as_str(), value));
@@ -30,7 +30,7 @@ pub fn seal_with(object: &Map<String, Value>, over: &[(&str, Value)]) -> Vec<u8>
     text
 }
 
-/// Reads a sealed object; nothing, if it is not one or not whole.
+/// Parses a sealed object. Returns `None` if the bytes are not one or are incomplete.
 pub fn unseal(bytes: &[u8]) -> Option<Map<String, Value>> {
     let line = bytes.strip_suffix(b"\n")?;
     let (head, trailer) = line.split_at_checked(line.len().checked_sub(TRAILER_LEN)?)?;

@@ -1,16 +1,16 @@
-//! The status that the queue itself leaves, for tasks that nobody executed to their end.
+//! The status that the queue writes itself, for tasks that no worker executed to the end.
 
 use serde_json::{Map, Value, json};
 
 use super::Claim;
 
-/// Why a task ended: the `reason` of its error.
+/// Values of `reason` in a task's error.
 pub(super) const CANCELLED: &str = "cancelled";
 pub(super) const CRASH_LIMIT: &str = "crash_limit";
-/// Also the batch of what cannot be read: there, and only there, a task need not be whole.
+/// Also the batch of unreadable files. Only there may a task be incomplete.
 pub const UNREADABLE: &str = "unreadable";
 
-/// A `status/v1` for a task that was not executed to its end.
+/// Returns a `status/v1` for a task that was not executed to the end.
 pub(super) fn of_claim(claim: &Claim, reason: &str, message: &str) -> Map<String, Value> {
     let known = |key: &str| claim.task.document.get(key).cloned();
     let members = [

@@ -1,5 +1,5 @@
-//! What was listed and not tried yet: an inbox is listed once and then drained, which keeps the
-//! cost of a claim flat however many tasks wait.
+//! Listed names that were not tried yet. An inbox is listed once and then drained, so that the cost
+//! of a claim does not depend on the number of waiting tasks.
 
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -11,26 +11,26 @@ use super::moves::parent;
 use super::name::{ClaimName, TaskName};
 use crate::host;
 
-/// How many names are kept of a listing: the first in the order of claims.
+/// Maximum number of names kept of a listing: the first in claim order.
 const KEPT: usize = 65_536;
-/// A listing is not made again before it is this old, unless it is used up,
+/// A listing is repeated only when it is used up, or is older than this
 const FRESH: Duration = Duration::from_millis(100);
-/// nor before this many times what it took have passed: looking takes a twentieth of the time.
+/// and older than this many times its duration: scans take at most a twentieth of the time.
 const SHARE: u32 = 20;
-/// Whoever lost a race goes on with one of this many.
+/// After a lost race, the next name is one of this many.
 const SPREAD: usize = 16;
-/// How long a name is left alone that could not be moved.
+/// Time for which a name that could not be moved is skipped.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// When something was looked at last, and what that took.
+/// Rate limit of a scan: the time and the duration of the last one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     last: Option<(Instant, Duration)>,
 }
 
 impl Pace {
-    /// Whether to look again: what was seen is older than `fresh`, and looking would not take
-    /// more than its share of the time.
+    /// Returns true if a scan is due: the last one is older than `fresh`, and another would not
+    /// exceed its share of the time.
     pub(super) fn is_due(&self, fresh: Duration) -> bool {
         self.last.is_none_or(|(at, took)| host::since(at) > fresh.max(took * SHARE))
     }
@@ -39,7 +39,7 @@ impl Pace {
         self.last = Some((host::instant(), host::since(since)));
     }
 
-    /// What was seen does not count any more.
+    /// Invalidates the last scan.
     pub(super) fn forget(&mut self) {
         self.last = None;
     }
@@ -50,17 +50,17 @@ impl Pace {
 pub(super) struct Stock {
     names: VecDeque<Box<str>>,
     pub(super) listed: Pace,
-    /// The last name taken from here went to somebody else.
+    /// True if another process got the last name taken from here.
     lost: bool,
-    /// Claims whose rename said that the task was gone. Now and then that is not true.
+    /// Unconfirmed claims: the rename reported that the task was gone, which is sometimes wrong.
     pub(super) doubts: Vec<ClaimName>,
-    /// Of these, the ones that turned out to be made.
+    /// Unconfirmed claims that turned out to have succeeded.
     pub(super) found: Vec<ClaimName>,
     pub(super) looked: Pace,
 }
 
 impl Stock {
-    /// Whether the inbox is to be listed before the next name is taken.
+    /// Returns true if the inbox must be listed before the next name is taken.
     pub(super) fn is_due(&self) -> bool {
         self.names.is_empty() || self.listed.is_due(FRESH)
     }
@@ -69,29 +69,29 @@ impl Stock {
         self.names.is_empty()
     }
 
-    /// Takes over a new listing.
+    /// Replaces the names with a new listing.
     pub(super) fn refill(&mut self, first: First, since: Instant) {
         self.names = first.into_sorted();
         self.listed.looked(since);
     }
 
-    /// The next name to try: the first, or after a lost race one of the first, so that those who
-    /// drain the same listing do not meet at every name.
+    /// Removes and returns the next name to try: the first, or after a lost race a random one of
+    /// the first, so that workers that drain the same listing do not collide at every name.
     pub(super) fn take(&mut self, random: u64) -> Option<Box<str>> {
         let spread = if self.lost { SPREAD.min(self.names.len()) } else { 1 };
         self.lost = false;
         self.names.remove((random % spread.max(1) as u64) as usize)
     }
 
-    /// Notes that a claim was lost to somebody else, as far as is known.
+    /// Records a claim that was apparently lost to another process.
     pub(super) fn lose(&mut self, name: ClaimName) {
         self.lost = true;
         self.doubts.push(name);
     }
 }
 
-/// Files that could not be moved, and since when. They are left alone for a while, or they would
-/// keep everything behind them.
+/// Files that could not be moved, with the time of the failure. They are skipped for a while;
+/// otherwise they would block all names after them.
 #[derive(Debug, Default)]
 pub(super) struct Stuck(Mutex<HashMap<PathBuf, Instant>>);
 
@@ -102,7 +102,7 @@ impl Stuck {
         stuck.insert(path, host::instant());
     }
 
-    /// Which files of a directory these are.
+    /// Returns the stuck files of a directory.
     pub(super) fn of(&self, dir: &Path) -> HashSet<String> {
         let stuck = lock(&self.0);
         let here =
@@ -111,7 +111,7 @@ impl Stuck {
     }
 }
 
-/// The first of many names, gathered in any order and little memory.
+/// Collects the first of many names, in any order and with bounded memory.
 pub(super) struct First {
     names: BinaryHeap<Box<str>>,
     limit: usize,
@@ -124,8 +124,8 @@ impl Default for First {
 }
 
 impl First {
-    /// Takes a file in, if it is a task's and among the first. Priority and id come first in a
-    /// name and have one length each, so names sort as their tasks do.
+    /// Adds a file if it is a task's and among the first. Priority and id come first in a name and
+    /// have constant length, so names sort as their tasks do.
     pub(super) fn see(&mut self, file: &str) {
         let full = self.names.len() >= self.limit;
         if full && self.names.peek().is_some_and(|last| file >= &**last) || !TaskName::is_name(file)

@@ -1,36 +1,36 @@
-//! Whose turn it is: of all tasks that must not be worked at beside one another, one has the turn.
+//! The checkout token: of all tasks that must not run concurrently, only its holder runs.
 //!
-//! The turn is one file in a directory of its own, and its name says who has it: `<n>.free`, or
-//! `<n>.<task>.a<NN>.<batch>`. It is taken, taken over and given up by a rename to the next
-//! number, so of any who want it one gets it, and whoever had it before and wakes up late finds
-//! its own name gone. Who may take it from whom is for the caller to say; that somebody else did
-//! meanwhile cannot be overlooked.
+//! The token is one file in its own directory, and its name states the holder: `<n>.free`, or
+//! `<n>.<task>.a<NN>.<batch>`. A process takes, takes over, or releases the token by a rename to
+//! the next number. Of several requests, one succeeds, and a former holder that wakes up late finds
+//! its own name gone. The caller decides which task may take the token from which; this file
+//! guarantees that a concurrent change is detected.
 //!
-//! **Invariant:** there is one such file. It comes with its directory, by a rename that fails
-//! where there is one that is not empty, and is never removed.
+//! **Invariant:** there is exactly one such file. It is created together with its directory, by a
+//! rename that fails if a non-empty directory exists, and is never removed.
 
 use std::io;
 
 use super::moves::{Patience, parent};
 use super::{Claim, Ending, FsQueue, TaskId};
 
-/// How often a listing without the file is made again: it may have been renamed under our eyes.
+/// Number of listings before the file counts as missing: a concurrent rename can hide it.
 const LOOKS: usize = 3;
 const FREE: &str = "free";
 
-/// The turn as somebody found it.
+/// The token as found by a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// How often it changed hands; nothing, where nobody ever had it.
+    /// Number of times the token changed hands, or `None` if no task ever had it.
     pub number: Option<u64>,
     pub holder: Option<TurnHolder>,
 }
 
-/// The task that has the turn.
+/// The task that holds the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TurnHolder {
     pub task: TaskId,
-    /// The attempt whose holder took it.
+    /// The attempt whose holder took the token.
     pub attempt: u32,
     pub batch: String,
 }
@@ -61,11 +61,11 @@ impl Turn {
                 Turn { number, holder: Some(TurnHolder { task, attempt, batch }) }
             }
         };
-        // One turn has one spelling.
+        // A token has exactly one spelling.
         (turn.file() == file).then_some(turn)
     }
 
-    /// The turn after this one.
+    /// Returns the token after its next change of hands.
     fn next(&self, claim: Option<&Claim>) -> Turn {
         let holder = claim.map(|claim| TurnHolder {
             task: claim.name.task.id.clone(),
@@ -77,11 +77,11 @@ impl Turn {
 }
 
 impl FsQueue {
-    /// Whose turn it is.
+    /// Returns the current token.
     pub fn turn(&self) -> io::Result<Turn> {
         for _ in 0..LOOKS {
             let turns = self.list(&self.layout.checkout(), Turn::parse)?;
-            // Seen under two names while it is renamed, the later one is its name.
+            // During a rename, a listing may show both names: the later one is current.
             if let Some(turn) = turns.into_iter().max_by_key(|turn| turn.number) {
                 return Ok(turn);
             }
@@ -89,8 +89,8 @@ impl FsQueue {
         Ok(Turn::NEVER)
     }
 
-    /// Passes the turn on as it was found: to the holder of a claim, or to nobody. Gives the turn
-    /// as it is then; nothing, if somebody else was faster.
+    /// Passes the token from its state `found` to the holder of a claim, or releases it. Returns
+    /// the new token, or `None` if another process was faster.
     pub fn pass_turn(&self, found: &Turn, to: Option<&Claim>) -> io::Result<Option<Turn>> {
         if found.number.is_none() {
             self.make_turn()?;
@@ -104,7 +104,7 @@ impl FsQueue {
         Ok(Some(next))
     }
 
-    /// Makes the turn where there is none.
+    /// Creates the token if there is none.
     fn make_turn(&self) -> io::Result<()> {
         self.need_volume()?;
         let (made, dir) = (self.temporary(), self.layout.checkout());
@@ -116,7 +116,8 @@ impl FsQueue {
             match self.disk.rename(&made, &dir) {
                 Ok(()) => return self.sync_dirs([parent(&dir)]).check_all(),
                 Err(error) if is_full(&error) => return self.remove_left(&made),
-                // It happened after all, and somebody may have taken it on since.
+                // The rename happened after all, and another process may have taken the token
+                // since.
                 Err(_) if !self.is_there(&made)? => return Ok(()),
                 Err(error) => patience.wait(error)?,
             }
@@ -124,7 +125,7 @@ impl FsQueue {
     }
 }
 
-/// Whether a directory could not be renamed because there is one already.
+/// Returns true if the rename failed because a directory already exists.
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists)
 }

@@ -1,7 +1,7 @@
-//! Is it there at all: a volume that was unmounted looks like an empty directory.
+//! Checks that the volume is mounted: an unmounted volume looks like an empty directory.
 //!
-//! **Invariant:** nothing is taken to be empty or absent unless the volume is the one that was
-//! opened. Its name is a random word in `fleet.json`, made once, by whoever came first.
+//! **Invariant:** nothing counts as empty or absent unless the volume is the one that was opened.
+//! Its name is a random token in `fleet.json`, created once, by the first process.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -17,24 +17,24 @@ use super::moves::{Patience, parent};
 use crate::disk::{Disk, Visit};
 
 const SCHEMA: &str = "fleet/v1";
-/// How long whoever names the volume may take to write a line.
+/// Time allowed for the process that names the volume to write the line.
 const HALF_MADE: Duration = Duration::from_millis(500);
 
-/// What a volume's name is kept as.
+/// Returns the content of `fleet.json` for a volume name.
 pub(super) fn document(word: &str) -> Value {
     json!({ "schema": SCHEMA, "volume": word })
 }
 
-/// What is there of a volume's name.
+/// Result of reading a volume's name.
 enum Name {
     Known(String),
-    /// Nothing at all.
+    /// The file does not exist.
     None,
-    /// Something that is no name, or not yet.
+    /// The file exists but does not contain a name, or not yet.
     Unreadable(VolumeFault),
 }
 
-/// Whether a workspace has a queue. An error, if it has one and cannot say which.
+/// Returns true if a workspace has a queue. Fails if it has one whose name is missing.
 pub fn has_queue(disk: &dyn Disk, layout: &Layout) -> io::Result<bool> {
     match read_name(disk, layout)? {
         Name::Known(_) | Name::Unreadable(_) => Ok(true),
@@ -42,7 +42,7 @@ pub fn has_queue(disk: &dyn Disk, layout: &Layout) -> io::Result<bool> {
     }
 }
 
-/// What is wrong with the name of a workspace's queue, if anything.
+/// Returns the fault of the queue's name, or `None` if there is no fault.
 pub fn fault_of(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<VolumeFault>> {
     let fault = match read_name(disk, layout)? {
         Name::Known(_) => return Ok(None),
@@ -55,12 +55,12 @@ pub fn fault_of(disk: &dyn Disk, layout: &Layout) -> io::Result<Option<VolumeFau
     })
 }
 
-/// Whether a workspace without a name is new; false if it has been named meanwhile. An error, if
-/// there was a queue.
+/// Returns true if a workspace without a name is new, and false if it was named meanwhile. Fails if
+/// it had a queue.
 fn need_new(disk: &dyn Disk, layout: &Layout) -> io::Result<bool> {
     let Some(trace) = lost::trace(disk, layout)? else { return Ok(true) };
-    // A queue has its name before it has anything else: looked for after what it left, it is
-    // there, or it is lost.
+    // A queue has its name before anything else. If its files exist, the name is listed now, or it
+    // is lost.
     let file = layout.fleet_file();
     match lost::is_listed(disk, &file)? {
         true => Ok(false),
@@ -103,17 +103,17 @@ fn read_name(disk: &dyn Disk, layout: &Layout) -> io::Result<Name> {
 }
 
 impl FsQueue {
-    /// The volume's name, which is made if it has none.
+    /// Returns the volume's name. Creates a name if there is none.
     pub(super) fn find_volume(&self) -> io::Result<String> {
         let (disk, layout) = (&*self.disk, &self.layout);
         let mut patience = Patience::new(HALF_MADE);
         loop {
             match read_name(disk, layout)? {
                 Name::Known(volume) => return Ok(volume),
-                // On a disk without links somebody may still be writing it.
+                // On a disk without hard links, another process may still be writing it.
                 Name::Unreadable(fault) => patience.wait_anyway(fault.into())?,
                 Name::None if need_new(disk, layout)? => match self.name_volume() {
-                    // Somebody may have been faster.
+                    // Another process may have been faster.
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                         return Err(error);
                     }
@@ -130,7 +130,7 @@ impl FsQueue {
         self.disk.make_dirs(&self.layout.tmp())?;
         self.write_one(&temporary, bytes.clone(), true)?;
         let linked = match self.disk.link(&temporary, &file) {
-            // Some file systems have no links; then it is not whole for a moment.
+            // Some file systems have no hard links; then the file is incomplete for a moment.
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 self.write_one(&file, bytes, true)
             }
@@ -148,13 +148,13 @@ impl FsQueue {
         })
     }
 
-    /// Whether the volume that was opened is still the one that is there.
+    /// Returns true if the mounted volume is the one that was opened.
     pub fn is_mounted(&self) -> io::Result<bool> {
-        // While it is being opened it has no name yet.
+        // During `open`, the name is not known yet.
         Ok(self.volume.is_empty() || self.read_volume()?.as_ref() == Some(&self.volume))
     }
 
-    /// An error unless the volume is there.
+    /// Fails unless the volume is mounted.
     pub(super) fn need_volume(&self) -> io::Result<()> {
         let mut patience = Patience::new(self.patience);
         loop {
@@ -171,7 +171,7 @@ impl FsQueue {
         )))
     }
 
-    /// Visits a directory's names; one that is not there has none. False if it is not there.
+    /// Visits the names in a directory. Returns false, without visiting any, if it does not exist.
     pub(super) fn scan(&self, dir: &Path, visit: Visit) -> io::Result<bool> {
         let mut patience = Patience::new(self.patience);
         loop {
@@ -185,8 +185,8 @@ impl FsQueue {
         }
     }
 
-    /// All names in a directory that `pick` makes something of, in no order. None at all is
-    /// believed of the right volume only.
+    /// Returns the results of `pick` over all names in a directory, in no order. An empty result is
+    /// trusted only if the volume is the right one.
     pub(super) fn list<T>(
         &self,
         dir: &Path,
@@ -203,7 +203,7 @@ impl FsQueue {
         Ok(picked)
     }
 
-    /// The directories in a directory.
+    /// Returns the names of the subdirectories of a directory.
     pub(super) fn list_dirs(&self, dir: &Path) -> io::Result<Vec<String>> {
         match self.disk.list_dirs(dir) {
             Ok(names) if !names.is_empty() => Ok(names),
@@ -212,7 +212,7 @@ impl FsQueue {
         }
     }
 
-    /// A small file's content; nothing, if it is not there.
+    /// Returns the content of a small file, or `None` if it does not exist.
     pub(super) fn read_file(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
         match self.disk.read(path) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -224,7 +224,7 @@ impl FsQueue {
     }
 }
 
-/// A cache does not know yet what is there.
+/// Returns the error for a name file that is listed but, because of a cache, cannot be read yet.
 fn unseen(layout: &Layout) -> io::Error {
     io::Error::other(format!("`{}` is there and cannot be seen yet", layout.fleet_file().display()))
 }

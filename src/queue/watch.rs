@@ -1,13 +1,13 @@
-//! Who is dead: judged by beats that do not change, on one's own clock.
+//! Detects dead holders: by heartbeats that do not change, on this process's own clock.
 //!
-//! **Invariant:** a holder is called dead only after its beat was read unchanged at least four
+//! **Invariant:** a holder counts as dead only after its heartbeat was read unchanged at least four
 //! times over at least the time to live, with no gap between two readings longer than a third of
-//! it. A gap (this process was frozen, the volume did not answer) begins the watch anew, so an
-//! outage buries nobody.
+//! it. A gap (this process was frozen, or the volume did not answer) restarts the observation, so
+//! an outage never makes a holder count as dead.
 
 use std::collections::HashMap;
 
-/// What is known of one holder's beat.
+/// Readings of one holder's heartbeat.
 #[derive(Clone, Debug)]
 struct Seen {
     beat: Option<Vec<u8>>,
@@ -16,14 +16,14 @@ struct Seen {
     readings: u32,
 }
 
-/// Why a holder is called dead.
+/// Evidence that a holder is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
     pub span_ms: u64,
     pub readings: u32,
 }
 
-/// Watches holders. Times are milliseconds of a clock that nobody sets.
+/// Monitors the heartbeats of holders. Times are milliseconds of a monotonic clock.
 #[derive(Clone, Debug)]
 pub struct DeathWatch {
     ttl_ms: u64,
@@ -35,8 +35,8 @@ impl DeathWatch {
         DeathWatch { ttl_ms, seen: HashMap::new() }
     }
 
-    /// Takes in a reading of a holder's beat (nothing, where there is no such file). Gives
-    /// evidence once it is enough.
+    /// Records a reading of a holder's heartbeat (`None` if the file does not exist). Returns
+    /// evidence once the holder counts as dead.
     pub fn read(&mut self, worker: &str, beat: Option<Vec<u8>>, now_ms: u64) -> Option<Evidence> {
         let fresh = Seen { beat: beat.clone(), first_ms: now_ms, last_ms: now_ms, readings: 1 };
         let seen = self.seen.entry(worker.to_owned()).or_insert_with(|| fresh.clone());
@@ -55,7 +55,7 @@ impl DeathWatch {
         dead.then_some(Evidence { span_ms, readings: seen.readings })
     }
 
-    /// Forgets holders that hold nothing any more.
+    /// Forgets holders for which `still` returns false: they hold nothing any more.
     pub fn keep(&mut self, still: impl Fn(&str) -> bool) {
         self.seen.retain(|worker, _| still(worker));
     }

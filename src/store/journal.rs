@@ -1,8 +1,10 @@
-//! The journal: every event of a run, one JSON object to a line, numbered and summed.
+//! The journal: every event of a run, one JSON object per line, with a sequence number and a
+//! checksum.
 //!
-//! **Invariant:** a line counts only if it is whole and its sum is right. A bad tail is what a
-//! crash left and is cut before anything is appended; a bad line with good ones after it, or one
-//! that is whole but means nothing to us, is damage, and is never passed over in silence.
+//! **Invariant:** a line counts only if it is complete and its checksum is correct. A bad tail is
+//! the result of a crash and is cut before anything is appended. A bad line with good ones after
+//! it, or a complete line that this version does not understand, is damage and is never skipped
+//! silently.
 
 use std::borrow::Cow;
 
@@ -13,7 +15,7 @@ use crate::engine::Event;
 use crate::json;
 use crate::time::Time;
 
-/// An event, its number and its time. In a line, their fields stand side by side.
+/// An event, its sequence number and its time. In a line, their fields are on one level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub seq: u64,
@@ -40,13 +42,13 @@ struct Head<'a> {
     event: Cow<'a, str>,
 }
 
-/// What a journal file holds.
+/// Content of a journal file.
 #[derive(Debug, Default, PartialEq)]
 pub struct Journal {
     pub entries: Vec<Entry>,
-    /// Where the good part ends.
+    /// Length of the good part, in bytes.
     pub good_len: u64,
-    /// The first line that no crash of ours can have left.
+    /// The first line that cannot be the result of a crash of this program.
     pub damage: Option<Damage>,
 }
 
@@ -56,21 +58,22 @@ pub struct Damage {
     pub reason: &'static str,
 }
 
-/// What one line is.
+/// Result of decoding one line.
 enum Line {
     Good(Box<Entry>),
-    /// Its sum is right, so it is as it was written, but not by a program that we know.
+    /// The checksum is correct, so the line is as it was written, but by an unknown program
+    /// version.
     Foreign,
     Bad,
 }
 
 const SUM_LEN: usize = 8;
-/// The greatest number that an event can have.
+/// Maximum sequence number of an event.
 pub const LAST_SEQ: u64 = u64::MAX / 2;
 /// `,"sum":"01234567"}` without the newline.
 const TRAILER_LEN: usize = 8 + SUM_LEN + 2;
 
-/// One line of the journal, newline included.
+/// Returns one line of the journal, including the newline.
 pub fn encode(entry: &Entry) -> Vec<u8> {
     let mut line = entry.to_json().into_bytes();
     line.pop();
@@ -79,7 +82,7 @@ pub fn encode(entry: &Entry) -> Vec<u8> {
     line
 }
 
-/// The beginning of a digest: enough to tell a torn line from a whole one.
+/// Returns the beginning of a digest: enough to distinguish a torn line from a complete one.
 fn sum(bytes: &[u8]) -> String {
     let mut digest = sha256(bytes);
     digest.truncate(SUM_LEN);
@@ -97,13 +100,13 @@ fn decode(line: &[u8]) -> Line {
         json::from_tagged(&event, line).map(|event| Entry { seq, at, event })
     });
     match read {
-        // No run gets that far; one could not go on from there.
+        // No run gets that far, and a run could not continue from there.
         Ok(entry) if entry.seq <= LAST_SEQ => Line::Good(Box::new(entry)),
         _ => Line::Foreign,
     }
 }
 
-/// Reads a journal as far as it can be believed.
+/// Reads a journal up to the first line that cannot be trusted.
 pub fn read(bytes: &[u8]) -> Journal {
     const CHANGED: &str = "it is not as it was written";
     let mut journal = Journal::default();
@@ -133,7 +136,7 @@ pub fn read(bytes: &[u8]) -> Journal {
 }
 
 impl Journal {
-    /// Whether an entry follows the last one: a gap means that something is missing.
+    /// Returns true if `entry` directly follows the last one. A gap means that entries are missing.
     fn is_next(&self, entry: &Entry) -> bool {
         self.entries.last().is_none_or(|last| last.seq.checked_add(1) == Some(entry.seq))
     }

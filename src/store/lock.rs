@@ -1,6 +1,6 @@
-//! One writer per run: a lock on a file of its own, held as long as the process lives.
+//! One writer per run: a lock on a separate file, held for the lifetime of the process.
 //!
-//! **Invariant:** the locked file holds nothing that a process without the lock reads. On SMB, a
+//! **Invariant:** the locked file contains nothing that a process without the lock reads. On SMB, a
 //! file that one machine locks cannot be read on the others.
 
 use std::fs::{File, OpenOptions};
@@ -14,26 +14,27 @@ use crate::disk::locks::{try_lock, try_lock_shared};
 use crate::disk::{self, faulty::has_locks};
 use crate::process;
 
-/// Somebody who only looks whether a run is held keeps the lock for moments.
+/// Time to wait for a process that only checks whether a run is locked: it keeps the lock for
+/// moments.
 const LOOKED_AT: Duration = Duration::from_millis(25);
-/// A child that was being started when its parent was killed keeps the parent's locks until it has
-/// become its own program.
+/// Time to wait for a dead holder's child: a child that was being started when its parent was
+/// killed keeps the parent's locks until it executes its own program.
 const LEFT_BEHIND: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(5);
 
-/// The file in a run's directory that the process which drives the run locks.
+/// File in a run's directory that the process which drives the run locks.
 const LOCK: &str = ".lock";
-/// Locked by whoever changes what is in the workspace.
+/// Locked by a process that changes the workspace's content.
 const CHECKOUT: &str = ".orchestrate/checkout.lock";
-/// Locked by whoever mends what is in the workspace.
+/// Locked by a process that repairs the workspace.
 const REPAIR: &str = ".orchestrate/repair.lock";
 
-/// A held lock. The kernel lets go of it when the process ends, however it ends. Nothing, where
-/// the volume has no locks.
+/// A held lock, or `None` if the volume supports no locks. The kernel releases it when the process
+/// ends for any reason.
 #[derive(Debug)]
 pub struct RunLock(Option<Held>);
 
-/// What the kernel holds a lock by.
+/// Resource that keeps a lock.
 #[derive(Debug)]
 enum Held {
     File(File),
@@ -42,8 +43,8 @@ enum Held {
     Simulated(#[expect(dead_code, reason = "held, not read")] crate::host::Lock),
 }
 
-/// A file that names the process that holds its lock, for the next holder: a name that is still
-/// there is that of a process that was killed.
+/// A locked file that contains the marker of its holder, for the next holder: a marker that is
+/// still there belongs to a process that was killed.
 #[derive(Debug)]
 struct Signed(File);
 
@@ -61,7 +62,7 @@ pub enum LockError {
     Io(#[from] io::Error),
 }
 
-/// Takes the lock of a run, or says who has it.
+/// Takes the lock of a run. Fails with the owner if another process has it.
 pub fn take(root: &Path) -> Result<RunLock, LockError> {
     #[cfg(test)]
     if crate::host::is_simulated() {
@@ -76,17 +77,17 @@ pub fn take(root: &Path) -> Result<RunLock, LockError> {
     take_file(open_to_lock(&root.join(LOCK))?, LEFT_BEHIND)
 }
 
-/// Whether a run has a file to be locked. Without one, an earlier version of this program drives
-/// the run, which locks the workflow itself, or no process does. Lists the directory: another
-/// machine may have made the file a moment ago.
+/// Returns true if a run has a lock file. Without one, an earlier version of this program, which
+/// locks the workflow itself, drives the run, or no process does. Lists the directory, because
+/// another machine may have created the file a moment ago.
 fn has_lock_file(root: &Path) -> bool {
     let listed = disk::confirmed(&[root], || std::fs::read_dir(root));
     let names = listed.into_iter().flatten().flatten();
     names.map(|entry| entry.file_name()).any(|name| name == LOCK)
 }
 
-/// Opens a file to be locked, making it if it is missing. Writable, because a network file system
-/// gives an exclusive lock on nothing less.
+/// Opens a file to lock it, and creates it if it is missing. Opens it writable, because a network
+/// file system grants an exclusive lock only then.
 fn open_to_lock(path: &Path) -> io::Result<File> {
     let mut how = OpenOptions::new();
     how.read(true).write(true).create(true).truncate(false);
@@ -102,9 +103,10 @@ fn take_simulated(path: &Path) -> Result<RunLock, LockError> {
     }
 }
 
-/// Takes the lock of a workspace for a run that changes what is in it, or says who has it. The
-/// kernel lets go of it when its holder is killed, whose children may still be at work: `end` is
-/// called with the mark of such a holder before the lock counts as taken.
+/// Takes the lock of a workspace for a run that changes its content. Fails with the owner if
+/// another process has it. The kernel releases the lock when its holder is killed, but the holder's
+/// children may still run: `end` is called with the marker of such a holder before the lock counts
+/// as taken.
 pub fn take_checkout(
     workspace: &Path,
     own_mark: &str,
@@ -119,24 +121,25 @@ pub fn take_checkout(
         end(&String::from_utf8_lossy(&mark));
         file.set_len(0)?;
     }
-    // A full disk is no reason to refuse the lock: the mark is for a holder that is killed.
+    // A full disk is no reason to refuse the lock: the marker only matters if the holder is killed.
     let _ = file.write_all_at(own_mark.as_bytes(), 0);
     Ok(RunLock(Some(Held::Signed(Signed(file)))))
 }
 
-/// Takes the lock of a workspace for one who mends it, or says who has it.
+/// Takes the lock of a workspace for a repair. Fails with the owner if another process has it.
 pub fn take_repair(workspace: &Path) -> Result<RunLock, LockError> {
     take_made(&workspace.join(REPAIR))
 }
 
-/// Takes the lock of a file that is made if it is missing, or says who has it.
+/// Takes the lock of a file, which is created if it is missing. Fails with the owner if another
+/// process has it.
 pub fn take_made(path: &Path) -> Result<RunLock, LockError> {
     std::fs::create_dir_all(path.parent().unwrap_or(path))?;
-    // Those who want it ask again by themselves.
+    // Callers retry by themselves.
     or_none(take_file(open_to_lock(path)?, Duration::ZERO))
 }
 
-/// Takes the lock of a file. One whose taker is dead is waited for as long as that.
+/// Takes the lock of a file. If its holder is dead, waits up to `left_behind` for it.
 fn take_file(file: File, left_behind: Duration) -> Result<RunLock, LockError> {
     let began = Instant::now();
     loop {
@@ -159,13 +162,13 @@ fn take_file(file: File, left_behind: Duration) -> Result<RunLock, LockError> {
     }
 }
 
-/// The same for a run of a fleet, which is owned by the claim of its task: a volume without locks
-/// will do.
+/// Like [`take`], for a run of a fleet, which the claim of its task owns: a volume without locks is
+/// not an error.
 pub fn take_if_any(root: &Path) -> Result<RunLock, LockError> {
     or_none(take(root))
 }
 
-/// A volume without locks has none to take.
+/// Converts the error of a volume without locks to an empty lock.
 fn or_none(taken: Result<RunLock, LockError>) -> Result<RunLock, LockError> {
     use nix::errno::Errno::{ENOLCK, ENOSYS, EOPNOTSUPP};
     match taken {
@@ -178,10 +181,10 @@ fn or_none(taken: Result<RunLock, LockError>) -> Result<RunLock, LockError> {
     }
 }
 
-/// Who holds a run's lock.
+/// The process that holds a run's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Nothing, if it is of another machine or container, which the kernel does not tell.
+    /// `None` for a process of another machine or container, which the kernel does not report.
     pub pid: Option<u32>,
 }
 
@@ -194,12 +197,12 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// Who holds a run's lock, if anybody does.
+/// Returns the process that holds a run's lock, if any.
 pub fn held_by(root: &Path) -> Option<Holder> {
     holder_of(&root.join(if has_lock_file(root) { LOCK } else { DEFINITION }))
 }
 
-/// Who holds the lock of a workspace, if anybody does.
+/// Returns the process that holds the lock of a workspace, if any.
 pub fn checkout_held_by(workspace: &Path) -> Option<Holder> {
     holder_of(&workspace.join(CHECKOUT))
 }
@@ -209,14 +212,14 @@ fn holder_of(path: &Path) -> Option<Holder> {
     if let Some(pid) = pid_of_holder(&file) {
         return Some(Holder { pid: Some(pid) });
     }
-    // Shared, so that those who look do not see each other.
+    // Shared, so that concurrent checks do not see each other.
     match try_lock_shared(&file) {
         Ok(false) => Some(Holder { pid: pid_of_holder(&file) }),
         _ => None,
     }
 }
 
-/// Whether somebody holds a run's lock.
+/// Returns true if a process holds a run's lock.
 pub fn is_held(root: &Path) -> bool {
     held_by(root).is_some()
 }
@@ -226,7 +229,8 @@ fn pid_of_holder(file: &File) -> Option<u32> {
     holder(&std::fs::read_to_string("/proc/locks").ok()?, inode)
 }
 
-/// The process in a list of the kernel's that holds an exclusive lock of the inode.
+/// Returns the process that holds an exclusive lock of the inode, from the content of
+/// `/proc/locks`.
 fn holder(locks: &str, inode: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();

@@ -1,14 +1,14 @@
-//! What happened: a run's journal and its snapshot, kept so that a crash loses nothing that was
-//! acknowledged.
+//! The store of a run: its journal and its snapshot. A crash loses no acknowledged event.
 //!
-//! An event is appended to `journal.jsonl` before it is acted on; `state.json` is replaced when
-//! somebody may be looking, and names the last event it contains. To load a run is to read the
-//! snapshot and apply the rest of the journal. Cost stays linear in the run's length: the journal
-//! is only ever appended to, and a large snapshot waits until the journal has grown as much again.
+//! An event is appended to `journal.jsonl` before it is acted on; `state.json` is replaced from
+//! time to time, for readers, and states the last event that it contains. To load a run is to read
+//! the snapshot and apply the rest of the journal. The cost stays linear in the run's length: the
+//! journal is only appended to, and a large snapshot waits until the journal has grown by the
+//! snapshot's size.
 //!
 //! A run that passes from one coordinator to another gets a journal for each *term*. The new owner
-//! reads what was there when it took over and goes on in a file of its own, so whatever a paused
-//! owner still writes when it wakes up counts for nothing, on any file system.
+//! reads the journals that exist when it takes over and continues in a file of its own. Later
+//! writes of a former owner that was paused therefore do not count, on any file system.
 
 pub mod journal;
 pub mod lock;
@@ -29,22 +29,22 @@ use journal::Entry;
 
 pub const STATE: &str = "state.json";
 pub const JOURNAL: &str = "journal.jsonl";
-/// What was left of a journal that ended before the snapshot did, and of one that was damaged.
+/// Copies of a journal that ended before the snapshot did, and of one that was damaged.
 const SHORT: &str = "journal.jsonl.short";
 const DAMAGED: &str = "journal.jsonl.damaged";
 pub use crate::engine::run::DEFINITION;
-/// The settings files in force when the run began, where there were any.
+/// Settings files in force when the run began, if there were any.
 pub const SETTINGS: &str = "settings.json";
 const BACKUPS_KEPT: usize = 3;
 
-/// A snapshot is replaced at most this often, and the journal synced at least this often.
+/// Minimum interval between two snapshots, and maximum interval between two syncs of the journal.
 pub const QUIET_MS: u64 = 100;
-/// Above this size a snapshot waits until the journal has grown by the snapshot's own size, or
-/// for as long as it would take at [`BYTES_PER_MS`].
+/// Above this size, a snapshot waits until the journal has grown by the snapshot's size, or for the
+/// time that it would take at [`BYTES_PER_MS`].
 const SMALL_SNAPSHOT: u64 = 64 * 1024;
 const BYTES_PER_MS: u64 = 256;
 
-/// A failure of the disk under a run.
+/// A disk failure in the files of a run.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {doing} `{}`: {source}", path.display())]
 pub struct StoreError {
@@ -54,13 +54,13 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// Whether this user may not do it.
+    /// Returns true if the user lacks the permission.
     pub fn is_forbidden(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 }
 
-/// Why a run cannot be loaded.
+/// Reason why a run cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("`{}` is damaged: {reason}", path.display())]
@@ -73,7 +73,7 @@ pub enum LoadError {
 pub struct Store {
     disk: Arc<dyn Disk>,
     root: PathBuf,
-    /// Which owner's journal is appended to.
+    /// Term whose journal is appended to.
     term: u32,
     seq: u64,
     /// Journal bytes since the last snapshot, and that snapshot's size.
@@ -83,23 +83,23 @@ pub struct Store {
     synced_at: Time,
     unsynced: bool,
     stale: bool,
-    /// An event may have been appended in part.
+    /// True if an event may have been appended in part.
     torn: bool,
-    /// Another may take the run over while this process is paused.
+    /// True if another process may take over the run while this process is paused.
     claimed: bool,
-    /// Files that a new run froze and the medium may not have yet.
+    /// Files that a new run froze and that may not be on the medium yet.
     frozen: Vec<PathBuf>,
-    /// The medium may not have the run's own name, nor the names in its directory.
+    /// True if the run's own name, or the names in its directory, may not be on the medium yet.
     is_new: bool,
     names_unsynced: bool,
-    /// Somebody else may drive the run: nothing is mended.
+    /// True if another process may drive the run: nothing is repaired.
     looks_only: bool,
 }
 
 impl Store {
-    /// Makes a run's directory and first files, with those it freezes. They survive the end of
-    /// this process at once, and a power cut from the first sync on, at the latest [`QUIET_MS`]
-    /// later.
+    /// Creates a run's directory and first files, including those that it freezes. They survive the
+    /// end of this process immediately, and a power failure after the first sync, at most
+    /// [`QUIET_MS`] later.
     pub fn create(
         disk: Arc<dyn Disk>,
         root: &Path,
@@ -126,8 +126,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Writes the first snapshot, for those who look. It is synced with what the run froze: before
-    /// the journal is, which has all that it says.
+    /// Writes the first snapshot, for readers. It is synced with the frozen files, before the
+    /// journal; the journal contains everything that it states.
     fn write_first_snapshot(&mut self, plan: &Plan, run: &Run) -> Result<(), StoreError> {
         let path = self.root.join(STATE);
         let temporary = self.root.join(format!(".{STATE}.tmp"));
@@ -140,8 +140,9 @@ impl Store {
         Ok(())
     }
 
-    /// Puts what a new run froze, and its own name, on the medium: at the first chance, when the
-    /// first step runs and nobody waits for this. The names inside follow with the first sync.
+    /// Syncs the frozen files and the name of a new run: at the first opportunity, while the first
+    /// step runs and no caller waits for it. The names in the run's directory follow with the first
+    /// sync.
     fn begin_to_settle(&mut self) -> Result<(), StoreError> {
         while let Some(path) = self.frozen.last() {
             self.disk.sync(path).map_err(failed("sync", path))?;
@@ -176,13 +177,15 @@ impl Store {
         }
     }
 
-    /// A run as it stands, without touching its files: somebody may be writing them.
+    /// Returns the current state of a run without changing its files: another process may be
+    /// writing them.
     pub fn look(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<Run, LoadError> {
         let store = Store { looks_only: true, ..Store::at(disk, root) };
         store.load_all(plan).map(|(_, run)| run)
     }
 
-    /// The same by its journal alone, where its snapshot cannot be read.
+    /// Like [`look`](Self::look), but reads only the journal, for a run whose snapshot cannot be
+    /// read.
     pub fn look_by_journal(
         disk: Arc<dyn Disk>,
         root: &Path,
@@ -192,7 +195,7 @@ impl Store {
         store.load_without_snapshot(plan).map(|(_, run)| run)
     }
 
-    /// Loads a run: its snapshot, then what the journal has beyond it.
+    /// Loads a run: its snapshot, then the newer events of the journal.
     pub fn load(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> Result<(Store, Run), LoadError> {
         Store::at(disk, root).load_all(plan)
     }
@@ -215,7 +218,7 @@ impl Store {
         Ok((self, run))
     }
 
-    /// Loads a run by its journal alone, whatever its snapshot says.
+    /// Loads a run from its journal alone and ignores its snapshot.
     pub fn load_by_journal_alone(
         disk: Arc<dyn Disk>,
         root: &Path,
@@ -224,7 +227,8 @@ impl Store {
         Store::at(disk, root).load_without_snapshot(plan)
     }
 
-    /// Loads a run that ended before its first snapshot, or lost it: its journal has everything.
+    /// Loads a run that ended before its first snapshot, or lost it: its journal contains
+    /// everything.
     fn load_without_snapshot(mut self, plan: &Plan) -> Result<(Store, Run), LoadError> {
         let history = self.read_journal()?;
         self.load_by_journal(plan, &history.entries)
@@ -242,7 +246,7 @@ impl Store {
         Ok((self, run))
     }
 
-    /// Reads the journals of all terms, each as far as the next one's beginning, and goes on in
+    /// Reads the journals of all terms, each up to the beginning of the next one, and continues in
     /// the last.
     fn read_journal(&mut self) -> Result<History, LoadError> {
         let terms = self.terms()?;
@@ -258,7 +262,8 @@ impl Store {
         Ok(history)
     }
 
-    /// The same as far as each can be believed: where one is damaged, its good beginning.
+    /// Like [`read_journal`](Self::read_journal), but reads the good beginning of a damaged
+    /// journal.
     fn read_what_can_be(&mut self) -> Result<History, LoadError> {
         let mut history = History::default();
         for term in self.terms()? {
@@ -268,7 +273,7 @@ impl Store {
         Ok(history)
     }
 
-    /// The terms that there is a journal of, in order.
+    /// Returns the terms that have a journal, in order.
     fn terms(&self) -> Result<Vec<u32>, StoreError> {
         let names = self.disk.list(&self.root).map_err(failed("list", &self.root))?;
         let mut terms: Vec<u32> = names.iter().filter_map(|name| term_of(name)).collect();
@@ -276,14 +281,14 @@ impl Store {
         Ok(terms)
     }
 
-    /// What an owner of an earlier term wrote, as far as it can be believed. It may still be
-    /// writing, so nothing is cut.
+    /// Reads the trustworthy part of the journal of an earlier term. Cuts nothing, because its
+    /// owner may still be writing.
     fn read_earlier_journal(&self) -> Result<Vec<Entry>, LoadError> {
         let bytes = read_file(&*self.disk, &self.journal())?;
         Ok(journal::read(&bytes).entries)
     }
 
-    /// Reads the journal of the last term and cuts off what a crash left half-written.
+    /// Reads the journal of the last term and cuts off an event that a crash left incomplete.
     fn read_last_journal(&self) -> Result<Vec<Entry>, LoadError> {
         let path = self.journal();
         let bytes = read_file(&*self.disk, &path)?;
@@ -320,9 +325,9 @@ impl Store {
         Ok(())
     }
 
-    /// A journal that ends before the snapshot does is begun anew: the next event would leave a
-    /// gap in it, and a gap is damage. What was left of it is kept beside, also where that is
-    /// nothing: it tells that this was done.
+    /// Starts a new journal if it ends before the snapshot does: the next event would leave a gap
+    /// in it, and a gap is damage. Keeps the old content in a separate file, even if it is empty:
+    /// the file records that this was done.
     fn begin_journal_anew(
         &self,
         contained: u64,
@@ -346,9 +351,9 @@ impl Store {
         Ok(Vec::new())
     }
 
-    /// Rebuilds a run whose files cannot all be read, from those that can: the journal from its
-    /// beginning, or a snapshot or backup with the journal after it, whichever knows most. Says
-    /// what it went by.
+    /// Rebuilds a run whose files are partly unreadable from the readable ones: the journal from
+    /// its beginning, or a snapshot or backup with the journal after it; the one with the most
+    /// events wins. Also returns a description of the source.
     pub fn repair(
         disk: Arc<dyn Disk>,
         root: &Path,
@@ -369,7 +374,7 @@ impl Store {
         Ok((store, run, format!("{by}{kept}")))
     }
 
-    /// Whether [`Store::repair`] would find nothing to go by. Changes nothing.
+    /// Returns true if [`Store::repair`] would find no usable file. Changes nothing.
     pub fn is_beyond_repair(disk: Arc<dyn Disk>, root: &Path, plan: &Plan) -> bool {
         let mut store = Store { looks_only: true, ..Store::at(disk, root) };
         let entries = match store.read_what_can_be() {
@@ -379,8 +384,8 @@ impl Store {
         matches!(store.what_knows_most(plan, &entries), Ok(None))
     }
 
-    /// The run as the journal, the snapshot or a backup tells it, whichever knows most: up to which
-    /// event, and what that is called.
+    /// Returns the run from the journal, the snapshot, or a backup, the one with the most events,
+    /// together with the last event's number and a description of the source.
     fn what_knows_most(
         &mut self,
         plan: &Plan,
@@ -400,7 +405,7 @@ impl Store {
         let Entry { seq: 1, at, event: Event::Started { origin } } = entries.first()? else {
             return None;
         };
-        // Events before an edit belong to an earlier plan, and only the state has their results.
+        // Events before an edit belong to an earlier plan, and only the snapshot has their results.
         if entries.iter().any(|entry| matches!(entry.event, Event::Edited { .. })) {
             return None;
         }
@@ -423,8 +428,8 @@ impl Store {
         Some((run, self.seq, format!("`{name}`")))
     }
 
-    /// Keeps the good beginning of a damaged journal, and the whole of it beside. False if it is
-    /// not damaged.
+    /// Keeps the good beginning of a damaged journal, and a full copy in a separate file. Returns
+    /// false if it is not damaged.
     fn set_damaged_journal_aside(&self) -> Result<bool, StoreError> {
         let path = self.journal();
         let Ok(bytes) = self.disk.read(&path) else { return Ok(false) };
@@ -449,7 +454,7 @@ impl Store {
         }
     }
 
-    /// Whether a power cut can no longer take the whole run away.
+    /// Returns true if a power failure can no longer remove the whole run.
     pub fn is_settled(&self) -> bool {
         !self.is_new && !self.names_unsynced
     }
@@ -458,12 +463,12 @@ impl Store {
         &self.root
     }
 
-    /// Which owner's journal is appended to.
+    /// Returns the term whose journal is appended to.
     pub fn term(&self) -> u32 {
         self.term
     }
 
-    /// The run's directory was given another name.
+    /// Updates the paths after the run's directory was renamed.
     pub fn moved_to(&mut self, root: &Path) {
         let named = |path: &PathBuf| Some(root.join(path.file_name()?));
         self.frozen = self.frozen.iter().filter_map(named).collect();
@@ -477,13 +482,13 @@ impl Store {
         })
     }
 
-    /// Whether somebody owns the run in a later term.
+    /// Returns true if another process owns the run in a later term.
     fn is_lost(&self) -> Result<bool, StoreError> {
         Ok(self.terms()?.last().is_some_and(|last| *last > self.term))
     }
 
-    /// Goes on in a journal of one's own, as the run's owner of this term. Whoever has lost the
-    /// run may go on writing: nobody reads it.
+    /// Continues in a separate journal, as the run's owner of this term. A former owner may
+    /// continue to write to its own journal, which is not read past this point.
     pub fn begin_term(&mut self, term: u32) {
         self.claimed = true;
         if term > self.term {
@@ -492,12 +497,13 @@ impl Store {
         }
     }
 
-    /// Appends an event. It survives the end of this process from now on, and a power cut once
-    /// the journal is synced (at the latest [`QUIET_MS`] later, or with the next snapshot).
+    /// Appends an event. It survives the end of this process immediately, and a power failure once
+    /// the journal is synced (at most [`QUIET_MS`] later, or with the next snapshot).
     pub fn record(&mut self, at: Time, event: &Event) -> Result<(), StoreError> {
         let path = self.journal();
         if self.torn {
-            // Nothing can follow what may be half a line; whoever loads the run cuts it off.
+            // No event may follow a possibly incomplete line. The next process that loads the run
+            // cuts it off.
             let source = io::Error::other("an event before could not be written");
             return Err(StoreError { doing: "write", path, source });
         }
@@ -512,7 +518,7 @@ impl Store {
         Ok(())
     }
 
-    /// Does what keeping up needs: a sync of the journal, a new snapshot. Cheap when called often.
+    /// Syncs the journal or writes a new snapshot if that is due. Cheap to call often.
     pub fn keep_up(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         self.begin_to_settle()?;
         if self.stale && self.may_snapshot(now) {
@@ -528,24 +534,24 @@ impl Store {
         has_come(self.snapshot_due(), now, self.snapshot_at)
     }
 
-    /// When the next snapshot may be made. A small one soon; a large one when the journal has
-    /// grown as much again, or after so long that people looking at it are served and the disk
-    /// is still at rest most of the time.
+    /// Returns the earliest time of the next snapshot. A small one is due soon. A large one is due
+    /// when the journal has grown by the same size, or after a delay that is short enough for users
+    /// who read it and long enough to leave the disk idle most of the time.
     fn snapshot_due(&self) -> Time {
         let cheap = self.snapshot_len < SMALL_SNAPSHOT || self.grown >= self.snapshot_len;
         let rest_ms = if cheap { QUIET_MS } else { self.snapshot_len / BYTES_PER_MS };
         self.snapshot_at.plus_ms(rest_ms.max(QUIET_MS))
     }
 
-    /// When [`Store::keep_up`] should be called again, if nothing else happens.
+    /// Returns the time at which [`Store::keep_up`] should be called again if nothing else happens.
     pub fn next_due(&self) -> Option<Time> {
         let by_snapshot = self.stale.then(|| self.snapshot_due());
         let by_sync = self.unsynced.then(|| self.synced_at.plus_ms(QUIET_MS));
         by_snapshot.into_iter().chain(by_sync).min()
     }
 
-    /// Puts every event so far on the medium: before something is done in the world that could
-    /// not be understood without them.
+    /// Syncs every event so far: call it before an external effect that cannot be understood
+    /// without them.
     pub fn commit(&mut self, now: Time) -> Result<(), StoreError> {
         if self.unsynced { self.sync(now) } else { Ok(()) }
     }
@@ -563,12 +569,12 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the snapshot now. The journal need not be synced first: one that ends before the
-    /// snapshot does, after a power cut, is begun anew when the run is loaded.
+    /// Replaces the snapshot now. The journal need not be synced first: if it ends before the
+    /// snapshot does, after a power failure, loading the run starts a new one.
     pub fn save(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         let bytes = snapshot::encode(plan, run, self.seq, self.term);
         let path = self.root.join(STATE);
-        // Owners of two terms may write at once, but never to one file.
+        // Owners of two terms may write concurrently, but never to the same file.
         let temporary = self.root.join(match self.term {
             0 | 1 => format!(".{STATE}.tmp"),
             term => format!(".{STATE}.{term}.tmp"),
@@ -576,8 +582,8 @@ impl Store {
         let written = self.disk.write(&temporary, &bytes);
         written.and_then(|()| self.disk.sync(&temporary)).map_err(failed("write", &path))?;
         if self.claimed && self.is_lost()? {
-            // Whoever has the run now keeps its state. This is looked for as late as can be: the
-            // sync above is where a process spends its time, and where it is most often paused.
+            // The current owner keeps its state. The check is as late as possible: the sync above
+            // takes most of the time, so the process is most often paused there.
             return self.disk.remove(&temporary).map_err(failed("remove", &temporary));
         }
         let renamed = self.disk.rename(&temporary, &path);
@@ -591,19 +597,19 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces the snapshot if it is not the newest, for one who is about to read it.
+    /// Replaces the snapshot if it is outdated, for a caller that is about to read it.
     pub fn refresh(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         if self.stale { self.save(plan, run, now) } else { Ok(()) }
     }
 
-    /// Replaces the snapshot and puts the journal on the medium too, for another process to go on
-    /// in it, maybe on another machine: what that one appends must not follow half a line.
+    /// Replaces the snapshot and syncs the journal, so that another process, possibly on another
+    /// machine, can continue in it: its events must not follow an incomplete line.
     pub fn hand_over(&mut self, plan: &Plan, run: &Run, now: Time) -> Result<(), StoreError> {
         self.commit(now)?;
         self.save(plan, run, now)
     }
 
-    /// Copies the snapshot aside before a step, keeping the last three copies.
+    /// Writes a backup of the snapshot before a step, and keeps the last three.
     pub fn back_up(
         &mut self,
         plan: &Plan,
@@ -626,7 +632,7 @@ impl Store {
         Ok(())
     }
 
-    /// The backups by age, oldest first, as the event number in each tells.
+    /// Returns the backups, oldest first, ordered by the event number in each.
     fn backups(&self) -> Result<Vec<String>, LoadError> {
         let names = self.disk.list(&self.root).map_err(failed("list", &self.root))?;
         let mut found = Vec::new();
@@ -642,8 +648,8 @@ impl Store {
     }
 }
 
-/// Every event of a run that counts, from the journals of all terms, read without cutting off or
-/// changing anything.
+/// All valid events of a run, from the journals of all terms, read without cutting off or changing
+/// anything.
 #[derive(Debug, Default)]
 pub struct History {
     pub entries: Vec<Entry>,
@@ -663,7 +669,7 @@ impl History {
             let path = root.join(name);
             let bytes = read_file(disk, &path)?;
             let journal = journal::read(&bytes);
-            // What an owner wrote who had lost the run is nobody's damage.
+            // Damage in the journal of a former owner does not matter: a later term replaced it.
             if let Some(journal::Damage { line, reason }) = journal.damage
                 && Some(term) == last
             {
@@ -682,7 +688,7 @@ impl History {
         self.entries.extend(entries);
     }
 
-    /// How often in a row the newest attempts at a step were begun and cut off.
+    /// Returns the number of newest consecutive attempts at a step that started but did not end.
     pub fn cut_off(&self, step: &str) -> u32 {
         let mut times = 0;
         for entry in self.entries.iter().rev() {
@@ -695,19 +701,20 @@ impl History {
         times
     }
 
-    /// Whether a snapshot was written by an owner of an earlier term after it had lost the run.
+    /// Returns true if an owner of an earlier term wrote a snapshot after it had lost the run.
     pub fn is_late(&self, term: u32, seq: u64) -> bool {
         self.later_terms.iter().any(|(later, began)| *later > term && *began <= seq)
     }
 }
 
-/// Whether the journal of a run was begun anew, so that only the snapshot tells what was before.
+/// Returns true if the run's journal was restarted, so that only the snapshot has the earlier
+/// history.
 pub fn is_begun_anew(disk: &dyn Disk, root: &Path) -> Result<bool, StoreError> {
     let names = disk.list(root).map_err(failed("list", root))?;
     Ok(names.iter().any(|name| name == SHORT || name == DAMAGED))
 }
 
-/// The term that a file is the journal of.
+/// Returns the term that a file is the journal of.
 fn term_of(name: &str) -> Option<u32> {
     if name == JOURNAL {
         return Some(1);
@@ -716,12 +723,13 @@ fn term_of(name: &str) -> Option<u32> {
     digits.parse().ok().filter(|term: &u32| *term > 1 && term.to_string() == digits)
 }
 
-/// Whether a time has come. A clock that was set back to before `since` must not stop us.
+/// Returns true if `due` has passed, or if the clock was set back to before `since`: that must not
+/// block progress.
 fn has_come(due: Time, now: Time, since: Time) -> bool {
     now >= due || now < since
 }
 
-/// Reads a file of a run. What is no file at all is damage: no second try cures it.
+/// Reads a file of a run. Anything that is not a file is damage, because a retry does not help.
 fn read_file(disk: &dyn Disk, path: &Path) -> Result<Vec<u8>, LoadError> {
     use io::ErrorKind::{InvalidData, IsADirectory};
     disk.read(path).map_err(|error| match error.kind() {
@@ -732,7 +740,7 @@ fn read_file(disk: &dyn Disk, path: &Path) -> Result<Vec<u8>, LoadError> {
     })
 }
 
-/// Names what was being done when the disk failed.
+/// Returns a function that adds the operation and the path to a disk error.
 fn failed<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> StoreError + 'a {
     move |source| StoreError { doing, path: path.to_owned(), source }
 }

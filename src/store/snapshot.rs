@@ -1,7 +1,7 @@
-//! `state.json`: a run as one document, for people, for `jq`, and to resume from.
+//! `state.json`: a run as one document, for users, for `jq`, and to resume from.
 //!
-//! Writing goes straight from the run's state to text. Reading checks every name against the
-//! plan, because a person may have edited the file while the run was stopped.
+//! Writing converts the run's state directly to text. Reading checks every name against the plan,
+//! because a user may have edited the file while the run was stopped.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -24,8 +24,8 @@ use crate::workflow::plan::{Action, Block, Each, Rounds, Target};
 
 pub const SCHEMA_VERSION: &str = "1.1.1";
 
-/// Writes the document; `journal_seq` is the last event it contains, `journal_term` whose
-/// journal that is in.
+/// Serializes the document; `journal_seq` is the last event that it contains, and `journal_term` is
+/// the term of that event's journal.
 pub fn encode(plan: &Plan, run: &Run, journal_seq: u64, journal_term: u32) -> Vec<u8> {
     let mut text = serde_json::to_vec_pretty(&Document { plan, run, journal_seq, journal_term })
         .expect("a run is always JSON");
@@ -115,7 +115,7 @@ impl Serialize for Steps<'_> {
                 (Action::Rounds(rounds), Some(run)) => {
                     map.serialize_entry(&step.name, &RoundsDoc::of(rounds, slot, run))?;
                 }
-                // A step that never ran is absent; the cursor says which one is next.
+                // A step that never ran is absent; the cursor states the next one.
                 _ if slot.record.is_some() => {
                     map.serialize_entry(&step.name, &SlotDoc::of(slot))?;
                 }
@@ -146,12 +146,12 @@ impl Serialize for Items<'_> {
     }
 }
 
-/// A step of rounds: what it came to, and all of its rounds.
+/// A step of rounds: its result, and all of its rounds.
 #[derive(Serialize)]
 struct RoundsDoc<'a> {
     #[serde(flatten)]
     slot: SlotDoc<'a>,
-    /// Which step of the last round control is at.
+    /// Current step of the last round.
     cursor: Option<&'a str>,
     #[serde(skip_serializing_if = "is_zero")]
     attempts_before: Attempt,
@@ -172,7 +172,7 @@ impl<'a> RoundsDoc<'a> {
             if current.state == StepState::Waiting {
                 slot.record.to_mut().status = StepStatus::Paused;
             } else if is_halted(current) {
-                // The run ended inside it: nothing of it runs.
+                // The run ended inside this step: nothing of it runs.
                 slot.record.to_mut().status = StepStatus::Failed;
             }
         }
@@ -185,8 +185,8 @@ impl<'a> RoundsDoc<'a> {
     }
 }
 
-/// Whether a run can have ended at this step or inside of it. While a run goes on, the step at a
-/// cursor has not settled.
+/// Returns true if a run can have ended at this step or inside it. While a run continues, the step
+/// at a cursor has not settled.
 fn is_halted(slot: &Slot) -> bool {
     let each = slot.each.as_ref().filter(|_| slot.state == StepState::Running);
     match each.and_then(|each| each.iterations.get(each.index)?.body.current()) {
@@ -195,7 +195,7 @@ fn is_halted(slot: &Slot) -> bool {
     }
 }
 
-/// A record, and what a slot knows beside it.
+/// A record, with the additional state of its slot.
 #[derive(Serialize)]
 struct SlotDoc<'a> {
     #[serde(flatten)]
@@ -208,22 +208,23 @@ struct SlotDoc<'a> {
 struct SlotExtra {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     retry_at: Option<Time>,
-    /// Only where it is not what one would think: none before a step ran, one after.
+    /// `None` for the usual value: 0 before a step ran, 1 after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tries: Option<u32>,
     #[serde(default, skip_serializing_if = "is_small")]
     visits: u32,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     asking: bool,
-    /// It completed before the run was last resumed; if it is pending, that may still stand.
+    /// True if the step completed before the run was last resumed. If it is pending, that result
+    /// may still be valid.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     completed_before: bool,
-    /// It had begun before, and may go on where it stands.
+    /// True if the step had started before and may continue from its current state.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     begun_before: bool,
 }
 
-/// One visit goes without saying.
+/// Returns true for at most one visit, which is not written.
 fn is_small(number: &u32) -> bool {
     *number <= 1
 }
@@ -279,7 +280,7 @@ fn write_loops<M: SerializeMap>(
         let path = format!("{prefix}{}", StepPath::top(&step.name));
         let mut doc = LoopDoc::of(each, slot, run);
         if doc.status == StepStatus::Running && run_status != RunStatus::Running {
-            // The run ended inside it: nothing of it runs.
+            // The run ended inside this loop: nothing of it runs.
             doc.status = StepStatus::Failed;
         }
         map.serialize_entry(&path, &doc)?;
@@ -309,7 +310,7 @@ struct LoopDoc<'a> {
     duration_ms: Option<u64>,
     #[serde(default)]
     attempt: Attempt,
-    /// Which step of the current item control is at.
+    /// Current step of the current item.
     #[serde(default)]
     cursor: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -370,14 +371,14 @@ impl<'a> LoopDoc<'a> {
     }
 }
 
-/// A run read back, and the last event it contains.
+/// A deserialized run, and the last event that it contains.
 pub struct Loaded {
     pub run: Run,
     pub journal_seq: u64,
     pub journal_term: u32,
 }
 
-/// Reads the document. The error says what is wrong with it.
+/// Deserializes the document. The error describes the problem with it.
 pub fn decode(plan: &Plan, bytes: &[u8]) -> Result<Loaded, String> {
     #[derive(Deserialize)]
     struct Head {
@@ -484,7 +485,7 @@ fn first_term() -> u32 {
     1
 }
 
-/// A loop at the cursor of a failed run that has items left is where the run halted.
+/// Reopens the loop at the cursor of a failed run: if it has items left, the run halted there.
 fn reopen_halted(body: &mut Body) {
     let cursor = body.cursor;
     let Some(slot) = body.slots.get_mut(cursor) else { return };
@@ -495,8 +496,8 @@ fn reopen_halted(body: &mut Body) {
     }
 }
 
-/// Between two events the step at a cursor is never settled while a run goes on; what looks so
-/// is a step about to be visited again.
+/// Makes the step at the cursor ready. While a run continues, that step is never settled between
+/// two events; one that looks settled is about to be visited again.
 fn make_ready(body: &mut Body) {
     let cursor = body.cursor;
     let Some(slot) = body.slots.get_mut(cursor) else { return };
@@ -508,14 +509,15 @@ fn make_ready(body: &mut Body) {
         }
         (state @ (StepState::Settled | StepState::Pending), _) => {
             *state = StepState::Ready;
-            // A step on its first visit that has not run is absent, its count with it.
+            // A step that has not run on its first visit is absent from the document, with its
+            // count.
             slot.visits = slot.visits.max(1);
         }
         _ => {}
     }
 }
 
-/// The same for the last round of an open step of rounds.
+/// Like [`make_ready`], for the last round of an open step of rounds.
 fn make_round_ready(slot: &mut Slot) {
     let open = slot.state == StepState::Running || (slot.keep && slot.is_open());
     let Some(each) = slot.each.as_deref_mut().filter(|_| open) else { return };
@@ -693,14 +695,14 @@ fn read_slot(value: &Value) -> Result<Slot, String> {
     })
 }
 
-/// A summary of a state file that needs no plan: for listings and cleaning.
+/// Returns the status and the time of the last update without a plan: for listings and cleanup.
 pub fn peek(bytes: &[u8]) -> Option<(RunStatus, Time)> {
     let value: Value = serde_json::from_slice(bytes).ok()?;
     let status = RunStatus::deserialize(value.get("status")?).ok()?;
     Some((status, Time::parse(value.get("updated_at")?.as_str()?)?))
 }
 
-/// What `run --json` and others tell of a run.
+/// Returns the summary of a run for `run --json` and others.
 pub fn summary(plan: &Plan, run: &Run) -> Value {
     json!({
         "schema": "run/v1",
