@@ -21,8 +21,8 @@ pub fn strip(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns where a sequence starts that the end of `text` cuts off, for a reader that gets text in
-/// pieces.
+/// Returns the start of an escape sequence that the end of `text` cuts off, for a reader that gets
+/// text in pieces.
 pub fn unfinished(text: &str) -> Option<usize> {
     let line = text.rfind('\n').map_or(0, |at| at + 1);
     let mut at = line;
@@ -44,7 +44,7 @@ pub struct Stripper {
 }
 
 impl Stripper {
-    /// Adds to `out` what of these bytes is text.
+    /// Appends these bytes to `out`, without escape sequences.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let all = [std::mem::take(&mut self.pending), bytes.to_vec()].concat();
         let mut rest = all.as_slice();
@@ -63,7 +63,8 @@ impl Stripper {
     }
 }
 
-/// The length of the sequence that `text` starts with, or `None` if its line has no end of it.
+/// Returns the length of the sequence that `text` starts with, or `None` if its line ends before
+/// it.
 fn length(text: &[u8]) -> Option<usize> {
     let line = text.iter().position(|byte| *byte == b'\n');
     let text = &text[..line.unwrap_or(text.len())];
@@ -92,7 +93,7 @@ fn length(text: &[u8]) -> Option<usize> {
         Some(byte) => Some(1 + usize::from(byte.is_ascii_graphic())),
         None => None,
     };
-    // Before the end of a line nothing more can come.
+    // A sequence ends at the end of its line at the latest.
     length.or_else(|| line.map(|_| text.len()))
 }
 

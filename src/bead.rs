@@ -1,9 +1,9 @@
-//! Beads: work items, read from a file of their own or from the issues of a project.
+//! Beads: work items, read from their own file or from the issues of a project.
 //!
 //! A file is YAML, or Markdown whose front matter has the fields and whose text is the body. An id
-//! is looked for in [`ISSUES`]. What a bead has beside the known fields is kept for templates.
+//! is looked up in [`ISSUES`]. Fields other than the known ones are kept for templates.
 //!
-//! **Invariant:** nothing here touches the world; files come in through a function.
+//! **Invariant:** this module does no I/O; the caller passes a function that reads files.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -13,15 +13,15 @@ use crate::workflow::front;
 use crate::workflow::yaml::{self, Node, Value};
 use crate::workflow::{Place, Problem};
 
-/// The issues of a project, one JSON object to a line.
+/// The issues of a project, one JSON object per line.
 pub const ISSUES: &str = ".beads/issues.jsonl";
 
-/// What a bead is where it does not say so.
+/// Defaults of a bead's type and priority.
 const KIND: &str = "task";
 const PRIORITY: u64 = 2;
 
-/// Reads a file of the workspace by its path: nothing where there is none, or why it cannot be
-/// read.
+/// Reads a file of the workspace by its path. Returns `None` if it does not exist. The error is the
+/// reason why it cannot be read.
 pub type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, String>;
 
 /// A work item.
@@ -30,7 +30,7 @@ pub struct Bead {
     pub id: BeadId,
     pub title: String,
     pub body: String,
-    /// Its type: `task`, `bug`, whatever a project calls it.
+    /// The type: `task`, `bug`, or a project's own term.
     pub kind: String,
     /// A number or a word.
     pub priority: Json,
@@ -39,20 +39,20 @@ pub struct Bead {
     pub extra: Map<String, Json>,
 }
 
-/// Why there is no bead.
+/// Reason why a bead was not found.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BeadError {
     #[error("`{name}` is no bead: {reason}")]
     Unknown { name: String, reason: String },
     #[error("cannot read `{file}`: {reason}")]
     Unreadable { file: String, reason: String },
-    /// The file is there and is wrong.
+    /// The file exists but is invalid.
     #[error("{}", problems.first().map(|p| p.message.as_str()).unwrap_or_default())]
     Wrong { file: String, text: String, problems: Vec<Problem> },
 }
 
 impl Bead {
-    /// Finds the bead that is meant: a file, or an id among the issues.
+    /// Finds a bead by the path of its file, or by its id among the issues.
     pub fn find(name: &str, read: Read) -> Result<Bead, BeadError> {
         let load = |file: &str| {
             read(file).map_err(|reason| BeadError::Unreadable { file: file.to_owned(), reason })
@@ -77,7 +77,7 @@ impl Bead {
         }
     }
 
-    /// Reads the file of one bead.
+    /// Parses the file of one bead.
     pub fn parse(file: &str, text: &str) -> Result<Bead, Vec<Problem>> {
         let name = file.rsplit('/').next().unwrap_or(file);
         let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
@@ -97,8 +97,8 @@ impl Bead {
         }
     }
 
-    /// Finds a bead by its id among issues. Lines of others need not be right, unless it is not
-    /// found: then one of them may be the one.
+    /// Finds a bead by its id among issues. Invalid lines of other issues are ignored, unless the
+    /// bead is not found: then one of them may be it.
     pub fn among(id: &str, issues: &str) -> Result<Option<Bead>, Vec<Problem>> {
         let mut found: Option<(usize, Json)> = None;
         let mut alike: Option<(usize, String)> = None;
@@ -146,12 +146,12 @@ impl Bead {
         }
     }
 
-    /// Reads a bead that stands in another document, such as the front matter of a task.
+    /// Reads a bead that is part of another document, such as the front matter of a task.
     pub fn from_json(value: &Json) -> Result<Bead, Vec<Problem>> {
         Reading::new("", None).read(&node_of(value, START))
     }
 
-    /// The bead as templates see it.
+    /// Returns the bead as templates see it.
     pub fn to_json(&self) -> Json {
         let mut all = self.extra.clone();
         let known = json!({
@@ -170,14 +170,14 @@ impl Bead {
     }
 }
 
-/// What to do about ids that are too much alike.
+/// Hint for ids that differ only in case.
 const RENAME: &str = "give one of them another id: both would have the same worktree where file \
                       names know no capitals";
 
 const START: Place = Place { line: 1, column: 1, len: 1 };
 
-/// Whether a bead is named by its file: a path with a directory in it, or an ending that files
-/// have.
+/// Returns true if a bead is named by its file: a path with a directory in it, or a known file
+/// extension.
 pub fn is_file(name: &str) -> bool {
     looks_like_file(name).is_some()
 }
@@ -203,13 +203,13 @@ fn node_of(value: &Json, place: Place) -> Node {
     Node { place, value }
 }
 
-/// One bead being read.
+/// State of reading one bead.
 struct Reading<'a> {
-    /// What it is called where it has no id: its file.
+    /// Name of the file, the fallback for a missing id.
     stem: &'a str,
     /// The text after the front matter.
     text: Option<&'a str>,
-    /// The YAML that it is read from; empty where it is none.
+    /// The YAML source; empty if the bead is not read from YAML.
     source: &'a str,
     problems: Vec<Problem>,
 }
@@ -249,7 +249,7 @@ impl<'a> Reading<'a> {
             labels: self.labels(document),
             extra: extra(pairs),
             body,
-            // A stand-in where there is a problem, which is returned then.
+            // A placeholder if there is a problem; the problem is returned instead.
             id: id.or_else(|| BeadId::parse("none").ok()).ok_or_else(Vec::new)?,
         };
         if self.problems.is_empty() { Ok(bead) } else { Err(self.problems) }
@@ -257,7 +257,7 @@ impl<'a> Reading<'a> {
 
     fn id(&mut self, document: &Node) -> Option<BeadId> {
         let (text, place) = match document.get("id") {
-            // Somebody who wrote `id: 007` means these very digits.
+            // An author who writes `id: 007` means exactly these digits.
             Some(node) => match Findings::reading(self.source).called(node) {
                 Some(name) => (name.into_owned(), node.place),
                 None => {
@@ -296,7 +296,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// A text that has two names; both may be there if they say the same.
+    /// Returns a text field that has two names. Both may be present if they are equal.
     fn one_of(&mut self, document: &Node, keys: [&str; 2]) -> Option<String> {
         let (first, second) = (self.text(document, keys[0]), self.text(document, keys[1]));
         if let (Some((first, _)), Some((second, place))) = (&first, &second)
@@ -322,7 +322,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// The title; in Markdown without one, the first line that says something.
+    /// Returns the title; for Markdown without one, the first line that is not empty.
     fn title(&mut self, document: &Node, body: &str) -> String {
         if let Some((title, place)) = self.text(document, "title") {
             if title.trim().is_empty() {
@@ -379,7 +379,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Fields that have a place of their own.
+/// Fields that have their own member.
 const KNOWN: [&str; 8] =
     ["id", "title", "body", "description", "type", "issue_type", "priority", "labels"];
 

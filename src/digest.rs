@@ -1,13 +1,14 @@
-//! SHA-256 in hexadecimal: checksums of definitions, sums of journal lines, seals of tasks.
+//! SHA-256 in hexadecimal: checksums of definitions and journal lines, seals of tasks.
 
 use sha2::{Digest, Sha256};
 
-/// The digest of some bytes as 64 lower-case digits.
+/// Returns the digest of some bytes as 64 lower-case digits.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// The same in base64, as the policy of a page names what may run in it.
+/// Returns the digest in base64, the form in which a page's content security policy names allowed
+/// scripts and styles.
 pub fn base64_of_sha256(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -24,14 +25,14 @@ pub fn base64_of_sha256(bytes: &[u8]) -> String {
     text
 }
 
-/// A name of the form that others call a UUID, from the beginning of a digest.
+/// Formats the beginning of a digest as a UUID.
 pub fn uuid(digest: &str) -> String {
     let part = |from: usize, to: usize| digest.get(from..to).unwrap_or_default();
-    // The digits of version and variant are those of random ones: others check them.
+    // The version and variant digits are those of a random UUID, because other programs check them.
     format!("{}-{}-4{}-8{}-{}", part(0, 8), part(8, 12), part(13, 16), part(17, 20), part(20, 32))
 }
 
-/// A digest of several texts, which differs for every way to divide them.
+/// Digest of several texts. It differs for every way to divide the same text into parts.
 #[derive(Default)]
 pub struct Parts(Sha256);
 

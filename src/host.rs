@@ -1,7 +1,7 @@
-//! The machine that a thread runs on: its clocks, its chance, its threads, and who it is.
+//! The machine that a thread runs on: its clocks, randomness, threads, and identity.
 //!
-//! **Invariant:** outside of tests this is the machine itself, and costs nothing beside it. In a
-//! test a thread can be given a simulated one, which everything above then runs on unchanged.
+//! **Invariant:** outside of tests this is the machine itself, at no extra cost. In a test, a
+//! thread can get a simulated machine, which all other code then uses unchanged.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 #[cfg(test)]
 pub use simulated::{Lock, Simulated, enter, is_simulated, try_lock, with};
 
-/// A moment of a clock that nobody sets.
+/// Returns the current time of a monotonic clock.
 #[inline]
 pub fn instant() -> Instant {
     #[cfg(test)]
@@ -19,13 +19,13 @@ pub fn instant() -> Instant {
     Instant::now()
 }
 
-/// How long ago a moment was.
+/// Returns the time since `then`.
 #[inline]
 pub fn since(then: Instant) -> Duration {
     instant().saturating_duration_since(then)
 }
 
-/// Milliseconds since 1970 by the clock on the wall.
+/// Returns the milliseconds since 1970 by the wall clock.
 #[inline]
 #[expect(clippy::disallowed_methods, reason = "this is where time enters")]
 pub fn wall_ms() -> i64 {
@@ -36,7 +36,7 @@ pub fn wall_ms() -> i64 {
     chrono::Utc::now().timestamp_millis()
 }
 
-/// Milliseconds of a clock that nobody sets and that goes on while the machine sleeps.
+/// Returns the milliseconds of a monotonic clock that continues while the machine sleeps.
 pub fn uptime_ms() -> u64 {
     #[cfg(test)]
     if let Some(now) = with(|host| host.uptime_ms()) {
@@ -47,7 +47,7 @@ pub fn uptime_ms() -> u64 {
         .unwrap_or(0)
 }
 
-/// Does nothing for a while.
+/// Sleeps for `time`.
 pub fn nap(time: Duration) {
     #[cfg(test)]
     if with(|host| host.wait(time, &mut || false)).is_some() {
@@ -56,8 +56,8 @@ pub fn nap(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Waits as the machine does, by `real`. A simulated one waits itself until `ready` or the time is
-/// over.
+/// Waits by calling `real`. A simulated machine instead waits until `ready` returns true or `time`
+/// is over.
 #[inline]
 pub fn wait(time: Duration, ready: &mut dyn FnMut() -> bool, real: impl FnOnce()) {
     #[cfg(test)]
@@ -68,14 +68,14 @@ pub fn wait(time: Duration, ready: &mut dyn FnMut() -> bool, real: impl FnOnce()
     real();
 }
 
-/// Something has changed that a thread of this process may wait for.
+/// Signals a change that a thread of this process may wait for. Has an effect only in a simulation.
 #[inline]
 pub fn poke() {
     #[cfg(test)]
     with(|host| host.poke());
 }
 
-/// Draws a number from the system's source of randomness, which is fit for secrets.
+/// Returns a random number from the system's source of randomness, which is suitable for secrets.
 pub fn chance() -> u64 {
     #[cfg(test)]
     if let Some(drawn) = with(|host| host.chance()) {
@@ -85,7 +85,7 @@ pub fn chance() -> u64 {
     getrandom::u64().expect("the system has a source of randomness")
 }
 
-/// The number of this process.
+/// Returns the pid of this process.
 pub fn pid() -> u32 {
     #[cfg(test)]
     if let Some(pid) = with(|host| host.pid()) {
@@ -94,8 +94,8 @@ pub fn pid() -> u32 {
     std::process::id()
 }
 
-/// Takes a lock that is held for moments by code that does not panic; if it does, the data is
-/// still whole.
+/// Locks a mutex that is held only for moments by code that does not panic. Ignores poisoning:
+/// after a panic, the data is still consistent.
 #[inline]
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(test)]
@@ -122,7 +122,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> Thread {
 }
 
 impl Thread {
-    /// Wakes it if it has parked.
+    /// Wakes the thread if it is parked.
     pub fn wake(&self) {
         match self {
             Thread::Real(thread) => thread.thread().unpark(),
@@ -131,7 +131,7 @@ impl Thread {
         }
     }
 
-    /// Waits until it is over.
+    /// Waits until the thread ends.
     pub fn join(self) {
         match self {
             Thread::Real(thread) => drop(thread.join()),
@@ -141,7 +141,7 @@ impl Thread {
     }
 }
 
-/// Waits until somebody wakes this thread, or the time is over.
+/// Waits until another thread wakes this one, or `time` is over.
 pub fn park(time: Duration, is_over: &dyn Fn() -> bool) {
     wait(time, &mut || is_over(), || std::thread::park_timeout(time));
 }
@@ -153,22 +153,23 @@ mod simulated {
     use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
     use std::time::{Duration, Instant};
 
-    /// What a simulated machine offers to a thread of one of its processes.
+    /// Operations of a simulated machine, for a thread of one of its processes.
     pub trait Simulated {
         fn instant(&self) -> Instant;
         fn wall_ms(&self) -> i64;
         fn uptime_ms(&self) -> u64;
-        /// Lets others go on until `ready`, or the time is over. Looked at anew after a poke.
+        /// Lets other threads run until `ready` returns true or the time is over. Checks `ready`
+        /// again after a poke.
         fn wait(&self, time: Duration, ready: &mut dyn FnMut() -> bool);
         fn poke(&self);
         fn chance(&self) -> u64;
         fn pid(&self) -> u32;
         fn boot_id(&self) -> String;
-        /// When a process of this machine began.
+        /// Returns the start time of a process of this machine.
         fn start_time(&self, pid: u32) -> Option<u64>;
         fn spawn(&self, work: Box<dyn FnOnce() + Send>) -> u64;
         fn is_over(&self, thread: u64) -> bool;
-        /// Takes a lock of this machine's kernel, or says which process has it.
+        /// Takes a kernel lock of this machine. The error is the pid of the holder.
         fn try_lock(&self, path: &Path) -> Result<(), u32>;
         fn unlock(&self, path: &Path);
     }
@@ -177,7 +178,7 @@ mod simulated {
         static HERE: RefCell<Option<Arc<dyn Simulated>>> = const { RefCell::new(None) };
     }
 
-    /// Lets this thread run on a simulated machine from now on, or on the real one again.
+    /// Makes this thread run on a simulated machine from now on, or on the real one again.
     pub fn enter(host: Option<Arc<dyn Simulated>>) {
         HERE.with(|here| *here.borrow_mut() = host);
     }
@@ -186,7 +187,7 @@ mod simulated {
         HERE.with(|here| here.borrow().is_some())
     }
 
-    /// Asks the simulated machine, if this thread runs on one.
+    /// Calls `ask` with the simulated machine, if this thread runs on one.
     pub fn with<T>(ask: impl FnOnce(&dyn Simulated) -> T) -> Option<T> {
         let host = HERE.with(|here| here.borrow().clone())?;
         Some(ask(&*host))
@@ -197,7 +198,7 @@ mod simulated {
             match mutex.try_lock() {
                 Ok(guard) => return guard,
                 Err(TryLockError::Poisoned(poison)) => return poison.into_inner(),
-                // Its holder waits for the disk.
+                // The holder waits for the disk.
                 Err(TryLockError::WouldBlock) => super::nap(Duration::from_micros(200)),
             }
         }
@@ -214,7 +215,7 @@ mod simulated {
     #[derive(Debug)]
     pub struct Lock(std::path::PathBuf);
 
-    /// Takes a lock, or says which process has it.
+    /// Takes a lock. The error is the pid of the holder.
     pub fn try_lock(path: &Path) -> Result<Lock, u32> {
         let taken = with(|host| host.try_lock(path)).unwrap_or(Ok(()));
         taken.map(|()| Lock(path.to_owned()))

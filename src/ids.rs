@@ -1,6 +1,6 @@
-//! Names with a meaning: what a run, a step in a run and an attempt are called.
+//! Identifiers of runs, beads, steps in a run, and attempts.
 //!
-//! **Invariant:** a value of one of these types can be a file name; nothing in it leaves a
+//! **Invariant:** a value of one of these types is a valid file name; nothing in it leaves a
 //! directory.
 
 use std::borrow::Cow;
@@ -8,11 +8,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The longest name a person may give to a step, an agent or a run.
+/// Maximum length of the name of a step, an agent or a run.
 pub const NAME_MAX: usize = 128;
 
-/// A spelling of `name` that can be a name, where something of it can stay: one dash for all that
-/// cannot.
+/// Converts `name` to a valid name: one dash replaces each run of invalid characters. Returns
+/// `None` if no valid character is left.
 pub fn plain_name(name: &str) -> Option<String> {
     let mut plain = String::new();
     for c in name.chars().take(NAME_MAX) {
@@ -27,7 +27,7 @@ pub fn plain_name(name: &str) -> Option<String> {
     (!plain.is_empty()).then(|| plain.to_owned())
 }
 
-/// Says why `name` cannot be a name, or nothing when it can.
+/// Returns the reason why `name` is not a valid name, or `None` if it is.
 pub fn name_fault(name: &str) -> Option<&'static str> {
     let mut bytes = name.bytes();
     match bytes.next() {
@@ -49,12 +49,12 @@ pub fn name_fault(name: &str) -> Option<&'static str> {
     None
 }
 
-/// Says why `name` cannot be that of a step in any language, or nothing when it can. A node may
-/// begin with `_` too.
+/// Returns the reason why `name` is not a valid step name in any dialect, or `None` if it is. A
+/// node's name may also begin with `_`.
 pub fn step_fault(name: &str) -> Option<&'static str> {
     match name.strip_prefix('_') {
         Some(_) if name.len() > NAME_MAX => Some("it is longer than 128 characters"),
-        // Whatever comes first then, the rest is a name behind a letter.
+        // With a letter in place of the `_`, the rest follows the rules of a name.
         Some(rest) => name_fault(&format!("x{rest}")),
         None => match name_fault(name) {
             Some(fault) if fault.starts_with("it must begin") => {
@@ -65,15 +65,15 @@ pub fn step_fault(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The identity of a bead, and of what is made for it: the name of a directory, a part of a
-/// branch's name.
+/// The identity of a bead and of the resources created for it: a directory name, and a part of a
+/// branch name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct BeadId(String);
 
 impl BeadId {
-    /// Says why `id` cannot be one, or nothing when it can. What `git` refuses in the name of a
-    /// branch is refused here.
+    /// Returns the reason why `id` is not a valid bead id, or `None` if it is. Rejects everything
+    /// that `git` rejects in a branch name.
     pub fn fault(id: &str) -> Option<&'static str> {
         if id.is_empty() {
             return Some("it is empty");
@@ -128,7 +128,7 @@ impl fmt::Display for BeadId {
     }
 }
 
-/// A run's identity: when it began, to the second, and six random characters.
+/// A run's identity: its start time, to the second, and six random characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct RunId(String);
@@ -145,7 +145,7 @@ impl RunId {
         RunId(id)
     }
 
-    /// Reads an id, refusing anything not of the form `YYYYMMDDTHHMMSSZ-xxxxxx`.
+    /// Parses an id. Rejects anything that is not of the form `YYYYMMDDTHHMMSSZ-xxxxxx`.
     pub fn parse(text: &str) -> Option<Self> {
         let (stamp, tail) = text.split_once('-')?;
         let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
@@ -164,7 +164,7 @@ impl RunId {
         &self.0
     }
 
-    /// The start of the run as `YYYYMMDDTHHMMSSZ`.
+    /// Returns the start of the run as `YYYYMMDDTHHMMSSZ`.
     pub fn stamp(&self) -> &str {
         &self.0[..16]
     }
@@ -190,15 +190,15 @@ impl fmt::Display for RunId {
     }
 }
 
-/// Counts the executions of one step over all its visits; a higher one fences the lower.
+/// Number of an execution of one step, counted over all its visits; a higher attempt fences the
+/// lower ones.
 pub type Attempt = u32;
 
-/// Where a step stands in a run: loops from the outside in, each with the index of an item, then
-/// the step.
+/// Position of a step in a run: loops from the outside in, each with the index of an item, then the
+/// step.
 ///
 /// Written `Loop.3.Step`. A dot inside a name is written `%2E`, so the text form is injective and
-/// serves as the stem of log files too. It is for programs: people are told what [`shown`] makes
-/// of it.
+/// also serves as the stem of log files. It is for programs: users see the result of [`shown`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct StepPath {
@@ -211,7 +211,7 @@ impl StepPath {
         StepPath { loops: Vec::new(), step: step.to_owned() }
     }
 
-    /// Reads the text form. Gives nothing when it is not one.
+    /// Parses the text form. Returns `None` if it is not valid.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts: Vec<String> = text.split('.').map(unescape).collect::<Option<_>>()?;
         let step = parts.pop()?;
@@ -226,17 +226,17 @@ impl StepPath {
             })
             .collect::<Option<_>>()?;
         let path = StepPath { loops, step };
-        // One step has one spelling: files are named by it.
+        // A step has exactly one spelling, because files are named by it.
         (path.to_string() == text).then_some(path)
     }
 
-    /// As people are told of it.
+    /// Returns the path as shown to users.
     pub fn shown(&self) -> String {
         shown(&self.to_string()).into_owned()
     }
 }
 
-/// So many of something, as people say it: `1 file`, `2 files`.
+/// Returns a number with its noun: `1 file`, `2 files`.
 pub fn counted(number: usize, one: &str) -> String {
     match number {
         1 => format!("1 {one}"),
@@ -244,9 +244,9 @@ pub fn counted(number: usize, one: &str) -> String {
     }
 }
 
-/// A step as people are told of it, from the text form of its path: every name as its author wrote
-/// it. What people typed in this form stays as it is, as no name has a `%`; so whoever looks for a
-/// step that a person named compares what is shown.
+/// Converts the text form of a step's path to the form shown to users: every name as its author
+/// wrote it. Text that a user typed in this form stays unchanged, because no name contains a `%`.
+/// To find a step that a user named, compare the shown forms.
 pub fn shown(step: &str) -> Cow<'_, str> {
     match step.contains('%') {
         true => Cow::Owned(step.replace("%2E", ".")),

@@ -109,7 +109,7 @@ impl<'de> VariantAccess<'de> for Tagged<'_> {
 pub fn duplicate_key(json: &str) -> Option<String> {
     let mut found = None;
     let mut reader = serde_json::Deserializer::from_str(json);
-    // Stops at the first one.
+    // Stops at the first duplicate.
     let _ = reader.deserialize_any(Keys(&mut found));
     found
 }
@@ -157,7 +157,7 @@ impl<'de> Visitor<'de> for Keys<'_> {
         Ok(())
     }
 
-    /// A number that is no machine integer comes as a map with one key, too.
+    /// Also receives numbers that are not machine integers, as a map with one key.
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let mut keys = HashSet::new();
         while let Some(key) = map.next_key::<String>()? {

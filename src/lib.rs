@@ -1,9 +1,10 @@
 //! `orchestrate`: a fleet of coding agents over plain files.
 //!
-//! The way of a workflow through the house: text becomes a plan ([`workflow`]); a plan and events
-//! become a run, and a run says what it is owed ([`engine`]); what happened is kept ([`store`]);
-//! what is owed is done ([`fleet`], by way of [`prompt`], [`workspace`] and [`exec`]); and all of
-//! it is shown ([`ui`]). Everything up to `prompt` touches nothing outside itself.
+//! The path of a workflow: text becomes a plan ([`workflow`]); a plan and events become a run, and
+//! a run states the work that it is owed ([`engine`]); events are stored ([`store`]); workers and
+//! the local process do the work ([`fleet`], using [`prompt`], [`workspace`] and [`exec`]); and the
+//! results are shown ([`ui`]). The modules from [`provider`] to `prompt`, in the order below, do no
+//! I/O.
 
 pub mod ansi;
 pub mod digest;

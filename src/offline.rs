@@ -1,9 +1,9 @@
 //! The offline provider: answers prompts from a script, so that a workflow can be tried and tested
-//! without a network and without spending anything.
+//! without a network and without cost.
 //!
-//! A script is a list of rules in YAML, tried in order; the first that matches is followed. What
-//! a rule can look at is what any provider is given: the prompt on standard input and the
-//! `ORCHESTRATE_*` variables of its environment. `docs/offline.md` is the page for authors.
+//! A script is a list of rules in YAML, tried in order; the first match applies. A rule can use the
+//! same input as any provider: the prompt on standard input and the `ORCHESTRATE_*` variables of
+//! its environment. `docs/offline.md` is the page for authors.
 //!
 //! **Invariant:** the same script, prompt and environment give the same answer, and nothing is
 //! written outside the workspace.
@@ -19,15 +19,15 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-/// The exit code when a script cannot be followed. A provider's 2 is "invalid input": not retried.
+/// Exit code for a script that cannot be followed. A provider's 2 is "invalid input": not retried.
 const REFUSED: i32 = 2;
 
 /// What the command line says.
 #[derive(Debug, Default, Clone, clap::Args)]
 pub struct Options {
     /// Rules to answer by; with neither this nor --answer the prompt is echoed
-    // An empty value must mean "none", because it is the default in the provider's template;
-    // clap's own parser for paths refuses it.
+    // An empty value must mean "none", because it is the default in the provider's template; clap's
+    // own parser for paths rejects it.
     #[arg(long, value_name = "FILE", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub script: Option<PathBuf>,
     /// The answer where no rule matches
@@ -54,13 +54,13 @@ pub fn answer(
         Err(problem) => Err(problem),
     };
     followed.unwrap_or_else(|problem| {
-        // When stderr is gone too there is nobody left to tell; the exit code still says it.
+        // If stderr is closed, too, only the exit code reports the problem.
         let _ = writeln!(err, "error: {problem}");
         REFUSED
     })
 }
 
-/// What will answer.
+/// Source of the answer.
 enum Found<'a> {
     Echo,
     Text(&'a str),
@@ -104,7 +104,7 @@ struct Rule {
     exit: i64,
 }
 
-/// What must hold for a rule to be followed; a field left out always holds.
+/// Conditions of a rule; a missing field always matches.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct When {
@@ -135,7 +135,7 @@ struct Task {
     text: String,
 }
 
-/// A pattern in which `*` and `?` match any characters, the separators of a path included.
+/// A pattern in which `*` and `?` match any characters, including path separators.
 #[derive(Debug)]
 struct Glob(glob::Pattern);
 
@@ -154,7 +154,7 @@ impl<'de> Deserialize<'de> for Glob {
     }
 }
 
-/// Keeps the order in which a map was written: files are made in the author's order.
+/// Keeps the order in which a map was written: files are created in the author's order.
 fn ordered<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, String)>, D::Error> {
     struct Pairs;
     impl<'de> Visitor<'de> for Pairs {
@@ -175,7 +175,8 @@ fn ordered<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, St
     deserializer.deserialize_map(Pairs)
 }
 
-/// Reads one task or a list of them. By hand, because an untagged enum loses the place of errors.
+/// Deserializes one task or a list of them. By hand, because an untagged enum loses the position of
+/// errors.
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Task>, D::Error> {
     struct Tasks;
     impl<'de> Visitor<'de> for Tasks {
@@ -200,7 +201,7 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Task>, 
     deserializer.deserialize_any(Tasks)
 }
 
-/// Reads a script; every rule is checked, also those that this question will not reach.
+/// Parses a script. Checks every rule, including those that this question does not reach.
 fn parse(path: &Path, text: &str) -> Result<Vec<Rule>, Problem> {
     let settings = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     let rules: Vec<Spanned<Rule>> = serde_saphyr::from_str_with_options(text, settings)
@@ -222,16 +223,16 @@ fn parse(path: &Path, text: &str) -> Result<Vec<Rule>, Problem> {
         .collect()
 }
 
-/// The message of a YAML error without its place, which is shown on a line of its own.
+/// Returns the message of a YAML error without its position, which is printed on a separate line.
 fn plain(error: &serde_saphyr::Error) -> String {
     let message = error.without_snippet().to_string();
-    // The second is advice to programmers: authors cannot set options of the parser.
+    // The second is advice for programmers: authors cannot set options of the parser.
     let ends = [" at line ", ", set DuplicateKeyPolicy"].map(|mark| message.find(mark));
     let end = ends.into_iter().flatten().min().unwrap_or(message.len());
     message[..end].to_owned()
 }
 
-/// Does what a rule says. The answer comes last: whoever sees it finds the files already there.
+/// Executes a rule. Writes the answer last: a reader of the answer finds the files already there.
 fn follow(
     rule: &Rule,
     question: &Question,
@@ -273,7 +274,7 @@ fn give(stream: &mut dyn Write, bytes: &[u8]) -> Result<(), Problem> {
     stream.write_all(bytes).and_then(|()| stream.flush()).map_err(Problem::Stream)
 }
 
-/// Ends a text with a newline, as messages for people do.
+/// Ends a text with a newline, as messages for users do.
 fn line(mut text: String) -> String {
     if !text.ends_with('\n') {
         text.push('\n');
@@ -281,7 +282,7 @@ fn line(mut text: String) -> String {
     text
 }
 
-/// Writes a file whole or not at all: under a name of our own that ends in `.tmp`, then renamed.
+/// Writes a file atomically: under a private name that ends in `.tmp`, then renamed.
 fn place(root: &Path, path: &str, bytes: &[u8]) -> Result<(), Problem> {
     let target = within(root, path)?;
     let failed = |cause| Problem::io("cannot write", Path::new(path), cause);
@@ -290,7 +291,7 @@ fn place(root: &Path, path: &str, bytes: &[u8]) -> Result<(), Problem> {
     }
     let mut scratch = target.clone().into_os_string();
     scratch.push(format!(".{}.tmp", std::process::id()));
-    // Whatever has this name was left by a dead process; it must not be written through.
+    // A file with this name was left by a dead process; it must not be written through.
     let _ = fs::remove_file(&scratch);
     let written = fs::File::create_new(&scratch)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
@@ -301,8 +302,8 @@ fn place(root: &Path, path: &str, bytes: &[u8]) -> Result<(), Problem> {
     })
 }
 
-/// Resolves a path of a script under the workspace, following symbolic links as far as they stay
-/// inside. What does not exist yet cannot lead out, so only the part that exists is resolved.
+/// Resolves a path of a script under the workspace, following symbolic links as long as they stay
+/// inside. A name that does not exist yet cannot lead out, so only the existing part is resolved.
 fn within(root: &Path, path: &str) -> Result<PathBuf, Problem> {
     let outside = || Problem::Outside { path: path.to_owned() };
     let parts: Vec<_> = Path::new(path).components().collect();
@@ -319,8 +320,8 @@ fn within(root: &Path, path: &str) -> Result<PathBuf, Problem> {
         match fs::canonicalize(&real) {
             Ok(found) if found.starts_with(&base) => real = found,
             Ok(_) => return Err(outside()),
-            // A dangling link is not "nothing there yet": writing through it would create its
-            // target, wherever that is.
+            // A dangling link is not a missing file: writing through it would create its target at
+            // any place.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound && !real.is_symlink() => {}
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Err(outside()),
             Err(cause) => return Err(failed(cause)),
@@ -329,13 +330,13 @@ fn within(root: &Path, path: &str) -> Result<PathBuf, Problem> {
     Ok(real)
 }
 
-/// What is asked, and where in a run.
+/// The prompt, and its position in a run.
 struct Question<'a> {
     raw: &'a [u8],
     prompt: String,
     step: Option<String>,
     attempt: Option<u64>,
-    /// The index of the innermost loop around the step.
+    /// Index of the innermost loop around the step.
     index: Option<u64>,
     item: Option<String>,
     run_id: Option<String>,
@@ -358,7 +359,7 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Whether the step's path, or any tail of it that begins at a dot, matches.
+    /// Returns true if the step's path, or any tail of it that starts after a dot, matches.
     fn is_at(&self, glob: &Glob) -> bool {
         let Some(path) = self.step.as_deref() else {
             return false;
@@ -379,8 +380,9 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Replaces placeholders in one pass: what a value brings in is not looked at again. One that
-    /// has no value here stays as it is, since answers may well contain other people's templates.
+    /// Replaces placeholders in one pass: a value that is inserted is not scanned again. A
+    /// placeholder without a value stays unchanged, because answers may contain templates of other
+    /// tools.
     fn fill(&self, text: &str) -> String {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -394,7 +396,7 @@ impl<'a> Question<'a> {
                     rest = after;
                 }
                 None => {
-                    // One brace only: in `{{{index}}}` the placeholder begins at the second.
+                    // Only one brace: in `{{{index}}}`, the placeholder starts at the second one.
                     filled.push('{');
                     rest = &hole[1..];
                 }
@@ -414,7 +416,7 @@ impl fmt::Display for Question<'_> {
     }
 }
 
-/// Why a script was not followed.
+/// Reason why a script was not followed.
 #[derive(Debug, thiserror::Error)]
 enum Problem {
     #[error("{message}\n --> {place}")]

@@ -1,25 +1,25 @@
-//! Processes of this and other machines, told from one another, and a clock that no one sets.
+//! Identifies processes of this and other machines, and provides a monotonic clock.
 
 use serde::{Deserialize, Serialize};
 
 use crate::host;
 pub use crate::host::uptime_ms;
 
-/// A process, told from all others that ever were.
+/// A process, distinguished from all other processes, including earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     pub host: String,
-    /// Which start of the kernel: pids mean nothing on another.
+    /// Boot of the kernel: pids have no meaning in another boot.
     pub boot_id: String,
-    /// Pids of another namespace mean nothing either.
+    /// PID namespace: pids have no meaning in another namespace.
     pub pid_namespace: String,
     pub pid: u32,
-    /// In ticks since the kernel started: a pid that is used again has another.
+    /// In ticks since the kernel started: a reused pid has a different start time.
     pub start_time: u64,
 }
 
 impl Process {
-    /// This process.
+    /// Returns this process.
     pub fn this() -> Process {
         #[cfg(test)]
         if let Some(boot_id) = host::with(|host| host.boot_id()) {
@@ -44,39 +44,39 @@ impl Process {
         Process { host: boot_id.clone(), boot_id, pid_namespace, pid, start_time }
     }
 
-    /// Whether both are processes of one kernel that see each other.
+    /// Returns true if both processes run on one kernel and see each other.
     pub fn is_beside(&self, other: &Process) -> bool {
         !self.boot_id.is_empty()
             && self.boot_id == other.boot_id
             && self.pid_namespace == other.pid_namespace
     }
 
-    /// Whether it was stopped by a signal, or is being looked at by a debugger.
+    /// Returns true if a signal or a debugger has stopped the process.
     pub fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
         matches!(state, Some("T" | "t"))
     }
 
-    /// Whether it runs, asked on its own machine.
+    /// Returns true if the process runs. Call it only on the process's own machine.
     pub fn lives_here(&self) -> bool {
         start_time(self.pid) == Some(self.start_time)
     }
 }
 
-/// Whether there is a process of this number here that does more than wait to be buried.
+/// Returns true if a process with this pid exists here and is not a zombie.
 pub fn lives(pid: u32) -> bool {
     start_time(pid).is_some()
 }
 
-/// When a process began; nothing, if there is none or it is only waiting to be buried.
+/// Returns the start time of a process, or `None` if it does not exist or is a zombie.
 fn start_time(pid: u32) -> Option<u64> {
     #[cfg(test)]
     if let Some(found) = host::with(|host| host.start_time(pid)) {
         return found;
     }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, so fields are counted from its end.
+    // The name may contain any character, so fields are counted from its end.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") {

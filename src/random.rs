@@ -1,11 +1,11 @@
-//! Random numbers. [`chance`] draws from the system and is fit for secrets; everything that follows
-//! from a seed is small, quick, the same on every machine, and not for secrets that are attacked.
+//! Random numbers. [`chance`] draws from the system and is suitable for secrets. Numbers derived
+//! from a seed are small, fast, the same on every machine, and not suitable for secrets.
 
 pub use crate::host::chance;
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The `count`-th number of a seed's row.
+/// Returns the `count`-th number of a seed's sequence.
 pub fn nth(seed: u64, count: u64) -> u64 {
     let mut z = seed.wrapping_add(count.wrapping_mul(STEP));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,7 +13,7 @@ pub fn nth(seed: u64, count: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Ten lower-case letters and digits made of a number.
+/// Converts a number to ten lower-case letters and digits.
 pub fn word(mut bits: u64) -> String {
     const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let mut draw = || {
@@ -24,7 +24,7 @@ pub fn word(mut bits: u64) -> String {
     (0..10).map(|_| draw()).collect()
 }
 
-/// A seed's row, drawn one after the other.
+/// A seed's sequence, drawn one number after the other.
 #[derive(Clone, Debug)]
 pub struct Random {
     seed: u64,
@@ -41,7 +41,7 @@ impl Random {
         nth(self.seed, self.drawn)
     }
 
-    /// A number less than `limit`; 0 where there is none.
+    /// Returns a number less than `limit`, or 0 if `limit` is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.draw() % limit.max(1) as u64) as usize
     }

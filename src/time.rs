@@ -1,4 +1,4 @@
-//! Time as a value. Only a [`Clock`] knows what it is now; everything else is told.
+//! Time as a value. Only a [`Clock`] reads the current time; all other code receives it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -12,12 +12,13 @@ use crate::host;
 pub struct Time(pub i64);
 
 impl Time {
-    /// The moment `delay_ms` later.
+    /// Returns the time `delay_ms` later.
     pub fn plus_ms(self, delay_ms: u64) -> Time {
         Time(self.0.saturating_add(i64::try_from(delay_ms).unwrap_or(i64::MAX)))
     }
 
-    /// Milliseconds from `earlier` to here; nothing is negative, whatever a clock did.
+    /// Returns the milliseconds since `earlier`, or 0 if `earlier` is later, for example after a
+    /// clock change.
     pub fn ms_since(self, earlier: Time) -> u64 {
         u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0)
     }
@@ -26,22 +27,22 @@ impl Time {
         DateTime::from_timestamp_millis(self.0).unwrap_or(DateTime::<Utc>::MIN_UTC)
     }
 
-    /// `2025-01-15T14:30:22Z`, which `jq`'s `fromdate` reads.
+    /// Formats as `2025-01-15T14:30:22Z`, which `jq`'s `fromdate` reads.
     pub fn to_second(self) -> String {
         self.date().to_rfc3339_opts(SecondsFormat::Secs, true)
     }
 
-    /// `2025-01-15T14:30:22.123Z`.
+    /// Formats as `2025-01-15T14:30:22.123Z`.
     pub fn to_milli(self) -> String {
         self.date().to_rfc3339_opts(SecondsFormat::Millis, true)
     }
 
-    /// `20250115T143022Z`, fit for a file name.
+    /// Formats as `20250115T143022Z`, suitable for a file name.
     pub fn to_stamp(self) -> String {
         self.date().format("%Y%m%dT%H%M%SZ").to_string()
     }
 
-    /// Reads any RFC 3339 text.
+    /// Parses any RFC 3339 text.
     pub fn parse(text: &str) -> Option<Time> {
         DateTime::parse_from_rfc3339(text).ok().map(|date| Time(date.timestamp_millis()))
     }
@@ -61,7 +62,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// The one source of the present.
+/// The only source of the current time.
 pub trait Clock: Send + Sync {
     fn now(&self) -> Time;
 }
@@ -69,11 +70,11 @@ pub trait Clock: Send + Sync {
 /// The machine's clock.
 pub struct SystemClock;
 
-/// How far the clock of this process is off, which it is on purpose only: see [`set_wrong`].
+/// Deliberate error of this process's clock: see [`set_wrong`].
 static WRONG_BY_MS: AtomicI64 = AtomicI64::new(0);
 
-/// Sets the clock of this process wrong, as that of another machine may be. For tests of a fleet
-/// on one machine.
+/// Sets the clock of this process wrong, as that of another machine may be. For tests of a fleet on
+/// one machine.
 pub fn set_wrong(by_ms: i64) {
     WRONG_BY_MS.store(by_ms, Ordering::Relaxed);
 }
@@ -84,13 +85,13 @@ impl Clock for SystemClock {
     }
 }
 
-/// How far the local time is ahead of UTC at some time, in seconds.
+/// Returns the offset of the local time from UTC at a given time, in seconds.
 pub fn utc_offset_s(at: Time) -> i32 {
     let offset = chrono::Local.offset_from_utc_datetime(&at.date().naive_utc());
     offset.fix().local_minus_utc()
 }
 
-/// Reads a length of time such as `7d`, `1h30m`, `15m`, `2s`, `500ms`, in milliseconds.
+/// Parses a duration such as `7d`, `1h30m`, `15m`, `2s`, `500ms`. Returns milliseconds.
 pub fn parse_duration(text: &str) -> Option<u64> {
     let mut rest = text;
     let mut total = 0u64;

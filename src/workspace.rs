@@ -1,6 +1,6 @@
-//! The workspace: the one way from a path in a workflow to a file.
+//! The workspace: the only way from a path in a workflow to a file.
 //!
-//! **Invariant:** nothing outside the workspace is read, made or moved. A path is checked by its
+//! **Invariant:** nothing outside the workspace is read, created or moved. A path is checked by its
 //! text, then with its symlinks resolved, and is then opened through a directory handle with
 //! symlinks forbidden, so that a link swapped in after the check is not followed.
 
@@ -19,7 +19,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use crate::disk;
 use crate::workflow::{path_fault, without_bom};
 
-/// What is wrong with a path.
+/// Problem with a path.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     #[error("`{path}` is refused: {reason}")]
@@ -31,7 +31,7 @@ pub enum PathError {
 }
 
 impl PathError {
-    /// Whether the same path can never do, whatever happens to the disk.
+    /// Returns true if the path can never be valid, no matter how the disk changes.
     pub fn is_final(&self) -> bool {
         match self {
             PathError::Refused { .. } => true,
@@ -43,15 +43,15 @@ impl PathError {
     }
 }
 
-/// A directory, resolved, and a handle on it.
+/// A resolved directory, with a handle on it.
 #[derive(Clone)]
 pub struct Workspace {
     root: PathBuf,
     handle: Arc<File>,
 }
 
-/// A path from `root` as the disk has it: links are followed before `..` climbs, and what does not
-/// exist yet is taken by its name. Only so can one path be compared with another.
+/// Resolves a path from `root` as the file system does: follows links before `..` is applied, and
+/// keeps names that do not exist yet. Only resolved paths can be compared with each other.
 pub fn resolved(root: &Path, path: &Path) -> PathBuf {
     let mut at = root.to_owned();
     for part in path.components() {
@@ -69,8 +69,8 @@ pub fn resolved(root: &Path, path: &Path) -> PathBuf {
     at
 }
 
-/// The link on the way to `path` that leads to nothing, if there is one: somebody meant something
-/// to be there.
+/// Returns the dangling link on the way to `path`, if there is one. Such a link means that a file
+/// was intended to be there.
 pub fn dangling<'p>(root: &Path, path: &'p Path) -> Option<&'p Path> {
     let leads_nowhere = |part: &&Path| {
         let part = root.join(part);
@@ -79,7 +79,7 @@ pub fn dangling<'p>(root: &Path, path: &'p Path) -> Option<&'p Path> {
     path.ancestors().filter(|part| !part.as_os_str().is_empty()).find(leads_nowhere)
 }
 
-/// As many symlinks as the kernel follows in one path.
+/// Maximum number of symlinks in one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 const CIRCLE: &str = "its symlinks do not end";
 const LEAVES: &str = "it leads out of the workspace through a symlink";
@@ -95,13 +95,13 @@ impl Workspace {
         &self.root
     }
 
-    /// Checks a path as far as it exists now.
+    /// Checks the part of a path that exists now.
     pub fn check(&self, path: &str) -> Result<(), PathError> {
         self.resolve(path).map(drop)
     }
 
-    /// The path without symlinks, relative to the root. What does not exist yet is kept as
-    /// written.
+    /// Returns the path without symlinks, relative to the root. Names that do not exist yet are
+    /// kept as written.
     fn resolve(&self, path: &str) -> Result<PathBuf, PathError> {
         if let Some(reason) = path_fault(path) {
             return Err(refused(path, reason));
@@ -117,7 +117,7 @@ impl Workspace {
                     return Ok(rest.iter().rev().fold(inside.to_owned(), |p, name| p.join(name)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // A link to nothing leads to where it would lead if there were something.
+                    // A dangling link resolves to the path that it names.
                     if let Ok(target) = known.read_link() {
                         hops += 1;
                         if hops > LINKS_MAX {
@@ -127,7 +127,7 @@ impl Workspace {
                         known = known.canonicalize().unwrap_or(known).join(target);
                         continue;
                     }
-                    // To climb out of what does not exist cannot be judged.
+                    // A `..` after a name that does not exist cannot be checked.
                     if known.ends_with("..") {
                         return Err(refused(path, LEAVES));
                     }
@@ -145,7 +145,7 @@ impl Workspace {
         }
     }
 
-    /// Opens a resolved path beneath the root, following no symlink at all.
+    /// Opens a resolved path beneath the root without following any symlink.
     fn open_beneath(&self, resolved: &Path, flags: OFlag) -> io::Result<File> {
         let name = if resolved.as_os_str().is_empty() { Path::new(".") } else { resolved };
         disk::confirmed(&[&self.root.join(resolved)], || open_in(&self.handle, name, flags))
@@ -181,8 +181,8 @@ impl Workspace {
         Ok(bytes)
     }
 
-    /// Reads a text of at most `limit` bytes: nothing where there is none, or why it cannot be
-    /// read. A byte order mark is no part of it.
+    /// Reads a text of at most `limit` bytes, without its byte order mark. Returns `None` if the
+    /// file does not exist. The error is the reason why it cannot be read.
     pub fn read_text(&self, path: &str, limit: u64) -> Result<Option<String>, String> {
         match self.read(path, limit) {
             Ok(bytes) => {
@@ -204,7 +204,7 @@ impl Workspace {
         }
     }
 
-    /// The names of what is in a directory, in order; of none, where it cannot be read.
+    /// Returns the names in a directory, sorted, or none if it cannot be read.
     pub fn files_in(&self, dir: &str) -> Vec<String> {
         let Ok(resolved) = self.resolve(dir) else { return Vec::new() };
         let dir = self.root.join(resolved);
@@ -216,7 +216,7 @@ impl Workspace {
         names
     }
 
-    /// The first `limit` bytes of a file, and its whole size.
+    /// Returns the first `limit` bytes of a file, and its full size.
     pub fn read_head(&self, path: &str, limit: u64) -> Result<(Vec<u8>, u64), PathError> {
         let file = self.open_file(path)?;
         let size = file.metadata().map_err(|error| failed("read", path, error))?.len();
@@ -225,7 +225,7 @@ impl Workspace {
         Ok((bytes, size))
     }
 
-    /// Makes a file, or empties it, along with the directories it is in.
+    /// Creates or truncates a file, and creates its parent directories.
     pub fn create(&self, path: &str) -> Result<File, PathError> {
         let (parent, name) = parent_and_name(path, self.resolve(path)?)?;
         let parent =
@@ -239,8 +239,8 @@ impl Workspace {
         Ok(file)
     }
 
-    /// Sees whether a file can be written, along with the directories it is in, which are made.
-    /// What is in it stays, and one that is not there is not made.
+    /// Checks that a file can be written, and creates its parent directories. Does not change its
+    /// content, and does not create it if it does not exist.
     pub fn try_write(&self, path: &str) -> Result<(), PathError> {
         let (parent, name) = parent_and_name(path, self.resolve(path)?)?;
         let dir = self.make_dirs_resolved(&parent).map_err(|error| failed("make", path, error))?;
@@ -250,7 +250,7 @@ impl Workspace {
                 if data.is_file() { Ok(()) } else { Err(refused(path, "it is not a regular file")) }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Under another name: whoever waits for it takes it for the work.
+                // Use another name: a step that waits for this file would take it for the result.
                 let way = PathBuf::from(format!(".{}.tmp", name.display()));
                 let tried = open_in(&dir, &way, OFlag::O_WRONLY | OFlag::O_CREAT);
                 let tried = tried.and_then(|_| unlink_in(&dir, &way));
@@ -260,8 +260,8 @@ impl Workspace {
         }
     }
 
-    /// Puts a file in the place of whatever has its name, along with the directories it is in: seen
-    /// whole or not at all. A link of that name is replaced, not followed. It is not synced.
+    /// Replaces the path with a new file atomically, and creates its parent directories. A link of
+    /// that name is replaced, not followed. Syncs nothing.
     pub fn put<T>(
         &self,
         path: &str,
@@ -283,7 +283,7 @@ impl Workspace {
         })
     }
 
-    /// Removes a file, or a link itself. Says whether there was one.
+    /// Removes a file, or a link itself. Returns true if it existed.
     pub fn remove(&self, path: &str) -> Result<bool, PathError> {
         let (parent, name) = parent_and_name(path, self.resolve_name(path)?)?;
         let dir = match self.open_beneath(&parent, OFlag::O_DIRECTORY) {
@@ -293,8 +293,8 @@ impl Workspace {
         unlink_in(&dir, &name).map_err(|error| failed("remove", path, error))
     }
 
-    /// Makes directories one in the other, each through a handle on the one before: a link that
-    /// is put in their place meanwhile leads nowhere.
+    /// Creates nested directories, each through a handle on its parent: a link that replaces one of
+    /// them meanwhile is not followed.
     fn make_dirs_resolved(&self, dir: &Path) -> io::Result<File> {
         let mut here = self.open_beneath(Path::new(""), OFlag::O_DIRECTORY)?;
         for part in dir.components() {
@@ -308,7 +308,7 @@ impl Workspace {
         Ok(here)
     }
 
-    /// Moves a file into a directory, never over another one.
+    /// Moves a file into a directory. Never replaces another file.
     pub fn move_file(&self, from: &str, to: &str) -> Result<(), PathError> {
         let (source_dir, source) = parent_and_name(from, self.resolve_name(from)?)?;
         let (target_dir, target) = parent_and_name(to, self.resolve(to)?)?;
@@ -332,7 +332,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Resolves the directory of a path but not its last name: what is moved is the link itself.
+    /// Resolves the directory of a path but not its last name: the link itself is meant.
     fn resolve_name(&self, path: &str) -> Result<PathBuf, PathError> {
         let (dir, name) = match path.trim_end_matches('/').rsplit_once('/') {
             Some((dir, name)) => (dir, name),
@@ -351,8 +351,8 @@ impl Workspace {
         self.resolve_name(path).is_ok_and(|path| is_there(self.root.join(path)))
     }
 
-    /// Paths that match a pattern, sorted by their bytes. A match outside is an error, not a
-    /// silent omission.
+    /// Returns the paths that match a pattern, sorted by their bytes. Fails if a match is outside
+    /// the workspace, instead of silently omitting it.
     pub fn glob(&self, pattern: &str) -> Result<Vec<String>, PathError> {
         if let Some(reason) = path_fault(pattern) {
             return Err(refused(pattern, reason));
@@ -362,19 +362,19 @@ impl Workspace {
         }
         let pattern_text = tidy(pattern);
         if !pattern_text.contains(['*', '?', '[']) {
-            // One that leads out is refused even where nothing is there.
+            // A path that leads out of the workspace is rejected even if it does not exist.
             self.resolve(&pattern_text)?;
         }
         let mut found = vec![String::new()];
         for part in pattern_text.split('/') {
             found = self.matches_in(found, part, pattern)?;
         }
-        // A link to nothing is not there.
+        // A dangling link does not count as existing.
         found.retain(|path| self.root.join(path).exists());
         for path in &found {
             self.resolve(path)?;
         }
-        // A name that holds wildcards of its own, such as `a[1].csv`, matches itself.
+        // A name that contains wildcard characters, such as `a[1].csv`, matches itself.
         if found.is_empty() && self.root.join(&pattern_text).exists() {
             self.resolve(&pattern_text)?;
             found.push(pattern_text);
@@ -386,9 +386,10 @@ impl Workspace {
 }
 
 impl Workspace {
-    /// One step of a walk along a pattern: the names in each directory that match `part`.
+    /// Does one step of a walk along a pattern: returns the names in each directory that match
+    /// `part`.
     ///
-    /// The crate's own walk never matches a leading dot, even one that the pattern spells out.
+    /// The walk of the `glob` crate never matches a leading dot, even if the pattern contains it.
     fn matches_in(
         &self,
         dirs: Vec<String>,
@@ -431,7 +432,7 @@ impl Workspace {
     }
 }
 
-/// Opens a path beneath a directory, following no symlink at all.
+/// Opens a path beneath a directory without following any symlink.
 fn open_in(dir: &File, name: &Path, flags: OFlag) -> io::Result<File> {
     let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let mode = Mode::from_bits_truncate(if flags.contains(OFlag::O_CREAT) { 0o666 } else { 0 });
@@ -441,7 +442,7 @@ fn open_in(dir: &File, name: &Path, flags: OFlag) -> io::Result<File> {
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
     match openat2(dir, name, how) {
         Ok(fd) => Ok(File::from(fd)),
-        // A kernel or sandbox without openat2: one name after the other.
+        // A kernel or sandbox without openat2: open one name after the other.
         Err(Errno::ENOSYS) => {
             let mut here = dir.try_clone()?;
             let mut names = name.components().peekable();
@@ -457,7 +458,7 @@ fn open_in(dir: &File, name: &Path, flags: OFlag) -> io::Result<File> {
     }
 }
 
-/// Removes a name in a directory, and says whether it was there.
+/// Removes a name in a directory. Returns true if it existed.
 fn unlink_in(dir: &File, name: &Path) -> io::Result<bool> {
     match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) => Ok(true),
@@ -466,10 +467,10 @@ fn unlink_in(dir: &File, name: &Path) -> io::Result<bool> {
     }
 }
 
-/// Renames, never over something else.
+/// Renames a file. Never replaces another file.
 fn rename_in(from: &File, source: &Path, to: &File, target: &Path) -> nix::Result<()> {
     match renameat2(from, source, to, target, RenameFlags::RENAME_NOREPLACE) {
-        // Some file systems cannot promise it; then what is there is looked at first.
+        // Some file systems cannot guarantee this; then check the target first.
         Err(Errno::EINVAL | Errno::ENOSYS) => {
             match fstatat(to, target, AtFlags::AT_SYMLINK_NOFOLLOW) {
                 Err(Errno::ENOENT) => renameat(from, source, to, target),
@@ -481,7 +482,7 @@ fn rename_in(from: &File, source: &Path, to: &File, target: &Path) -> nix::Resul
     }
 }
 
-/// A resolved path as a directory and a name in it.
+/// Splits a resolved path into a directory and a name in it.
 fn parent_and_name(path: &str, resolved: PathBuf) -> Result<(PathBuf, PathBuf), PathError> {
     match (resolved.parent(), resolved.file_name()) {
         (Some(parent), Some(name)) => Ok((parent.to_owned(), name.into())),
@@ -489,7 +490,7 @@ fn parent_and_name(path: &str, resolved: PathBuf) -> Result<(PathBuf, PathBuf), 
     }
 }
 
-/// The path without `./` and doubled slashes, as matches are written.
+/// Returns the path without `./` and doubled slashes, as matches are written.
 pub fn tidy(path: &str) -> String {
     let parts = Path::new(path).components().filter(|part| *part != Component::CurDir);
     let tidy = parts.collect::<PathBuf>().to_string_lossy().into_owned();
