@@ -1,11 +1,11 @@
-//! What a run can be owed.
+//! The effects that a run can be owed.
 
 use super::record::SkipCause;
 use super::run::ItemResult;
 use crate::ids::{Attempt, StepPath};
 use crate::time::Time;
 
-/// Something to be done in the world, after which an event tells how it went.
+/// An action outside the engine. An event reports its result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Execute a step: its condition, its dependencies, then its action.
@@ -14,22 +14,22 @@ pub enum Effect {
     Open { step: StepPath },
     /// Move the file of a finished item.
     MoveItem { step: StepPath, index: usize, result: ItemResult },
-    /// Put the file of an item back that is tried again.
+    /// Move the file of a retried item back.
     MoveBack { step: StepPath, index: usize, from: String, to: String },
-    /// Ask a person what follows a failure.
+    /// Ask a user what follows a failure.
     Ask { step: StepPath },
-    /// Record that a step is barred by what came before it.
+    /// Record that the upstream steps of a step prevent it.
     Skip { step: StepPath, cause: SkipCause },
-    /// Record that what a step came to before still stands.
+    /// Record that the earlier result of a step still stands.
     Keep { step: StepPath },
-    /// Look whether a person has answered.
+    /// Check whether a user has answered.
     Answer { step: StepPath, attempt: Attempt },
-    /// Say when it is that time.
+    /// Report when this time has come.
     Wake { at: Time },
 }
 
 impl Effect {
-    /// Whether it may take long, and others with it have to wait their turn.
+    /// Returns true for an effect that may take long and therefore needs a free slot.
     pub fn is_work(&self) -> bool {
         matches!(self, Effect::Execute { .. })
     }

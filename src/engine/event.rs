@@ -1,4 +1,4 @@
-//! Everything that can happen to a run. The journal holds these, one to a line.
+//! The events of a run. The journal holds one per line.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,23 +6,23 @@ use super::record::{Answer, GateRecord, Record, SkipCause, TaskRef};
 use super::run::{ItemResult, Origin, Policy};
 use crate::ids::Attempt;
 
-/// Something that happened. Paths are in their text form.
+/// An event of a run. Paths are in their text form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The run began.
+    /// The run started.
     Started { origin: Box<Origin> },
-    /// An attempt went out.
+    /// An attempt was started or enqueued.
     Launched {
         step: String,
         attempt: Attempt,
-        /// The task it went out as, where it is not executed by whoever drives the run.
+        /// The attempt's task, if a worker executes it rather than the process that drives the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task: Option<TaskRef>,
     },
-    /// An attempt ended, or was refused before it went out.
+    /// An attempt ended, or was refused before it started.
     Ended { step: String, attempt: Attempt, record: Box<Record> },
-    /// A step's condition did not hold, or what came before it bars it.
+    /// A step's condition was false, or its upstream steps prevent it.
     Skipped {
         step: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,57 +30,57 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<String>,
     },
-    /// A step that completed before would be given the same again: what it came to stands.
+    /// A step that completed before would get the same inputs again, so its result stands.
     Kept { step: String },
-    /// A person is asked.
+    /// A gate asked a user.
     Gated { step: String, attempt: Attempt, gate: Box<GateRecord> },
-    /// A person answered.
+    /// A user answered a gate.
     Answered { step: String, attempt: Attempt, answer: Answer },
     /// A loop was entered.
     Opened { step: String },
     /// An item's file is about to be moved.
     Moving { step: String, index: usize, result: ItemResult, from: String, to: String },
-    /// It was, or could not be.
+    /// An item's file was moved, or the move failed.
     Moved { step: String, index: usize, error: Option<String> },
-    /// The file of an item that is tried again was put back, or could not be.
+    /// The file of a retried item was moved back, or the move failed.
     MovedBack { step: String, index: usize, error: Option<String> },
-    /// The time came that a step waited for.
+    /// The time that a step waited for has come.
     Woke,
-    /// A person said what follows a failure.
+    /// A user decided what follows a failure.
     Decided { step: String, choice: Choice },
-    /// Somebody took the run up again.
+    /// A process resumed the run.
     Resumed {
         policy: Policy,
-        /// A person asked for it; else it only goes on where it stands: after an answer, or because
-        /// whoever drove it is gone.
+        /// True if a user requested it. Otherwise the run only continues where it is: after an
+        /// answer, or because the process that drove it died.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         asked: bool,
     },
-    /// The task of an attempt is nowhere: whoever was to put it out died, or may yet do so. The
-    /// attempt is made anew, as another task.
+    /// The task of an attempt cannot be found: the process that was to enqueue it died, or may
+    /// still enqueue it. The attempt is repeated as another task.
     Recalled { step: String, attempt: Attempt },
-    /// The task of an attempt was put back: whoever held it died or gave it up. It is executed
-    /// once more, and what it had done may be done again.
+    /// The task of an attempt was requeued: its worker died or released it. It is executed once
+    /// more, so its side effects may happen again.
     PutBack {
         step: String,
         attempt: Attempt,
-        /// Which execution of the attempt comes next.
+        /// Number of the next execution of the attempt.
         execution: u32,
-        /// How many of those before ended with the death of a worker.
+        /// Number of earlier executions that ended with the death of a worker.
         #[serde(default, skip_serializing_if = "is_zero")]
         deaths: u32,
     },
-    /// Somebody ended the run for good, or a node did: then it follows what that came to, which
-    /// has ended the run already.
+    /// A user or a node cancelled the run. If a node did, this event follows the node's result,
+    /// which has already ended the run.
     Cancelled {
-        /// Why, where it is known.
+        /// The reason, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// A run is to go on from this step of the workflow. One in sequence must be over.
+    /// The run is to continue from this step. A sequence must have ended first.
     Rewound { step: String },
-    /// The run follows an edited workflow from here on, by this copy of it. The state has what
-    /// stands of the events before.
+    /// The run follows an edited workflow from now on: this copy. The state contains the results of
+    /// earlier events that still apply.
     Edited { definition: String },
 }
 

@@ -1,8 +1,7 @@
-//! Blocks as graphs: a step begins when those before it have settled and its rule lets it; a
-//! failure never stops those beside it.
+//! Blocks as graphs: a step begins when its upstream steps have settled and its join rule permits
+//! it; a failure never stops parallel steps.
 //!
-//! **Invariant:** the [`Front`] says nothing that does not follow from the slots, so it is never
-//! stored.
+//! **Invariant:** the [`Front`] contains only what follows from the slots, so it is never stored.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -18,7 +17,7 @@ use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, Code, Edges, JoinRule, ShellText, Step, When, Words};
 
-/// Finds the front of a graph anew: at the beginning, and whenever slots were changed by hand.
+/// Recomputes the front of a graph: at the start, and after slots were changed directly.
 pub fn survey(root: &Block, body: &mut Body) {
     let Some(edges) = &root.edges else { return };
     let unsettled = |slot: &Slot| slot.state != StepState::Settled;
@@ -30,7 +29,7 @@ pub fn survey(root: &Block, body: &mut Body) {
     for (index, slot) in body.slots.iter_mut().enumerate() {
         match slot.state {
             StepState::Pending if front.waits[index] == 0 => slot.state = StepState::Ready,
-            // What it waited for is to be done again.
+            // An upstream step is to be executed again.
             StepState::Ready if front.waits[index] > 0 => slot.state = StepState::Pending,
             _ => {}
         }
@@ -45,13 +44,13 @@ pub fn survey(root: &Block, body: &mut Body) {
     body.front = Some(Box::new(front));
 }
 
-/// Whether what a step is owed that is ready takes no process: it is skipped or kept, or asks a
-/// person, or ends the run.
+/// Returns true if the effect owed for a ready step starts no process: the step is skipped or kept,
+/// asks a user, or ends the run.
 fn is_free(root: &Block, edges: &Edges, slots: &[Slot], index: usize) -> bool {
     slots[index].keep || !root.steps[index].takes_process() || barred(edges, slots, index).is_some()
 }
 
-/// Puts a step where its state belongs.
+/// Moves a step to the set of the front that matches its state.
 fn file(front: &mut Front, index: usize, slot: &Slot) {
     front.ready.remove(&index);
     if slot.state != StepState::Ready {
@@ -67,7 +66,7 @@ fn file(front: &mut Front, index: usize, slot: &Slot) {
     }
 }
 
-/// Notes that a step of the workflow may have another state now.
+/// Updates the front after the state of a top-level step may have changed.
 pub fn refile(run: &mut Run, index: usize) {
     let Body { slots, front, .. } = &mut run.body;
     if let (Some(front), Some(slot)) = (front, slots.get(index)) {
@@ -75,7 +74,7 @@ pub fn refile(run: &mut Run, index: usize) {
     }
 }
 
-/// A step of the workflow has settled: those after it may begin, or the run is over.
+/// Settles a top-level step: makes downstream steps ready, or ends the run.
 pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
     let Some(edges) = &plan.root.edges else { return };
     let Body { slots, front: Some(front), .. } = &mut run.body else { return };
@@ -96,7 +95,7 @@ pub fn settled(plan: &Plan, run: &mut Run, index: usize) {
     }
     let left = front.left;
     for next in ready {
-        // Found now, what would be given something new is not looked at each time again.
+        // Compare inputs once, now: a step with new inputs is not compared again on every call.
         let keep = run.body.slots[next].keep && stands(plan, run, next);
         run.body.slots[next].keep = keep;
         let free = is_free(&plan.root, edges, &run.body.slots, next);
@@ -122,7 +121,7 @@ fn note_outcome(plan: &Plan, run: &mut Run, index: usize) {
     }
 }
 
-/// Ends a run all of whose steps have settled.
+/// Ends a run in which all steps have settled.
 fn finish(run: &mut Run) {
     let completed = |slot: &Slot| slot.status() == StepStatus::Completed;
     run.status = if !run.failed_steps.is_empty() {
@@ -135,7 +134,7 @@ fn finish(run: &mut Run) {
     };
 }
 
-/// Whether what came before a step lets it run; if not, why.
+/// Returns the reason why its upstream steps prevent a step from running, or `None` if it may run.
 pub fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<SkipCause> {
     let (mut completed, mut failed, mut skipped) = (0, 0, 0);
     for upstream in &edges.before[index] {
@@ -162,11 +161,12 @@ pub fn barred(edges: &Edges, slots: &[Slot], index: usize) -> Option<SkipCause> 
     }
 }
 
-/// What a graph is owed, with room for so many executions.
+/// Returns the effects owed to a graph, with at most `room` executions.
 pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effect> {
     let Some(edges) = &plan.root.edges else { return Vec::new() };
     let mut effects = Vec::new();
-    // Each of them: clocks may be set, and how long a rest is can be told only when it begins.
+    // All wake times, not only the first: clocks may be adjusted, and the duration of a rest can be
+    // measured only from its start.
     let mut rests = BTreeSet::new();
     for index in &front.open {
         let here = run.inner_position(*index);
@@ -184,7 +184,7 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
             }
         }
     }
-    // Where the run may be ended, nothing new is begun before that.
+    // If a step may end the run, begin no new step before it.
     let (begun, mut ends) = (effects.len(), Vec::new());
     let mut next = if room == 0 { front.free.first() } else { front.ready.first() };
     while let Some(index) = next {
@@ -202,7 +202,7 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
             room -= 1;
             effects.extend(super::owed_by(plan, &here, slot));
         }
-        // Without room, only those are looked at that need none.
+        // Without room, consider only steps that need none.
         let left = if room == 0 { &front.free } else { &front.ready };
         next = left.range((Bound::Excluded(index), Bound::Unbounded)).next();
     }
@@ -211,14 +211,14 @@ pub fn owed(plan: &Plan, run: &Run, front: &Front, mut room: usize) -> Vec<Effec
     effects
 }
 
-/// Whether a step that completed before would be given the same again.
+/// Returns true if a step that completed before would get the same inputs again.
 fn stands(plan: &Plan, run: &Run, index: usize) -> bool {
     let record = run.body.slots[index].record.as_ref();
     record.is_some_and(|record| record.inputs.as_ref() == Some(&inputs(plan, run, index)))
 }
 
-/// A digest of what the steps that a step can see have given: those before it, and those it
-/// refers to. Where all can be seen that has come so far, all that leads to it counts.
+/// Returns a digest of the results of the steps that a step can see: its upstream steps and the
+/// steps it references. If the step sees all earlier results, all its ancestors count.
 pub fn inputs(plan: &Plan, run: &Run, index: usize) -> String {
     let step = &plan.root.steps[index];
     let mut seen: BTreeSet<usize> = BTreeSet::new();
@@ -244,8 +244,8 @@ pub fn inputs(plan: &Plan, run: &Run, index: usize) -> String {
     digest.hex()
 }
 
-/// Whether a step looks at all that has come so far. A person does, who lets everything pass that
-/// comes after; and a spell may, by any name.
+/// Returns true if a step sees all earlier results. A gate does, because its approval releases
+/// everything downstream; a spell may, because it can use any name.
 fn sees_all(step: &Step) -> bool {
     match &step.action {
         Action::Gate(_) => true,
@@ -255,7 +255,7 @@ fn sees_all(step: &Step) -> bool {
     }
 }
 
-/// Every reference in a step's text, and in its command file. Scripts in files have none.
+/// Returns every reference in a step's text and in its command file. Scripts in files have none.
 pub fn references(step: &Step) -> Vec<NodeRef> {
     let mut found: Vec<NodeRef> = Vec::new();
     let mut add = |text: &NodeText| found.extend(text.refs().cloned());
@@ -288,7 +288,7 @@ pub fn references(step: &Step) -> Vec<NodeRef> {
     found
 }
 
-/// Makes those steps ready that have rested long enough.
+/// Makes the steps ready whose rest has ended.
 pub fn wake(run: &mut Run, at: Time) {
     let Some(front) = &run.body.front else { return };
     for index in front.open.clone() {
@@ -301,7 +301,7 @@ pub fn wake(run: &mut Run, at: Time) {
     }
 }
 
-/// What goes on in a run that is cancelled is over.
+/// Ends every open step of a run that is cancelled.
 pub fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
     let Some(front) = &run.body.front else { return };
     for index in front.begun().copied().collect::<Vec<_>>() {
@@ -316,7 +316,7 @@ pub fn stop_all(plan: &Plan, run: &mut Run, at: Time) {
     survey(&plan.root, &mut run.body);
 }
 
-/// Ends an attempt by cancelling.
+/// Ends an attempt as cancelled.
 pub fn stop(slot: &mut Slot, at: Time) {
     slot.state = StepState::Settled;
     let record = slot.record.get_or_insert_default();
@@ -327,9 +327,9 @@ pub fn stop(slot: &mut Slot, at: Time) {
     record.error = Some(Fault { message, exit_code: 128 + 15, ..Fault::default() });
 }
 
-/// Takes a graph up: what was cut off is owed again. Where a person asked for it, or the run had
-/// ended, so is what failed, what was skipped because of that, and what is to run every time; what
-/// comes after any of these stands only if it would be given the same.
+/// Resumes a graph: interrupted attempts are owed again. With `anew` (a user requested it, or the
+/// run had ended), so are failed steps, steps skipped because of a failure, and steps that always
+/// run. Steps downstream of these stand only if their inputs do not change.
 pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: Time) {
     let Some(edges) = &plan.root.edges else { return };
     let mut again: BTreeSet<usize> = from.into_iter().collect();
@@ -343,18 +343,19 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
     }
     let behind = reached(&edges.after, &again);
     for index in &again {
-        // What is to be given something new begins anew.
+        // A step that gets new inputs begins again.
         let reset = from == Some(*index) || behind.contains(index);
         reopen(plan, run, *index, reset);
     }
     for index in behind.difference(&again) {
-        // A task that is out goes on with what it was given.
+        // A task that is out continues with its old inputs.
         if !is_out(run, *index) {
             look_again(&mut run.body.slots[*index]);
         }
     }
-    // Nothing after the step that a person named stands, whatever it will be given: it is visited
-    // once more, as that step is, and what it said to agents before is no part of that.
+    // No result downstream of the step that the user named stands, regardless of inputs: each such
+    // step is visited once more, like the named step, and without its earlier conversation with
+    // agents.
     for index in from.map(|from| done_again(edges, from)).unwrap_or_default() {
         let visited = again.contains(&index) || is_out(run, index);
         let slot = &mut run.body.slots[index];
@@ -379,31 +380,32 @@ pub fn resume(plan: &Plan, run: &mut Run, anew: bool, from: Option<usize>, at: T
     }
 }
 
-/// Whether anything of a run would be executed if it were resumed.
+/// Returns true if resuming the run would execute anything.
 pub fn has_more(plan: &Plan, run: &Run) -> bool {
     let mut steps = plan.root.steps.iter().zip(&run.body.slots);
     steps.any(|(step, slot)| slot.state != StepState::Settled || is_owed_again(step, slot))
 }
 
-/// What is done again if a graph goes on from a step: that step, and all that comes after it.
+/// Returns the steps that are repeated if a graph continues from a step: that step, and all steps
+/// downstream of it.
 pub fn done_again(edges: &Edges, from: usize) -> BTreeSet<usize> {
     let from = BTreeSet::from([from]);
     reached(&edges.after, &from).into_iter().chain(from).collect()
 }
 
-/// Whether a step that settled is owed again when its run is resumed after its end.
+/// Returns true if a settled step is owed again when its run is resumed after its end.
 fn is_owed_again(step: &Step, slot: &Slot) -> bool {
     let cause = slot.record.as_ref().and_then(|record| record.skip_cause);
     slot.state == StepState::Settled
         && match slot.status() {
             StepStatus::Failed => true,
             StepStatus::Skipped => cause == Some(SkipCause::UpstreamFailed),
-            // A run that a node cancelled is asked again whether it is to be.
+            // A node that cancelled the run decides again whether to cancel it.
             _ => step.always_run || matches!(step.action, Action::Cancel { .. }),
         }
 }
 
-/// Whether an attempt of a step, or of one in its rounds, is out as a task.
+/// Returns true if an attempt of a step, or of a step in its rounds, is out as a task.
 fn is_out(run: &Run, index: usize) -> bool {
     let slot = run.slot(&run.inner_position(index));
     slot.is_some_and(|slot| {
@@ -412,7 +414,8 @@ fn is_out(run: &Run, index: usize) -> bool {
     })
 }
 
-/// An attempt that was cut off is made again; a task that is out goes on whoever drives the run.
+/// Makes an interrupted attempt ready again. A task that is out continues regardless of which
+/// process drives the run.
 fn take_up(plan: &Plan, run: &mut Run, index: usize, at: Time) {
     let here = run.inner_position(index);
     let step = here.step_of(plan);
@@ -425,7 +428,7 @@ fn take_up(plan: &Plan, run: &mut Run, index: usize, at: Time) {
                 slot.tries = slot.tries.saturating_sub(1);
             }
         }
-        // By the clock of another machine, perhaps: no rest gets longer than it was to be.
+        // The time may come from another machine's clock: limit the rest to its intended length.
         StepState::Resting { until } => {
             let most = super::sequence::longest_rest_ms(step, slot, at);
             slot.state = StepState::Resting { until: until.min(at.plus_ms(most)) };
@@ -434,7 +437,7 @@ fn take_up(plan: &Plan, run: &mut Run, index: usize, at: Time) {
     }
 }
 
-/// A step that settled is to be executed again.
+/// Marks a settled step for another execution.
 fn reopen(plan: &Plan, run: &mut Run, index: usize, reset: bool) {
     let slot = &mut run.body.slots[index];
     slot.tries = 0;
@@ -448,9 +451,9 @@ fn reopen(plan: &Plan, run: &mut Run, index: usize, reset: bool) {
     slot.state = StepState::Pending;
 }
 
-/// What comes after a step that is executed again is looked at again. So are rounds that have
-/// begun: they go on where they stand if they would be given the same, and with them a question
-/// that was answered and whose answer nobody has read.
+/// Marks a step downstream of a repeated step for another check. This includes rounds that have
+/// begun: with the same inputs they continue where they are, including an answered question whose
+/// answer has not been read yet.
 fn look_again(slot: &mut Slot) {
     match slot.state {
         StepState::Settled => {
@@ -463,7 +466,7 @@ fn look_again(slot: &mut Slot) {
     slot.state = StepState::Pending;
 }
 
-/// All that can be reached from these steps, one way: what comes after them, or what leads to them.
+/// Returns all steps reachable from `steps` in one direction: downstream or upstream.
 fn reached(way: &[Vec<usize>], steps: &BTreeSet<usize>) -> BTreeSet<usize> {
     let mut left: Vec<usize> = steps.iter().copied().collect();
     let mut seen = BTreeSet::new();
@@ -473,7 +476,7 @@ fn reached(way: &[Vec<usize>], steps: &BTreeSet<usize>) -> BTreeSet<usize> {
     seen
 }
 
-/// What a step came to before still stands.
+/// Keeps the earlier result of a step.
 pub fn keep(plan: &Plan, run: &mut Run, here: &Address) {
     let Some(slot) = run.slot_mut(here) else { return };
     if slot.state != StepState::Ready || !slot.keep || !here.loops.is_empty() {
@@ -488,7 +491,7 @@ pub fn keep(plan: &Plan, run: &mut Run, here: &Address) {
     run.body.slots[here.step].before = true;
 }
 
-/// Notes what a step of the workflow is given.
+/// Records the digest of the inputs of a top-level step.
 pub fn note_inputs(plan: &Plan, run: &mut Run, here: &Address) {
     if here.loops.is_empty() && run.body.front.is_some() {
         let inputs = inputs(plan, run, here.step);
@@ -498,7 +501,7 @@ pub fn note_inputs(plan: &Plan, run: &mut Run, here: &Address) {
     }
 }
 
-/// A result that a run was cancelled by.
+/// Cancels a run because of a node's result.
 pub fn cancelled_by(run: &mut Run, record: &Record) {
     let reason = record.output.clone().unwrap_or_default();
     run.status = RunStatus::Cancelled;

@@ -1,7 +1,7 @@
-//! Loops: entering them, going from item to item, and how control leaves an item.
+//! Loops: enters them, advances from item to item, and decides how control leaves an item.
 //!
-//! An item that ends, whichever way, first has its file moved (where the author asked for that)
-//! and is then left; so a jump out of three loops unwinds one loop at a time.
+//! When an item ends, for any reason, its file is moved first (if the author requested it), and
+//! then control leaves the item. A jump out of three loops therefore unwinds one loop at a time.
 
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Each, Items, Target};
 
-/// Enters a loop: reads its items and begins with the first.
+/// Enters a loop: reads its items and begins the first one.
 pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     if here.step_of(plan).rounds().is_some() {
         return rounds::open(plan, run, here, at);
@@ -57,10 +57,10 @@ pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     }
 }
 
-/// Details of a failure, as a record keeps them.
+/// Details of a failure, as stored in a record.
 type Details = serde_json::Map<String, Value>;
 
-/// The items of a loop, or a message with details for people who debug.
+/// Returns the items of a loop. The error is a message with details for debugging.
 fn read_items(
     plan: &Plan,
     run: &Run,
@@ -120,7 +120,7 @@ pub fn highest_attempt(each: &EachRun) -> Attempt {
         .fold(each.attempts_before, Attempt::max)
 }
 
-/// Begins with an item, or ends the loop when there is none left.
+/// Begins an item, or ends the loop if no item is left.
 fn begin_item(plan: &Plan, run: &mut Run, here: &Address, index: usize, at: Time) {
     let block = &each_of(here.step_of(plan)).block;
     let Some(each) = run.each_mut(here) else { return };
@@ -135,7 +135,7 @@ fn begin_item(plan: &Plan, run: &mut Run, here: &Address, index: usize, at: Time
     enter(plan, run, &loops, 0, at);
 }
 
-/// Ends a loop all of whose items are done.
+/// Ends a loop in which all items are done.
 fn close(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     let Some(slot) = run.slot_mut(here) else { return };
     let failed = slot.each.as_ref().is_some_and(|each| {
@@ -152,7 +152,7 @@ fn record_end(record: &mut Record, success: bool, at: Time) {
     record.duration_ms = Some(at.ms_since(record.started_at.unwrap_or(at)));
 }
 
-/// Notes that the item a step is in had a failure that nothing handled.
+/// Records an unhandled failure in every item that contains the step.
 pub fn mark_failed(run: &mut Run, here: &Address) {
     for (at, index) in here.around() {
         if let Some(item) = run.each_mut(&at).and_then(|each| each.iterations.get_mut(index)) {
@@ -161,7 +161,7 @@ pub fn mark_failed(run: &mut Run, here: &Address) {
     }
 }
 
-/// Ends the innermost item of `loops`; `exit` says where control wants to go.
+/// Ends the innermost item of `loops`; `exit` is where control goes next.
 pub fn finish_item(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], exit: Exit, at: Time) {
     let Some(((step, index), outer)) = loops.split_last() else { return };
     let here = Address { loops: outer.to_vec(), step: *step };
@@ -178,7 +178,7 @@ pub fn finish_item(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], exit: E
     }
 }
 
-/// What is owed for the file of an item.
+/// Returns the effect owed for the file of an item, if any.
 pub fn owed(plan: &Plan, run: &Run, here: &Address, index: usize) -> Option<Effect> {
     let each = run.slot(here)?.each.as_ref()?;
     let item = each.iterations.get(index)?;
@@ -241,7 +241,7 @@ pub fn moved(
     }
 }
 
-/// The file is back, or cannot be; either way the item goes on.
+/// Records that the file was moved back or that the move failed; in both cases the item continues.
 pub fn moved_back(run: &mut Run, here: &Address, index: usize, error: &Option<String>) {
     let item = run.each_mut(here).and_then(|each| each.iterations.get_mut(index));
     let Some(item) = item else { return };
@@ -254,7 +254,7 @@ pub fn moved_back(run: &mut Run, here: &Address, index: usize, error: &Option<St
     }
 }
 
-/// Leaves the current item, now that its file is where it belongs.
+/// Leaves the current item after its file has been moved.
 fn leave(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     let Some(each) = run.each_mut(here) else { return };
     let Some(exit) = each.leaving.take() else { return };
@@ -269,7 +269,7 @@ fn leave(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     }
 }
 
-/// Goes out of a loop by a `goto`.
+/// Leaves a loop by a `goto`.
 fn leave_loop(plan: &Plan, run: &mut Run, here: &Address, target: Target, at: Time) {
     if let Some(slot) = run.slot_mut(here) {
         slot.state = StepState::Settled;
@@ -287,7 +287,7 @@ fn leave_loop(plan: &Plan, run: &mut Run, here: &Address, target: Target, at: Ti
     }
 }
 
-/// Makes the items on the way to a halted step current again, their files to be put back.
+/// Makes the items that contain a halted step current again; their files are to be moved back.
 pub fn reopen(run: &mut Run, here: &Address) {
     for (at, index) in here.around() {
         let Some(each) = run.each_mut(&at) else { return };

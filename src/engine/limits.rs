@@ -1,7 +1,7 @@
-//! Limits of time: of a whole run, and of loops in it.
+//! Time limits of a run and of its loops.
 //!
-//! Nothing watches them. What is executed gets no more time than is left, and whatever would go on
-//! after a limit has passed is ended there instead.
+//! No timer watches them. An execution gets at most the time that is left, and a run or loop that
+//! would continue after its limit is ended instead.
 
 use super::record::{Fault, Record, StepStatus};
 use super::rounds;
@@ -11,22 +11,22 @@ use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{RoundsKind, Step};
 
-/// Whose time it is.
+/// The owner of a time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Whose {
     Run,
     Loop(Address),
 }
 
-/// Time that is left for a step.
+/// Time left for a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     pub ms: u64,
-    /// Whose it is, for people.
+    /// The owner of the limit, for display.
     pub whose: String,
 }
 
-/// The limits around a step, from the outside in: how long each is, and when it began.
+/// Returns the limits that apply to a step, outermost first: owner, length in ms, and start.
 fn limits(plan: &Plan, run: &Run, here: &Address) -> Vec<(Whose, u64, Time)> {
     let since = |at: Time| run.taken_up_at.map_or(at, |taken_up| taken_up.max(at));
     let mut found = Vec::new();
@@ -42,20 +42,20 @@ fn limits(plan: &Plan, run: &Run, here: &Address) -> Vec<(Whose, u64, Time)> {
     found
 }
 
-/// How long a loop of steps may take.
+/// Returns the time limit of a loop of steps, in ms.
 fn repeated_for(step: &Step) -> Option<u64> {
     step.rounds().filter(|rounds| matches!(rounds.kind, RoundsKind::Steps { .. }))?;
     step.timeout.map(|limit| limit.as_millis() as u64)
 }
 
-/// Whether anything of a plan has a limit that counts from where the run was taken up.
+/// Returns true if a plan has a limit that is measured from the last resume.
 pub fn any(plan: &Plan) -> bool {
     let mut found = plan.timeout.is_some();
     plan.root.walk(&mut |step| found |= repeated_for(step).is_some());
     found
 }
 
-/// The least time that is left for a step, where it or what is around it has a limit.
+/// Returns the shortest time left for a step, or `None` if no limit applies.
 pub fn left(plan: &Plan, run: &Run, here: &Address, now: Time) -> Option<Left> {
     let left = limits(plan, run, here).into_iter().map(|(whose, limit, began)| {
         let whose = match whose {
@@ -67,7 +67,7 @@ pub fn left(plan: &Plan, run: &Run, here: &Address, now: Time) -> Option<Left> {
     left.min_by_key(|left| left.ms)
 }
 
-/// Goes on with a step of the block inside `loops`, unless the time for it is over.
+/// Continues with a step of the block inside `loops`, unless a limit has passed.
 pub fn go_on(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], step: usize, at: Time) {
     let here = Address { loops: loops.to_vec(), step };
     if step >= here.block(plan).steps.len() && loops.is_empty() {

@@ -1,11 +1,11 @@
-//! The engine: what a run does next, decided without touching the world.
+//! The engine: decides what a run does next, without I/O.
 //!
-//! [`apply`] folds one event into a run; [`owed`] reads off the effects that the run now waits
-//! for. Effects are owed, not sent: they follow from the state alone, so whoever takes a run up
-//! after a crash asks `owed` again and goes on. Recovery is not a second code path.
+//! [`apply`] folds one event into a run; [`owed`] returns the effects that the run now waits for.
+//! Effects are owed, not sent: they follow from the state alone, so a process that resumes a run
+//! after a crash calls `owed` again and continues. Recovery is not a second code path.
 //!
 //! **Invariant:** nothing here reads a clock, a file, the environment or a random number, and
-//! nothing here fails. What the world looked like arrives in the event.
+//! nothing here fails. Facts from outside the engine arrive in the event.
 
 pub mod effect;
 pub mod event;
@@ -40,8 +40,8 @@ use crate::workflow::Plan;
 
 /// Folds one event into a run.
 ///
-/// Total and deterministic. An event that no longer fits (a late end of a fenced attempt, a
-/// wake-up of a settled step) changes nothing.
+/// Total and deterministic. An event that no longer fits (a late end of a fenced attempt, a wake-up
+/// of a settled step) changes nothing.
 pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
     run.updated_at = at;
     match event {
@@ -105,7 +105,7 @@ pub fn apply(plan: &Plan, run: &mut Run, at: Time, event: &Event) {
     }
 }
 
-/// Does something at the step that a path names, where the plan has it.
+/// Calls `act` with the address of the step at `path`. Does nothing if the plan or run lacks it.
 fn with(plan: &Plan, run: &mut Run, path: &str, act: impl FnOnce(&mut Run, &Address)) {
     if let Some(address) = Address::parse(plan, path)
         && run.slot(&address).is_some()
@@ -122,8 +122,8 @@ fn begin(plan: &Plan, run: &mut Run, at: Time) {
     }
 }
 
-/// Reads off the effects that `run` waits for: as many executions as there is room for, and
-/// everything else, which needs none.
+/// Returns the effects that `run` waits for: at most `room` executions, and every effect that needs
+/// no room.
 pub fn owed(plan: &Plan, run: &Run, room: usize) -> Vec<Effect> {
     if run.status != RunStatus::Running {
         return Vec::new();
@@ -131,7 +131,7 @@ pub fn owed(plan: &Plan, run: &Run, room: usize) -> Vec<Effect> {
     if let Some(front) = &run.body.front {
         return graph::owed(plan, run, front, room);
     }
-    // The files of items come first: an item that is left or tried again waits for its own.
+    // File moves of items come first: an item that ends or is retried waits for its own file.
     let here = run.position();
     for (at, index) in here.around() {
         if let Some(effect) = iterate::owed(plan, run, &at, index) {
@@ -153,7 +153,8 @@ fn owed_by(plan: &Plan, here: &Address, slot: &Slot) -> Vec<Effect> {
     }
 }
 
-/// How far a run has come, for people: the loop items and the step at the cursor.
+/// Returns the progress to display: number, total and name of each loop, item and step at the
+/// cursor.
 pub fn whereabouts(plan: &Plan, run: &Run) -> Vec<(usize, usize, String)> {
     let here = run.position();
     let mut found = vec![];

@@ -1,4 +1,4 @@
-//! What is known of one step's latest execution, in the shape `state.json` shows it.
+//! The record of a step's latest execution, in the format of `state.json`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,19 +18,19 @@ pub enum StepStatus {
     Completed,
     Failed,
     Skipped,
-    /// It waits for a person.
+    /// Waits for a user.
     Paused,
 }
 
-/// Why a step was skipped.
+/// The reason why a step was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipCause {
-    /// Its condition did not hold, or could not be read.
+    /// The step's condition was false or could not be evaluated.
     Condition,
-    /// A step before it was skipped.
+    /// An upstream step was skipped.
     UpstreamSkipped,
-    /// A step before it failed, or was skipped because of a failure.
+    /// An upstream step failed, or was skipped because of a failure.
     UpstreamFailed,
 }
 
@@ -48,7 +48,7 @@ pub struct Record {
     pub duration_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempt: Attempt,
-    /// How often the attempt was taken up by workers, where that was more than once.
+    /// Number of times that workers executed this attempt; zero (absent) if only once.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub executions: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,39 +77,39 @@ pub struct Record {
     pub metrics: Option<Metrics>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skip_cause: Option<SkipCause>,
-    /// What should be known about it although it is no failure.
+    /// A problem to report that is not a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
-    /// Where the whole output is, when it is too long for a record.
+    /// The file with the whole output, if the output is too long for a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<Whole>,
-    /// Whether the answer said that a loop is done.
+    /// True if the answer says that the loop is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_met: Option<bool>,
-    /// How often it was asked again for an answer in the right form.
+    /// Number of times the agent was asked again for an answer in the right form.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub asked_again: u32,
-    /// What a person is asked, and what they said.
+    /// The question to the user, and the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<Box<GateRecord>>,
-    /// The worktree that it worked in.
+    /// The worktree that the step used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<Box<TreeRecord>>,
-    /// A digest of what those before it gave.
+    /// Digest of the results of the upstream steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
-    /// What asking a provider cost.
+    /// Cost of asking the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Box<Spent>>,
-    /// What earlier attempts cost, those of earlier visits included.
+    /// Cost of earlier attempts, including those of earlier visits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spent_before: Option<Box<Usage>>,
-    /// The task that the attempt went out as, in a fleet.
+    /// The task of this attempt, in a fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskRef>,
 }
 
-/// Output in a file of its own.
+/// Output stored in a separate file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whole {
     /// Relative to the run's directory.
@@ -118,11 +118,11 @@ pub struct Whole {
     pub sha256: String,
 }
 
-/// The worktree that a step worked in, as it was after it.
+/// The worktree of a step, as it was after the step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeRecord {
     pub path: String,
-    /// What stands for the workspace in it, where that is not its top.
+    /// The directory in the worktree that corresponds to the workspace, if it is not the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     pub branch: String,
@@ -130,22 +130,22 @@ pub struct TreeRecord {
     pub base_commit: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<String>,
-    /// Something is in it that no commit has.
+    /// True if the worktree has uncommitted changes.
     #[serde(default)]
     pub dirty: bool,
-    /// The commit that keeps what the step did.
+    /// The commit that preserves the step's changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<String>,
 }
 
-/// A person is asked.
+/// A question to a user.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GateRecord {
     pub message: String,
-    /// A digest of this asking and what is shown to the person: an answer to something else, or to
-    /// the same question when it was asked before, does not count.
+    /// Digest of this question and of the content shown to the user. An answer to other content, or
+    /// to an earlier instance of the same question, does not count.
     pub shown: String,
-    /// What an approval stays good for, where that outlives the asking: the digest of a change.
+    /// Digest of the change that an approval remains valid for, if it outlives this question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,13 +155,13 @@ pub struct GateRecord {
 }
 
 impl GateRecord {
-    /// What is asked about, by its digest.
+    /// Returns the digest of the subject of the question.
     pub fn subject(&self) -> &str {
         self.subject.as_deref().unwrap_or(&self.shown)
     }
 }
 
-/// What a person said.
+/// A user's answer to a gate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     pub approve: bool,
@@ -171,16 +171,16 @@ pub struct Answer {
     pub by: Option<String>,
 }
 
-/// A task, as a run refers to it.
+/// A run's reference to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskRef {
     pub id: String,
     pub agent: String,
-    /// What a status must carry to count.
+    /// A secret that a status must contain to count.
     pub ticket: String,
 }
 
-/// Documents tell times to the second, as `jq` reads them; `duration_ms` tells the rest.
+/// Serializes a time truncated to seconds, which `jq` can parse; `duration_ms` has the precision.
 pub fn to_second<S: serde::Serializer>(time: &Option<Time>, to: S) -> Result<S::Ok, S::Error> {
     time.map(Time::to_second).serialize(to)
 }
@@ -189,27 +189,27 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What an execution cost.
+/// Resources used by an execution.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
-    /// Time spent in the child alone.
+    /// Time spent in the child process alone.
     pub exec_ms: u64,
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
 }
 
-/// What asking a provider cost, as far as it says. What is absent is not known.
+/// Cost of asking a provider, as far as the provider reports it. An absent number is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
     pub provider: String,
-    /// The conversation, as the provider calls it.
+    /// The provider's ID of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     #[serde(flatten, deserialize_with = "crate::json::flattened")]
     pub usage: Usage,
 }
 
-/// Why a step failed.
+/// The failure of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
     pub message: String,
@@ -220,29 +220,29 @@ pub struct Fault {
     pub stderr_tail: Vec<String>,
     #[serde(default)]
     pub context: Map<String, Value>,
-    /// Whether it may pass by itself.
+    /// The class of the failure: transient, fatal, or unknown (`None`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<FaultClass>,
-    /// When it will have passed, where that is known.
+    /// The time when the failure is expected to have passed, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Time>,
-    /// The answer had the wrong form; the agent is told what is wrong and asked again.
+    /// True if the answer had the wrong form, so that the agent gets the error and is asked again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ask_again: bool,
 }
 
 impl Fault {
-    /// What a spell that is at fault leaves its place under, in the context.
+    /// The key in `context` that holds the location of a faulty spell.
     pub const SPELL: &str = "spell";
 
-    /// Whether a text of the run's own is at fault, which stays as it was when the run began.
+    /// Returns true if a spell of the run is at fault. The run's copy of it does not change.
     pub fn is_of_spell(&self) -> bool {
         self.context.contains_key(Fault::SPELL)
     }
 }
 
 impl Record {
-    /// A failure found before anything was started.
+    /// Creates the record of a failure found before anything was started.
     pub fn refused(
         exit_code: i32,
         message: impl Into<String>,
@@ -256,7 +256,7 @@ impl Record {
         }
     }
 
-    /// What all attempts so far have cost, or nothing if none asked a provider.
+    /// Returns the cost of all attempts so far, or `None` if no attempt asked a provider.
     pub fn spent(&self) -> Option<Usage> {
         let mut sum = self.spent_before.as_deref().cloned();
         if let Some(spent) = &self.usage {

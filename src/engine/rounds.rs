@@ -1,5 +1,5 @@
-//! Rounds: a loop that asks an agent until it is done, and an approval that asks a person until
-//! they agree. Each round is a sequence of its own.
+//! Rounds: a loop that asks an agent until it is done, and an approval that asks a user until they
+//! agree. Each round is a sequence of its own.
 
 use super::record::{Answer, Fault, GateRecord, Record, StepStatus};
 use super::run::{Address, Body, EachRun, Iteration, Run, RunStatus, Slot, StepState};
@@ -10,7 +10,7 @@ use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{Action, Block, OnMost, Rounds, RoundsKind, Step};
 
-/// Begins with the first round.
+/// Opens the step and begins its first round.
 pub fn open(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     let Some(slot) = run.slot_mut(here).filter(|slot| slot.state == StepState::Ready) else {
         return;
@@ -40,12 +40,12 @@ fn begin(plan: &Plan, run: &mut Run, here: &Address, index: usize, at: Time) {
     limits::go_on(plan, run, &loops, 0, at);
 }
 
-/// The step of a round that does this.
+/// Returns the index of the first step whose action satisfies `is`.
 fn position(block: &Block, is: impl Fn(&Action) -> bool) -> Option<usize> {
     block.steps.iter().position(|step| is(&step.action))
 }
 
-/// A person is asked.
+/// Records that a gate waits for a user.
 pub fn gated(run: &mut Run, here: &Address, attempt: Attempt, gate: &GateRecord, at: Time) {
     let Some(slot) = run.slot_mut(here) else { return };
     if slot.state != StepState::Ready || attempt != slot.attempts + 1 {
@@ -63,7 +63,7 @@ pub fn gated(run: &mut Run, here: &Address, attempt: Attempt, gate: &GateRecord,
     }));
 }
 
-/// A person answered.
+/// Records a user's answer to a gate.
 pub fn answered(
     plan: &Plan,
     run: &mut Run,
@@ -92,8 +92,8 @@ pub fn answered(
     settled(plan, run, here, true, at);
 }
 
-/// A person has looked at what is to be merged. What was approved is merged; the time that they
-/// took is nobody's.
+/// Applies the review of a merge. An approved merge becomes ready; a rejected one fails. The time
+/// of the review does not count against time limits.
 fn reviewed(plan: &Plan, run: &mut Run, here: &Address, answer: &Answer, at: Time) {
     if limits::any(plan) {
         run.taken_up_at = Some(at);
@@ -116,7 +116,8 @@ fn reviewed(plan: &Plan, run: &mut Run, here: &Address, answer: &Answer, at: Tim
     settle(plan, run, here, false, at);
 }
 
-/// A round of repeated steps is over, and none of them has ended the loop.
+/// Ends a round of repeated steps in which no step ended the loop: begins the next round, or
+/// applies `on_most` after the last.
 pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
     let Some(rounds) = around.step_of(plan).rounds() else { return };
     let RoundsKind::Steps { on_most } = rounds.kind else { return };
@@ -151,14 +152,14 @@ pub fn round_over(plan: &Plan, run: &mut Run, around: &Address, at: Time) {
     }
 }
 
-/// A step has ended the loop around it.
+/// Completes the loop around a step that ended it.
 pub fn exited(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     let Some(around) = here.parent() else { return };
     end_loop(run, &around, StepStatus::Completed, at, |record| record.exit_code = Some(0));
     settle(plan, run, &around, true, at);
 }
 
-/// Closes a loop of steps. No round of it is the current one any more.
+/// Closes a loop of steps. Afterwards, none of its rounds is current.
 pub fn end_loop(
     run: &mut Run,
     around: &Address,
@@ -177,7 +178,7 @@ pub fn end_loop(
     set(record);
 }
 
-/// What follows a step of a round.
+/// Decides what follows a settled step of a round.
 pub fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
     let Some(around) = here.parent() else { return };
     let Some(rounds) = around.step_of(plan).rounds() else { return };
@@ -198,7 +199,7 @@ pub fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Ti
             let said = round.said(run).unwrap_or_default();
             round.complete(run, &said);
         }
-        // A check that could not be made is no answer.
+        // A check that could not run says nothing about whether the loop is done.
         (RoundsKind::Loop, Action::Shell { .. }) if record.metrics.is_none() => {
             round.fail(run, &record);
         }
@@ -220,8 +221,9 @@ pub fn settled(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Ti
     }
 }
 
-/// Why a check with this exit code has not told whether a loop is done. What it needs may come with
-/// a later round, so the loop goes on; but people should know.
+/// Returns the reason why a check with this exit code did not decide whether a loop is done, or
+/// `None` if it did. A later round may provide what the check lacks, so the loop continues; the
+/// reason is for the user.
 pub fn unmade(exit_code: Option<i32>) -> Option<&'static str> {
     match exit_code? {
         124 => Some("it took too long"),
@@ -232,7 +234,7 @@ pub fn unmade(exit_code: Option<i32>) -> Option<&'static str> {
     }
 }
 
-/// The round that something happened in.
+/// The round that an event belongs to.
 struct Round<'a> {
     plan: &'a Plan,
     around: Address,
@@ -246,7 +248,8 @@ impl Round<'_> {
         enter(self.plan, run, loops, step, self.at);
     }
 
-    /// Asks the check whether the loop is done, where there is one.
+    /// Runs the check that decides whether the loop is done. Without a check, continues with the
+    /// next round.
     fn check(&self, run: &mut Run, loops: &[(usize, usize)]) {
         let check = position(&self.rounds.block, |a| matches!(a, Action::Shell { .. }));
         match check {
@@ -255,8 +258,8 @@ impl Round<'_> {
         }
     }
 
-    /// The loop is not done: a person is asked, where that is wanted, or the next round begins.
-    /// `unmade` says why the check could not tell.
+    /// Continues a loop that is not done: asks a user if the loop has a gate, else begins the next
+    /// round. Fails after the last round. `unmade` is the reason why the check could not decide.
     fn next(&self, run: &mut Run, loops: &[(usize, usize)], unmade: Option<&str>) {
         if self.index + 1 >= self.rounds.most as usize {
             let most = counted(self.rounds.most as usize, "round");
@@ -274,7 +277,7 @@ impl Round<'_> {
         }
     }
 
-    /// What the agent said in this round.
+    /// Returns the record of the agent's answer in this round.
     fn said(&self, run: &Run) -> Option<Record> {
         let each = run.slot(&self.around)?.each.as_ref()?;
         let step = position(&self.rounds.block, |a| matches!(a, Action::Prompt(_)))?;
@@ -315,7 +318,7 @@ impl Round<'_> {
         };
         let message = format!("`{name}` was rejected{times}{reason}");
         let error = Fault { message: message.clone(), exit_code: 1, ..Fault::default() };
-        // The run is over before its step is, so that nothing after it begins.
+        // End the run before its step, so that no later step begins.
         run.status = RunStatus::Cancelled;
         run.error = Some(message);
         self.fail(run, &Record { error: Some(error), exit_code: Some(1), ..Record::default() });
@@ -330,7 +333,7 @@ impl Round<'_> {
         self.close(run, StepStatus::Failed, from);
     }
 
-    /// Ends the step that the rounds are of, with the outcome of its last round.
+    /// Ends the step that contains the rounds, with the outcome of its last round.
     fn close(&self, run: &mut Run, status: StepStatus, from: &Record) {
         let Some(slot) = run.slot_mut(&self.around) else { return };
         let record = slot.record.get_or_insert_default();
@@ -348,8 +351,8 @@ impl Round<'_> {
     }
 }
 
-/// Goes on with the round that failed. Says whether it can: a loop that used up its rounds, and an
-/// approval that was refused, begin anew.
+/// Continues with the round that failed. Returns false if it cannot: a loop that used all its
+/// rounds and an approval that was rejected must begin again.
 pub fn reopen(step: &Step, slot: &mut Slot) -> bool {
     let Some(rounds) = step.rounds() else { return false };
     let Some(each) = slot.each.as_deref_mut() else { return false };

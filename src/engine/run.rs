@@ -1,4 +1,4 @@
-//! The state of one run: everything the engine knows, and nothing it does not.
+//! The complete state of one run, as the engine sees it.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -12,7 +12,7 @@ use crate::time::Time;
 use crate::workflow::Plan;
 use crate::workflow::plan::{AGENT_VISITS, Action, Block, Each, Isolation, Step, Target};
 
-/// The copy of its workflow that a run makes when it begins.
+/// Name of the copy of the workflow that a run makes when it starts.
 pub const DEFINITION: &str = "workflow.yaml";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,13 +22,14 @@ pub enum RunStatus {
     Completed,
     Failed,
     Cancelled,
-    /// A step failed that says what is to be done about it: look, mend, and take the run up there.
+    /// A step with `on_fail: block` failed: the user fixes the cause and resumes the run at that
+    /// step.
     Blocked,
-    /// It waits for people alone. Documents say so; to the engine such a run is running.
+    /// Waits only for users. Only documents use this value; for the engine such a run is running.
     Paused,
 }
 
-/// What the person who started the run decided about failures.
+/// The user's options for failures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Policy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,16 +38,16 @@ pub struct Policy {
     pub max_retries: u32,
     #[serde(default)]
     pub retry_delay_ms: u64,
-    /// How often one step may be visited before a `goto` cycle is taken to be endless.
+    /// Maximum visits of one step; after that, a `goto` cycle counts as endless.
     #[serde(default = "default_max_visits")]
     pub max_visits: u32,
-    /// The same for a step of a cycle that asks an agent. `None`: no lower limit applies.
+    /// The same for a step in a cycle that asks an agent. `None`: no lower limit applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_agent_visits: Option<NonZeroU32>,
 }
 
 impl Policy {
-    /// Limits visits to what the settings say, or to the defaults if they say nothing.
+    /// Limits visits to the value from the settings, or to the defaults if it is `None`.
     pub fn limit_visits(self, max_visits: Option<u32>) -> Policy {
         let usual = Policy::default();
         match max_visits {
@@ -59,7 +60,7 @@ impl Policy {
         }
     }
 
-    /// Returns how often a step may be visited.
+    /// Returns the maximum number of visits of a step.
     pub fn most_visits(&self, step: &Step) -> u32 {
         let lower = self.max_agent_visits.filter(|_| step.in_agent_cycle);
         lower.map_or(self.max_visits, NonZeroU32::get)
@@ -90,71 +91,72 @@ pub enum OnError {
     Interactive,
 }
 
-/// What a run is made of before its first event.
+/// The inputs of a run, before its first event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Origin {
     pub run_id: String,
     pub workflow_file: String,
     pub workflow_checksum: String,
-    /// RUN_ROOT as `${run.root}` gives it: relative to the workspace where it lies inside.
+    /// RUN_ROOT as `${run.root}` renders it: relative to the workspace if it is inside.
     pub run_root: String,
-    /// The workspace it was begun in, where RUN_ROOT does not lie in it and so does not tell.
+    /// The workspace of the run, if RUN_ROOT is outside and so does not imply it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<String>,
     pub context: Map<String, Value>,
     pub policy: Policy,
-    /// The one step to execute, where not the whole workflow is meant.
+    /// The only step to execute; `None` for the whole workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_step: Option<String>,
-    /// Where the processed directory is archived after success; empty for the run's directory.
+    /// Destination of the archive of the processed directory after success; empty for the run's
+    /// directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<String>,
-    /// Its steps go out as tasks to the workers of a fleet.
+    /// True if the steps are enqueued as tasks for the workers of a fleet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fleet: bool,
-    /// What whoever started the run asked for, where its dialect has a place for that.
+    /// The user's request, if the workflow's dialect supports one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Box<Request>>,
-    /// The copy of the workflow that the run follows, in its directory, where its author edited
-    /// the workflow after the run began.
+    /// The copy of the workflow that the run follows, in its directory, if the author edited the
+    /// workflow after the run began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<String>,
 }
 
 impl Origin {
-    /// The name of the run's copy of its workflow.
+    /// Returns the file name of the run's copy of its workflow.
     pub fn definition(&self) -> &str {
         self.definition.as_deref().unwrap_or(DEFINITION)
     }
 }
 
-/// What a run was started for.
+/// The purpose of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The issue or pull request it is about.
+    /// The issue or pull request that the run is about.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub issue_context: String,
-    /// Known where the workflow refers to it.
+    /// Present only if the workflow refers to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_branch: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub docs_dir: String,
-    /// The work item, as it was when the run began.
+    /// The bead of the run, as it was when the run began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bead: Option<Value>,
-    /// Where it is worked on.
+    /// The isolation of the work on the bead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// The work items of single steps, by how the workflow names them.
+    /// The beads of single steps, by their names in the workflow.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub beads: Map<String, Value>,
 }
 
 impl Run {
-    /// The work item of a step, and where it is worked on.
+    /// Returns the bead of a step, and its isolation.
     pub fn bead_of(&self, step: &Step) -> Option<(&Value, Isolation)> {
         let request = self.origin.request.as_deref()?;
         match &step.bead {
@@ -174,70 +176,70 @@ pub struct Run {
     pub status: RunStatus,
     /// Failures that nothing handled.
     pub failed_steps: Vec<StepPath>,
-    /// Why the run failed, where no step's record says it.
+    /// The reason why the run failed, if no step's record contains it.
     pub error: Option<String>,
-    /// When it was last taken up, where its steps have limits that count from there.
+    /// Time of the last resume, if the plan has limits that are measured from it.
     pub taken_up_at: Option<Time>,
     pub body: Body,
 }
 
-/// The state of a block: its cursor or its front, and a slot for each of its steps.
+/// The state of a block: its cursor or its front, and a slot for each step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Body {
     pub cursor: usize,
     pub slots: Vec<Slot>,
-    /// Where a graph is, for those who would otherwise look at all of its slots.
+    /// The active part of a graph, so that callers need not scan all slots.
     pub front: Option<Box<Front>>,
 }
 
-/// The part of a graph where something can happen. It follows from the slots.
+/// The part of a graph where something can happen. Derived from the slots.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Front {
-    /// Steps whose turn has come.
+    /// Steps that are ready to begin.
     pub ready: BTreeSet<usize>,
-    /// Those of them that need no room: what they are owed takes no process.
+    /// The ready steps that need no room: their effects start no process.
     pub free: BTreeSet<usize>,
-    /// Steps that are being executed: until one of them ends, they are owed nothing.
+    /// Steps that are being executed. They are owed nothing until they end.
     pub out: BTreeSet<usize>,
     /// Other steps that have begun and not settled.
     pub open: BTreeSet<usize>,
-    /// How many of those before each step have not settled.
+    /// For each step, the number of its upstream steps that have not settled.
     pub waits: Vec<u32>,
-    /// How many steps have not settled.
+    /// Number of steps that have not settled.
     pub left: usize,
 }
 
-/// Where one step stands.
+/// The state of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slot {
     pub state: StepState,
     pub attempts: Attempt,
     pub visits: u32,
-    /// Executions in this visit: what retries are counted by.
+    /// Executions in this visit. Limits the retries.
     pub tries: u32,
     pub record: Option<Box<Record>>,
     pub each: Option<Box<EachRun>>,
-    /// It completed before, or had begun, and that still stands if it would be given the same
-    /// again.
+    /// True if the step completed or began before, and its result stands if its inputs do not
+    /// change.
     pub keep: bool,
-    /// It completed before the run was last resumed.
+    /// True if the step completed before the run was last resumed.
     pub before: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StepState {
-    /// Its turn has not come.
+    /// Not ready to begin.
     #[default]
     Pending,
-    /// Its turn has come; an execution is owed.
+    /// Ready to begin; an execution is owed.
     Ready,
     /// An attempt is out (the slot's newest, the only one whose end counts), or a loop is open.
     Running,
     /// An attempt failed; the next one waits.
     Resting { until: Time },
-    /// It failed, and a person is to say what follows.
+    /// The step failed, and a user decides what follows.
     Asking,
-    /// A person is asked.
+    /// A gate waits for a user.
     Waiting,
     /// This visit has an outcome.
     Settled,
@@ -250,16 +252,17 @@ pub struct EachRun {
     pub index: usize,
     /// One for each item begun so far.
     pub iterations: Vec<Iteration>,
-    /// How control leaves the current item, once its lifecycle is applied.
+    /// The way control leaves the current item, once its lifecycle is applied.
     pub leaving: Option<Exit>,
-    /// Attempts of nested steps in earlier visits of the loop; later ones count on from here.
+    /// Highest attempt of nested steps in earlier visits of the loop; later attempts continue from
+    /// it.
     pub attempts_before: Attempt,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Iteration {
     pub body: Body,
-    /// A failure that nothing handled happened in it.
+    /// True if an unhandled failure happened in the item.
     pub failed: bool,
     pub result: Option<ItemResult>,
     pub lifecycle: Option<Lifecycle>,
@@ -272,7 +275,7 @@ pub enum ItemResult {
     Failure,
 }
 
-/// What became of an item's file.
+/// The move of an item's file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lifecycle {
     pub result: ItemResult,
@@ -281,12 +284,12 @@ pub struct Lifecycle {
     pub to: String,
     pub action_applied: bool,
     pub error: Option<String>,
-    /// A resumed item wants its file back where it was.
+    /// True if a resumed item needs its file moved back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub undo: bool,
 }
 
-/// How control leaves an item.
+/// The way control leaves an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Next,
@@ -306,14 +309,14 @@ impl Body {
 }
 
 impl Front {
-    /// Steps that have begun and not settled, in their order.
+    /// Returns the steps that have begun and not settled, in order.
     pub fn begun(&self) -> impl Iterator<Item = &usize> {
         self.out.union(&self.open)
     }
 }
 
 impl Run {
-    /// A run before its first step.
+    /// Creates a run before its first step.
     pub fn new(plan: &Plan, id: RunId, origin: Origin, at: Time) -> Self {
         Run {
             id,
@@ -348,17 +351,17 @@ impl Run {
         self.sequence_mut(&at.loops)?.slots.get_mut(at.step)
     }
 
-    /// The open loop at an address.
+    /// Returns the loop at an address.
     pub fn each_mut(&mut self, at: &Address) -> Option<&mut EachRun> {
         self.slot_mut(at)?.each.as_deref_mut()
     }
 
-    /// Where control is in a sequence: the innermost step at a cursor.
+    /// Returns the position of control in a sequence: the innermost step at a cursor.
     pub fn position(&self) -> Address {
         self.inner_position(self.body.cursor)
     }
 
-    /// Every place where something goes on or is to begin.
+    /// Returns every position where a step is in progress or ready.
     pub fn positions(&self) -> Vec<Address> {
         match &self.body.front {
             None => vec![self.position()],
@@ -369,12 +372,12 @@ impl Run {
         }
     }
 
-    /// Whether every step has had its turn, so that there is nothing to go on with.
+    /// Returns true if a sequence is past its last step, so that nothing is left to do.
     pub fn is_through(&self, plan: &Plan) -> bool {
         plan.root.edges.is_none() && self.slot(&self.position()).is_none()
     }
 
-    /// Every slot with its address, loops before what is in them.
+    /// Returns every slot with its address, loops before their contents.
     pub fn slots(&self) -> Vec<(Address, &Slot)> {
         fn walk<'a>(body: &'a Body, loops: &[(usize, usize)], into: &mut Vec<(Address, &'a Slot)>) {
             for (step, slot) in body.slots.iter().enumerate() {
@@ -391,7 +394,7 @@ impl Run {
         found
     }
 
-    /// The innermost step at a cursor, from a step of the workflow on.
+    /// Returns the innermost step at a cursor, starting from a top-level step.
     pub fn inner_position(&self, step: usize) -> Address {
         let mut at = Address { loops: Vec::new(), step };
         let mut body = &self.body;
@@ -407,7 +410,7 @@ impl Run {
         at
     }
 
-    /// What the world is told of the run.
+    /// Returns the status to display.
     pub fn shown_status(&self) -> RunStatus {
         if self.status == RunStatus::Running && self.is_paused() {
             RunStatus::Paused
@@ -416,12 +419,12 @@ impl Run {
         }
     }
 
-    /// Whether a person is asked at this place.
+    /// Returns true if the step at `at` waits for a user.
     fn asks_at(&self, at: &Address) -> bool {
         self.slot(at).is_some_and(|slot| slot.state == StepState::Waiting)
     }
 
-    /// Whether a person is asked something.
+    /// Returns true if any step waits for a user.
     pub fn has_gate(&self) -> bool {
         match &self.body.front {
             Some(front) => front.open.iter().any(|step| self.asks_at(&self.inner_position(*step))),
@@ -429,7 +432,7 @@ impl Run {
         }
     }
 
-    /// Whether it waits for people alone.
+    /// Returns true if the run waits only for users.
     pub fn is_paused(&self) -> bool {
         let Some(front) = &self.body.front else { return self.asks_at(&self.position()) };
         let waits = |step: &usize| self.asks_at(&self.inner_position(*step));
@@ -438,7 +441,7 @@ impl Run {
     }
 }
 
-/// A step's place as numbers: for each loop the step and the item, then the step.
+/// A step's position as indices: step and item of each enclosing loop, then the step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub loops: Vec<(usize, usize)>,
@@ -446,7 +449,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The address that a path's names have in a plan.
+    /// Returns the address of a path in a plan.
     pub fn of(plan: &Plan, path: &StepPath) -> Option<Address> {
         let mut block = &plan.root;
         let mut loops = Vec::new();
@@ -458,18 +461,18 @@ impl Address {
         Some(Address { loops, step: block.find(&path.step)?.0 })
     }
 
-    /// The step of the workflow that it is, or is in.
+    /// Returns the index of the top-level step that this is or is in.
     pub fn top(&self) -> usize {
         self.loops.first().map_or(self.step, |(step, _)| *step)
     }
 
-    /// The same, from a path's text form.
+    /// Returns the address of a path in its text form.
     pub fn parse(plan: &Plan, path: &str) -> Option<Address> {
         Address::of(plan, &StepPath::parse(path)?)
     }
 
-    /// The step that a person means: by its path's text form, or as it was shown to them. Where a
-    /// dot could be one of a name or stand before an item, the text form decides.
+    /// Returns the step that a user names: by its path's text form, or as displayed. If a dot could
+    /// belong to a name or precede an item, the text form wins.
     pub fn named(plan: &Plan, step: &str) -> Option<Address> {
         Address::parse(plan, step).or_else(|| Address::shown_as(&plan.root, &shown(step)))
     }
@@ -487,7 +490,7 @@ impl Address {
         })
     }
 
-    /// The loops this step is in, from the outside in, each with the item that is meant.
+    /// Returns the loops that contain this step, outermost first, each with the index of its item.
     pub fn around(&self) -> impl Iterator<Item = (Address, usize)> {
         self.loops.iter().enumerate().map(|(depth, (step, item))| {
             (Address { loops: self.loops[..depth].to_vec(), step: *step }, *item)
@@ -512,24 +515,24 @@ impl Address {
         StepPath { loops, step: block.steps[self.step].name.clone() }
     }
 
-    /// The loop this step is in.
+    /// Returns the innermost loop that contains this step.
     pub fn parent(&self) -> Option<Address> {
         let (last, outer) = self.loops.split_last()?;
         Some(Address { loops: outer.to_vec(), step: last.0 })
     }
 }
 
-/// The block that the steps inside `loops` belong to.
+/// Returns the block that contains the steps inside `loops`.
 pub fn block_of<'a>(plan: &'a Plan, loops: &[(usize, usize)]) -> &'a Block {
     loops.iter().fold(&plan.root, |block, (step, _)| inner_of(&block.steps[*step]))
 }
 
-/// The block of a step that is a loop; addresses only ever lead through loops.
+/// Returns the block of a loop. Addresses only ever lead through loops.
 fn inner_of(step: &Step) -> &Block {
     step.inner().expect("an address leads through loops only")
 }
 
-/// The loop over items of a step that is one.
+/// Returns the loop over items of a step. Panics if the step is not one.
 pub fn each_of(step: &Step) -> &Each {
     match &step.action {
         Action::Each(each) => each,
@@ -538,13 +541,13 @@ pub fn each_of(step: &Step) -> &Each {
 }
 
 impl Slot {
-    /// Whether it is a loop or has rounds, and they are not over.
+    /// Returns true if the step is a loop or has rounds that have not ended.
     pub fn is_open(&self) -> bool {
         let ended = self.record.as_ref().is_some_and(|record| record.completed_at.is_some());
         self.each.is_some() && !ended
     }
 
-    /// What the world is told of this slot.
+    /// Returns the status to display.
     pub fn status(&self) -> StepStatus {
         match self.state {
             StepState::Pending | StepState::Ready | StepState::Resting { .. } => {

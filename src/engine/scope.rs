@@ -1,6 +1,7 @@
-//! What the variables of a workflow mean at one step of one run.
+//! Resolves the variables of a workflow at one step of one run.
 //!
-//! Names are lexical: a loop's own steps and item come first, then those around it.
+//! Names are lexical: the steps and item of the innermost loop come first, then those of outer
+//! loops.
 
 use std::borrow::Cow;
 
@@ -61,7 +62,8 @@ impl<'a> RunScope<'a> {
         self.run.sequence(loops)?.slots.get(step)
     }
 
-    /// `item` is the innermost loop's; an alias is that of the nearest loop which has it.
+    /// Resolves `item` to the innermost loop's item, and an alias to the nearest loop with that
+    /// alias.
     fn item(&self, root: &str, rest: &[String]) -> Result<Cow<'a, Value>, String> {
         for depth in (0..self.loops.len()).rev() {
             let (outer, (step, index)) = (&self.loops[..depth], self.loops[depth]);
@@ -84,7 +86,7 @@ impl<'a> RunScope<'a> {
         for depth in (0..=self.loops.len()).rev() {
             let loops = &self.loops[..depth];
             let block = block_of(self.plan, loops);
-            // A name may hold dots, so the longest prefix that is a name counts.
+            // A name may contain dots, so the longest prefix that is a name counts.
             for cut in (1..=rest.len()).rev() {
                 if let Some((index, step)) = block.find(&rest[..cut].join(".")) {
                     let slot = self.slot(loops, index).ok_or("it has not run")?;
@@ -102,7 +104,7 @@ fn descend_context<'a>(
     path: &[String],
 ) -> Result<Cow<'a, Value>, String> {
     let (key, rest) = path.split_first().ok_or("a key is missing")?;
-    // `--context a.b=1` makes a key with a dot in it.
+    // `--context a.b=1` creates a key that contains a dot.
     context
         .get(&path.join("."))
         .or_else(|| descend(context.get(key)?, rest))
@@ -117,7 +119,7 @@ fn reason(slot: &Slot, name: &str, path: &[String]) -> String {
     }
 }
 
-/// A field of a step's result.
+/// Returns a field of a step's result.
 fn field<'a>(slot: &'a Slot, path: &[String]) -> Option<Cow<'a, Value>> {
     let record = slot.record.as_deref()?;
     let (key, rest) = path.split_first()?;

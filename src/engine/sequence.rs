@@ -1,4 +1,4 @@
-//! Blocks in sequence: the cursor, attempts and retries, and where control goes after a step.
+//! Blocks in sequence: the cursor, attempts and retries, and the flow of control after a step.
 
 use super::event::Choice;
 use super::record::{Record, SkipCause, StepStatus, TaskRef};
@@ -42,8 +42,8 @@ fn past_the_end(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], at: Time) 
     }
 }
 
-/// Ends the run. Failures that were passed over on the author's word do not count; those passed
-/// over because whoever started the run asked to keep going do.
+/// Ends the run. Failures that the workflow's author chose to pass over do not count; failures
+/// passed over because the user asked to keep going do.
 pub fn finish(plan: &Plan, run: &mut Run) {
     let kept_going = plan.strict_flow && !run.failed_steps.is_empty();
     run.status = if kept_going { RunStatus::Failed } else { RunStatus::Completed };
@@ -67,7 +67,7 @@ pub fn launch(
     slot.keep = false;
     let asked_again = slot.record.as_ref().map_or(0, |record| asked_again(record));
     let spent_before = slot.record.as_deref().and_then(|record| spent(plan, here, record));
-    // What a person said of a merge stays with it.
+    // A user's answer about a merge stays with the merge.
     let merges = matches!(here.step_of(plan).action, Action::Merge { .. });
     let gate = slot.record.take().filter(|_| merges).and_then(|record| record.gate);
     slot.record = Some(Box::new(Record {
@@ -83,8 +83,8 @@ pub fn launch(
     graph::note_inputs(plan, run, here);
 }
 
-/// What the attempts up to this one have cost. Of one that was cut off while an agent was asked,
-/// nobody knows.
+/// Returns the cost of the attempts up to this one. The cost of an attempt that was interrupted
+/// while it asked an agent is unknown.
 fn spent(plan: &Plan, here: &Address, last: &Record) -> Option<Usage> {
     let mut spent = last.spent();
     let provider = match &here.step_of(plan).action {
@@ -93,14 +93,14 @@ fn spent(plan: &Plan, here: &Address, last: &Record) -> Option<Usage> {
         _ => return spent,
     };
     let tells = plan.providers.get(provider).is_some_and(|known| known.adapter.is_stream());
-    // Whoever has a task knows what was spent on it.
+    // For a task, the worker knows what it spent.
     if tells && last.status == StepStatus::Running && last.task.is_none() {
         Usage::default().add_to(&mut spent);
     }
     spent
 }
 
-/// How often the next attempt will have been asked again.
+/// Returns the `asked_again` count of the next attempt.
 fn asked_again(last: &Record) -> u32 {
     match &last.error {
         Some(error) if error.ask_again && last.status == StepStatus::Failed => last.asked_again + 1,
@@ -174,19 +174,19 @@ pub fn end(
     }
 }
 
-/// How often an agent is asked again for an answer in the right form.
+/// Returns the maximum number of times an agent is asked again for an answer in the right form.
 fn may_ask_again(step: &Step) -> u32 {
     match &step.action {
-        // It does all of its work again, so it is asked once.
+        // The agent repeats all of its work, so it is asked only once.
         Action::Prompt(prompt) if matches!(prompt.words, Words::Spell(_)) => 1,
         _ => 3,
     }
 }
 
-/// How often a step that has no retries of its own waits for the time that its provider told.
+/// Number of times a step without retries of its own waits until the time that its provider named.
 const WAITS: u32 = 3;
 
-/// How long to wait before the next try of a failed step, where it has one left.
+/// Returns the delay before the next try of a failed step, or `None` if it has no try left.
 fn retry_delay(plan: &Plan, run: &Run, here: &Address, at: Time) -> Option<u64> {
     let step = here.step_of(plan);
     let policy = &run.origin.policy;
@@ -196,7 +196,7 @@ fn retry_delay(plan: &Plan, run: &Run, here: &Address, at: Time) -> Option<u64> 
     if error.is_some_and(|error| error.ask_again) && record.asked_again < may_ask_again(step) {
         return Some(0);
     }
-    // A limit is nobody's failure, unless its author says how often to try.
+    // A rate limit does not count as a failure, unless the author sets the number of retries.
     let least = error.and_then(|error| error.retry_at).map_or(0, |_| WAITS);
     let retries = match (&step.action, step.retries) {
         (Action::Wait(_) | Action::Each(_), _) => return None,
@@ -212,9 +212,9 @@ fn retry_delay(plan: &Plan, run: &Run, here: &Address, at: Time) -> Option<u64> 
     };
     let class = error.and_then(|error| error.class);
     let worth = match retries.which {
-        // A provider's exit 1 (an API error) and 124 (a timeout) are worth another try; so are
-        // those of a command whose author asked for it, and an answer that does not say how it
-        // went. Anything else would fail again.
+        // A provider's exit code 1 (an API error) or 124 (a timeout) is worth a retry. So are these
+        // codes of a command whose author requested retries, and an answer that does not state its
+        // result. Anything else would fail again.
         Which::ByCode => {
             let unsaid = error.is_some_and(|error| error.context.contains_key("agent_output"));
             let passes = matches!(record.exit_code, Some(1 | 124)) || unsaid;
@@ -227,13 +227,13 @@ fn retry_delay(plan: &Plan, run: &Run, here: &Address, at: Time) -> Option<u64> 
     (worth && slot.tries <= retries.max).then_some(rest)
 }
 
-/// How long a provider wants to be left alone.
+/// Returns how long the provider asked to wait, in ms.
 fn wanted_ms(record: &Record, at: Time) -> u64 {
     let wanted = record.error.as_ref().and_then(|error| error.retry_at);
     wanted.map_or(0, |wanted| wanted.ms_since(at))
 }
 
-/// How long a step rests after so many tries.
+/// Returns how long a step rests after `tries` tries, in ms.
 fn rest_ms(step: &Step, policy: &Policy, tries: u32) -> u64 {
     match step.retries {
         Some(Retries { delay_ms: Some(delay_ms), which, .. }) if which != Which::ByCode => {
@@ -243,7 +243,7 @@ fn rest_ms(step: &Step, policy: &Policy, tries: u32) -> u64 {
     }
 }
 
-/// The same for a step whose rest does not depend on what the person who started the run said.
+/// Returns the same for a step whose rest does not depend on the options of the run.
 pub fn longest_rest_ms(step: &Step, slot: &Slot, at: Time) -> u64 {
     let wanted = slot.record.as_deref().map_or(0, |record| wanted_ms(record, at));
     rest_ms(step, &Policy::default(), slot.tries).max(wanted)
@@ -271,7 +271,7 @@ pub fn skip(
     limits::go_on(plan, run, &here.loops, here.step + 1, at);
 }
 
-/// Gives a visit its outcome and moves on.
+/// Settles a visit with its outcome and continues.
 pub fn settle(plan: &Plan, run: &mut Run, here: &Address, success: bool, at: Time) {
     if plan.root.edges.is_some() {
         return match here.loops.is_empty() {
@@ -307,7 +307,7 @@ fn jump(plan: &Plan, run: &mut Run, loops: &[(usize, usize)], target: Target, at
 fn unhandled(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     let is_each = matches!(here.step_of(plan).action, Action::Each(_));
     if is_each && run.slot(here).is_some_and(|slot| slot.each.is_some()) {
-        // A loop fails by its items, and about those it is decided already.
+        // A loop fails because of its items, and their failures are already handled.
         return enter(plan, run, &here.loops, here.step + 1, at);
     }
     let on_error = run.origin.policy.on_error;
@@ -323,7 +323,7 @@ fn unhandled(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     }
 }
 
-/// Keeps the failure on record and goes on with the next step.
+/// Records the failure and continues with the next step.
 fn pass_over(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     note_failure(plan, run, here);
     enter(plan, run, &here.loops, here.step + 1, at);
@@ -337,7 +337,7 @@ pub fn note_failure(plan: &Plan, run: &mut Run, here: &Address) {
     iterate::mark_failed(run, here);
 }
 
-/// A step that was passed over and then went well on a later visit is no failure of the run.
+/// Removes the failure of a step that was passed over and then succeeded on a later visit.
 fn forget_failure(plan: &Plan, run: &mut Run, here: &Address) {
     if !run.failed_steps.is_empty() {
         let path = here.path(plan);
@@ -345,7 +345,7 @@ fn forget_failure(plan: &Plan, run: &mut Run, here: &Address) {
     }
 }
 
-/// A failure that nothing at its own level handles: the nearest loop around it that has a handler
+/// Handles a failure that its own level does not handle: the nearest enclosing loop with a handler
 /// takes it, else the run ends.
 fn halt(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     if let Some(target) = handler_around(plan, here) {
@@ -353,7 +353,7 @@ fn halt(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     }
     note_failure(plan, run, here);
     if here.step_of(plan).on_fail == Some(OnFail::Block) {
-        // All stays as it is, so that the run can be taken up right here.
+        // Keep the state, so that the run can be resumed at this step.
         run.status = RunStatus::Blocked;
     } else if here.loops.is_empty() {
         run.status = RunStatus::Failed;
@@ -362,7 +362,7 @@ fn halt(plan: &Plan, run: &mut Run, here: &Address, at: Time) {
     }
 }
 
-/// Where the nearest loop around a step sends control when it fails, as seen from the step.
+/// Returns the target of the nearest enclosing loop's failure handler, relative to the step.
 fn handler_around(plan: &Plan, here: &Address) -> Option<Target> {
     let mut inner = here.clone();
     let mut left = 0;
@@ -407,7 +407,7 @@ pub fn decide(plan: &Plan, run: &mut Run, here: &Address, choice: Choice, at: Ti
     }
 }
 
-/// Takes an attempt back that is out as a task; the next one is owed.
+/// Withdraws an attempt that is out as a task; the next attempt is owed.
 pub fn recall(run: &mut Run, here: &Address, attempt: Attempt) {
     let Some(slot) = run.slot_mut(here) else { return };
     let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
@@ -417,7 +417,7 @@ pub fn recall(run: &mut Run, here: &Address, attempt: Attempt) {
     }
 }
 
-/// Notes that an attempt that is out as a task is executed once more.
+/// Records that an attempt that is out as a task is executed once more.
 pub fn put_back(run: &mut Run, here: &Address, attempt: Attempt, execution: u32, deaths: u32) {
     let Some(slot) = run.slot_mut(here) else { return };
     let open = slot.state == StepState::Running && slot.attempts == attempt;
@@ -431,7 +431,7 @@ pub fn put_back(run: &mut Run, here: &Address, attempt: Attempt, execution: u32,
     }
 }
 
-/// What should be known of a step that workers died over.
+/// Returns the warning for a step whose workers died.
 pub fn died_over(deaths: u32) -> Option<String> {
     match deaths {
         0 => None,
@@ -442,7 +442,7 @@ pub fn died_over(deaths: u32) -> Option<String> {
     }
 }
 
-/// Ends a run for good. What was going on is over, by whoever cancels; nothing is owed any more.
+/// Cancels a run. The caller stops what is still running; nothing is owed any more.
 pub fn cancel(plan: &Plan, run: &mut Run, at: Time) {
     run.status = RunStatus::Cancelled;
     if run.body.front.is_some() {
@@ -455,8 +455,8 @@ pub fn cancel(plan: &Plan, run: &mut Run, at: Time) {
     }
 }
 
-/// Sends control to a step of the workflow, as if by a `goto`. In a graph that is not over, what
-/// does not come after that step stays as it is: the answers of people above all.
+/// Sends control to a top-level step, like a `goto`. In a graph that has not ended, everything that
+/// is not downstream of that step stays as it is, in particular users' answers.
 pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
     let Some((index, _)) = plan.root.find(step) else { return };
     let graph = plan.root.edges.is_some();
@@ -476,8 +476,7 @@ pub fn rewind(plan: &Plan, run: &mut Run, step: &str, at: Time) {
     enter(plan, run, &[], index, at);
 }
 
-/// Takes a run up where it stands: an attempt that was open, or the step that failed, is owed
-/// again.
+/// Resumes a run where it is: an open attempt, or the step that failed, is owed again.
 pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, asked: bool, at: Time) {
     let halted = match run.status {
         RunStatus::Completed => return,
@@ -499,27 +498,27 @@ pub fn resume(plan: &Plan, run: &mut Run, policy: &Policy, asked: bool, at: Time
     }
     let Some(slot) = run.slot_mut(&here) else {
         if here.loops.is_empty() {
-            // Nothing is left to do; what the run came to still stands.
+            // Nothing is left to do; the result of the run still stands.
             finish(plan, run);
         }
         return;
     };
     let wanted = slot.record.as_deref().map_or(0, |record| wanted_ms(record, at));
     if let StepState::Resting { until } = &mut slot.state {
-        // By the clock of another machine, perhaps: no rest gets longer than it was to be.
+        // The time may come from another machine's clock: limit the rest to its intended length.
         let most = rest_ms(here.step_of(plan), policy, 1).max(wanted);
         *until = (*until).min(at.plus_ms(most));
     }
     let out = slot.record.as_ref().is_some_and(|record| record.task.is_some());
-    // A task that is out goes on whoever drives the run.
+    // A task that is out continues regardless of which process drives the run.
     let open = slot.state == StepState::Running && slot.each.is_none() && !out;
     let most_visits = policy.most_visits(here.step_of(plan));
     if open || halted {
         slot.state = StepState::Ready;
-        // An attempt that was cut off is made again; a step that failed gets all its tries again.
+        // An interrupted attempt is repeated; a step that failed gets all its tries again.
         slot.tries = if open { slot.tries.saturating_sub(1) } else { 0 };
         if slot.visits > most_visits {
-            // It was an endless cycle; whoever resumes it lets it go round again.
+            // It was an endless cycle; the user who resumes it permits another round.
             slot.visits = 1;
         }
         forget_failure(plan, run, &here);

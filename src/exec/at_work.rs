@@ -1,17 +1,18 @@
-//! Whether somebody is at work on a file: a lock that was left behind looks like one that is held.
+//! Checks whether a process uses a file: a lock file that was left over looks like one that is
+//! held.
 
 use std::fs;
 use std::path::Path;
 
 use super::process::{Pid, pids};
 
-/// Whether a process of this machine has a file open, or is a program of a family, by what its
-/// name begins with, that works in a directory. One that cannot be looked at counts.
+/// Returns true if a process on this machine has `file` open, or if a process whose name starts
+/// with `family` works in `dir`. A process of that family counts if its directory is unreadable.
 pub fn at_work(file: &Path, family: &str, dir: &Path) -> bool {
     pids().any(|pid| has_open(pid, file) || is_of(pid, family) && works_in(pid, dir))
 }
 
-/// What others have open cannot be seen by all, and is taken for not open.
+/// The open files of other users' processes may be unreadable; they count as not open.
 fn has_open(pid: Pid, file: &Path) -> bool {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     open.into_iter().any(|open| fs::read_link(open.path()).is_ok_and(|path| path == file))
@@ -24,7 +25,7 @@ fn is_of(pid: Pid, family: &str) -> bool {
 fn works_in(pid: Pid, dir: &Path) -> bool {
     match fs::read_link(format!("/proc/{pid}/cwd")) {
         Ok(cwd) => cwd.starts_with(dir),
-        // One that has ended meanwhile works nowhere.
+        // A process that has ended meanwhile works in no directory.
         Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
     }
 }

@@ -1,11 +1,11 @@
-//! Capture: what a child printed, kept within a limit, with the whole of it in files.
+//! Captures the output of a child: a limited part in memory, the whole of it in files.
 //!
-//! A stream passes once: raw into the tee, masked into memory up to the mode's limit, and masked
-//! into the log: once that limit is passed, from the beginning, or after a moment as a draft for
-//! those who follow it. Whatever a child prints, memory stays bounded.
+//! A stream is processed once: unmasked into the tee, masked into memory up to the mode's limit,
+//! and masked into the log. The log is written from the beginning once that limit is exceeded, or
+//! after a moment as a draft for readers that follow it. Memory stays bounded for any output.
 //!
-//! **Invariant:** nothing unmasked reaches the head, the tail or the log; only the tee, which is
-//! the user's own file, and whoever listens at the tap get the bytes as they came.
+//! **Invariant:** nothing unmasked reaches the head, the tail or the log. Only the tee, which is
+//! the user's own file, and the listener at the tap get the original bytes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -23,47 +23,47 @@ pub const TEXT_BYTES: usize = 8192;
 pub const LINES: usize = 10_000;
 pub const LINES_BYTES: usize = 8 << 20;
 pub const JSON_BYTES: usize = 1 << 20;
-/// How much of the beginning is kept where all else that is kept is the end.
+/// Size of the beginning to keep if otherwise only the end is kept.
 const BEGINNING_BYTES: usize = 4096;
 
-/// How long a stream may lie in memory alone before those who follow its log see it. Most children
-/// have ended by then, and cost no file.
+/// Time that a stream may be in memory only before readers that follow its log see it. Most
+/// children end sooner and need no file.
 const UNSEEN: Duration = Duration::from_millis(100);
 
-/// How much of a stream is kept in memory.
+/// The part of a stream that is kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The first 8192 bytes.
     Text,
     /// The first 10,000 lines, of at most 8 MiB together.
     Lines,
-    /// All of it, up to 1 MiB as the child wrote it.
+    /// Everything, up to 1 MiB as the child wrote it.
     Json,
-    /// All of it as text, past 32 KiB in the file of [`Capture::whole`].
+    /// Everything as text; beyond 32 KiB in the file of [`Capture::whole`].
     Whole,
-    /// Only the first and the last lines; all of it is logged.
+    /// Only the first and the last lines; everything is logged.
     Tail,
 }
 
-/// When the log gets the stream.
+/// Determines when the stream is written to the log.
 enum Logging {
-    /// Once memory does not hold it.
+    /// Once memory cannot hold it.
     AtLimit,
-    /// A moment after it began, or as it comes from then on; as a draft, until memory is full.
+    /// A moment after it began, and immediately from then on; as a draft, until memory is full.
     Soon(Option<Instant>),
-    /// As it comes.
+    /// Immediately.
     Live(Option<Arc<Draft>>),
 }
 
 type Tap = Box<dyn FnMut(&[u8])>;
 type Filter = Box<dyn FnMut(&[u8], &mut Vec<u8>)>;
 
-/// Takes in one stream.
+/// Captures one stream.
 pub struct Capture {
     mode: Mode,
     masker: Option<Masker>,
     masked: Vec<u8>,
-    /// A file and how to call it.
+    /// The file and its display name.
     tee: Option<(File, String)>,
     tap: Option<Tap>,
     filter: Option<(Filter, Vec<u8>)>,
@@ -71,7 +71,8 @@ pub struct Capture {
     log: Log,
     logging: Logging,
     head: Vec<u8>,
-    /// What is parsed as JSON: a mask could break its syntax, so values are masked afterwards.
+    /// Unmasked input of the JSON parser: a mask could break the syntax, so values are masked
+    /// later.
     raw: Vec<u8>,
     newlines: usize,
     total_bytes: u64,
@@ -108,52 +109,52 @@ impl Capture {
         self
     }
 
-    /// Also lets somebody hear the whole stream, unmasked, as it comes. What they keep of it is
-    /// theirs to mask.
+    /// Also passes the whole stream, unmasked, to a listener as it arrives. The listener must mask
+    /// everything it stores.
     pub fn tap(mut self, hear: impl FnMut(&[u8]) + 'static) -> Capture {
         self.tap = Some(Box::new(hear));
         self
     }
 
-    /// Takes in only what a filter lets through, which adds that to the bytes it is given. Nothing
-    /// else sees the stream as it came.
+    /// Captures only the bytes that `filter` appends to its output. Nothing else sees the original
+    /// stream.
     pub fn filter(mut self, filter: impl FnMut(&[u8], &mut Vec<u8>) + 'static) -> Capture {
         self.filter = Some((Box::new(filter), Vec::new()));
         self
     }
 
-    /// Takes in all of it as text, masked: in this file, where it is long.
+    /// Captures all of it as masked text: in this file if it is long.
     pub fn whole(mut self, path: PathBuf) -> Capture {
         self.whole = Some(Whole::new(path));
         self
     }
 
-    /// Where the whole masked stream goes if memory does not hold it.
+    /// Sets the log that gets the whole masked stream if memory cannot hold it.
     pub fn log(mut self, path: PathBuf) -> Capture {
         self.log = Log::Unopened(path, false);
         self
     }
 
-    /// The same, after what is in it.
+    /// Sets the log, which is appended to.
     pub fn log_on(mut self, path: PathBuf) -> Capture {
         self.log = Log::Unopened(path, true);
         self
     }
 
-    /// Lets the log have the stream as it comes, for those who follow it.
+    /// Writes the stream to the log immediately, for readers that follow it.
     pub fn live(mut self) -> Capture {
         self.logging = Logging::Live(None);
         self
     }
 
-    /// Lets the log have the stream soon after it came, for those who follow it, and takes the log
-    /// away in the end if memory holds everything.
+    /// Writes the stream to the log after a short delay, for readers that follow it. Removes the
+    /// log in the end if memory holds everything.
     pub fn soon(mut self) -> Capture {
         self.logging = Logging::Soon(None);
         self
     }
 
-    /// When [`Capture::catch_up`] has something to do.
+    /// Returns the time when [`Capture::catch_up`] must be called.
     pub fn due(&self) -> Option<Instant> {
         match self.logging {
             Logging::Soon(due) if !self.truncated => due,
@@ -161,12 +162,13 @@ impl Capture {
         }
     }
 
-    /// Begins a draft, if it is time for it.
+    /// Begins a draft if it is due.
     pub fn catch_up(&mut self) {
         if self.due().is_none_or(|due| Instant::now() < due) {
             return;
         }
-        // It is for onlookers alone: that it cannot be written is no reason to fail a step.
+        // The draft only serves readers that follow the log: a failure to write it must not fail a
+        // step.
         self.logging = match self.log.write(&self.head) {
             Ok(()) => Logging::Live(Some(Arc::new(Draft::at(self.log.path())))),
             Err(_) => {
@@ -177,8 +179,8 @@ impl Capture {
         };
     }
 
-    /// Takes the next bytes. An error of a file is kept for [`Capture::finish`], since the child
-    /// has to be read on in any case.
+    /// Captures the next bytes. A file error is kept for [`Capture::finish`], because the child's
+    /// output must be read in any case.
     pub fn push(&mut self, bytes: &[u8]) {
         let Some((mut filter, mut passed)) = self.filter.take() else { return self.take(bytes) };
         passed.clear();
@@ -214,7 +216,7 @@ impl Capture {
         }
     }
 
-    /// Ends the stream. Fails if any file could not be written whole.
+    /// Ends the stream. Fails if any file could not be written completely.
     pub fn finish(mut self) -> io::Result<Captured> {
         if let Some(mut masker) = self.masker.take() {
             let mut masked = Vec::new();
@@ -290,20 +292,20 @@ impl Capture {
         matches!(self.logging, Logging::Live(_))
     }
 
-    /// Where the head has to be cut, if it has passed its limit with these last bytes.
+    /// Returns the length to cut the head to, if these last bytes exceeded its limit.
     fn passed_limit(&mut self, added: &[u8]) -> Option<usize> {
         let limit = match self.mode {
             Mode::Text => TEXT_BYTES,
             Mode::Whole => WHOLE_BYTES,
             Mode::Json if self.total_bytes > JSON_BYTES as u64 => return Some(JSON_BYTES),
-            // Stars may be longer than what they hide: what the child wrote decides.
+            // Asterisks may be longer than the value they hide: the length of the original decides.
             Mode::Json | Mode::Tail => return None,
             Mode::Lines => self.end_of_lines(added).unwrap_or(self.head.len()).min(LINES_BYTES),
         };
         (self.head.len() > limit).then_some(limit)
     }
 
-    /// The place after the last line that is kept, once that many have come.
+    /// Returns the position after the last line to keep, once that many lines have arrived.
     fn end_of_lines(&mut self, added: &[u8]) -> Option<usize> {
         let before = self.head.len() - added.len();
         let missing = LINES - self.newlines;
@@ -322,7 +324,7 @@ impl Capture {
             if !self.truncated
                 && let Logging::Live(Some(_)) = self.logging
             {
-                // The draft goes; memory has what it had.
+                // Drop the draft; memory still has everything.
                 self.log.close();
                 self.logging = Logging::AtLimit;
                 return;
@@ -333,7 +335,7 @@ impl Capture {
         }
     }
 
-    /// The first error is the cause of the later ones.
+    /// Keeps only the first error, which is the cause of the later ones.
     fn fail(&mut self, what: impl FnOnce() -> String, error: io::Error) {
         if self.error.is_none() {
             self.error = Some(io::Error::new(error.kind(), format!("{}: {error}", what())));
@@ -341,31 +343,30 @@ impl Capture {
     }
 }
 
-/// What was taken in.
+/// The captured stream.
 #[derive(Clone, Debug, Default)]
 pub struct Captured {
     /// The beginning, masked, within the limit.
     pub head: Vec<u8>,
-    /// The same unmasked, in mode [`Mode::Json`] with secrets about; only [`Captured::json`] sees
-    /// it.
+    /// The same unmasked, in mode [`Mode::Json`] with a mask; only [`Captured::json`] reads it.
     raw: Vec<u8>,
-    /// All of it, in mode [`Mode::Whole`] only.
+    /// The whole text, in mode [`Mode::Whole`] only.
     pub whole: WholeText,
     /// The head as lines, in mode [`Mode::Lines`] only.
     pub lines: Vec<String>,
-    /// True if there was more than the limit.
+    /// True if the stream exceeded the limit.
     pub truncated: bool,
-    /// Length of the stream as it came.
+    /// Length of the original stream.
     pub total_bytes: u64,
-    /// The last lines, masked, each cut.
+    /// The last lines, masked, each truncated.
     pub tail: Vec<String>,
-    /// True if the whole stream is in the log, if only as a draft.
+    /// True if the whole stream is in the log, even if only as a draft.
     pub logged: bool,
     draft: Option<Arc<Draft>>,
 }
 
 impl Captured {
-    /// The first lines, in mode [`Mode::Tail`].
+    /// Returns the first lines, in mode [`Mode::Tail`].
     pub fn first_lines(&self) -> Vec<String> {
         let whole = self.head.len() < BEGINNING_BYTES;
         let mut lines: Vec<String> = self.text().lines().map(str::to_owned).collect();
@@ -375,17 +376,17 @@ impl Captured {
         lines
     }
 
-    /// The head as text; what is not UTF-8 is replaced.
+    /// Returns the head as text; invalid UTF-8 is replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.head).into_owned()
     }
 
-    /// The stream as JSON. Its values are not masked.
+    /// Returns the stream as JSON. Its values are not masked.
     pub fn json(&self) -> serde_json::Result<serde_json::Value> {
         serde_json::from_slice(if self.raw.is_empty() { &self.head } else { &self.raw })
     }
 
-    /// Keeps the head in a log after all, unless the log already has everything.
+    /// Writes the head to a log, unless the log already has everything.
     pub fn write_log(&self, path: &Path) -> io::Result<()> {
         self.keep_draft();
         if self.logged {
@@ -394,14 +395,13 @@ impl Captured {
         create(path)?.write_all(&self.head)
     }
 
-    /// Lets a draft be the log: nothing else will have what is in it.
+    /// Turns a draft into a permanent log: nothing else contains its content.
     pub fn keep_draft(&self) {
         self.draft.iter().for_each(|draft| draft.keep());
     }
 }
 
-/// A log for those who follow it. It is taken away with the last who may want it, unless it is to
-/// be kept.
+/// A log for readers that follow it. Removed with its last owner, unless it is kept.
 #[derive(Debug)]
 struct Draft {
     path: PathBuf,
@@ -426,16 +426,16 @@ impl Drop for Draft {
     }
 }
 
-/// The error of a file that was to hold all of a stream.
+/// Describes the error of a file that was to hold a whole stream.
 fn unkept(path: &Path, error: &io::Error) -> io::Error {
     let message = format!("cannot keep the output in `{}`: {error}", path.display());
     io::Error::new(error.kind(), message)
 }
 
-/// A file that exists only if there is something to write. Not buffered: people follow it.
+/// A file that is created by the first write. Not buffered, because users follow it.
 enum Log {
     Nowhere,
-    /// Where it will be, and whether what is there stays.
+    /// The path, and true to append to an existing file.
     Unopened(PathBuf, bool),
     Open(PathBuf, File),
 }
@@ -452,7 +452,7 @@ impl Log {
         }
     }
 
-    /// As if nothing had been written yet.
+    /// Resets the log to its state before the first write.
     fn close(&mut self) {
         if let Log::Open(path, _) = self {
             *self = Log::Unopened(std::mem::take(path), false);
@@ -475,7 +475,7 @@ fn go_on(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o644).open(path)
 }
 
-/// Shortens to at most `limit` bytes without splitting a character. Says whether it had to.
+/// Shortens to at most `limit` bytes without splitting a character. Returns true if it had to.
 pub fn cut(bytes: &mut Vec<u8>, limit: usize) -> bool {
     if bytes.len() <= limit {
         return false;

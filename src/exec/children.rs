@@ -1,9 +1,9 @@
-//! Our own children, and those that became ours when their parents died.
+//! This process's children, and processes it adopted when their parents died.
 //!
-//! Several threads start and reap children. Each reaps its own, by pid. A child that none of
-//! them has started is an orphan: it was adopted, and whoever finds it dead reaps it, so that no
-//! zombies pile up. A child in our own process group was started by other code of this process
-//! and is left alone.
+//! Several threads start and reap children. Each reaps its own, by pid. A child that no thread has
+//! started is an orphan: it was adopted, and the first thread that finds it dead reaps it, so that
+//! zombies do not accumulate. A child in our own process group was started by other code of this
+//! process and is left alone.
 //!
 //! **Invariant:** while [`GATE`] is held for writing, every child started here is either in
 //! [`OURS`] or already reaped.
@@ -23,14 +23,15 @@ use nix::unistd::getpgrp;
 use super::process::{Pid, children_of_main_thread, stat};
 use super::stop::Stop;
 
-/// Shared by those who start and reap, who may do so all at once; alone for the search for
-/// orphans, which must not see a child between its start and its entry.
+/// Held shared by threads that start and reap children, which may run concurrently. Held
+/// exclusively by the search for orphans, which must not see a child between its start and its
+/// entry in [`OURS`].
 static GATE: RwLock<()> = RwLock::new(());
 static OURS: Mutex<BTreeSet<Pid>> = Mutex::new(BTreeSet::new());
-/// The pid of the [`super::guard`], which is neither a child of ours nor an orphan; 0 for none.
+/// The pid of the [`super::guard`], which is neither one of our children nor an orphan; 0 for none.
 static GUARD: AtomicI32 = AtomicI32::new(0);
 static ADOPTS: AtomicBool = AtomicBool::new(false);
-/// How often it is looked whether children have ended.
+/// Interval of the check whether children have ended.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Makes this process the parent of its orphaned descendants, so that none escapes to pid 1.
@@ -51,7 +52,7 @@ pub(super) fn spawn(command: &mut Command) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Starts the guard, of which there is one.
+/// Starts the guard process. There is only one.
 pub(super) fn spawn_guard(command: &mut Command) -> io::Result<Child> {
     let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
     let child = command.spawn()?;
@@ -59,31 +60,31 @@ pub(super) fn spawn_guard(command: &mut Command) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Takes the status of a child that has exited, and strikes it off.
+/// Reaps a child that has exited: removes it from [`OURS`] and returns its status.
 pub(super) fn reap(child: &mut Child) -> io::Result<ExitStatus> {
     let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
-    // Struck off first: once reaped, the same pid may be entered anew by another thread.
+    // Remove it first: once it is reaped, another thread may enter the same pid again.
     ours().remove(&(child.id() as Pid));
     child.wait()
 }
 
-/// Strikes off a child that cannot be ended; should it ever exit, it is reaped as an orphan.
+/// Removes a child that cannot be ended. If it ever exits, it is reaped as an orphan.
 pub(super) fn abandon(child: Child) {
     ours().remove(&(child.id() as Pid));
 }
 
-/// True if no child started here is running.
+/// Returns true if no child started here is running.
 pub(super) fn none_running() -> bool {
     ours().is_empty()
 }
 
-/// Ends all children, for a process that is about to end itself: gently, and at once when their
-/// time is over or a second stop is requested. From here on, no thread starts or reaps another.
+/// Ends all children of a process that is about to exit: with SIGTERM, and with SIGKILL after
+/// `grace` or when a second stop is requested. From then on, no thread starts or reaps a child.
 pub fn end_all(stop: &Stop, grace: Duration) {
-    // Not given back: none of what others wait for is to be told to them any more.
+    // Never unlocked: threads that wait for their children must not see these ends.
     std::mem::forget(GATE.write().unwrap_or_else(PoisonError::into_inner));
     let pids: Vec<Pid> = ours().iter().copied().collect();
-    // None of them is reaped, so these numbers are theirs, and so are the groups.
+    // No child is reaped any more, so these pids and process groups are still theirs.
     let signal = |signal| {
         for pid in &pids {
             let _ = killpg(nix::unistd::Pid::from_raw(*pid), signal);
@@ -103,14 +104,15 @@ fn ours() -> MutexGuard<'static, BTreeSet<Pid>> {
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     pub(super) alive: Vec<Pid>,
-    /// How many had exited and were reaped: each may have left new orphans behind.
+    /// Number of orphans that had exited and were reaped. Each may have left new orphans.
     pub(super) reaped: usize,
 }
 
 /// Finds the adopted children and reaps the dead ones.
 pub(super) fn orphans() -> Orphans {
     let mut found = Orphans::default();
-    // Cheap first: one system call if there are no children at all, one small file otherwise.
+    // Cheap checks first: one system call if this process has no children, otherwise one small
+    // file.
     if no_children() || strangers().is_empty() {
         return found;
     }

@@ -1,18 +1,19 @@
-//! What a child may touch, given up by the child itself before it becomes its program.
+//! The sandbox of a child, which the child enters itself before it executes its program.
 //!
-//! Files are held by Landlock, the network by a filter on system calls: both can be had by every
-//! user, cost the child nothing afterwards, and hold for all it starts. They cannot be given up
-//! between `posix_spawn` and the program, so this very program is started in between (`orchestrate
-//! confine`): it gives up what [`Confinement`] says and becomes the program, under the same pid.
+//! Landlock restricts files, and a system call filter restricts the network. Both are available to
+//! every user, cost the child nothing afterwards, and apply to everything it starts. They cannot be
+//! set between `posix_spawn` and the program, so this program is started in between (`orchestrate
+//! confine`): it gives up what [`Confinement`] lists and executes the child's program under the
+//! same pid.
 //!
-//! Landlock's own rules for the network know TCP alone; a name looked up over UDP would carry data
-//! out. So with no network there are no sockets at all, but for pairs that are connected already;
-//! nor is there `io_uring`, which makes sockets that no filter sees.
+//! Landlock's network rules cover only TCP; a DNS query over UDP could carry data out. So without
+//! network, no sockets can be created except connected pairs, and `io_uring` is blocked because it
+//! creates sockets that no filter sees.
 //!
-//! The child has a session of its own without a terminal, and may not control devices that are not
-//! listed: on the caller's terminal it could type commands for the caller's shell (`TIOCSTI`).
+//! The child has its own session without a terminal, and may not control devices that are not
+//! listed: on the caller's terminal it could type commands into the caller's shell (`TIOCSTI`).
 //!
-//! **Invariant:** either all of it was given up, or the program is not started.
+//! **Invariant:** either all restrictions apply, or the program is not started.
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -26,58 +27,58 @@ use landlock::{
 use nix::libc;
 use serde::{Deserialize, Serialize};
 
-/// What is taken from a child.
+/// The restrictions of a child.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
-    /// What is allowed must be allowed by each.
+    /// Every layer must allow an access.
     pub layers: Vec<Reach>,
     pub no_network: bool,
 }
 
-/// The files within reach.
+/// The files that a child can access.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// Nothing: all may be written.
+    /// `None`: all files are writable.
     pub write: Option<Vec<PathBuf>>,
-    /// Nothing: all may be read.
+    /// `None`: all files are readable.
     pub read: Option<Vec<PathBuf>>,
 }
 
-/// What this machine can take from a child.
+/// The sandbox features of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Powers {
-    /// The version of Landlock; 0 where there is none.
+    /// Version of Landlock; 0 if unavailable.
     pub landlock: u32,
-    /// Whether system calls can be filtered.
+    /// True if system calls can be filtered.
     pub seccomp: bool,
 }
 
-/// The first Landlock that keeps files from being truncated.
+/// First Landlock version that can prevent truncation of files.
 pub const LEAST_LANDLOCK: u32 = 3;
-/// The first Landlock that keeps signals inside.
+/// First Landlock version that can restrict signals to the sandbox.
 pub const SIGNALS_LANDLOCK: u32 = 6;
 
-/// The newest rights that are asked for. An older kernel takes away those that it knows.
+/// Newest access rights to restrict. An older kernel restricts those that it supports.
 const NEWEST: ABI = ABI::V9;
-/// The rights that every kernel must know, or the program is not started.
+/// Access rights that the kernel must support, or the program is not started.
 const LEAST: ABI = ABI::V3;
 
-/// Asks the machine.
+/// Queries the machine's sandbox features.
 pub fn powers() -> Powers {
     const VERSION: libc::c_long = 1;
     const IS_THERE: libc::c_long = 2;
     let none = std::ptr::null::<u8>();
-    // SAFETY: asks for a number, and reads no memory.
+    // SAFETY: returns a version number and reads no memory.
     let landlock = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, VERSION) };
     let action = libc::SECCOMP_RET_ERRNO;
-    // SAFETY: reads the one number that it is given.
+    // SAFETY: reads only the integer that it is given.
     let seccomp = unsafe { libc::syscall(libc::SYS_seccomp, IS_THERE, 0, &raw const action) };
     let seccomp = seccomp == 0 && ARCHITECTURE.is_some();
     Powers { landlock: u32::try_from(landlock).unwrap_or(0), seccomp }
 }
 
 impl Confinement {
-    /// Why it is not to be had from such a machine.
+    /// Returns the reason why a machine with these features cannot provide this sandbox, or `None`.
     pub fn refusal(&self, powers: Powers) -> Option<String> {
         if !self.layers.is_empty() && powers.landlock < LEAST_LANDLOCK {
             let found = match powers.landlock {
@@ -92,7 +93,7 @@ impl Confinement {
             .then(|| "the sandbox needs filters on system calls, which are not to be had".into())
     }
 
-    /// Gives it all up, for this thread and what it becomes. There is no way back.
+    /// Applies all restrictions to this thread and the program it executes. Irreversible.
     fn enter(&self) -> io::Result<()> {
         leave_terminal()?;
         nix::sys::prctl::set_no_new_privs()?;
@@ -105,7 +106,7 @@ impl Confinement {
         if self.no_network { give_up_network() } else { Ok(()) }
     }
 
-    /// Gives it all up and becomes a program. Comes back only to say why not.
+    /// Applies all restrictions and executes a program. Returns only on error.
     pub fn exec(&self, program: &OsStr, argv: &[CString]) -> io::Error {
         let Ok(program) = CString::new(program.as_bytes()) else {
             return io::ErrorKind::InvalidInput.into();
@@ -120,15 +121,15 @@ impl Confinement {
     }
 }
 
-/// Begins a session of its own, which has no terminal. In that of the caller, the child could type
-/// into the caller's shell. The leader of a process group cannot begin one.
+/// Starts a new session, which has no terminal. In the caller's session, the child could type into
+/// the caller's shell. Fails for the leader of a process group.
 fn leave_terminal() -> io::Result<()> {
     let left = nix::unistd::setsid();
     left.map(drop).map_err(|error| io::Error::other(format!("no session of its own: {error}")))
 }
 
-/// Powers of root that reach around a sandbox: into other processes, the kernel, devices, the
-/// machine's network, and files by other ways than their names.
+/// Capabilities of root that bypass a sandbox: access to other processes, the kernel, devices, the
+/// machine's network, and files by means other than their names.
 const PRIVILEGES: [libc::c_ulong; 21] = [
     2,  // DAC_READ_SEARCH
     11, // NET_BROADCAST
@@ -153,10 +154,10 @@ const PRIVILEGES: [libc::c_ulong; 21] = [
     40, // CHECKPOINT_RESTORE
 ];
 
-/// Whoever is not root has none of them, and cannot get them any more.
+/// Drops these capabilities. A process that is not root has none of them and cannot gain them.
 fn give_up_privileges() {
     for privilege in PRIVILEGES {
-        // SAFETY: takes no memory. It fails for those who have nothing to give up.
+        // SAFETY: accesses no memory. Fails for a process without privileges, which is harmless.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, privilege, 0, 0, 0) };
     }
 }
@@ -191,7 +192,7 @@ impl Reach {
     }
 }
 
-/// Allows what lies beneath a path, or the file itself. The error names the path.
+/// Allows access to a file, or to everything below a directory. The error names the path.
 fn allow(
     rules: RulesetCreated,
     path: &Path,
@@ -206,7 +207,7 @@ fn checked(returned: libc::c_long) -> io::Result<libc::c_long> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }
 
-/// What a filter must see this machine's calls as.
+/// This machine's architecture, as a seccomp filter sees it. `None` if unsupported.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: Option<u32> = Some(0xc000_003e);
 #[cfg(target_arch = "aarch64")]
@@ -214,7 +215,7 @@ const ARCHITECTURE: Option<u32> = Some(0xc000_00b7);
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ARCHITECTURE: Option<u32> = None;
 
-/// From here on the numbers of calls are those of another table, which x86 has.
+/// First system call number of the second table of x86 (x32).
 const OTHER_TABLE: u32 = 0x4000_0000;
 
 fn give_up_network() -> io::Result<()> {
@@ -223,7 +224,7 @@ fn give_up_network() -> io::Result<()> {
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-    /// Where the number of a call, and how it came, stand.
+    /// Offsets of the system call number and of the architecture in the filter's input.
     const NUMBER: u32 = 0;
     const CAME_AS: u32 = 4;
     let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
@@ -231,7 +232,7 @@ fn give_up_network() -> io::Result<()> {
     let mut filter = [
         op(LOAD, 0, 0, CAME_AS),
         op(EQUAL, 1, 0, architecture),
-        // A program for another kind of machine has other numbers for all this.
+        // A program for another architecture has different system call numbers.
         op(RETURN, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
         op(LOAD, 0, 0, NUMBER),
         op(AT_LEAST, 3, 0, OTHER_TABLE),
@@ -242,7 +243,7 @@ fn give_up_network() -> io::Result<()> {
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     const SET_FILTER: libc::c_long = 1;
-    // SAFETY: reads the program, which lives until it returns.
+    // SAFETY: reads the filter program, which outlives the call.
     let done = unsafe { libc::syscall(libc::SYS_seccomp, SET_FILTER, 0, &raw const program) };
     checked(done).map(|_| ())
 }

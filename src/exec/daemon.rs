@@ -1,10 +1,10 @@
-//! A child that serves until it is told to end, and never longer than this process lives.
+//! A child that serves until it is asked to end, and never outlives this process.
 //!
 //! Its standard input is a pipe that nothing is ever written to. However this process ends, the
-//! kernel then closes the pipe; the child watches for that and ends itself with everything it has
-//! started. A signal on the parent's death would do only half of it: it must be asked for between
-//! `fork` and `exec`, which `posix_spawn` has no place for, and a child that is killed cannot end
-//! its own children.
+//! kernel closes the pipe; the child watches for that and ends itself with everything it has
+//! started. A parent-death signal would do only half of it: it must be requested between `fork` and
+//! `exec`, which `posix_spawn` does not support, and a child that is killed cannot end its own
+//! children.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,17 +20,17 @@ use nix::sys::signal::Signal;
 use super::process::{Pid, Process};
 use super::{How, children, start};
 
-/// A child that serves.
+/// A long-running child process.
 pub struct Daemon {
     handle: Process,
     child: Mutex<Option<Child>>,
-    /// Open as long as the child may live.
+    /// Write end of the child's stdin. Open as long as the child may live.
     _leash: Option<ChildStdin>,
 }
 
 impl Daemon {
-    /// Starts it in a group of its own, so that Ctrl-C on a terminal does not reach it. Its
-    /// standard error is for the caller to read.
+    /// Starts the child in its own process group, so that Ctrl-C on a terminal does not reach it.
+    /// The caller reads its stderr.
     pub fn start(
         program: &Path,
         arguments: &[OsString],
@@ -38,7 +38,7 @@ impl Daemon {
         Daemon::start_without(program, arguments, &[])
     }
 
-    /// The same, with variables of the environment left out.
+    /// Does the same, but removes `variables` from the environment.
     pub fn start_without(
         program: &Path,
         arguments: &[OsString],
@@ -63,13 +63,13 @@ impl Daemon {
         self.handle.pid as u32
     }
 
-    /// Asks it to end itself, or to hurry with that. Two signals of one kind may arrive as one, so
-    /// the second is of another.
+    /// Asks the child to end (SIGTERM), or to hurry (SIGINT). The signals differ because two
+    /// signals of one kind may be merged.
     pub fn ask(&self, hurry: bool) {
         self.handle.signal(if hurry { Signal::SIGINT } else { Signal::SIGTERM });
     }
 
-    /// Waits until it has ended.
+    /// Blocks until the child has ended.
     pub fn await_end(&self) {
         while !self.handle.is_gone() {
             let mut fds = [PollFd::new(self.handle.as_fd(), PollFlags::POLLIN)];
@@ -77,7 +77,8 @@ impl Daemon {
         }
     }
 
-    /// How it ended, once it has; and buries what it left to this process.
+    /// Reaps the child after its end, reaps dead orphans it left to this process, and returns how
+    /// it ended.
     pub fn bury(&self) -> io::Result<How> {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut child) = child else { return Ok(How::Stopped) };

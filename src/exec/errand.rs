@@ -1,7 +1,7 @@
-//! A child that goes its own way: it is started, perhaps waited for a while, and lives on when this
-//! process ends.
+//! A detached child: the caller starts it, may wait for it for a while, and it outlives this
+//! process.
 //!
-//! What it prints goes to files, so that nobody has to be there to read it.
+//! It writes its output to files, so no process needs to read it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::process::{Pid, Process};
 use super::{children, start};
 
-/// What a child reads and writes.
+/// The standard streams of a child.
 pub struct Streams {
     pub input: File,
     pub output: File,
@@ -30,7 +30,8 @@ pub struct Errand {
 }
 
 impl Errand {
-    /// Starts it in a directory and in a group of its own, so that Ctrl-C does not reach it.
+    /// Starts the child in `directory` and in its own process group, so that Ctrl-C does not reach
+    /// it.
     pub fn start(
         program: &Path,
         arguments: &[OsString],
@@ -48,7 +49,7 @@ impl Errand {
         Ok(Errand { handle, child: Some(child) })
     }
 
-    /// Waits for its end, but no longer than that: its exit code, or nothing if it goes on.
+    /// Waits at most `time` for the child's end. Returns its exit code, or `None` if it still runs.
     pub fn wait(&mut self, time: Duration) -> Option<i32> {
         let until = Instant::now() + time;
         while !self.handle.is_gone() {
@@ -67,7 +68,7 @@ impl Errand {
 }
 
 impl Drop for Errand {
-    /// It goes on; when it ends, somebody must bury it.
+    /// Lets the child continue; when it ends, it is reaped as an orphan.
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
             children::abandon(child);

@@ -1,13 +1,12 @@
-//! The process groups of children, written down where other processes of this machine find them.
+//! Records the process groups of children where other processes of this machine find them.
 //!
-//! A mark is lost by whoever clears its environment (`env -i`). As long as this process lives, it
-//! adopts such orphans; once it was killed, only their group tells whose they were. So each child's
-//! group is noted in a file of this process, in memory that a restart of the machine clears, for
-//! as long as something of it may run.
+//! A process that clears its environment (`env -i`) loses its mark. While this process lives, it
+//! adopts such orphans; after it was killed, only their group identifies them. So each child's
+//! group is recorded in a file of this process, in memory that a reboot clears, for as long as a
+//! process of it may run.
 //!
-//! **Invariant:** a number alone is no proof, for groups are numbered anew. What counts as a member
-//! is in the session that the child was started in, is not older than the child, and has no mark
-//! of another.
+//! **Invariant:** a group number alone is not proof, because numbers are reused. A member is in the
+//! session that the child was started in, is not older than the child, and has no other mark.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -23,29 +22,29 @@ use nix::unistd::{Uid, getsid};
 use super::guard;
 use super::process::{Pid, Stat, own_pid, pids, stat};
 
-/// Memory that is a directory, on every Linux that has it mounted.
+/// A memory-backed directory, on every Linux that mounts it.
 const MEMORY: &str = "/dev/shm";
-/// How long a note is. What does not fit is not noted, and found by its mark alone.
+/// Length of an entry. A group that does not fit is not recorded, and found only by its mark.
 const NOTE: usize = 512;
-/// How many there may be at once.
+/// Maximum number of entries at once.
 const NOTES: u64 = 4096;
 
 static OWN: Mutex<Option<Notes>> = Mutex::new(None);
 
-/// A group that was noted.
+/// A recorded group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) pid: Pid,
     /// The session of its child.
     pub(super) session: Pid,
-    /// When its child began, by the clock of `stat`.
+    /// Start time of its child, in ticks as in `stat`.
     pub(super) started: u64,
-    /// Its own and that of the process that started it, with a `;` between.
+    /// Its own mark and that of the process that started it, separated by `;`.
     pub(super) mark: String,
 }
 
 impl Group {
-    /// Whether a process of this group, session and age belongs to it.
+    /// Returns true if a process with this group, session and start time belongs to the group.
     pub(super) fn has(&self, group: Pid, session: Pid, started: u64) -> bool {
         self.pid == group && self.session == session && started >= self.started
     }
@@ -76,8 +75,9 @@ struct Notes {
     used: BTreeSet<u64>,
 }
 
-/// Removes the file of this process at its end. Of one that was killed, the next that looks removes
-/// it. While it lives the file stays: a chain of steps makes it once, not for every step.
+/// Removes the file of this process at its end. The file of a killed process is removed by the next
+/// process that scans the directory. A living process keeps its file: a chain of steps creates it
+/// once, not for every step.
 pub fn forget() {
     let mut own = own();
     if own.as_ref().is_some_and(|notes| notes.used.is_empty()) {
@@ -85,13 +85,13 @@ pub fn forget() {
     }
 }
 
-/// A note that is taken back when it is dropped.
+/// An entry that is removed on drop.
 pub(super) struct Noted {
     place: Option<u64>,
 }
 
 impl Noted {
-    /// Leaves the note: something of the group still runs.
+    /// Keeps the entry: a process of the group still runs.
     pub(super) fn stays(&mut self) {
         self.place = None;
     }
@@ -107,8 +107,8 @@ impl Drop for Noted {
     }
 }
 
-/// Notes the group that a child leads, in this process's session or in one of its own. Where that
-/// cannot be done, nothing is lost but this.
+/// Records the group that a child leads, in this process's session or in the child's own. On
+/// failure, only the search by group is lost.
 pub(super) fn note(child: Pid, own_session: bool, mark: &str) -> Noted {
     Noted { place: try_note(child, own_session, mark) }
 }
@@ -145,7 +145,7 @@ impl Notes {
     }
 }
 
-/// The directory of all processes of this user. Nobody else may have made it.
+/// Returns the directory of all processes of this user. Fails if it belongs to another user.
 fn dir() -> io::Result<PathBuf> {
     let uid = Uid::effective();
     let dir = Path::new(MEMORY).join(format!("orchestrate-{uid}"));
@@ -158,11 +158,11 @@ fn dir() -> io::Result<PathBuf> {
     ours.then_some(dir).ok_or_else(|| io::ErrorKind::PermissionDenied.into())
 }
 
-/// The groups that were noted under marks that are wanted, by whomever, and that somebody who has
-/// not ended is still in. Files of the dead of whose groups nobody is left are removed.
+/// Returns the recorded groups, of any process, that have a wanted mark and a member that has not
+/// ended. Removes the files of dead processes whose groups are empty.
 ///
-/// The system knows of a group whether anybody is in it, but counts those who have ended and were
-/// not asked for yet: whoever waits for a group to be empty would wait for their parent.
+/// The kernel reports whether a group has members, but it counts zombies too: a caller that waits
+/// for an empty group would wait for their parent.
 pub(super) fn noted(wanted: &dyn Fn(&str) -> bool) -> Vec<Group> {
     let Ok(dir) = dir() else { return Vec::new() };
     let mut living = None;
@@ -186,10 +186,10 @@ pub(super) fn noted(wanted: &dyn Fn(&str) -> bool) -> Vec<Group> {
     found
 }
 
-/// Whether anybody is in a group of this number, be it somebody whom we may not signal, or who has
-/// ended. Asked first, as it is cheap and the answer is mostly no.
+/// Returns true if a group with this number has any member, including zombies and processes that we
+/// may not signal. Checked first, because it is cheap and mostly false.
 fn is_inhabited(group: &Group) -> bool {
-    // Of these two, one is everybody and one is us.
+    // 0 and 1 do not name a single group: 0 means our own group, and 1 all processes.
     group.pid > 1 && killpg(nix::unistd::Pid::from_raw(group.pid), None) != Err(Errno::ESRCH)
 }
 
@@ -199,7 +199,7 @@ fn is_of_the_dead(name: &str) -> bool {
     stat(pid).is_none_or(|stat| stat.started != started)
 }
 
-/// False if the number is another child's now.
+/// Returns false if the number now belongs to another child.
 fn is_same(group: &Group) -> bool {
     stat(group.pid).is_none_or(|stat| stat.started == group.started)
 }

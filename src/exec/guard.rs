@@ -1,17 +1,17 @@
-//! Children do not outlive this process, however it ends.
+//! Ensures that children do not outlive this process, however it ends.
 //!
 //! A shell waits at the reading end of a pipe whose writing end only this process holds. However
 //! this process ends, the kernel closes the pipe. The shell then becomes `orchestrate
-//! end-children`, which ends every process that this one has started ([`own_mark`]), grandchildren
-//! in sessions of their own among them. A process that ends by itself ends the shell first.
+//! end-children`, which ends every process that this one has started ([`own_mark`]), including
+//! grandchildren in their own sessions. A process that ends by itself ends the shell first.
 //!
-//! A signal on the parent's death would reach children alone, and must be asked for between `fork`
-//! and `exec`, where `posix_spawn` has no place for it. A shell is the smallest program that can
-//! wait. It is started once, when a child has run for [`SOON`]: a run of short steps does not pay
-//! for it, and what is over so soon needs no guard.
+//! A parent-death signal would reach only direct children, and must be requested between `fork` and
+//! `exec`, which `posix_spawn` does not support. A shell is the smallest program that can wait. It
+//! is started once, when a child has run for [`SOON`]: a run of short steps does not pay for it,
+//! and children that end so soon need no guard.
 //!
-//! A child that is being started when this process is killed holds the pipe open until it has
-//! become its own program, so it carries its mark by the time the shell wakes.
+//! A child that is being started when this process is killed holds the pipe open until it executes
+//! its own program, so it carries its mark by the time the shell wakes.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 use super::process::{own_pid, stat};
 use super::{children, start};
 
-/// The verb that ends the children of a dead process, by its mark.
+/// The subcommand that ends the children of a dead process, found by its mark.
 pub const END_CHILDREN: &str = "end-children";
 
-/// How long a child runs before it is guarded, where no other was before it.
+/// Time that a child runs before the guard is started, unless a guard is already running.
 const SOON: Duration = Duration::from_millis(10);
 
-/// Waits for the end of its input, and of nothing else.
+/// Waits for the end of its input and ignores signals.
 const WAIT: &str = r#"trap "" HUP INT TERM; read -r _; exec "$0" "$@""#;
 
 /// The program that ends children.
@@ -40,19 +40,19 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 
 enum Guard {
     None,
-    /// Its standard input is the pipe.
+    /// The child's stdin is the pipe.
     Waits(Child),
-    /// It could not be started, or this process is ending.
+    /// The guard could not be started, or this process is ending.
     Never,
 }
 
-/// Makes children die with this process from now on, by this program of ours.
+/// Makes children end with this process from now on. `program` is this program's executable.
 pub fn guard_children(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// The mark of all that this process starts, beside those of single children. No other process of
-/// this machine has the same, before or after.
+/// Returns the mark of everything this process starts, in addition to the marks of single children.
+/// No other process of this machine has the same mark, before or after.
 pub fn own_mark() -> &'static str {
     static MARK: OnceLock<String> = OnceLock::new();
     MARK.get_or_init(|| {
@@ -61,7 +61,8 @@ pub fn own_mark() -> &'static str {
     })
 }
 
-/// When the shell must be started, if it was not, for a child that began then.
+/// Returns the time when the shell must be started for a child that began at `began`, or `None` if
+/// no start is due.
 pub(super) fn due(began: Instant) -> Option<Instant> {
     let is_due = PROGRAM.get().is_some() && !STARTED.load(Ordering::Relaxed);
     is_due.then(|| began + SOON)
@@ -87,14 +88,14 @@ pub fn start_guard() {
 fn start(program: &PathBuf) -> io::Result<Child> {
     let mut command = start::command("/bin/sh");
     command.args(["-c", WAIT]).arg(program).args([END_CHILDREN, own_mark()]);
-    // In a group of its own: a signal to ours must not reach it.
+    // In its own process group: a signal to ours must not reach it.
     command.current_dir("/").process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     children::spawn_guard(&mut command)
 }
 
-/// Ends the shell, for a process that ends by itself. It is waited for: one who counts what this
-/// process leaves behind must not count it.
+/// Ends the shell when this process ends by itself. Waits for its end, so that a caller that counts
+/// the remaining processes does not count it.
 pub(super) fn leave() {
     if let Guard::Waits(mut child) = std::mem::replace(&mut *guard(), Guard::Never) {
         let _ = child.kill();

@@ -1,10 +1,10 @@
-//! Finding and ending the processes that a child has left behind.
+//! Finds and ends the processes that outlive a child.
 //!
-//! A process belongs to a child if it carries its mark, is in its group, or descends from one that
-//! does. Of what others left who are dead, the group is known where it was noted. Before they are
-//! killed they are frozen, parents first: a frozen process cannot fork, so what it has started is
-//! seen whole, and nothing slips away while its parent dies. The search is repeated until it finds
-//! nothing, because a process may fork in front of it.
+//! A process belongs to a child if it has its mark, is in its group, or descends from such a
+//! process. For processes left by other, dead processes, the group is known if it was recorded.
+//! Before processes are killed they are frozen, parents first: a frozen process cannot fork, so all
+//! its children are visible, and none escapes while its parent dies. The search is repeated until
+//! it finds nothing, because a process may fork during it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,17 +19,17 @@ use super::groups::{self, Group};
 use super::process::{Pid, Process, Stat, children as children_of, mark, own_pid, pids, stat};
 use super::stop::timeout;
 
-/// Time for `git` and its like to remove their locks.
+/// Time for `git` and similar programs to remove their locks.
 const GRACE: Duration = Duration::from_millis(500);
-/// After this the machine is not going to let them die.
+/// After this time, the processes cannot be killed.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Those who are ending by themselves may be others', so they hold nobody up for long.
+/// Limit for waiting on processes that are already exiting. They may be unrelated.
 const ENDING_LIMIT: Duration = Duration::from_millis(500);
-/// How many are held at once: each takes a descriptor.
+/// Maximum number of handles at once: each needs a file descriptor.
 const BATCH: usize = 256;
 
-/// Ends every process on this machine whose mark starts with `mark_prefix`, and what descends
-/// from it, and returns how many there were. They need not be descendants of this process.
+/// Ends every process on this machine whose mark starts with `mark_prefix`, and its descendants.
+/// Returns their number. They need not be descendants of this process.
 pub fn sweep(mark_prefix: &str) -> usize {
     if mark_prefix.is_empty() {
         return 0;
@@ -37,23 +37,23 @@ pub fn sweep(mark_prefix: &str) -> usize {
     sweep_if(&|mark| mark.starts_with(mark_prefix))
 }
 
-/// The same for every mark that is wanted.
+/// Does the same for every mark that satisfies `wanted`.
 pub fn sweep_if(wanted: &dyn Fn(&str) -> bool) -> usize {
     Hunt::everywhere(wanted).end(GRACE)
 }
 
-/// How many processes on this machine [`sweep`] would end.
+/// Returns the number of processes on this machine that [`sweep`] would end.
 pub fn left_behind(mark_prefix: &str) -> usize {
     let wanted = |mark: &str| mark.starts_with(mark_prefix);
     Hunt::everywhere(&wanted).look(false).alive.len()
 }
 
-/// By which mark those are known who are looked for.
+/// The marks of the processes to find.
 #[derive(Clone, Copy)]
 enum Quarry<'a> {
-    /// This one: descendants of this process.
+    /// This mark, among the descendants of this process.
     Mark(&'a str),
-    /// Any that is wanted, on the whole machine.
+    /// Any mark that satisfies the predicate, on the whole machine.
     Marks(&'a dyn Fn(&str) -> bool),
 }
 
@@ -66,10 +66,11 @@ impl Quarry<'_> {
     }
 }
 
-/// Asks one process to end itself, by SIGTERM, if it still is the one that is meant. It need not
-/// be of ours.
+/// Sends SIGTERM to one process if `is_it` confirms its identity. The process need not be a
+/// descendant.
 pub fn ask_to_end(pid: u32, is_it: impl FnOnce() -> bool) -> io::Result<()> {
-    // Held first and recognised after: from here on it cannot be mistaken.
+    // Open the handle first and identify the process afterwards: the handle cannot refer to
+    // another.
     let process = Process::open(pid as Pid)?;
     if !is_it() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "it is another process now"));
@@ -78,32 +79,32 @@ pub fn ask_to_end(pid: u32, is_it: impl FnOnce() -> bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Whom to look for.
+/// The criteria of a search.
 pub(super) struct Hunt<'a> {
     quarry: Quarry<'a>,
     group: Option<Pid>,
-    /// Groups that others have noted, who are dead by now.
+    /// Groups recorded by other processes, which are dead by now.
     groups: Vec<Group>,
-    /// The child itself, while it has not been reaped.
+    /// The child itself, until it is reaped.
     child: Option<Pid>,
-    /// Orphans without any mark that started after this belong to the child too, because nothing
-    /// else that could have left them is running here.
+    /// Unmarked orphans that started after this time also belong to the child, because no other
+    /// child runs that could have left them.
     since: Option<u64>,
 }
 
-/// What one search has found.
+/// The result of one search.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) alive: Vec<(Process, Pid)>,
-    /// Those who are just ending: whose they were cannot be told any more, and what they started
-    /// is not handed to us yet.
+    /// Processes that are exiting: their owner can no longer be determined, and this process has
+    /// not adopted their children yet.
     ending: Vec<Process>,
-    /// True if something moved meanwhile, so that finding nothing proves nothing.
+    /// True if something changed during the search, so that an empty result proves nothing.
     restless: bool,
 }
 
 impl Found {
-    /// True if for certain nobody is there.
+    /// Returns true if certainly no process is left.
     pub(super) fn is_none(&self) -> bool {
         self.alive.is_empty() && self.ending.is_empty() && !self.restless
     }
@@ -112,7 +113,7 @@ impl Found {
         if self.alive.is_empty() { ENDING_LIMIT } else { LIMIT }
     }
 
-    /// All whose end is worth waiting for.
+    /// Returns all processes to wait for.
     pub(super) fn processes(&self) -> impl Iterator<Item = &Process> {
         self.alive.iter().map(|(process, _)| process).chain(&self.ending)
     }
@@ -129,14 +130,14 @@ impl<'a> Hunt<'a> {
         Hunt { quarry, group: Some(child), groups: Vec::new(), child: Some(child), since: None }
     }
 
-    /// The child has been reaped; it started at `started`.
+    /// Notes that the child has been reaped; it started at `started`.
     pub(super) fn without_child(mut self, started: u64) -> Hunt<'a> {
         self.child = None;
         self.since = children::none_running().then_some(started);
         self
     }
 
-    /// Asks all to end themselves; the members of the child's group have already been asked.
+    /// Sends SIGTERM to all processes outside the child's group, which already got it.
     pub(super) fn ask_others(&self) {
         for (process, group) in self.look(false).alive {
             if Some(group) != self.group {
@@ -145,14 +146,14 @@ impl<'a> Hunt<'a> {
         }
     }
 
-    /// Kills what is found now.
+    /// Kills the processes found now.
     pub(super) fn strike(&self) -> Found {
         let found = self.look(true);
         found.alive.iter().for_each(|(process, _)| process.signal(Signal::SIGKILL));
         found
     }
 
-    /// Asks, waits and kills until nothing is left, and returns how many there were.
+    /// Sends SIGTERM, waits and kills until nothing is left. Returns the number of processes.
     pub(super) fn end(&self, grace: Duration) -> usize {
         let mut found = self.look(false);
         found.alive.iter().for_each(|(process, _)| ask(process));
@@ -169,7 +170,7 @@ impl<'a> Hunt<'a> {
         }
     }
 
-    /// Finds those who are alive; with `freeze` they are stopped as they are found.
+    /// Finds the living processes; with `freeze`, stops each one when it is found.
     pub(super) fn look(&self, freeze: bool) -> Found {
         let adopted = orphans();
         let everywhere = matches!(self.quarry, Quarry::Marks(_)) || !children::adopts();
@@ -208,15 +209,16 @@ impl<'a> Hunt<'a> {
 struct Search<'a> {
     hunt: &'a Hunt<'a>,
     freeze: bool,
-    /// Also looks below those who are not owned; not if every process is visited anyway.
+    /// True to descend below processes that do not belong to the child; not needed if every process
+    /// is visited anyway.
     deep: bool,
-    /// Those who are spared or already found.
+    /// Processes that are protected or already found.
     done: BTreeSet<Pid>,
     found: Found,
 }
 
 impl Search<'_> {
-    /// Looks at a process and at all that descend from it.
+    /// Checks a process and all its descendants.
     fn visit(&mut self, root: Pid, orphan: bool) {
         let mut open = vec![(root, None)];
         while let Some((pid, owner)) = open.pop() {
@@ -234,7 +236,7 @@ impl Search<'_> {
         }
     }
 
-    /// True if the process belongs to the hunt.
+    /// Returns true if the process belongs to the search.
     fn take(&mut self, pid: Pid, owner: Option<Pid>, orphan: bool) -> bool {
         let owned = |stat: &Stat| owner == Some(stat.parent) || self.hunt.owns(pid, stat, orphan);
         match stat(pid) {
@@ -244,7 +246,7 @@ impl Search<'_> {
             }
             Some(stat) if !stat.ended && owned(&stat) => {}
             _ => {
-                // An orphan may have begun to end, and lost its mark, after it was listed.
+                // An orphan may have started to exit, and lost its mark, after it was listed.
                 let ends = || stat(pid).is_none_or(|stat| stat.ended || stat.ending);
                 self.found.restless |= orphan && ends();
                 return false;
@@ -254,7 +256,7 @@ impl Search<'_> {
             self.found.restless = true;
             return false;
         }
-        // Held first and recognised again after: from here on it cannot be mistaken.
+        // Open the handle first and identify the process again: the handle cannot refer to another.
         let held = Process::open(pid).ok();
         let again = stat(pid).filter(|stat| !stat.ended && owned(stat));
         let (Some(process), Some(stat)) = (held, again) else {
@@ -269,7 +271,7 @@ impl Search<'_> {
     }
 }
 
-/// Those who are never touched: pid 1, this process, and all above it.
+/// Returns the processes that are never touched: pid 1, this process, and its ancestors.
 fn spared() -> BTreeSet<Pid> {
     let mut spared = BTreeSet::from([0, 1]);
     let mut pid = own_pid();
@@ -279,7 +281,7 @@ fn spared() -> BTreeSet<Pid> {
     spared
 }
 
-/// SIGTERM, and SIGCONT because a stopped process would not notice.
+/// Sends SIGTERM, and SIGCONT because a stopped process would not notice.
 fn ask(process: &Process) {
     process.signal(Signal::SIGTERM);
     process.signal(Signal::SIGCONT);
@@ -289,7 +291,7 @@ fn await_end(found: &Found, time: Duration) {
     let end = Instant::now() + time;
     let mut left: Vec<&Process> = found.processes().collect();
     while !left.is_empty() && Instant::now() < end {
-        // Each end wakes us, so what has ended must not be watched again.
+        // Each end wakes `poll`, so do not watch ended processes again.
         let fds = left.iter().map(|process| process.as_fd());
         let mut fds: Vec<PollFd> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         let _ = poll(&mut fds, timeout(end - Instant::now()));

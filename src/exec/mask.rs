@@ -1,25 +1,25 @@
-//! Masking: secrets become `***` before output reaches a state, a log or a status.
+//! Masking: replaces secrets with `***` before output reaches a state, a log or a status.
 //!
-//! A value is hidden in every form in which a tool is likely to print it: as it is, escaped
-//! inside JSON (also twice, as a document in the stream of an agent is), as a part of an address or
-//! of a form, as text of a page, in hexadecimal, and in base64, also where it is only a part of
-//! what was encoded, or goes over several lines. Most values read the same in most of these.
+//! A value is hidden in every form in which a tool is likely to print it: as it is, escaped in JSON
+//! (also twice, as in a document inside an agent's stream), percent-encoded in a URL or form,
+//! escaped in HTML, in hexadecimal, and in base64, also as a part of the encoded text or across
+//! several lines. For most values, most of these forms are identical.
 //!
-//! The search skips: the two bytes at the end of a window, as long as the shortest form, say how
-//! far the window may move (Wu and Manber). A gigabyte without secrets is therefore mostly not
-//! looked at.
+//! The search skips: the last two bytes of a window, which is as long as the shortest form,
+//! determine how far the window may move (Wu and Manber). Most bytes of a gigabyte without secrets
+//! are therefore never examined.
 //!
 //! **Invariant:** no byte leaves a [`Masker`] while it could still be the beginning of a secret.
 
 use std::sync::Arc;
 
 const STARS: &[u8] = b"***";
-/// Shorter values give base64 forms that ordinary words would match.
+/// Shorter values give base64 forms that match ordinary words.
 const BASE64_VALUE_MIN: usize = 4;
 const BASE64_CORE_MIN: usize = 8;
 /// Shorter values would hide parts of digests.
 const HEX_VALUE_MIN: usize = 6;
-/// How long the lines of base64 are, by those who break it.
+/// Line lengths of tools that wrap base64.
 const LINES: [usize; 2] = [64, 76];
 
 /// The values to hide. Cheap to clone.
@@ -29,7 +29,7 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// A mask of these values. Empty values are ignored.
+    /// Creates a mask of these values. Empty values are ignored.
     pub fn new(secrets: impl IntoIterator<Item = String>) -> Mask {
         let mut forms = Vec::new();
         for secret in secrets {
@@ -42,7 +42,7 @@ impl Mask {
         Mask { search: Some(Arc::new(Search::new(forms))) }
     }
 
-    /// True if nothing is hidden: bytes may then pass without being copied.
+    /// Returns true if nothing is hidden: bytes may then pass without being copied.
     pub fn is_empty(&self) -> bool {
         self.search.is_none()
     }
@@ -56,11 +56,11 @@ impl Mask {
     }
 
     pub fn text(&self, text: &str) -> String {
-        // Forms are whole UTF-8 strings, so what is left between them is UTF-8 too.
+        // Forms are valid UTF-8 strings, so the text between them is UTF-8 too.
         String::from_utf8_lossy(&self.bytes(text.as_bytes())).into_owned()
     }
 
-    /// Where secrets stand. Places may overlap.
+    /// Returns the positions of secrets. They may overlap.
     pub fn places(&self, bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
         let Some(search) = &self.search else { return Vec::new() };
         let (mut places, mut at) = (Vec::new(), 0);
@@ -76,13 +76,13 @@ impl Mask {
         places
     }
 
-    /// A masker for one stream.
+    /// Creates a masker for one stream.
     pub fn masker(&self) -> Masker {
         Masker { search: self.search.clone(), held: Vec::new(), covered: 0 }
     }
 }
 
-/// Says how many forms are hidden, never which.
+/// Prints the number of forms, never their values.
 impl std::fmt::Debug for Mask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let forms = self.search.as_ref().map_or(0, |search| search.forms);
@@ -90,17 +90,17 @@ impl std::fmt::Debug for Mask {
     }
 }
 
-/// Masks one stream that comes in pieces.
+/// Masks one stream that arrives in pieces.
 pub struct Masker {
     search: Option<Arc<Search>>,
-    /// The end of what was fed, if a secret may begin there.
+    /// The end of the input, if a secret may begin there.
     held: Vec<u8>,
-    /// How many bytes of `held` belong to a secret whose stars are already out.
+    /// Number of bytes of `held` that belong to a secret whose asterisks are already written.
     covered: usize,
 }
 
 impl Masker {
-    /// Takes the next bytes and appends to `out` all that is decided.
+    /// Takes the next bytes and appends everything that is decided to `out`.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         let Some(search) = self.search.clone() else {
             return out.extend_from_slice(bytes);
@@ -115,7 +115,7 @@ impl Masker {
         }
     }
 
-    /// Appends what was held back: nothing more comes.
+    /// Appends the bytes held back. Call it at the end of the stream.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         if let Some(search) = self.search.clone() {
             search.mask(&self.held, &mut self.covered, true, out);
@@ -134,9 +134,9 @@ enum Found {
 }
 
 struct Search {
-    /// By first byte, the longest first.
+    /// The forms by their first byte, longest first.
     by_first: Vec<Vec<Vec<u8>>>,
-    /// By the last two bytes of a window: how far it may move. Unused if `window` is 1.
+    /// By the last two bytes of a window: the distance it may move. Unused if `window` is 1.
     shift: Vec<u8>,
     /// Length of the shortest form, at most 255.
     window: usize,
@@ -161,8 +161,9 @@ impl Search {
         Search { by_first, shift, window, forms: count }
     }
 
-    /// Masks `hay` into `out` and returns where the undecided end begins. `covered` counts the
-    /// bytes at the front of `hay`, and on return of that end, that a secret already hid.
+    /// Masks `hay` into `out` and returns the start of the undecided end. `covered` is the number
+    /// of bytes at the front of `hay`, and on return at the front of that end, that a secret
+    /// already hid.
     fn mask(&self, hay: &[u8], covered: &mut usize, last: bool, out: &mut Vec<u8>) -> usize {
         let mut hidden = *covered;
         let mut at = 0;
@@ -183,7 +184,7 @@ impl Search {
                     if at >= hidden {
                         out.extend_from_slice(STARS);
                     }
-                    // Bytes inside are searched too, since another secret may overlap the end.
+                    // Search the bytes inside too, because another secret may overlap the end.
                     hidden = hidden.max(at + length);
                 }
             }
@@ -193,7 +194,7 @@ impl Search {
         at
     }
 
-    /// The first place at or after `from` where a form may begin.
+    /// Returns the first position at or after `from` where a form may begin.
     fn candidate(&self, hay: &[u8], from: usize) -> usize {
         let mut at = from;
         if self.window > 1 {
@@ -204,7 +205,7 @@ impl Search {
                     far => at += far as usize,
                 }
             }
-            // A window that moved beyond the end has passed no place where a form could begin.
+            // A window that moved beyond the end has skipped no position where a form could begin.
             at = at.min(hay.len());
         }
         let begins = |byte: &u8| !self.by_first[*byte as usize].is_empty();
@@ -230,7 +231,7 @@ fn pair(a: u8, b: u8) -> usize {
 }
 
 fn add_forms(secret: &str, forms: &mut Vec<Vec<u8>>) {
-    // Values read from files end in a newline that nobody prints.
+    // Values read from files end in a newline that is usually not printed.
     let trimmed = secret.trim_end_matches(['\r', '\n']);
     for value in [secret, trimmed] {
         forms.push(value.as_bytes().to_vec());
@@ -251,13 +252,13 @@ fn add_forms(secret: &str, forms: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// Every choice of four things that tools do or do not do.
+/// Returns every combination of four options of an encoder.
 fn choices() -> impl Iterator<Item = [bool; 4]> {
     (0..16).map(|n| [n & 1 > 0, n & 2 > 0, n & 4 > 0, n & 8 > 0])
 }
 
-/// As a part of an address or of a form, as tools write it: some leave a `/`, some what scripts of
-/// pages leave, some write a blank as `+`, some write small digits.
+/// Returns the value percent-encoded, with the variants of common tools: `/` unescaped, characters
+/// unescaped as in JavaScript, a space as `+`, lowercase digits.
 fn percent_encoded(value: &str) -> Vec<Vec<u8>> {
     let encode = |[slash, script, plus, small]: [bool; 4]| {
         let mut text = String::new();
@@ -278,7 +279,7 @@ fn percent_encoded(value: &str) -> Vec<Vec<u8>> {
     choices().map(encode).collect()
 }
 
-/// As text of a page, as tools write it: they differ in quotes.
+/// Returns the value escaped for HTML, with the variants of common tools, which differ in quotes.
 fn html_escaped(value: &str) -> Vec<Vec<u8>> {
     const QUOTES: [[&str; 2]; 5] = [
         ["\"", "'"],
@@ -294,8 +295,8 @@ fn html_escaped(value: &str) -> Vec<Vec<u8>> {
     QUOTES.map(escape).into()
 }
 
-/// The inside of a JSON string as tools write it: some escape all that is not ASCII, some `/`,
-/// some what is special in HTML, some with large digits.
+/// Returns the inside of a JSON string, with the variants of common tools: non-ASCII characters
+/// escaped, `/` escaped, HTML characters escaped, uppercase digits.
 fn json_escaped(value: &str) -> Vec<String> {
     let quoted = serde_json::Value::from(value).to_string();
     let inside = &quoted[1..quoted.len() - 1];
@@ -336,8 +337,8 @@ fn add_base64(value: &[u8], forms: &mut Vec<Vec<u8>>) {
         forms.extend(LINES.map(|width| padded.chunks(width).collect::<Vec<_>>().join(&b'\n')));
         forms.push(padded);
         forms.push(whole);
-        // Inside a longer text the value begins at one of three places of a group, and the
-        // characters that it shares with its neighbours are not known.
+        // Inside a longer text the value starts at one of three positions of a group, and the
+        // characters that it shares with its neighbours are unknown.
         for before in 0..3 {
             let shifted = base64(&[&[0; 2][..before], value].concat(), alphabet);
             let first = (before * 8).div_ceil(6);
@@ -352,7 +353,7 @@ fn add_base64(value: &[u8], forms: &mut Vec<Vec<u8>>) {
 const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Base64 without padding.
+/// Encodes as base64 without padding.
 fn base64(bytes: &[u8], alphabet: &[u8; 64]) -> Vec<u8> {
     let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {

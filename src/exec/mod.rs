@@ -1,16 +1,16 @@
-//! Child processes: the one place where they are started, read, stopped and counted out.
+//! Child processes: the one place where they are started, read, stopped and accounted for.
 //!
-//! [`run`] starts one child in a process group of its own and stays with it in one `poll` loop:
-//! its output goes into two [`Capture`]s, its end is seen on a pidfd, and a [`Stop`] or a timeout
-//! ends it with everything it started. Nothing here needs a thread per child.
+//! [`run`] starts one child in its own process group and serves it in one `poll` loop: its output
+//! goes into two [`Capture`]s, a pidfd reports its end, and a [`Stop`] or a timeout ends it with
+//! everything it started. No thread per child is needed.
 //!
-//! A process group is not enough to hold an agent: its tools make sessions of their own, fork
-//! twice and stay behind. So every child carries a mark in its environment, this process adopts
-//! orphans ([`become_subreaper`]), and what is left is found by mark, by group or by descent; by
-//! its group also after this process was killed. A guard ends it then ([`guard_children`]).
+//! A process group does not contain an agent: its tools create their own sessions, fork twice and
+//! stay running. So every child carries a mark in its environment, this process adopts orphans
+//! ([`become_subreaper`]), and remaining processes are found by mark, by group or by descent; by
+//! group even after this process was killed. In that case a guard ends them ([`guard_children`]).
 //!
 //! **Invariant:** a process is signalled only through a handle that was opened before it was
-//! recognised, so a pid that was used again is never hit. Children are reaped by pid only.
+//! identified, so a reused pid is never hit. Children are reaped by pid only.
 
 mod at_work;
 pub mod capture;
@@ -56,13 +56,13 @@ pub use stop::Stop;
 pub use tool::{Said, call};
 pub use whole::{WHOLE_BYTES, WholeText};
 
-/// Tidies up after this process, which is about to end by itself.
+/// Cleans up before this process exits by itself.
 pub fn take_leave() {
     guard::leave();
     groups::forget();
 }
 
-/// The environment variable by which every descendant of a child is found.
+/// The environment variable that identifies every descendant of a child.
 pub const MARK: &str = "ORCHESTRATE_MARK";
 
 /// One child to run.
@@ -70,26 +70,25 @@ pub const MARK: &str = "ORCHESTRATE_MARK";
 pub struct Order<'a> {
     pub argv: &'a [String],
     pub cwd: &'a Path,
-    /// Laid over the inherited environment; a later entry wins over an earlier one.
+    /// Overrides the inherited environment; a later entry overrides an earlier one.
     pub env: &'a [(String, OsString)],
     pub env_remove: &'a [&'a str],
-    /// Nothing is `/dev/null`.
+    /// `None` is `/dev/null`.
     pub stdin: Option<&'a [u8]>,
     pub timeout: Option<Duration>,
-    /// How long it may print nothing, on neither of its streams. What listens to it may change
-    /// that.
+    /// Maximum time without output on either stream. A listener of the output may change it.
     pub idle: Option<&'a Cell<Option<Duration>>>,
-    /// How long a child may take to end itself after SIGTERM.
+    /// Time for a child to end itself after SIGTERM.
     pub grace: Duration,
-    /// Unique to this attempt; the value of [`MARK`].
+    /// The value of [`MARK`], unique to this attempt.
     pub mark: &'a str,
     pub sweep: Sweep,
-    /// The program and arguments that confine it, put before its own.
+    /// The program and arguments that confine the child, prepended to its own.
     pub confine: &'a [String],
 }
 
 impl<'a> Order<'a> {
-    /// A child with no input, no limit and nothing of its own in its environment.
+    /// Creates an order without input, limits or environment changes.
     pub fn new(argv: &'a [String], cwd: &'a Path, mark: &'a str) -> Order<'a> {
         Order {
             argv,
@@ -107,40 +106,40 @@ impl<'a> Order<'a> {
     }
 }
 
-/// When processes that outlive the child are ended.
+/// Determines when processes that outlive the child are ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sweep {
-    /// Always: nothing of an agent may go on working after it has answered.
+    /// Always: no process of an agent may continue after the agent has answered.
     Always,
     /// Only after a stop or a timeout of either kind: a plain command may leave a server running.
     OnStop,
 }
 
-/// How a child went.
+/// The result of a child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub how: How,
-    /// Processes that outlived the child: ended here, or left running where that is allowed.
+    /// Number of processes that outlived the child: ended here, or left running if allowed.
     pub survivors: usize,
     /// True if a survivor still held the output open, so that later output is lost.
     pub cut_off: bool,
-    /// From the start to the end of the child itself.
+    /// Time from the start to the end of the child itself.
     pub took: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     Exited(i32),
-    /// Ended by a signal that did not come from here.
+    /// Ended by a signal that this process did not send.
     Killed(i32),
     TimedOut,
-    /// Ended for printing nothing.
+    /// Ended because it printed nothing.
     Silent,
     Stopped,
 }
 
 impl How {
-    /// The exit code by the customs of shells and of `timeout`.
+    /// Returns the exit code by the conventions of shells and of `timeout`.
     pub fn exit_code(&self) -> i32 {
         match self {
             How::Exited(code) => *code,

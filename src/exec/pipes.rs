@@ -15,8 +15,8 @@ use super::Capture;
 use super::stop::timeout;
 
 const READ_BYTES: usize = 128 << 10;
-/// A child that fills its pipe gets a larger one; not a still larger one, since the kernel counts
-/// the pages of a user's pipes and in the end makes all new ones tiny.
+/// Size of the pipe for a child that fills its first one. Not larger, because the kernel counts the
+/// pages of a user's pipes and eventually makes all new ones tiny.
 const PIPE_BYTES: i32 = 256 << 10;
 
 pub(super) struct Pipes<'a> {
@@ -41,7 +41,7 @@ impl<'a> Pipes<'a> {
         }
     }
 
-    /// Waits once and serves the pipes that are ready. True if one of `handles` is.
+    /// Waits once and serves the pipes that are ready. Returns true if one of `handles` is ready.
     pub(super) fn turn(
         &mut self,
         handles: &[BorrowedFd],
@@ -60,7 +60,7 @@ impl<'a> Pipes<'a> {
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         match poll(&mut fds, left.map_or(PollTimeout::NONE, timeout)) {
             Ok(_) => {}
-            // What the kernel has left in the answers then means nothing.
+            // The results of `poll` are undefined then.
             Err(Errno::EINTR) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
@@ -80,12 +80,12 @@ impl<'a> Pipes<'a> {
         self.stdin = None;
     }
 
-    /// True while somebody may still write.
+    /// Returns true while a process may still write.
     pub(super) fn are_open(&self) -> bool {
         self.out.pipe.is_some() || self.err.pipe.is_some()
     }
 
-    /// How many bytes have come.
+    /// Returns the number of bytes received.
     pub(super) fn taken(&self) -> u64 {
         self.out.taken + self.err.taken
     }
@@ -104,7 +104,7 @@ fn seen(fd: &PollFd) -> Option<PollFlags> {
     fd.revents().filter(|flags| !flags.is_empty())
 }
 
-/// The reading end of a pipe and where its bytes go.
+/// The reading end of a pipe and the capture of its bytes.
 struct Source<'a> {
     pipe: Option<File>,
     capture: &'a mut Capture,
@@ -125,15 +125,16 @@ impl<'a> Source<'a> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reads what is there. The pipe may block, but does not after `poll` called it ready.
+    /// Reads the available bytes. The pipe is in blocking mode, but does not block after `poll`
+    /// reported it as ready.
     fn take(&mut self, ready: Option<PollFlags>) -> io::Result<()> {
         let Some(ready) = ready else { return Ok(()) };
-        // Without a writer nothing blocks any more, so all that is left is taken at once.
+        // Without a writer no read blocks, so read everything that is left.
         while self.take_once()? && ready.contains(PollFlags::POLLHUP) {}
         Ok(())
     }
 
-    /// False at the end.
+    /// Returns false at the end.
     fn take_once(&mut self) -> io::Result<bool> {
         let Some(pipe) = &mut self.pipe else {
             return Ok(false);
@@ -158,13 +159,13 @@ impl<'a> Source<'a> {
     fn enlarge(&mut self, count: usize) {
         if !self.enlarged && count >= 64 << 10 {
             self.enlarged = true;
-            // That it is refused only costs speed.
+            // A refusal only costs speed.
             let _ = self.pipe.as_ref().map(|pipe| fcntl(pipe, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES)));
         }
     }
 }
 
-/// The writing end of a child's input and what is left to write.
+/// The writing end of a child's stdin and the bytes left to write.
 struct Feed<'a> {
     pipe: ChildStdin,
     rest: &'a [u8],
@@ -176,8 +177,8 @@ impl<'a> Feed<'a> {
         Feed { pipe, rest }
     }
 
-    /// Writes as much as fits. Nothing if that was all, or if the child does not want it, which
-    /// is the child's right: the pipe is then closed.
+    /// Writes as much as fits. Returns `None` if that was all, or if the child does not read it,
+    /// which is not an error: the pipe is then closed.
     fn go_on(mut self) -> Option<Feed<'a>> {
         while !self.rest.is_empty() {
             match self.pipe.write(self.rest) {

@@ -1,6 +1,6 @@
-//! Other processes as `/proc` and pidfds show them.
+//! Other processes, as shown by `/proc` and pidfds.
 //!
-//! Everything read here may be out of date at once; a process that is gone is simply `None`.
+//! Everything read here may be outdated immediately; a process that is gone is `None`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use super::MARK;
 
 pub(super) type Pid = i32;
 
-/// A hold on one process: it never comes to mean another that got the same pid.
+/// A handle to one process. It never refers to another process that reuses the pid.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: Pid,
@@ -25,7 +25,7 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn open(pid: Pid) -> io::Result<Process> {
-        // SAFETY: takes two integers; a result of 0 or more is a new descriptor, owned by nobody.
+        // SAFETY: takes two integers; a result of 0 or more is a new descriptor without an owner.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
@@ -34,7 +34,7 @@ impl Process {
         Ok(Process { pid, fd: unsafe { OwnedFd::from_raw_fd(fd as i32) } })
     }
 
-    /// Sends a signal. That the process is gone is no error.
+    /// Sends a signal. A process that is gone is not an error.
     pub(super) fn signal(&self, signal: Signal) {
         let no_info = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: the descriptor is open; a null siginfo is allowed and means a plain `kill`.
@@ -44,7 +44,7 @@ impl Process {
         }
     }
 
-    /// True once it has exited, reaped or not.
+    /// Returns true once the process has exited, reaped or not.
     pub(super) fn is_gone(&self) -> bool {
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -57,31 +57,32 @@ impl AsFd for Process {
     }
 }
 
-/// What `/proc/<pid>/stat` says.
+/// Fields of `/proc/<pid>/stat`.
 #[derive(Debug)]
 pub(super) struct Stat {
-    /// It is a zombie.
+    /// True for a zombie.
     pub(super) ended: bool,
-    /// It runs no code of its own any more, has no environment, but is not a zombie yet.
+    /// True if the process is exiting: it no longer runs code and has no environment, but is not
+    /// yet a zombie.
     pub(super) ending: bool,
     pub(super) parent: Pid,
     pub(super) group: Pid,
     pub(super) session: Pid,
-    /// In clock ticks after boot.
+    /// Start time in clock ticks after boot.
     pub(super) started: u64,
 }
 
 pub(super) fn stat(pid: Pid) -> Option<Stat> {
-    // One line of less than 52 numbers: read at once, as whoever looks at all processes does it
-    // a thousand times, and `fs::read` would begin with 32 bytes.
+    // One line of at most 52 numbers. Read it in one call: a scan of all processes does this a
+    // thousand times, and `fs::read` would start with 32 bytes.
     let mut line = [0; 1280];
     let length = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
     let bytes = &line[..length];
-    // The name stands in parentheses and may itself hold anything, also parentheses.
+    // The name is in parentheses and may contain any character, including parentheses.
     let after_name = bytes.iter().rposition(|byte| *byte == b')')? + 2;
     let text = std::str::from_utf8(bytes.get(after_name..)?).ok()?;
     let fields: Vec<&str> = text.split(' ').collect();
-    // If only the first thread has ended, the process goes on although it is shown as a zombie.
+    // If only the main thread has ended, the process still runs although it is shown as a zombie.
     let whole = fields.get(17)?.parse::<u32>().ok()? <= 1;
     let ended = whole && matches!(*fields.first()?, "Z" | "X" | "x");
     let flags: u32 = fields.get(6)?.parse().ok()?;
@@ -95,10 +96,10 @@ pub(super) fn stat(pid: Pid) -> Option<Stat> {
     })
 }
 
-/// A flag of the kernel, shown in `/proc/<pid>/stat`.
+/// A kernel flag in `/proc/<pid>/stat`.
 const PF_EXITING: u32 = 4;
 
-/// The value of [`MARK`] in a process's environment.
+/// Returns the value of [`MARK`] in a process's environment.
 pub(super) fn mark(pid: Pid) -> Option<Vec<u8>> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value =
@@ -106,7 +107,7 @@ pub(super) fn mark(pid: Pid) -> Option<Vec<u8>> {
     environ.split(|byte| *byte == 0).find_map(value)
 }
 
-/// The children of a process.
+/// Returns the children of a process.
 pub(super) fn children(pid: Pid) -> Vec<Pid> {
     if !lists_children() {
         return pids().filter(|child| stat(*child).is_some_and(|s| s.parent == pid)).collect();
@@ -115,8 +116,8 @@ pub(super) fn children(pid: Pid) -> Vec<Pid> {
     threads.flat_map(|thread| thread_children(pid, thread)).collect()
 }
 
-/// The children of this process that its first thread has: all that were adopted are among them,
-/// since the kernel gives orphans to the first living thread.
+/// Returns the children of this process's main thread. They include all adopted processes, because
+/// the kernel assigns orphans to the first living thread.
 pub(super) fn children_of_main_thread() -> Vec<Pid> {
     let own = own_pid();
     if lists_children() { thread_children(own, own) } else { children(own) }
@@ -127,13 +128,13 @@ fn thread_children(pid: Pid, thread: Pid) -> Vec<Pid> {
     list.unwrap_or_default().split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// False on kernels built without these lists.
+/// Returns false on kernels built without these lists.
 fn lists_children() -> bool {
     static LISTS: OnceLock<bool> = OnceLock::new();
     *LISTS.get_or_init(|| Path::new("/proc/thread-self/children").exists())
 }
 
-/// Every process that this one can see.
+/// Returns every process that is visible to this one.
 pub(super) fn pids() -> impl Iterator<Item = Pid> {
     numbers("/proc".as_ref())
 }
@@ -147,12 +148,12 @@ pub(super) fn own_pid() -> Pid {
     std::process::id() as Pid
 }
 
-/// Clock ticks since boot, on the clock of [`Stat::started`].
+/// Returns the clock ticks since boot, comparable to [`Stat::started`].
 pub(super) fn ticks() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec, which lives on our stack.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
-    // SAFETY: reads a constant of the system.
+    // SAFETY: reads a system constant.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
     now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
 }

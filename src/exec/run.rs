@@ -1,7 +1,7 @@
-//! Running one child: one `poll` loop over its pipes, its end and the request to stop.
+//! Runs one child: one `poll` loop over its pipes, its end and the stop request.
 //!
-//! The end of a child is seen on its pidfd, never on its pipes: whatever it left behind may hold
-//! them open for ever.
+//! The end of a child is detected on its pidfd, never on its pipes: processes that outlive it may
+//! hold them open forever.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,18 +18,19 @@ use super::pipes::Pipes;
 use super::process::{Pid, Process, ticks};
 use super::{Capture, Ended, How, Order, StartError, Stop, Sweep, children, start};
 
-/// How long output is awaited from processes that outlive the child.
+/// Time to wait for output of processes that outlive the child: since the last output, and in
+/// total.
 const QUIET: Duration = Duration::from_millis(200);
 const QUIET_IN_ALL: Duration = Duration::from_secs(2);
-/// How long a killed child may take to die before it is given up.
+/// Time for a killed child to die before it is abandoned.
 const DEATH: Duration = Duration::from_secs(10);
-/// A kill is repeated, as what is killed may be forking.
+/// Interval of repeated kills: a killed process may be forking.
 const AGAIN: Duration = Duration::from_millis(50);
-/// Time for what an agent left behind to tidy up.
+/// Time for processes left by an agent to clean up.
 const SURVIVORS_GRACE: Duration = Duration::from_millis(500);
 
-/// Runs a child to its end. Fails only if it could not be started; what its captures could not
-/// write, they tell themselves.
+/// Runs a child to its end. Fails only if it could not be started or its pipes could not be served;
+/// the captures report their own write errors.
 pub fn run(
     order: &Order,
     out: &mut Capture,
@@ -52,20 +53,20 @@ pub fn run(
     Ok(Ended { how, survivors, cut_off: job.pipes.are_open(), took })
 }
 
-/// How far the end of the child was brought about from here.
+/// The progress of ending the child from here.
 #[derive(Clone, Copy)]
 enum Phase {
     Running,
     /// Asked to end; killed at this time.
     Asked(Instant),
-    /// Killed; given up at this time.
+    /// Killed; abandoned at this time.
     Killed(Instant),
 }
 
 struct Job<'a> {
     order: &'a Order<'a>,
     stop: &'a Stop,
-    /// The level of `stop` that has been answered.
+    /// The level of `stop` that has been handled.
     heeded: u8,
     child: Option<Child>,
     noted: Noted,
@@ -73,9 +74,9 @@ struct Job<'a> {
     handle: Process,
     pipes: Pipes<'a>,
     phase: Phase,
-    /// How much had come when something last did, and when that was.
+    /// Number of bytes received, and the time when the last ones arrived.
     heard: (u64, Instant),
-    /// Why it was ended from here, if it was.
+    /// The reason why it was ended from here, if it was.
     cause: Option<How>,
     began: Instant,
     began_ticks: u64,
@@ -109,7 +110,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Stays with the child until it has exited or is given up.
+    /// Serves the child until it has exited or is abandoned.
     fn attend(&mut self) -> io::Result<()> {
         while !self.wait()? {
             let (now, level) = (Instant::now(), self.stop.level());
@@ -139,12 +140,12 @@ impl<'a> Job<'a> {
         self.began.checked_add(self.order.timeout?)
     }
 
-    /// When it will have been silent for too long.
+    /// Returns the time when the child will have been silent for too long.
     fn patience(&self) -> Option<Instant> {
         self.heard.1.checked_add(self.order.idle?.get()?)
     }
 
-    /// Serves the pipes until the child has exited, which is true, or something else is due.
+    /// Serves the pipes until the child has exited (returns true) or something else is due.
     fn wait(&mut self) -> io::Result<bool> {
         let due = match self.phase {
             Phase::Running => {
@@ -170,13 +171,14 @@ impl<'a> Job<'a> {
     }
 
     fn kill(&mut self, now: Instant) {
-        // First the tree, frozen and seen whole; then whoever was forked into the group meanwhile.
+        // First the tree, frozen and complete; then processes that were forked into the group
+        // meanwhile.
         self.hunt().strike();
         self.signal_group(Signal::SIGKILL);
         self.phase = Phase::Killed(now + DEATH);
     }
 
-    /// Only before the child is reaped: until then its pid cannot become another group's.
+    /// Call it only before the child is reaped: until then its pid cannot become another group's.
     fn signal_group(&self, signal: Signal) {
         let _ = killpg(nix::unistd::Pid::from_raw(self.pid), signal);
     }
@@ -197,7 +199,7 @@ impl<'a> Job<'a> {
         Ok(self.cause.unwrap_or_else(|| how(status)))
     }
 
-    /// Ends what outlived the child, or counts it where it may stay.
+    /// Ends the processes that outlived the child, or counts them if they may stay.
     fn count_out(&mut self) -> io::Result<usize> {
         let hunt = self.hunt().without_child(self.began_ticks);
         match self.phase {
@@ -211,12 +213,13 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether what outlives the child is left running.
+    /// Returns true if processes that outlive the child are left running.
     fn leaves(&self) -> bool {
         matches!(self.phase, Phase::Running) && self.order.sweep == Sweep::OnStop
     }
 
-    /// Those who were asked together with the child have the same time to end themselves.
+    /// Gives the processes that got SIGTERM together with the child the same time to end
+    /// themselves.
     fn linger(&mut self, hunt: &Hunt, kill_at: Instant) -> io::Result<usize> {
         let mut most = 0;
         while Instant::now() < kill_at && self.stop.level() < 2 {
@@ -226,7 +229,7 @@ impl<'a> Job<'a> {
             }
             most = most.max(found.alive.len());
             let handles: Vec<BorrowedFd> = found.processes().map(AsFd::as_fd).collect();
-            // With nobody to watch, something was just moving: look again.
+            // Without a process to watch, something has just changed: search again.
             let soon = Instant::now() + Duration::from_millis(1);
             let due = if handles.is_empty() { soon } else { kill_at };
             self.pipes.turn(&handles, self.stop.above(self.heeded.max(1)), Some(due))?;
@@ -234,7 +237,7 @@ impl<'a> Job<'a> {
         Ok(most)
     }
 
-    /// Takes what is still in the pipes. If a survivor holds them open, waits only a little.
+    /// Reads the rest of the pipes. If a survivor holds them open, waits only a little.
     fn drain(&mut self) -> io::Result<()> {
         self.pipes.close_stdin();
         let end = Instant::now() + QUIET_IN_ALL;
@@ -254,7 +257,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// No child is left behind by an error or a panic either.
+/// Ends the child after an error or a panic too.
 impl Drop for Job<'_> {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {

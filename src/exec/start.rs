@@ -1,10 +1,10 @@
-//! Starting a child, and saying exactly why one cannot be started.
+//! Starts a child, and reports exactly why one cannot be started.
 //!
-//! Only `posix_spawn` will do: `fork` copies page tables, which takes 45 ms in a parent of a
-//! gigabyte. The standard library falls back to `fork` silently for `pre_exec`, `uid`, `gid`,
-//! `env_clear`, and for a changed PATH with a program to look up; the first are not used here,
-//! and programs are looked up here. That is also the cheaper way: the C library tries an `execve`
-//! in every folder of PATH, and each failing one costs as much as several looks.
+//! Only `posix_spawn` is fast enough: `fork` copies page tables, which takes 45 ms in a parent of
+//! one gigabyte. The standard library silently falls back to `fork` for `pre_exec`, `uid`, `gid`,
+//! `env_clear`, and for a changed PATH with a program to look up. This module does not use the
+//! former and looks up programs itself. That is also cheaper: the C library tries an `execve` in
+//! every directory of PATH, and each failing one costs as much as several lookups.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -21,18 +21,18 @@ use nix::unistd::{AccessFlags, access};
 
 use super::{MARK, Order, children, guard};
 
-/// Longest argument or environment entry that Linux takes, without its NUL.
+/// Longest argument or environment entry that Linux accepts, without its NUL.
 pub const STRING_BYTES: usize = 131_071;
-/// Where programs are looked up if PATH is removed.
+/// Search path for programs if PATH is removed.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// How long a program that somebody has open for writing is waited for.
+/// Time to wait for a program that another process has open for writing.
 const STILL_WRITTEN: Duration = Duration::from_millis(500);
 const ABSENT: &str = "it is not there";
 
-/// What git says of one repository to those that it calls, a hook for one. No child inherits it:
-/// its `git` would work in that repository, and not in the one that the child was put into. They
-/// are those of `git rev-parse --local-env-vars`, one of earlier versions, and the one by which
-/// git refuses to move refs. Without the count, keys and values of settings mean nothing.
+/// Variables by which git describes one repository to its child processes, such as hooks. No child
+/// inherits them: its `git` would work in that repository instead of the child's own. They are
+/// those of `git rev-parse --local-env-vars`, one of earlier versions, and the one that makes git
+/// refuse to move refs. Without the count, config keys and values have no effect.
 pub const LOCAL_TO_GIT: [&str; 17] = [
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_CONFIG",
@@ -53,12 +53,12 @@ pub const LOCAL_TO_GIT: [&str; 17] = [
     "GIT_QUARANTINE_PATH",
 ];
 
-/// What makes programs print colors although no terminal shows them. No child inherits it: its
-/// output is read by this program, and the caller meant its own terminal. A step that wants colors
-/// says so in its `env`.
+/// Variables that make programs print colors without a terminal. No child inherits them: this
+/// program reads its output, and the caller meant its own terminal. A step that wants colors sets
+/// them in its `env`.
 pub const FORCING_COLORS: [&str; 2] = ["FORCE_COLOR", "CLICOLOR_FORCE"];
 
-/// Why a child was not started.
+/// The reason why a child was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("there is no program to run: the command is empty")]
@@ -97,7 +97,7 @@ fn found_hint(program: &str) -> &'static str {
 }
 
 impl StartError {
-    /// The exit code by the customs of shells; 2 where the order itself is wrong.
+    /// Returns the exit code by the conventions of shells; 2 if the order itself is invalid.
     pub fn exit_code(&self) -> i32 {
         match self {
             StartError::NotFound { .. } | StartError::NoInterpreter { .. } => 127,
@@ -113,8 +113,7 @@ pub(super) fn start(order: &Order) -> Result<Child, StartError> {
     start_marked(order, &format!("{};{}", order.mark, guard::own_mark()), stdin)
 }
 
-/// A program to start. Every child's environment begins here; what is set for it comes after, and
-/// wins.
+/// Creates a command. Every child's environment starts here; variables set later take precedence.
 #[expect(clippy::disallowed_methods, reason = "this is where children are started")]
 pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
@@ -124,7 +123,7 @@ pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The same for a tool, with something of the caller's as its input. It may outlive this process.
+/// Starts a tool, with a stream of the caller as its stdin. It may outlive this process.
 pub(super) fn start_on(order: &Order, stdin: Stdio) -> Result<Child, StartError> {
     start_marked(order, order.mark, stdin)
 }
@@ -136,7 +135,7 @@ fn start_marked(order: &Order, mark: &str, stdin: Stdio) -> Result<Child, StartE
     let mut command = match order.confine {
         [] if program.contains('/') => command(program),
         [] => command(look_up(program, path(order), order.cwd).map_err(bad)?),
-        // What it becomes is found now: later nobody could say well why it was not.
+        // Find the confined program now: after the start, the error could not be explained well.
         [confiner, rest @ ..] => {
             let found = locate(program, path(order), order.cwd).map_err(bad)?;
             let mut command = command(confiner);
@@ -147,7 +146,7 @@ fn start_marked(order: &Order, mark: &str, stdin: Stdio) -> Result<Child, StartE
     if order.confine.is_empty() {
         command.arg0(program).process_group(0);
     }
-    // One that is confined leads no group yet: it begins a session, and by that a group, itself.
+    // A confined child is not a group leader yet: it starts its own session, and thereby a group.
     command.args(&order.argv[1..]).current_dir(order.cwd);
     order.env_remove.iter().for_each(|name| _ = command.env_remove(name));
     command.envs(order.env.iter().map(|(name, value)| (name, value)));
@@ -157,7 +156,7 @@ fn start_marked(order: &Order, mark: &str, stdin: Stdio) -> Result<Child, StartE
     spawn(&mut command).map_err(|error| explain(order, error))
 }
 
-/// The mark, and after it those of the orchestrators that this process itself runs under: they
+/// Returns the mark, followed by the marks of the orchestrators that this process runs under: they
 /// must find our children too.
 #[expect(clippy::disallowed_methods, reason = "a mark of ours is no setting")]
 fn full_mark(mark: &str) -> OsString {
@@ -199,7 +198,7 @@ fn check_variable(name: &str, value: &OsStr) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The child's PATH.
+/// Returns the child's PATH.
 #[expect(clippy::disallowed_methods, reason = "what a child inherits is no setting")]
 fn path<'a>(order: &Order<'a>) -> &'a OsStr {
     static INHERITED: OnceLock<Option<OsString>> = OnceLock::new();
@@ -210,7 +209,7 @@ fn path<'a>(order: &Order<'a>) -> &'a OsStr {
     path.or_else(|| inherited().filter(|_| !removed)).unwrap_or(OsStr::new(DEFAULT_PATH))
 }
 
-/// Where the program of a command lies, as [`super::run`] would find it in this folder.
+/// Returns the path of a command's program, as [`super::run`] would find it from `cwd`.
 pub fn locate(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartError> {
     if !program.contains('/') {
         return look_up(program, path, cwd);
@@ -229,10 +228,10 @@ fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartErro
         let file = cwd.join(folder).join(program);
         match unusable(&file) {
             Some(ABSENT) => {}
-            // A folder that we may not look into tells nothing of what is in it.
+            // An unreadable directory gives no information about its contents.
             Some(_) if access(&file, AccessFlags::F_OK) == Err(Errno::EACCES) => {}
             Some(reason) => seen = seen.or(Some(reason)),
-            // Absolute, because the child looks for it only after it has changed its folder.
+            // Absolute, because the child resolves it only after it has changed its directory.
             None => return std::path::absolute(file).map_err(StartError::Other),
         }
     }
@@ -243,10 +242,10 @@ fn look_up(program: &str, path: &OsStr, cwd: &Path) -> Result<PathBuf, StartErro
     })
 }
 
-/// Why this file cannot be executed, as far as it can be told from outside.
+/// Returns the reason why this file cannot be executed, as far as it is visible from outside.
 fn unusable(file: &Path) -> Option<&'static str> {
     match access(file, AccessFlags::X_OK) {
-        // First, as it is the usual answer in a search along PATH.
+        // First, because it is the usual result in a search along PATH.
         Err(Errno::ENOENT | Errno::ENOTDIR) => Some(ABSENT),
         _ if file.is_dir() => Some("it is a folder"),
         Err(_) => Some("it has no permission for that"),
@@ -254,8 +253,8 @@ fn unusable(file: &Path) -> Option<&'static str> {
     }
 }
 
-/// Starts it. A program that was written just now is held open a moment longer by any child that
-/// its writer forked meanwhile: that passes by itself.
+/// Starts the command. A program that was just written may be open for writing a moment longer in
+/// children that its writer forked meanwhile, so `ETXTBSY` is retried.
 fn spawn(command: &mut Command) -> io::Result<Child> {
     let until = Instant::now() + STILL_WRITTEN;
     loop {
@@ -272,7 +271,8 @@ fn is_busy(error: &io::Error) -> bool {
     error.raw_os_error().map(Errno::from_raw) == Some(Errno::ETXTBSY)
 }
 
-/// The system gives one number for many causes; the order shows which it was.
+/// Finds the cause of an error. The system reports one error code for many causes; the order shows
+/// which one applies.
 fn explain(order: &Order, error: io::Error) -> StartError {
     if let Some(bad_cwd) = bad_cwd(order) {
         return bad_cwd;
@@ -307,14 +307,14 @@ fn explain(order: &Order, error: io::Error) -> StartError {
     }
 }
 
-/// Whether a child could not be started for want of file descriptors, processes or memory.
+/// Returns true if a child could not be started for lack of file descriptors, processes or memory.
 pub fn lacks_resources(error: &io::Error) -> bool {
     const LACKS: [Errno; 4] = [Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN, Errno::ENOMEM];
     error.raw_os_error().is_some_and(|code| LACKS.contains(&Errno::from_raw(code)))
 }
 
-/// Why this process cannot open the few file descriptors that it takes to start a child and to
-/// keep its output; nothing, if it can.
+/// Returns the error if this process cannot open the few file descriptors needed to start a child
+/// and to capture its output, else `None`.
 pub fn lacks_descriptors() -> Option<io::Error> {
     const NEEDED: usize = 16;
     let mut opened = Vec::with_capacity(NEEDED);
@@ -322,15 +322,15 @@ pub fn lacks_descriptors() -> Option<io::Error> {
         match nix::unistd::dup(io::stderr()) {
             Ok(descriptor) => opened.push(descriptor),
             Err(error @ (Errno::EMFILE | Errno::ENFILE)) => return Some(error.into()),
-            // Without a standard error there is nothing to copy.
+            // If stderr is closed, it cannot be duplicated.
             Err(_) => return None,
         }
     }
     None
 }
 
-/// Why a command that ended as if it was not there did so, where it is a script of which `env` was
-/// to find the interpreter: that is what is not there.
+/// Returns the error for a command that ended as if it were missing, if it is a script whose
+/// interpreter, to be found by `env`, is the missing program.
 pub fn lacks_interpreter(order: &Order) -> Option<StartError> {
     let program = order.argv.first()?;
     let file = locate(program, path(order), order.cwd).ok()?;
@@ -345,7 +345,7 @@ pub fn lacks_interpreter(order: &Order) -> Option<StartError> {
     })
 }
 
-/// The first line of a script, behind its `#!`.
+/// Returns the first line of a script, without its `#!`.
 fn first_line(file: &Path) -> Option<String> {
     let mut first = Vec::new();
     std::fs::File::open(file).ok()?.take(LINE).read_to_end(&mut first).ok()?;
@@ -353,11 +353,11 @@ fn first_line(file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(line).into_owned())
 }
 
-/// The program that the first line of a script names.
+/// Returns the program that the first line of a script names.
 fn interpreter(file: &Path) -> Option<String> {
     let line = first_line(file)?;
     let name = line.split_whitespace().next()?;
-    // The end of a line that is written on another system belongs to the name.
+    // A carriage return at the end of the line belongs to the name.
     Some(if line.ends_with('\r') && line.split_whitespace().count() == 1 {
         format!("{name}\\r")
     } else {
@@ -365,7 +365,7 @@ fn interpreter(file: &Path) -> Option<String> {
     })
 }
 
-/// So much of a script's first line is looked at by the system.
+/// Number of bytes of a script's first line that the system reads.
 const LINE: u64 = 255;
 
 fn bad_cwd(order: &Order) -> Option<StartError> {

@@ -1,4 +1,4 @@
-//! A request to stop, which a `poll` can wait for and a signal handler can make.
+//! A stop request that `poll` can wait for and a signal handler can make.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// Asks running children to stop: level 1 gracefully, level 2 at once. Clones share the request,
-/// which is never taken back.
+/// which is never withdrawn.
 #[derive(Clone, Debug)]
 pub struct Stop {
     shared: Arc<Shared>,
@@ -19,7 +19,7 @@ pub struct Stop {
 #[derive(Debug)]
 struct Shared {
     level: AtomicU8,
-    /// One per level, readable for ever once that level is reached, so that every waiter sees it.
+    /// One per level, readable forever once that level is reached, so that every waiter sees it.
     reached: [EventFd; 2],
 }
 
@@ -35,7 +35,7 @@ impl Stop {
         let before = self.shared.level.fetch_max(level.min(2), Ordering::SeqCst);
         for event in &self.shared.reached[usize::from(before)..usize::from(level.clamp(before, 2))]
         {
-            // A write can only fail if the counter is full, and then the event is readable too.
+            // A write fails only if the counter is full, and then the event is readable too.
             let _ = event.write(1);
         }
     }
@@ -44,12 +44,13 @@ impl Stop {
         self.shared.level.load(Ordering::SeqCst)
     }
 
-    /// Waits, unless and until a stop is requested. True if the whole time has passed.
+    /// Sleeps until `time` has passed or a stop is requested. Returns true if the whole time
+    /// passed.
     pub fn sleep(&self, time: Duration) -> bool {
         self.wait_above(0, time) == 0
     }
 
-    /// Waits until the level is above this one, or the time is over. Gives the level.
+    /// Waits until the level is above `level` or `time` has passed. Returns the current level.
     pub fn wait_above(&self, level: u8, time: Duration) -> u8 {
         let end = Instant::now() + time;
         while self.level() <= level {
@@ -63,13 +64,14 @@ impl Stop {
         self.level()
     }
 
-    /// Readable once the level is above this one; nothing is above 2.
+    /// Returns a descriptor that is readable once the level is above `level`, or `None` for level
+    /// 2.
     pub(super) fn above(&self, level: u8) -> Option<BorrowedFd<'_>> {
         self.shared.reached.get(usize::from(level)).map(|event| event.as_fd())
     }
 }
 
-/// Rounded up, since a wait that ends too early would be repeated in a hot loop.
+/// Rounds up, because a wait that ends too early would be repeated in a busy loop.
 pub(super) fn timeout(left: Duration) -> PollTimeout {
     let millis = left.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
     PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)

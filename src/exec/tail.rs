@@ -1,6 +1,6 @@
-//! The last lines of a stream, each cut: what an error message shows of a child's output.
+//! The last lines of a stream, each truncated, for error messages about a child.
 //!
-//! Only the end of each piece is looked at, so following a gigabyte costs almost nothing.
+//! Only the end of each piece is scanned, so following a gigabyte costs almost nothing.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,11 @@ const LINE_BYTES: usize = 1024;
 
 #[derive(Default)]
 pub(super) struct Tail {
-    /// Finished lines, the newest last.
+    /// Finished lines, newest last.
     lines: VecDeque<Vec<u8>>,
-    /// The line that is still being written, cut.
+    /// The unfinished line, truncated.
     open: Vec<u8>,
-    /// True if `open` is a line, if only an empty one that was begun.
+    /// True if `open` is a line with at least one byte.
     begun: bool,
 }
 
@@ -37,7 +37,7 @@ impl Tail {
         self.lines.into_iter().map(shown).collect()
     }
 
-    /// If these bytes end more lines than are kept, all that came before them is forgotten.
+    /// Drops everything before the last lines if these bytes end more lines than are kept.
     fn skip_to_last_lines<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let mut before = bytes;
         for _ in 0..=LINES {
@@ -75,7 +75,7 @@ fn shown(mut line: Vec<u8>) -> String {
     String::from_utf8_lossy(line).into_owned()
 }
 
-/// `contains` is a fast search of whole words; the exact place is then only sought in one block.
+/// Block size of the search: `contains` is fast, and only one block is searched byte by byte.
 const BLOCK: usize = 256;
 
 fn newline(bytes: &[u8]) -> Option<usize> {

@@ -1,9 +1,8 @@
-//! A tool of ours run to its end for what it prints: all of its output, within a bound.
+//! Runs a tool to its end and returns its output, up to a limit.
 //!
-//! [`super::run`] is for commands of other people, which may leave anything behind. A tool does
-//! its work and ends. It may be given a file to hold in place of its input: a lock on that file
-//! then lasts as long as the tool does, even if this process is killed while it works. One that
-//! reads its input holds nothing.
+//! [`super::run`] is for commands of users, which may leave processes running. A tool does its work
+//! and ends. It may hold a file in place of its stdin: a lock on that file then lasts as long as
+//! the tool, even if this process is killed meanwhile. A tool that reads its stdin holds no file.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -22,18 +21,18 @@ use super::process::{Pid, Process};
 use super::stop::{Stop, timeout};
 use super::{How, Order, StartError, children, start};
 
-/// What a tool said.
+/// The output of a tool.
 #[derive(Clone, Debug)]
 pub struct Said {
     pub how: How,
     pub out: Vec<u8>,
     pub err: Vec<u8>,
-    /// False if it printed more than was to be kept.
+    /// False if it printed more than the limit.
     pub whole: bool,
 }
 
-/// Runs a tool, until it is to stop if that is said. At most `limit` bytes of each of its streams
-/// are kept.
+/// Runs a tool until it ends, times out, or `stop` is requested. Keeps at most `limit` bytes of
+/// each of its streams.
 pub fn call(
     order: &Order,
     hold: Option<&File>,
@@ -60,7 +59,7 @@ pub fn call(
     Ok(Said { how, out: out.bytes, err: err.bytes, whole })
 }
 
-/// A file of no disk, to be read from its beginning: nobody has to attend to a pipe.
+/// Creates a file in memory, positioned at its start: unlike a pipe, it needs no writer.
 fn in_memory(bytes: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"input", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(bytes)?;
@@ -68,7 +67,8 @@ fn in_memory(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Reads until the child has exited. Gives why it was ended from here, if it was.
+/// Reads until the child has exited. Returns the reason why it was ended from here, if it was, and
+/// its streams.
 fn attend(
     child: &mut Child,
     order: &Order,
@@ -83,10 +83,10 @@ fn attend(
     let mut cause = None;
     let mut due = order.timeout.and_then(|limit| Instant::now().checked_add(limit));
     loop {
-        // Once it was told to end, only its end is waited for.
+        // After the tool was asked to end, wait only for its end.
         let stopped = stop.filter(|_| cause.is_none()).and_then(|stop| stop.above(0));
         wait([out.fd(), err.fd(), Some(handle.as_fd()), stopped], due)?;
-        // Looked at first: what was printed before the end is then sure to be in the pipes.
+        // Check this first: everything printed before the end is then in the pipes.
         let gone = handle.is_gone();
         out.take()?;
         err.take()?;
@@ -96,7 +96,7 @@ fn attend(
         let late = due.is_some_and(|due| Instant::now() >= due);
         let stops = cause.is_none() && stop.is_some_and(|stop| stop.level() > 0);
         if late || stops {
-            // Asked once, killed after that.
+            // SIGTERM first, then SIGKILL.
             signal(if cause.is_some() { Signal::SIGKILL } else { Signal::SIGTERM });
             cause.get_or_insert(if stops { How::Stopped } else { How::TimedOut });
             due = Instant::now().checked_add(order.grace);
@@ -114,7 +114,7 @@ fn wait(fds: [Option<BorrowedFd>; 4], due: Option<Instant>) -> io::Result<()> {
     }
 }
 
-/// The reading end of a pipe, and what came out of it.
+/// The reading end of a pipe, and the bytes read from it.
 struct Stream {
     pipe: Option<File>,
     bytes: Vec<u8>,
@@ -124,7 +124,7 @@ struct Stream {
 
 impl Stream {
     fn new(pipe: Option<OwnedFd>, limit: usize) -> Stream {
-        // A survivor may hold the other end open: nobody waits for it.
+        // Non-blocking: a survivor may hold the other end open, and must not delay the caller.
         let _ = pipe.as_ref().map(|pipe| fcntl(pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)));
         Stream { pipe: pipe.map(File::from), bytes: Vec::new(), limit, whole: true }
     }
@@ -133,7 +133,7 @@ impl Stream {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes all that is there.
+    /// Reads all available bytes.
     fn take(&mut self) -> io::Result<()> {
         let mut buffer = [0; 16 << 10];
         while let Some(pipe) = &mut self.pipe {

@@ -1,11 +1,11 @@
-//! All of a stream as text, without its last newline: in memory while it is short, and in a file
-//! of its own, the beginning still in memory, when it is not.
+//! A whole stream as text, without its last newline: in memory if it is short, else in its own file
+//! with its beginning in memory.
 //!
-//! **Invariant:** a file that is there is never written to: it may be that of somebody who does the
-//! same, and was given up too early or wakes up too late.
+//! **Invariant:** an existing file is never written to: it may belong to another process that
+//! performs the same work and was declared dead too early or wakes up too late.
 //!
-//! **Invariant:** however the stream is cut into pieces, the text is what all of it at once would
-//! have been: a character or a newline at the end of a piece waits for what comes after it.
+//! **Invariant:** the text does not depend on how the stream is split into pieces: an incomplete
+//! character or a newline at the end of a piece waits for the next piece.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -15,18 +15,18 @@ use sha2::{Digest, Sha256};
 
 /// The longest text that is in memory only.
 pub const WHOLE_BYTES: usize = 32 << 10;
-/// Nobody follows the file, so it need not be written at once.
+/// No reader follows the file, so writes are buffered.
 const BUFFER: usize = 64 << 10;
-/// How many names are tried.
+/// Maximum number of names to try.
 const MOST: u32 = 1000;
 
-/// A text that was taken in whole.
+/// A text that was captured as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WholeText {
-    /// All of it, or its beginning where it is in a file.
+    /// The whole text, or its beginning if it is in a file.
     pub head: String,
     pub file: Option<TextFile>,
-    /// It had bytes that are no UTF-8, which were replaced.
+    /// True if the text had invalid UTF-8, which was replaced.
     pub replaced: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct TextFile {
 }
 
 impl WholeText {
-    /// Keeps a text that is in memory already as one that was taken in.
+    /// Stores a text that is already in memory, as if it was captured.
     pub fn keep(text: &str, path: &Path) -> io::Result<WholeText> {
         let mut whole = Whole::new(path.to_owned());
         whole.put(text)?;
@@ -47,16 +47,16 @@ impl WholeText {
     }
 }
 
-/// Takes in one stream.
+/// Captures one stream.
 pub(super) struct Whole {
     path: PathBuf,
     head: String,
     file: Option<Spill>,
-    /// The first bytes of a character whose others have not come.
+    /// The first bytes of an incomplete character.
     part: Vec<u8>,
-    /// A newline that is the last so far.
+    /// True if the last character so far is a newline that has not been stored.
     newline: bool,
-    /// Bytes that are no UTF-8 were replaced.
+    /// True if invalid UTF-8 was replaced.
     replaced: bool,
 }
 
@@ -75,7 +75,7 @@ impl Spill {
 }
 
 impl Whole {
-    /// A text that goes into a file of this path if it is long.
+    /// Creates an empty text that goes into the file `path` if it becomes long.
     pub(super) fn new(path: PathBuf) -> Whole {
         Whole {
             path,
@@ -91,7 +91,7 @@ impl Whole {
         &self.path
     }
 
-    /// Takes the next bytes. What is not UTF-8 is replaced.
+    /// Captures the next bytes. Invalid UTF-8 is replaced.
     pub(super) fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.part.is_empty() {
             return self.push_on(bytes);
@@ -119,7 +119,7 @@ impl Whole {
         }
     }
 
-    /// Puts text, but for a newline at its end, which may be the last.
+    /// Stores text without a newline at its end, which may be the last one.
     fn put_line(&mut self, text: &str) -> io::Result<()> {
         if text.is_empty() {
             return Ok(());
@@ -149,7 +149,7 @@ impl Whole {
         Ok(())
     }
 
-    /// Ends the text. A newline at its end is left out.
+    /// Ends the text. A newline at its end is omitted.
     pub(super) fn finish(mut self) -> io::Result<WholeText> {
         if !self.part.is_empty() {
             self.replaced = true;
@@ -164,7 +164,7 @@ impl Whole {
     }
 }
 
-/// Makes a file of this name, or of the next one that is free: `text-2.txt`.
+/// Creates a file with this name, or with the next one that is free: `text-2.txt`.
 fn create(path: &mut PathBuf) -> io::Result<File> {
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     let wanted = path.clone();
