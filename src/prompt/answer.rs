@@ -1,13 +1,13 @@
-//! Answers that are to be one JSON object: how to ask for one, how to find it in what came, and
-//! how to ask again.
+//! Answers that must be one JSON object: how to ask for one, how to find it in the answer, and how
+//! to ask again.
 //!
-//! An agent that was asked for an object alone often says something around it. The whole text
-//! counts if it is JSON; else the last code block of JSON; else the first object in the text. But
-//! if there are other objects beside it that say something else, none of them counts.
+//! An agent that was asked for an object alone often adds text around it. The whole text counts if
+//! it is JSON; otherwise the last code block of JSON; otherwise the first object in the text. If
+//! the text contains other, different objects, none of them counts.
 //!
-//! **Invariant:** no part of a list, or of an object that cannot be read, is taken for the answer,
-//! nor one of several: it is better to ask again than to go on with a piece, or with a draft. The
-//! time needed grows with the length of the answer, whatever is in it.
+//! **Invariant:** no part of a list or of an unreadable object is accepted as the answer, and
+//! neither is one of several objects: asking again is better than continuing with a fragment or a
+//! draft. The running time is linear in the length of the answer, regardless of its content.
 
 use std::borrow::Cow;
 
@@ -17,18 +17,18 @@ use super::contract;
 use crate::json;
 use crate::template::kind;
 
-/// How much of an answer is shown to whoever gave it.
+/// Maximum number of bytes of an answer to quote back to the agent.
 const HEAD: usize = 4096;
-/// How many problems, and how much of each, are told at once.
+/// Maximum number of problems to report at once, and of bytes of each.
 const PROBLEMS: usize = 20;
 const PROBLEM: usize = 500;
 
-/// An object that an answer gives.
+/// The object of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object<'a> {
-    /// What it is, with its keys in the order they were written.
+    /// Its value, with its keys in the order they were written.
     pub value: Value,
-    /// How it was written.
+    /// Its source text.
     pub text: Cow<'a, str>,
 }
 
@@ -38,7 +38,7 @@ impl Object<'_> {
     }
 }
 
-/// The object that an answer gives, or why there is none.
+/// Returns the object of an answer, or the reason why there is none.
 pub fn extract_object(answer: &str) -> Result<Object<'_>, String> {
     let text = answer.trim_start_matches('\u{feff}').trim();
     if text.is_empty() {
@@ -61,7 +61,7 @@ fn among_words(text: &str) -> Result<Object<'_>, String> {
     }
 }
 
-/// Refuses an object in which two keys have one name: which of them counts is anybody's guess.
+/// Rejects an object with a duplicate key: it is undefined which value counts.
 fn unambiguous(object: Object<'_>) -> Result<Object<'_>, String> {
     match json::duplicate_key(&object.text) {
         Some(key) => Err(format!("the JSON object has the key `{key}` twice")),
@@ -76,7 +76,7 @@ fn most_likely(text: &str) -> Result<Object<'_>, String> {
     };
     match serde_json::from_str(block.trim()) {
         Ok(value) => only_object(value, block.trim(), "the last code block of JSON"),
-        // What follows it may be a second try; what comes before it is not the last word.
+        // The text after the block may be a second try; the text before it is not final.
         Err(error) => match first_object(&text[end..])? {
             Some(object) => Ok(object),
             None => Err(format!("the last code block of JSON cannot be read: {error}")),
@@ -84,8 +84,8 @@ fn most_likely(text: &str) -> Result<Object<'_>, String> {
     }
 }
 
-/// The object that a text is, as a whole or as the whole of one code block. Nothing may stand
-/// around it: what only mentions an object does not give one.
+/// Returns the object that is the whole text, or the whole content of one code block around it. Any
+/// text around the object is an error: a text that only mentions an object does not give one.
 pub fn whole_object(text: &str) -> Result<Object<'_>, String> {
     let text = text.trim_start_matches('\u{feff}').trim();
     if text.is_empty() {
@@ -98,7 +98,7 @@ pub fn whole_object(text: &str) -> Result<Object<'_>, String> {
     }
 }
 
-/// What is in the code block that a text is.
+/// Returns the content of a text that consists of one code block.
 fn fenced(text: &str) -> Option<&str> {
     let sign = text.chars().next().filter(|sign| matches!(sign, '`' | '~'))?;
     let fence = &text[..text.find(|c| c != sign).unwrap_or(text.len())];
@@ -119,24 +119,24 @@ fn only_object<'a>(value: Value, text: &'a str, what: &str) -> Result<Object<'a>
 struct Opening {
     at: usize,
     is_list: bool,
-    /// Whether an object begins there, or a list of them.
+    /// True if it seems to start an object or a list of objects.
     is_meant: bool,
 }
 
-/// The next one from a place on.
+/// Returns the next brace or bracket at or after `from`.
 fn opening(text: &str, from: usize) -> Option<Opening> {
     let at = from + text[from..].find(['{', '['])?;
     let inside = text[at + 1..].trim_start();
     let is_list = text[at..].starts_with('[');
-    // Footnotes and links are in brackets too, but a list of objects is not taken apart.
+    // Footnotes and links use brackets too. A list of objects is not split into its objects.
     let names = if is_list { inside.strip_prefix('{') } else { Some(inside) };
-    // Nobody writes a quote here who does not begin an object.
+    // A quote in this position always starts an object.
     let is_meant = names.is_some_and(|names| names.trim_start().starts_with('"'));
     Some(Opening { at, is_list, is_meant })
 }
 
-/// The first object in a text that says something else too. An empty one is taken only if there
-/// is no other: `{}` stands in many a line of code.
+/// Returns the first object in a text that contains other text too. An empty object counts only if
+/// there is no other: `{}` is common in code.
 fn first_object(text: &str) -> Result<Option<Object<'_>>, String> {
     let mut empty = None;
     let mut broken = None;
@@ -176,8 +176,7 @@ fn first_object(text: &str) -> Result<Option<Object<'_>>, String> {
     }
 }
 
-/// Whether a text has an object in it that is not this one, or behind this one something that was
-/// meant for one.
+/// Returns true if a text contains an object other than `this`, or an attempt at one after it.
 fn has_another(text: &str, this: &Value) -> bool {
     let (mut at, mut behind) = (0, false);
     while let Some(Opening { at: open, is_meant, .. }) = opening(text, at) {
@@ -202,13 +201,13 @@ fn has_another(text: &str, this: &Value) -> bool {
     false
 }
 
-/// The JSON value that a text begins with, and how long it is.
+/// Parses the JSON value at the start of a text. Also returns its length.
 fn value(text: &str) -> (Option<Result<Value, Error>>, usize) {
     let mut values = Deserializer::from_str(text).into_iter();
     (values.next(), values.byte_offset())
 }
 
-/// How long what stands in the braces or brackets is that a text begins with, if they are closed.
+/// Returns the length of the bracketed part at the start of a text, if the brackets are closed.
 fn balanced(text: &str) -> Option<usize> {
     let (mut depth, mut quoted, mut escaped) = (0, false, false);
     for (at, byte) in text.bytes().enumerate() {
@@ -227,7 +226,7 @@ fn balanced(text: &str) -> Option<usize> {
     None
 }
 
-/// What is added to a prompt whose answer must fit a schema.
+/// Returns the text to append to a prompt whose answer must match a schema.
 pub fn instruct(schema: &Value) -> String {
     format!(
         "\n\n---\n\nAnswer with one JSON object that fits the JSON Schema below, and with nothing \
@@ -236,7 +235,8 @@ pub fn instruct(schema: &Value) -> String {
     )
 }
 
-/// What is added to a prompt whose last answer did not fit: what was wrong, and how it began.
+/// Returns the text to append to a prompt whose last answer was rejected: the problems, and the
+/// start of that answer.
 pub fn ask_again(problems: &[String], last: &str) -> String {
     let mut out = String::from("\n\n---\n\nYour last answer was not accepted:\n\n");
     for problem in problems.iter().take(PROBLEMS) {
@@ -257,7 +257,7 @@ pub fn ask_again(problems: &[String], last: &str) -> String {
     out
 }
 
-/// The first bytes of a text, cut between two letters and marked as cut.
+/// Cuts a text to at most `most` bytes at a character boundary, and marks the cut.
 fn head(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
@@ -266,7 +266,7 @@ fn head(text: &str, most: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// Marks around a text that none within it can close.
+/// Returns a code fence that no line of the text can close.
 pub(super) fn fence(text: &str) -> String {
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
     "`".repeat(3.max(longest + 1))

@@ -1,12 +1,14 @@
-//! The contract of agents: an answer ends with a JSON object that says how it went.
+//! The agent contract: an answer ends with a JSON object that reports the result of the work.
 //!
-//! The last JSON code block of the answer decides, whatever came before it: answers quote samples.
-//! An object outside of any block counts only as the last thing in the text. A block may stand in a
-//! list or in a quote, and say in several ways that it is JSON, as readers of Markdown take it.
+//! The last JSON code block of the answer decides, regardless of the text before it: answers quote
+//! samples. An object outside a code block counts only at the very end of the text. A block may be
+//! inside a list or a quote, and may declare in several ways that it is JSON, as Markdown readers
+//! accept it.
 //!
-//! **Invariant:** a block that cannot be read never lets an earlier one decide. Where something
-//! behind the last block may be one, or may be an answer, nothing decides; nor where the block may
-//! be part of a sample, or an object part of a broken one. Reading takes time as the text is long.
+//! **Invariant:** an unreadable block never lets an earlier one decide. If the text after the last
+//! block may contain another block or another answer, nothing decides; nor if the block may be part
+//! of a sample, or the object part of a broken one. Reading takes time linear in the length of the
+//! text.
 
 use std::borrow::Cow;
 
@@ -17,18 +19,18 @@ use super::answer::fence;
 use crate::json;
 use crate::template::kind;
 
-/// What an answer says about itself.
+/// The result of reading the contract from an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Contract {
     Found(AgentOutput),
-    /// There is no JSON block.
+    /// The answer has no JSON block.
     Missing,
-    /// There is one, but it does not keep the contract; why.
+    /// The answer has a block that violates the contract, for this reason.
     Invalid(String),
 }
 
 impl Contract {
-    /// What the agent says; or a word for why that is nothing, and a sentence.
+    /// Returns the agent's report, or a keyword for its absence and a message.
     pub fn kept(self) -> Result<AgentOutput, (&'static str, String)> {
         match self {
             Contract::Found(output) => Ok(output),
@@ -44,7 +46,7 @@ impl Contract {
     }
 }
 
-/// How an agent says its work went.
+/// An agent's report about its work.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentOutput {
     pub success: bool,
@@ -53,12 +55,12 @@ pub struct AgentOutput {
     pub error: Option<String>,
     /// All other keys.
     pub extra: Map<String, Value>,
-    /// What the contract wants otherwise, but lets pass.
+    /// Deviations from the contract that are tolerated.
     pub warnings: Vec<String>,
 }
 
 impl AgentOutput {
-    /// The object that later steps see: every key of the contract, then the others.
+    /// Returns the object that later steps see: every key of the contract, then the others.
     pub fn to_json(&self) -> Value {
         let mut object = json!({
             "success": self.success,
@@ -73,7 +75,7 @@ impl AgentOutput {
     }
 }
 
-/// What an agent is told whose last answer did not keep the contract.
+/// Returns the text to append to the prompt of an agent whose last answer violated the contract.
 pub fn ask_again(why: &str) -> String {
     format!(
         "\n\n---\n\nYour last answer could not be used: {why}. Look at what is done already, do \
@@ -81,16 +83,17 @@ pub fn ask_again(why: &str) -> String {
     )
 }
 
-/// What an agent is asked in the same conversation, where everything but the block is done.
+/// Returns the request for the JSON block alone, within the same conversation, when all other work
+/// is done.
 pub fn ask_for_block(why: &str) -> String {
     format!("Your last answer could not be used: {why}. Do no more work now. {BLOCK_ALONE}")
 }
 
-/// How much of what was asked, and of what was answered, somebody is told who remembers nothing.
+/// Maximum number of bytes of the prompt and of the answer to quote to an agent without memory.
 const EXCERPT: usize = 16 << 10;
 
-/// The same, asked of one who remembers nothing of the conversation: what was asked and answered
-/// there is told apart from what is asked now, and no more of it than is needed.
+/// Returns the same request for an agent that does not remember the conversation: it quotes
+/// excerpts of the earlier prompt and answer, separate from the new request, no longer than needed.
 pub fn ask_for_block_anew(why: &str, asked: &str, answered: &str) -> String {
     let quoted = |text: &str| {
         let text = excerpt(text.trim(), EXCERPT);
@@ -110,7 +113,7 @@ const BLOCK_ALONE: &str = "Answer with nothing but the JSON code block that says
     went:\n\n```json\n{\"success\": true or false, \"summary\": \"what was done\", \
     \"outputs\": {}, \"error\": \"what went wrong, if something did\"}\n```\n";
 
-/// A text, or its beginning and its end where it is longer than so many bytes.
+/// Returns a text, or its start and its end if it is longer than `most` bytes.
 fn excerpt(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return text.into();
@@ -122,7 +125,7 @@ fn excerpt(text: &str, most: usize) -> Cow<'_, str> {
     format!("{}\n[… {left_out} bytes are left out here …]\n{}", &text[..head], &text[tail..]).into()
 }
 
-/// Reads the contract off the final text of an agent.
+/// Reads the contract from the final text of an agent.
 pub fn parse(text: &str) -> Contract {
     match ending(text) {
         Ok(map) => judge(map),
@@ -131,7 +134,8 @@ pub fn parse(text: &str) -> Contract {
     }
 }
 
-/// What can be told of an answer that does not keep the contract, as one that failed for `why`.
+/// Extracts as much as possible from an answer that violates the contract, as a failure with reason
+/// `why`.
 pub fn told(text: &str, why: String) -> AgentOutput {
     let mut map = ending(text).unwrap_or_default();
     let mut output = AgentOutput { error: Some(why), ..AgentOutput::default() };
@@ -146,8 +150,8 @@ pub fn told(text: &str, why: String) -> AgentOutput {
     output
 }
 
-/// The object that an answer ends with, whether or not it keeps the contract; or why what stands
-/// there is none, if anything does.
+/// Returns the object at the end of an answer, even if it violates the contract. On failure,
+/// returns the reason, or `None` if the answer has no object at its end.
 pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
     let text = &*unquoted(text);
     let Blocks { json, behind, end, within } = last_block(text);
@@ -155,7 +159,8 @@ pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
     match (bare(&text[end..]), json) {
         (Bare::Object(map), None) => Ok(map),
         (Bare::Object(map), Some(block)) if map.contains_key("success") => {
-            // A block that says anything else is not made a success of by what may be a sample.
+            // An object that may be a sample must not turn a block that does not report success
+            // into one.
             match says_success(&map) && !reads_success(block) {
                 true => invalid(ANOTHER.into()),
                 false => Ok(map),
@@ -182,7 +187,7 @@ pub fn ending(text: &str) -> Result<Map<String, Value>, Option<String>> {
     }
 }
 
-/// Which of two values of one name counts is anybody's guess.
+/// A duplicate key is an error, because it is undefined which value counts.
 fn twice(key: &str) -> String {
     format!("the JSON object has the key `{key}` twice")
 }
@@ -225,7 +230,7 @@ fn judge(mut map: Map<String, Value>) -> Contract {
     Contract::Found(output)
 }
 
-/// Takes a text; what is none is kept as JSON, for it may be all that is known.
+/// Takes a text. Any other value is kept as JSON, because it may be the only information.
 fn text(map: &mut Map<String, Value>, key: &str, warnings: &mut Vec<String>) -> Option<String> {
     match map.remove(key)? {
         Value::Null => None,
@@ -237,8 +242,8 @@ fn text(map: &mut Map<String, Value>, key: &str, warnings: &mut Vec<String>) -> 
     }
 }
 
-/// A text without the marks of quotes: a block of code in a quote has one before each of its
-/// lines. No line of a block of JSON begins with such a mark by itself.
+/// Removes quote markers (`>`) from a text: a quoted code block has one before each line. No line
+/// of a JSON block starts with such a marker by itself.
 pub(super) fn unquoted(text: &str) -> Cow<'_, str> {
     let blank = |c: char| c == ' ' || c == '\t' || c == '\u{feff}';
     let quoted = |line: &str| line.trim_start_matches(blank).starts_with('>');
@@ -255,7 +260,7 @@ pub(super) fn unquoted(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split_inclusive('\n').map(bare).collect())
 }
 
-/// What follows the mark of an item of a list: `-`, `*`, `+`, `1.` or `1)`, and a blank.
+/// Returns the text after a list item marker: `-`, `*`, `+`, `1.` or `1)`, and a blank.
 fn item(line: &str) -> Option<&str> {
     let digits = line.len() - line.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let rest = match digits {
@@ -270,9 +275,9 @@ fn item(line: &str) -> Option<&str> {
 struct Fence<'t> {
     mark: char,
     length: usize,
-    /// What follows the marks.
+    /// The text after the fence characters.
     rest: &'t str,
-    /// It begins an item of a list, so it closes nothing.
+    /// True if the line starts a list item, so that it cannot close a block.
     begins_item: bool,
 }
 
@@ -295,19 +300,19 @@ impl<'t> Fence<'t> {
         same && self.rest.is_empty() && !self.begins_item
     }
 
-    /// What follows the word `json`, if this opens a block of it: nothing, unless it is the object
-    /// itself.
+    /// Returns the text after the word `json` if this line opens a JSON block: empty, unless the
+    /// object itself starts there.
     fn json(&self) -> Option<&'t str> {
         let info = self.rest.trim_start();
         if let Some((classes, _)) = info.strip_prefix('{').and_then(|info| info.split_once('}')) {
-            // Pandoc's way to say it: `{.json .numberLines}`.
+            // Pandoc syntax: `{.json .numberLines}`.
             let class = |class: &str| is_json(class.strip_prefix('.').unwrap_or(class));
             return classes.split_whitespace().any(class).then_some("");
         }
         let end = info.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(info.len());
         let (mut word, mut more) = info.split_at(end);
         if let Some(kind) = more.strip_prefix('/') {
-            // A type of the web: `application/json`, `application/ld+json`.
+            // A media type: `application/json`, `application/ld+json`.
             let in_type = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
             let end = kind.find(|c| !in_type(c)).unwrap_or(kind.len());
             let (kind, rest) = kind.split_at(end);
@@ -322,34 +327,34 @@ impl<'t> Fence<'t> {
     }
 }
 
-/// Whether a word is one for JSON.
+/// Returns true if a word denotes JSON.
 fn is_json(word: &str) -> bool {
     ["json", "jsonc", "json5"].iter().any(|json| word.eq_ignore_ascii_case(json))
 }
 
-/// What code blocks a text has.
+/// The code blocks of a text.
 pub(super) struct Blocks<'t> {
-    /// The content of the last one of JSON.
+    /// The content of the last JSON block.
     pub json: Option<&'t str>,
-    /// Where what follows that one begins.
+    /// Offset of the text after that block.
     pub behind: usize,
-    /// Where what follows the last one of any kind begins.
+    /// Offset of the text after the last block of any kind.
     pub end: usize,
-    /// Where the block begins that the last one of JSON is inside of, if it is.
+    /// Offset of the block that contains the last JSON block, if there is one.
     within: Option<usize>,
 }
 
 /// Finds the last JSON code block.
 ///
-/// A block is JSON if it says so, or if it says nothing and begins with a brace. A block that
-/// opens inside one of another kind is seen, since samples in answers are often nested wrongly;
-/// not if the outer one has the longer marks, which is how to nest them rightly. The text has no
-/// marks of quotes ([`unquoted`]).
+/// A block is JSON if it declares so, or if it declares nothing and starts with a brace. A block
+/// that opens inside a block of another kind counts, because samples in answers are often nested
+/// incorrectly. It does not count if the outer fence is longer, which is the correct way to nest.
+/// The text must have no quote markers ([`unquoted`]).
 pub(super) fn last_block(text: &str) -> Blocks<'_> {
     let mut found = None;
     let (mut behind, mut end, mut within) = (0, 0, None);
     let mut outer: Option<(Fence, usize)> = None;
-    // Where the line of the outer one begins.
+    // Offset of the line that opens the outer block.
     let mut opened = 0;
     let mut at = 0;
     while at < text.len() {
@@ -361,7 +366,7 @@ pub(super) fn last_block(text: &str) -> Blocks<'_> {
         };
         let inside = outer.as_ref().filter(|(open, _)| {
             let nested = open.mark != fence.mark || open.length > fence.length;
-            // In a block there are no lists: what looks like one may be a line of a patch.
+            // A block contains no lists: a line that looks like one may be part of a patch.
             nested || fence.begins_item || fence.json().is_none()
         });
         if let Some((open, start)) = inside {
@@ -380,12 +385,12 @@ pub(super) fn last_block(text: &str) -> Blocks<'_> {
             Some(same_line) => {
                 let start = if same_line.is_empty() { next } else { offset(text, same_line) };
                 let (content, after) = content(text, start, next, &fence);
-                // What it is inside of stays open.
+                // The enclosing block stays open.
                 within = outer.is_some().then_some(opened);
                 (found, behind) = (Some(content), after);
                 (at, end) = (after, after);
             }
-            // Marks within a line are no block.
+            // Fence characters within a line do not open a block.
             None if fence.rest.contains(fence.mark) => at = next,
             None => {
                 outer = Some((fence, next));
@@ -403,20 +408,20 @@ pub(super) fn last_block(text: &str) -> Blocks<'_> {
     Blocks { json: found, behind, end, within }
 }
 
-/// Whether a block is around all of an answer, so that what is inside of it is no sample: nothing
-/// stands before it, and behind the JSON at most its end.
+/// Returns true if a block encloses a whole answer, so that its content is not a sample: there is
+/// no text before it, and after the JSON at most its closing fence.
 fn wraps_all(text: &str, outer: usize, behind: usize) -> bool {
     let before = text[..outer].trim_matches('\u{feff}').trim();
     let after = text[behind..].trim();
     before.is_empty() && after.trim_start_matches(['`', '~']).is_empty()
 }
 
-/// Whether what stands behind the last JSON block may hold another one, or another answer: marks
-/// of a block in the midst of a line, or `success` as a key, in a block of another kind or in none.
-/// What is nested rightly, in longer marks, is a sample.
+/// Returns true if the text after the last JSON block may contain another block or another answer:
+/// fence characters in the middle of a line, or `success` as a key, inside or outside a block of
+/// another kind. Blocks that are nested correctly, in a longer fence, are samples.
 fn may_hold_another(text: &str) -> bool {
     let mut outer: Option<Fence> = None;
-    // Where what is looked into next begins: a block, or what stands between two.
+    // Offset of the part to check next: a block, or the text between two blocks.
     let (mut from, mut at) = (0, 0);
     let mut nested = false;
     for line in text.split_inclusive('\n') {
@@ -447,7 +452,7 @@ fn may_hold_another(text: &str) -> bool {
     says_how_it_went(rest) || denies(rest) || outer.is_some() && has_line_for_it(rest)
 }
 
-/// Whether a line says that it went wrong, in so many words.
+/// Returns true if a line explicitly reports a failure (`success: false`).
 fn denies(text: &str) -> bool {
     let denied = |line: &str| {
         let (key, value) = line.split_once(':')?;
@@ -457,7 +462,7 @@ fn denies(text: &str) -> bool {
     text.lines().any(|line| denied(line) == Some(true))
 }
 
-/// Whether `success` is the key of a line, as in YAML and TOML.
+/// Returns true if `success` is the key of a line, as in YAML and TOML.
 fn has_line_for_it(block: &str) -> bool {
     block.lines().any(|line| {
         let line = line.trim_start_matches([' ', '\t', '-', '"', '\'']);
@@ -466,7 +471,7 @@ fn has_line_for_it(block: &str) -> bool {
     })
 }
 
-/// Whether `success` stands in a text as a key of an object does.
+/// Returns true if a text contains `success` as a key of an object.
 fn says_how_it_went(text: &str) -> bool {
     text.match_indices("success").any(|(at, word)| {
         let (before, behind) = (&text[..at], &text[at + word.len()..]);
@@ -479,15 +484,15 @@ fn says_how_it_went(text: &str) -> bool {
     })
 }
 
-/// Where a part of `text` begins in it.
+/// Returns the offset of `part` in `text`.
 fn offset(text: &str, part: &str) -> usize {
     part.as_ptr() as usize - text.as_ptr() as usize
 }
 
-/// The content of a JSON block that begins at `start`, and where what follows it begins.
+/// Returns the content of a JSON block that starts at `start`, and the offset of the text after it.
 ///
-/// The end of the first value decides, not the next marks: these may stand in one of its texts, or
-/// right behind it. Only where there is no whole value, lines are looked at.
+/// The end of the first value decides, not the next fence: a fence may be inside a string of the
+/// value, or directly after it. Lines are scanned for a fence only if there is no complete value.
 fn content<'t>(text: &'t str, start: usize, next: usize, open: &Fence) -> (&'t str, usize) {
     let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Value>();
     if let Some(Ok(_)) = values.next() {
@@ -495,7 +500,7 @@ fn content<'t>(text: &'t str, start: usize, next: usize, open: &Fence) -> (&'t s
         let rest = text[end..].trim_start();
         let marks = rest.len() - rest.trim_start_matches(open.mark).len();
         if rest.is_empty() || marks >= open.length {
-            // Marks that open the next block close none.
+            // A fence that opens the next block does not close this one.
             let line = rest.split('\n').next().unwrap_or(rest);
             let anew = Fence::read(line).is_some_and(|fence| fence.json().is_some());
             let marks = if anew { 0 } else { marks };
@@ -507,7 +512,7 @@ fn content<'t>(text: &'t str, start: usize, next: usize, open: &Fence) -> (&'t s
         let next = text[at..].find('\n').map_or(text.len(), |newline| at + newline + 1);
         match Fence::read(&text[at..next]) {
             Some(fence) if fence.closes(open) => return (&text[start..at], next),
-            // Somebody began anew.
+            // The agent started a new block.
             Some(fence) if fence.mark == open.mark && fence.json().is_some() => {
                 return (&text[start..at], at);
             }
@@ -517,19 +522,19 @@ fn content<'t>(text: &'t str, start: usize, next: usize, open: &Fence) -> (&'t s
     (&text[start..], text.len())
 }
 
-/// What stands at the end of a text outside of any block.
+/// The end of a text, outside all blocks.
 enum Bare {
     Nothing,
     Object(Map<String, Value>),
-    /// An object begins a line, but the text ends within it.
+    /// An object starts a line, but the text ends within it.
     Torn,
-    /// An object, but one that is broken before it says how it went, too, and may have it inside.
+    /// An object, preceded by a broken object that also reports a result and may contain this one.
     Doubtful,
     /// An object that has this key twice.
     Twice(String),
 }
 
-/// Reads the object that the text ends with; the outermost, if it has objects inside.
+/// Reads the object at the end of the text; the outermost one if objects are nested.
 fn bare(text: &str) -> Bare {
     let text = text.trim_end();
     let object = last_brace(text).and_then(|brace| {
@@ -547,8 +552,8 @@ fn bare(text: &str) -> Bare {
     }
 }
 
-/// The brace that the last one of a text closes. Read backwards, JSON is no less clear: a quote
-/// that no backslash is before begins or ends a text.
+/// Returns the opening brace that matches the last brace of a text. JSON is unambiguous backwards
+/// too: a quote without a backslash before it starts or ends a string.
 fn last_brace(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let (mut depth, mut in_text, mut at) = (0usize, false, bytes.len());
@@ -576,7 +581,7 @@ fn last_brace(text: &str) -> Option<usize> {
     None
 }
 
-/// Whether an object says how it went that cannot be read to its end.
+/// Returns true if a text contains an incomplete object that reports a result.
 fn says_brokenly(text: &str) -> bool {
     let mut at = 0;
     while let Some(brace) = text[at..].find('{').map(|brace| at + brace) {
@@ -588,7 +593,7 @@ fn says_brokenly(text: &str) -> bool {
     false
 }
 
-/// Whether an object begins a line of the text and does not end before it does.
+/// Returns true if an object starts a line of the text and the text ends within it.
 fn is_torn(text: &str) -> bool {
     let mut at = 0;
     while let Some(brace) = text[at..].find('{').map(|brace| at + brace) {
@@ -599,15 +604,16 @@ fn is_torn(text: &str) -> bool {
         match value_length(&text[brace..]) {
             Ok(length) => at = brace + length,
             Err(None) => return true,
-            // What begins a line inside of it is no text of it, and ends or breaks as it does.
+            // An object that starts a line before the error is nested in this one, not in a string
+            // of it, and is complete or broken like it.
             Err(Some(read)) => at = (brace + read).max(at),
         }
     }
     false
 }
 
-/// How long the JSON value is that a text begins with; or how far it can be read, where it does not
-/// end with the text.
+/// Returns the length of the JSON value at the start of a text. On failure, returns the readable
+/// length, or `None` if the text ends within the value.
 fn value_length(text: &str) -> Result<usize, Option<usize>> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
     match values.next() {
@@ -623,7 +629,7 @@ fn value_length(text: &str) -> Result<usize, Option<usize>> {
     }
 }
 
-/// Whether an object of a person's making begins here: on a line of its own, with a name in it.
+/// Returns true if an object that an author wrote starts here: at the start of a line, with a key.
 fn begins_line(text: &str, brace: usize) -> bool {
     let before = text[..brace].trim_end_matches([' ', '\t', '\r']);
     (before.is_empty() || before.ends_with('\n')) && text[brace + 1..].trim_start().starts_with('"')

@@ -1,19 +1,19 @@
-//! Answers that repeat what was asked: a command line may print its prompt, and a prompt shows what
-//! the block looks like that an answer has to end with. Such an example is nobody's answer.
+//! Answers that repeat the prompt: a command line tool may print its prompt, and a prompt contains
+//! an example of the block that an answer has to end with. Such an example is not an answer.
 
 use std::borrow::Cow;
 
 use super::contract::last_block;
 
-/// How much of what stands before an example is looked for together with it. An agent may well end
-/// with the very words of an example; but then it does not repeat what introduces it.
+/// Number of bytes before an example that must match together with it. An agent may well end with
+/// exactly the words of an example, but then it does not repeat the introduction to it.
 const BEFORE: usize = 200;
-/// With less before it, nothing can be said.
+/// Minimum length of that introduction; a shorter one proves nothing.
 const LEAST_BEFORE: usize = 20;
-/// How many examples of a prompt are looked for.
+/// Maximum number of examples of a prompt to search for.
 const EXAMPLES: usize = 20;
 
-/// An answer without the examples of the prompt that it repeats.
+/// Returns an answer without the examples of the prompt that it repeats.
 pub fn without_examples<'a>(answer: &'a str, asked: &[Cow<str>]) -> Cow<'a, str> {
     let mut answer = Cow::Borrowed(answer);
     for prompt in asked {
@@ -26,7 +26,7 @@ pub fn without_examples<'a>(answer: &'a str, asked: &[Cow<str>]) -> Cow<'a, str>
     answer
 }
 
-/// The JSON blocks of a prompt, each with the end of what stands before it.
+/// Returns the JSON blocks of a prompt, each with the end of the text before it.
 fn examples(prompt: &str) -> Vec<&str> {
     let (mut found, mut rest) = (Vec::new(), prompt);
     while let Some(json) = last_block(rest).json.filter(|_| found.len() < EXAMPLES) {

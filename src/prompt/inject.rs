@@ -1,16 +1,16 @@
-//! Puts a step's dependencies into its prompt: their names, or what is in them.
+//! Injects a step's dependencies into its prompt: their names, or their content.
 //!
-//! **Invariant:** at most [`CAP`] bytes of names or content are put in; what was left out is said
-//! in the text and in the [`Cut`] that goes on record.
+//! **Invariant:** at most [`CAP`] bytes of names or content are injected. Omissions are stated in
+//! the prompt and in the [`Cut`] that is recorded.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::workflow::plan::{Inject, InjectMode, Position};
 
-/// How much is injected at most.
+/// Maximum number of bytes to inject.
 pub const CAP: u64 = 256 * 1024;
-/// How many of the files left out are named.
+/// Maximum number of omitted files to name.
 const NAMED_OMISSIONS: usize = 10;
 
 /// A dependency that exists.
@@ -19,11 +19,11 @@ pub struct Found {
     pub path: String,
     pub required: bool,
     pub size: u64,
-    /// The first [`CAP`] bytes, where content is injected; nothing for a directory.
+    /// The first [`CAP`] bytes if content is injected; `None` for a directory.
     pub head: Option<Vec<u8>>,
 }
 
-/// What did not fit.
+/// Statistics about an injection that did not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cut {
     pub total_size: u64,
@@ -39,7 +39,8 @@ impl Cut {
     }
 }
 
-/// The prompt with its dependencies, and what was cut. `files` are sorted by path.
+/// Returns the prompt with its dependencies, and the omissions if there are any. `files` must be
+/// sorted by path.
 pub fn inject(prompt: &str, inject: &Inject, files: &[Found]) -> (String, Option<Cut>) {
     if files.is_empty() {
         return (prompt.to_owned(), None);

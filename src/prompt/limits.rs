@@ -1,27 +1,27 @@
-//! What a fault of a provider or a script means for the next attempt: by what it says.
+//! Classifies failures of providers and scripts by their text, to decide about the next attempt.
 //!
-//! A fault is [`Fatal`](FaultClass::Fatal) if the next attempt would meet it too,
-//! [`Transient`](FaultClass::Transient) if waiting may help. Signs of the first go before signs of
-//! the second, for whoever is not let in is often told so by a process that ended badly.
+//! A failure is [`Fatal`](FaultClass::Fatal) if the next attempt would meet it too, and
+//! [`Transient`](FaultClass::Transient) if waiting may help. Fatal signs take precedence, because a
+//! denied login is often reported together with a failed process.
 //!
-//! Some providers say that a limit was reached, or that a service refused them, as if it were their
-//! answer; [`notice`] knows such answers by their whole form, because an agent may well write about
-//! limits.
+//! Some providers print the notice of a limit or of a refusal as if it were their answer.
+//! [`notice`] recognizes such answers by their whole form, because an agent may legitimately write
+//! about limits.
 
 use serde::{Deserialize, Serialize};
 
-/// What another attempt is worth.
+/// The prospects of another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultClass {
-    /// Nothing, until a person does something or a limit ends.
+    /// None, until a person acts or a limit ends.
     Fatal,
-    /// A good deal, after a rest.
+    /// Good, after a delay.
     Transient,
     Unknown,
 }
 
-/// In lower case, with `_` and `-` as spaces.
+/// Signs in lower case, with `_` and `-` replaced by spaces.
 const FATAL: [&str; 28] = [
     "unauthorized",
     "forbidden",
@@ -52,7 +52,7 @@ const FATAL: [&str; 28] = [
     "prompt is too long",
     "prompt too long",
 ];
-/// Said by so many, and about so much, that any sign of the other kind outweighs it.
+/// Signs so common and ambiguous that any transient sign outweighs them.
 const PERHAPS_FATAL: [&str; 1] = ["auth error"];
 const TRANSIENT: [&str; 33] = [
     "timeout",
@@ -93,7 +93,7 @@ const TRANSIENT: [&str; 33] = [
 const FATAL_CODES: [&str; 2] = ["401", "403"];
 const TRANSIENT_CODES: [&str; 7] = ["408", "429", "500", "502", "503", "504", "529"];
 
-/// What a fault means, by its text.
+/// Classifies a failure by its text.
 pub fn classify(text: &str) -> FaultClass {
     let text = plain(text);
     let says = |signs: &[&str]| signs.iter().any(|sign| text.contains(sign));
@@ -109,7 +109,7 @@ pub fn classify(text: &str) -> FaultClass {
     }
 }
 
-/// In lower case, and with one way to write what has several.
+/// Converts a text to lower case and normalizes separators and apostrophes.
 fn plain(text: &str) -> String {
     let letter = |c| match c {
         '_' | '-' => ' ',
@@ -119,15 +119,15 @@ fn plain(text: &str) -> String {
     text.to_lowercase().chars().map(letter).collect()
 }
 
-/// Whether one of these numbers is the status of a response, and no number of something else.
+/// Returns true if one of these numbers appears as a response status and not as another number.
 fn has_code(text: &str, codes: &[&str]) -> bool {
     let found = |code: &&str| text.match_indices(*code).any(|(at, _)| is_status(text, at));
     codes.iter().any(found)
 }
 
-/// Whether the three digits at a place are a number of their own, behind a word that says it is
-/// about a response: `status: 503`, `HTTP/1.1 429`, `"code":401`, `request rejected (429)`. In
-/// `error: 403 tests failed` they count something.
+/// Returns true if the three digits at an offset are a separate number after a word that refers to
+/// a response: `status: 503`, `HTTP/1.1 429`, `"code":401`, `request rejected (429)`. In `error:
+/// 403 tests failed` they are a count.
 fn is_status(text: &str, at: usize) -> bool {
     const WORDS: [&str; 9] = [
         "http",
@@ -160,11 +160,11 @@ fn is_status(text: &str, at: usize) -> bool {
     !counts && (WORDS.contains(&word) || word.starts_with("http/"))
 }
 
-/// The longest notice is far shorter, and most answers are far longer.
+/// Maximum length of a notice. Real notices are far shorter, and most answers far longer.
 const NOTICE: usize = 600;
 
-/// What an answer is worth that is nothing but the notice that some limit was reached; nothing for
-/// an answer that is one.
+/// Classifies an answer that consists only of a limit notice or a refusal. Returns `None` for a
+/// real answer.
 pub fn notice(answer: &str) -> Option<FaultClass> {
     if is_limit_notice(answer) {
         Some(FaultClass::Fatal)
@@ -173,10 +173,10 @@ pub fn notice(answer: &str) -> Option<FaultClass> {
     }
 }
 
-/// Errors carry what was asked along, but not much of it.
+/// Maximum length of a refusal: errors quote the request, but not much of it.
 const REFUSAL_MAX: usize = 4096;
 
-/// What a refusal of a service consists of, beside numbers.
+/// The words that a service's refusal consists of, apart from numbers.
 const REFUSAL: [&str; 35] = [
     "again",
     "an",
@@ -215,8 +215,8 @@ const REFUSAL: [&str; 35] = [
     "with",
 ];
 
-/// Whether an answer is nothing but the error of a service that is too busy for it:
-/// `API Error: 429 {"type":"error",…}`, `Error: 529 Overloaded`.
+/// Returns true if an answer is only the error of an overloaded service: `API Error: 429
+/// {"type":"error",…}`, `Error: 529 Overloaded`.
 fn is_refusal(answer: &str) -> bool {
     let answer = answer.trim();
     if answer.len() > REFUSAL_MAX {
@@ -231,7 +231,7 @@ fn is_refusal(answer: &str) -> bool {
         said.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).collect();
     let code = |word: &&str| TRANSIENT_CODES.contains(word);
     let Some(at) = words.iter().position(code) else { return false };
-    // A number alone may be what was asked for: an error says that it is one, and which.
+    // A number alone may be the requested answer: an error names itself and its reason.
     let reason = words[at + 1..].iter().any(|word| is_word(word));
     let body_is_error = body.map(|body| {
         serde_json::from_str::<serde_json::Value>(body)
@@ -243,9 +243,9 @@ fn is_refusal(answer: &str) -> bool {
         && body_is_error.unwrap_or(reason)
 }
 
-/// Whether an answer is nothing but the notice that some limit was reached.
+/// Returns true if an answer is only the notice that a limit was reached.
 ///
-/// It begins with the notice, and whatever else it says is about limits too.
+/// It starts with the notice, and all its other sentences are about limits too.
 fn is_limit_notice(answer: &str) -> bool {
     let answer = answer.trim();
     if answer.len() > NOTICE {
@@ -263,7 +263,7 @@ fn is_limit_notice(answer: &str) -> bool {
     rest.first().is_none_or(goes_on) && sentences.all(|words| words.iter().any(known))
 }
 
-/// What may come before a notice.
+/// Words that may precede a notice.
 const PREAMBLE: [&str; 16] = [
     "ai",
     "anthropic",
@@ -282,35 +282,35 @@ const PREAMBLE: [&str; 16] = [
     "type",
     "warning",
 ];
-/// What kinds of limits there are.
+/// Kinds of limits.
 const KINDS: [&str; 22] = [
     "current", "daily", "extra", "free", "haiku", "hour", "hourly", "max", "message", "model",
     "monthly", "opus", "plan", "pro", "rate", "request", "session", "sonnet", "spending", "tier",
     "usage", "weekly",
 ];
-/// How a notice goes on in its sentence.
+/// Words with which a notice may continue its sentence.
 const GOES_ON: [&str; 13] = [
     "and", "for", "it", "on", "or", "please", "reset", "resets", "to", "try", "until", "upgrade",
     "your",
 ];
-/// What the other sentences of a notice are about.
+/// Each further sentence of a notice contains at least one of these words.
 const NOTICE_WORDS: [&str; 20] = [
     "again", "billing", "credit", "credits", "limit", "limits", "login", "plan", "plans",
     "purchase", "quota", "request", "reset", "resets", "retry", "switch", "upgrade", "usage",
     "wait", "extra",
 ];
 
-/// The words that follow a notice in the sentence that begins with it.
+/// Returns the words after the notice at the start of a sentence.
 fn after_notice(sentence: &[String]) -> Option<&[String]> {
     let words = skip(sentence, |word| PREAMBLE.contains(&word) || !is_word(word));
-    // A kind of limit may have been skipped as a part of the preamble.
+    // The name of a limit may have been skipped as part of the preamble.
     let starts = [words, sentence];
     starts.into_iter().find_map(|words| {
         your_limit(words).or_else(|| limit_reached(words)).or_else(|| out_of_money(words))
     })
 }
 
-/// `you've hit your session limit`, `you exceeded your current quota`.
+/// Matches `you've hit your session limit`, `you exceeded your current quota`.
 fn your_limit(words: &[String]) -> Option<&[String]> {
     let words = skip(words, |word| ["you", "you've", "have"].contains(&word));
     let words = one_of(words, &["hit", "reached", "exceeded", "exhausted"])?;
@@ -321,7 +321,7 @@ fn your_limit(words: &[String]) -> Option<&[String]> {
     Some(&words[end + 1..])
 }
 
-/// `claude ai usage limit reached`, `your weekly limit has been reached`.
+/// Matches `claude ai usage limit reached`, `your weekly limit has been reached`.
 fn limit_reached(words: &[String]) -> Option<&[String]> {
     let words = skip(words, |word| {
         ["claude", "your"].contains(&word) || KINDS.contains(&word) || !is_word(word)
@@ -331,7 +331,7 @@ fn limit_reached(words: &[String]) -> Option<&[String]> {
     one_of(words, &["reached", "exceeded", "hit"])
 }
 
-/// `credit balance is too low`, `you're out of extra usage`.
+/// Matches `credit balance is too low`, `you're out of extra usage`.
 fn out_of_money(words: &[String]) -> Option<&[String]> {
     let words = skip(words, |word| ["your", "you", "you're", "are"].contains(&word));
     let credit = one_of(words, &["credit"]).and_then(|words| one_of(words, &["balance"]));
@@ -356,12 +356,12 @@ fn skip(words: &[String], unwanted: impl Fn(&str) -> bool) -> &[String] {
     &words[count..]
 }
 
-/// Whether it is a word and no number.
+/// Returns true for a word, false for a number.
 fn is_word(word: &str) -> bool {
     word.contains(|c: char| c.is_alphabetic())
 }
 
-/// The words of each sentence. A dot ends one only before a space, or at the end.
+/// Splits a text into sentences of words. A dot ends a sentence only before a space or at the end.
 fn sentences(text: &str) -> impl Iterator<Item = Vec<String>> {
     let text = plain(text).replace(['\n', '·', '∙', '•', '|', '!', ';', '—', '–'], ". ");
     let words = |sentence: &str| -> Vec<String> {

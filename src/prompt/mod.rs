@@ -1,6 +1,6 @@
-//! What to say to a provider, and what an agent's answer says: spells and what is around them,
-//! the files a prompt depends on, the contract of answers, and the other forms an answer may have
-//! to have.
+//! Prompts for providers, and the reading of agents' answers: spells and the system prompt around
+//! them, the files that a prompt depends on, the answer contract, and other required forms of an
+//! answer.
 
 pub mod answer;
 pub mod contract;

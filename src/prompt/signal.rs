@@ -1,20 +1,20 @@
-//! The sign by which an agent says that a loop is done.
+//! The signal with which an agent ends a loop.
 //!
-//! The sign may stand in a pair of tags, `<done>SIGN</done>`; then neither it nor the tags need to
-//! have the author's capitals. It may also stand in the text as it is: anywhere, or, for those who
-//! want to be sure that it was meant, only where nobody would put it by the way.
+//! The signal may be inside a pair of tags, `<done>SIGN</done>`; then upper and lower case are
+//! equal in both the signal and the tags. It may also appear in the text as written: anywhere, or,
+//! in strict mode, only in positions where it cannot be an incidental mention.
 //!
-//! **Invariant:** the time needed grows with the length of the answer, whatever is in it. A sign
-//! that is blank is never given.
+//! **Invariant:** the running time is linear in the length of the answer, regardless of its
+//! content. A blank signal never matches.
 
-/// Whether an answer has the sign: anywhere as it is, or in a pair of tags.
+/// Returns true if an answer contains the signal: anywhere as written, or in a pair of tags.
 pub fn signalled(answer: &str, until: &str) -> bool {
     let until = until.trim();
     !until.is_empty() && (answer.contains(until) || is_tagged(answer, until))
 }
 
-/// Whether an answer has the sign where it is meant as one: in a pair of tags, alone on a line, or
-/// as the last thing of all, be it with punctuation.
+/// Returns true if an answer contains the signal in a position where it is meant as one: in a pair
+/// of tags, alone on a line, or at the very end, possibly with punctuation.
 pub fn signalled_strict(answer: &str, until: &str) -> bool {
     let until = until.trim();
     !until.is_empty()
@@ -23,8 +23,8 @@ pub fn signalled_strict(answer: &str, until: &str) -> bool {
             || is_tagged(answer, until))
 }
 
-/// The answer without the sign in its tags, and without promises: what the next round and other
-/// nodes get to see. An answer that is nothing else stays as it is.
+/// Returns the answer without the tagged signal and without promises, as the next round and other
+/// nodes see it. An answer that consists of nothing else is returned unchanged.
 pub fn cleaned(answer: &str, until: &str) -> String {
     let until = until.trim();
     let mut out = String::new();
@@ -36,7 +36,7 @@ pub fn cleaned(answer: &str, until: &str) -> String {
         let mut end = None;
         if let Some(inner) = strip_prefix(rest, PROMISE).filter(|_| promises) {
             end = find(inner, PROMISED).map(|at| PROMISE.len() + at + PROMISED.len());
-            // What is not closed here is not closed further on either.
+            // A tag that is not closed from here is not closed from a later position either.
             promises = end.is_some();
         }
         if end.is_none() && !until.is_empty() {
@@ -62,11 +62,12 @@ fn is_tagged(answer: &str, until: &str) -> bool {
     answer.match_indices('<').any(|(at, _)| tagged(&answer[at..], until).is_some())
 }
 
-/// How long the sign in its tags is that a text begins with.
+/// Returns the length of the tagged signal at the start of a text.
 fn tagged(text: &str, until: &str) -> Option<usize> {
     let inside = text.strip_prefix('<')?;
     let name = &inside[..tag_length(inside)];
-    // A tag ends before the next begins. Otherwise each of a row of `<` would look for one `>`.
+    // A tag ends before the next one starts. Otherwise each `<` of a long row would scan for one
+    // `>`.
     let after = &inside[name.len()..];
     let end = after.find(['<', '>']).filter(|_| !name.is_empty())?;
     let spaced = after.starts_with(|c: char| c.is_whitespace());
@@ -78,7 +79,7 @@ fn tagged(text: &str, until: &str) -> Option<usize> {
     Some(text.len() - close.len())
 }
 
-/// How long the name of a tag is that a text begins with; 0 if it begins with none.
+/// Returns the length of the tag name at the start of a text, or 0 if there is none.
 fn tag_length(text: &str) -> usize {
     if !text.starts_with(|c: char| c.is_ascii_alphabetic()) {
         return 0;
@@ -89,7 +90,7 @@ fn tag_length(text: &str) -> usize {
 
 fn ends_with(answer: &str, until: &str) -> bool {
     let loose = |c: char| c.is_whitespace() || ".,;:!?".contains(c);
-    // The sign may itself end in punctuation, so the answer is not cut further than it must be.
+    // The signal may itself end in punctuation, so do not cut more of the answer than necessary.
     let core = until.trim_end_matches(loose);
     let Some(before) = answer.trim_end_matches(loose).strip_suffix(core) else {
         return false;
@@ -104,14 +105,14 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// What follows `prefix`, whose capitals do not matter.
+/// Returns the text after `prefix`, which is compared without regard to case.
 fn strip_prefix<'t>(text: &'t str, prefix: &str) -> Option<&'t str> {
     let begins = text.as_bytes().get(..prefix.len())?.eq_ignore_ascii_case(prefix.as_bytes());
-    // Equal bytes end where a letter ends, for `prefix` is whole.
+    // Equal bytes end at a character boundary, because `prefix` is valid UTF-8.
     if begins { text.get(prefix.len()..) } else { None }
 }
 
-/// Where `needle`, which begins with `<`, is in a text; its capitals do not matter.
+/// Returns the position of `needle`, which must start with `<`, ignoring case.
 fn find(text: &str, needle: &str) -> Option<usize> {
     let places = text.match_indices('<').map(|(at, _)| at);
     places.into_iter().find(|at| strip_prefix(&text[*at..], needle).is_some())

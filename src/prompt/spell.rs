@@ -1,8 +1,8 @@
-//! From the name of a spell to a prompt: where spells lie, and what is put around them.
+//! From the name of a spell to a prompt: the spell search path, and the system prompt.
 //!
-//! A spell is looked for in the directories of [`SPELLS`], in order, then among those that are
-//! built in. Text with a line break is a spell itself. The rendered spell is put into a system
-//! prompt, which tells an agent where it is and how to answer.
+//! A spell is looked up in the directories of [`SPELLS`], in order, then among the built-in spells.
+//! Text with a line break is itself a spell. The rendered spell is inserted into a system prompt,
+//! which informs the agent about its environment and the form of its answer.
 //!
 //! **Invariant:** a name that could leave its directory is never read.
 
@@ -14,11 +14,11 @@ use crate::ids::name_fault;
 use crate::template::spell::{Fault, Spell};
 use crate::workflow::problem::nearest;
 
-/// Where spells lie in a workspace; the first that has one wins.
+/// Spell directories in a workspace; the first that has the spell wins.
 pub const SPELLS: [&str; 2] = [".coven/spells", "workflows/spells"];
-/// What replaces the built-in system prompt, where it exists.
+/// File that replaces the built-in system prompt, if it exists.
 pub const SYSTEM_PROMPT: &str = ".coven/system-prompt.md";
-/// What a spell is called that is written where it is used.
+/// Name of a spell that is written in the place of its use.
 pub const INLINE: &str = "inline spell";
 /// The variable of a system prompt that holds the rendered spell.
 pub const SLOT: &str = "spell_content";
@@ -33,22 +33,22 @@ const BUILT_IN: [(&str, &str); 8] = [
     ("split-into-beads", include_str!("../../workflows/spells/split-into-beads.md")),
     ("triage-findings", include_str!("../../workflows/spells/triage-findings.md")),
 ];
-/// What the built-in system prompt is called.
+/// Name of the built-in system prompt.
 const BUILT_IN_FILE: &str = "built-in system prompt";
 pub const BUILT_IN_SYSTEM_PROMPT: &str = include_str!("../../config/system-prompt.md");
 
-/// Reads a file of the workspace by its path: nothing where there is none, or why it cannot be
-/// read.
+/// Reads a file of the workspace by its path. Returns `None` if it does not exist, or the reason
+/// why it cannot be read.
 pub type Read<'r> = &'r dyn Fn(&str) -> Result<Option<String>, String>;
 
-/// A spell that was found: what to call it in messages, and its text.
+/// A spell that was found: its name for messages, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub file: String,
     pub text: String,
 }
 
-/// Why there is no spell of a name.
+/// The reason why a spell cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     #[error("`{name}` is no name of a spell: {reason}")]
@@ -64,7 +64,7 @@ pub enum Lost {
     Nothing { which: String },
 }
 
-/// What a spell says; one that says nothing is no task.
+/// Returns the rendered spell, or an error if it is blank: the agent would have no task.
 pub fn something(said: String, which: &str) -> Result<String, Lost> {
     match said.trim().is_empty() {
         false => Ok(said),
@@ -72,7 +72,7 @@ pub fn something(said: String, which: &str) -> Result<String, Lost> {
     }
 }
 
-/// Why there is no prompt.
+/// The reason why there is no prompt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(transparent)]
@@ -81,7 +81,7 @@ pub enum Refusal {
     Fault(#[from] Fault),
 }
 
-/// The names of the spells that are built in.
+/// Returns the names of the built-in spells.
 pub fn built_in() -> impl Iterator<Item = &'static str> {
     BUILT_IN.iter().map(|(name, _)| *name)
 }
@@ -90,23 +90,23 @@ fn built_in_names() -> String {
     BUILT_IN.map(|(name, _)| format!("`{name}`")).join(", ")
 }
 
-/// The built-in spell that may have been meant by a name.
+/// Returns a hint with the built-in spell that was probably meant, or an empty text.
 fn meant(name: &str) -> String {
     let near = nearest(name, built_in());
     near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
 }
 
-/// Where a spell of this name is looked for.
+/// Returns the paths at which a spell of this name is searched.
 pub fn places(name: &str) -> impl Iterator<Item = String> {
     SPELLS.iter().map(move |directory| format!("{directory}/{name}.md"))
 }
 
-/// Finds what a `spell` field means.
+/// Resolves the value of a `spell` field.
 pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
     if spell.contains('\n') {
         return Ok(Found { file: INLINE.into(), text: spell.to_owned() });
     }
-    // Some write the ending too.
+    // Users may write the file extension too.
     let name = spell.strip_suffix(".md").unwrap_or(spell);
     if let Some(reason) = name_fault(name) {
         return Err(Lost::BadName { name: spell.to_owned(), reason });
@@ -126,13 +126,14 @@ pub fn lookup(spell: &str, read: Read) -> Result<Found, Lost> {
     }
 }
 
-/// Renders a spell that was found; what it includes is looked up by its name.
+/// Renders a spell that was found. Includes are looked up by name.
 pub fn render(found: &Found, data: &Value, read: Read) -> Result<String, Fault> {
     let spell = Spell::parse(&found.file, &found.text)?;
     with_includes(read, |includes| spell.render(data, includes))
 }
 
-/// Gives `work` a way to includes, and makes a fault tell why one could not be found.
+/// Calls `work` with a function that resolves includes. If an include cannot be found, the returned
+/// fault contains the reason.
 pub fn with_includes<T>(
     read: Read,
     work: impl FnOnce(&dyn Fn(&str) -> Option<(String, String)>) -> Result<T, Fault>,
@@ -145,7 +146,7 @@ pub fn with_includes<T>(
             None
         }
     };
-    // A rendering ends at the first include that is not there, so the two belong together.
+    // Rendering stops at the first missing include, so the recorded reason belongs to this fault.
     let result = work(&includes);
     result.map_err(|fault| match lost.take() {
         Some(lost) => Fault { message: lost.to_string(), ..fault },
@@ -153,19 +154,18 @@ pub fn with_includes<T>(
     })
 }
 
-/// What is put around spells.
+/// The template around spells.
 #[derive(Clone, Debug)]
 pub struct SystemPrompt(Spell);
 
-/// Stands for a text, to see whether a template writes it. It is one word, so that it is there also
-/// where the text is indented or quoted.
+/// Placeholder text to test whether a template writes a value. It is one word, so that it survives
+/// indentation and quoting.
 pub const PROBE: &str = "spellcontentgoeshere";
-/// How deep what a system prompt includes is looked into.
+/// Maximum depth at which the includes of a system prompt are searched.
 const DEPTH: usize = 5;
 
 impl SystemPrompt {
-    /// Reads a system prompt, which must have a place for the spell, in itself or in what it
-    /// includes.
+    /// Parses a system prompt, which must have a place for the spell, in itself or in an include.
     pub fn parse(found: &Found, read: Read) -> Result<SystemPrompt, Fault> {
         let spell = Spell::parse(&found.file, &found.text)?;
         match writes_slot(&spell, read, DEPTH) {
@@ -174,7 +174,7 @@ impl SystemPrompt {
         }
     }
 
-    /// The system prompt of a workspace: its own, else the built-in one.
+    /// Returns the system prompt of the workspace, or the built-in one if there is none.
     pub fn find(read: Read) -> Result<SystemPrompt, Refusal> {
         let found = match read(SYSTEM_PROMPT) {
             Ok(Some(text)) => Found { file: SYSTEM_PROMPT.into(), text },
@@ -189,8 +189,9 @@ impl SystemPrompt {
         Ok(SystemPrompt::parse(&found, read)?)
     }
 
-    /// What it knows of a step of a run: `data`, and what is its own, which nobody else gives it a
-    /// value for. Around others than the built-in one names of agents may be anybody's.
+    /// Returns the variables of the system prompt for a step: `data`, and its own variables, which
+    /// `data` cannot set. Only the built-in prompt reserves `agent` and `agents`; another prompt
+    /// may give these names any meaning.
     pub fn knows(&self, data: &Value, agent: Option<&str>, contract: bool) -> Value {
         let built_in = self.0.file() == BUILT_IN_FILE;
         let ours: &[&str] = match built_in {
@@ -212,8 +213,8 @@ impl SystemPrompt {
         &self.0
     }
 
-    /// The whole prompt: the system prompt with the rendered spell in its place. One that has a
-    /// place for it and does not come to it is refused.
+    /// Returns the whole prompt: the system prompt with the rendered spell inserted. Returns an
+    /// error if rendering does not reach the place for the spell.
     pub fn wrap(&self, spell: &str, data: &Value, read: Read) -> Result<String, Fault> {
         let mut data = data.as_object().cloned().unwrap_or_else(Map::new);
         let mut around = |said: &str| {
@@ -229,7 +230,7 @@ impl SystemPrompt {
     }
 }
 
-/// Whether a spell may write the slot, or what it includes may.
+/// Returns true if a spell or one of its includes may write the slot.
 fn writes_slot(spell: &Spell, read: Read, depth: usize) -> bool {
     let included = |(name, _): (Option<String>, Fault)| {
         let found = lookup(&name?, read).ok()?;

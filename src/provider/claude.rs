@@ -1,7 +1,7 @@
-//! `claude -p`, with `stream-json` or `json` for its output.
+//! `claude -p`, with output format `stream-json` or `json`.
 //!
-//! The last event is a `result`. Its `subtype` says `success` where the API refused; `is_error`
-//! tells the truth. A program that was interrupted ends with exit code 0 and without a `result`.
+//! The last event is a `result`. Its `subtype` is `success` even if the API rejected the request;
+//! `is_error` is reliable. An interrupted program ends with exit code 0 and without a `result`.
 
 use serde_json::Value;
 
@@ -17,12 +17,12 @@ use crate::time::Time;
 pub(super) struct Claude {
     session: Option<String>,
     began: bool,
-    /// When a limit ends that was reached.
+    /// End of the limit that was reached.
     resets_at: Option<Time>,
     result: Option<Result>,
 }
 
-/// What is kept of the last event.
+/// The relevant parts of the last event.
 struct Result {
     answer: Answer,
     is_error: bool,
@@ -153,7 +153,7 @@ impl Result {
         let errors: Vec<&str> = errors.filter_map(Value::as_str).take(5).collect();
         let mut reason = errors.join("; ");
         if is_error && reason.is_empty() {
-            // What it says then is no answer.
+            // In this case the text is not an answer.
             reason = std::mem::take(&mut answer.text);
         }
         if reason.is_empty() {
@@ -207,7 +207,7 @@ impl Result {
         let told = || told_time(&self.reason, end.now, end.utc_offset_s);
         match resets_at.or_else(told) {
             Some(at) if limited && at > end.now => return Verdict::RetryAt { at, reason },
-            // A limit of hours or days, and nobody knows how many.
+            // A limit of hours or days; its end is unknown.
             None if self.api_error == "usage_limit_reached" => {
                 return Verdict::NeedsPerson { reason };
             }
@@ -237,7 +237,7 @@ fn denial(denial: &Value, veil: &Veil) -> String {
     }
 }
 
-/// Tokens are those of this run; money is counted since the conversation began.
+/// Returns the usage. Tokens are those of this run; cost is counted since the conversation began.
 fn usage(event: &Value) -> Usage {
     let told = event.get("usage").unwrap_or(&Value::Null);
     let read = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
@@ -252,7 +252,7 @@ fn usage(event: &Value) -> Usage {
     };
     let nothing = usage.input_tokens == Some(0) && usage.output_tokens == Some(0);
     if nothing && text(event, "subtype") == Some("error_max_budget_usd") {
-        // When its budget is used up it leaves the counters at zero.
+        // When its budget is exhausted, it leaves the counters at zero.
         (usage.input_tokens, usage.output_tokens, usage.cached_tokens) = (None, None, None);
     }
     usage

@@ -1,7 +1,7 @@
 //! `codex exec --json`.
 //!
 //! The last event is `turn.completed` or `turn.failed`; an `error` before it is not final. The
-//! answer is the last message. Counters run over the whole thread, and money is not told.
+//! answer is the last message. Counters cover the whole thread, and cost is not reported.
 
 use std::collections::HashSet;
 
@@ -19,11 +19,11 @@ pub(super) struct Codex {
     session: Option<String>,
     answer: Answer,
     usage: Usage,
-    /// How the last turn ended, and why it failed.
+    /// Result of the last turn; the error is the reason of the failure.
     last: Option<Result<(), String>>,
-    /// The tools that run, by what it calls them.
+    /// The running tools, by ID.
     tools: HashSet<String>,
-    /// The limit that it waits for, as long as it says nothing else.
+    /// The rate limit it waits for, until the next event.
     at_limit: Option<String>,
 }
 
@@ -171,7 +171,7 @@ fn fault(message: &str, end: &End) -> Verdict {
     {
         return verdict;
     }
-    // A refused request is told as its whole body, in which any word may stand.
+    // A rejected request is reported with its whole body, which may contain any word.
     let body = message.trim_start().starts_with('{');
     let crowded = lower.contains("429");
     match !body && (crowded || is_network(&lower)) {

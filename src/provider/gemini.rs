@@ -1,7 +1,7 @@
-//! `gemini`, with `stream-json` or `json` for its output.
+//! `gemini`, with output format `stream-json` or `json`.
 //!
-//! Its exit code is the HTTP status, of which the system keeps the lower byte: 401 comes out as
-//! 145. Interrupted, it ends with exit code 0 and without a `result`.
+//! Its exit code is the HTTP status, of which the system keeps only the low byte: 401 becomes 145.
+//! When interrupted, it ends with exit code 0 and without a `result`.
 
 use serde_json::Value;
 
@@ -13,22 +13,22 @@ use super::{
 };
 use crate::time::Time;
 
-/// How much is kept of a document that goes over several lines.
+/// Maximum size of a document that spans several lines.
 const DOCUMENT_BYTES: usize = 16 << 20;
 
 #[derive(Default)]
 pub(super) struct Gemini {
     session: Option<String>,
-    /// What was said since the last tool was used.
+    /// Text since the last tool call.
     answer: Answer,
-    /// What was said and not yet told of.
+    /// Text that has not been returned as a turn yet.
     telling: String,
-    /// How it ended, and why it failed.
+    /// Final result; the error is the reason of the failure.
     last: Option<Result<(), String>>,
-    /// The error that it told of after all that it said and did.
+    /// The error it reported after all its messages and tool calls.
     error: Option<String>,
     usage: Usage,
-    /// Lines that are no events: with `json` they are one document.
+    /// Lines that are not events: with `json` they form one document.
     document: String,
 }
 
@@ -93,14 +93,15 @@ impl Gemini {
             if text(event, "role") == Some("assistant") {
                 let said = text(event, "content").unwrap_or_default();
                 self.answer.add(said);
-                // More than is told: what is hidden at the end of that must be whole.
+                // Keep more than is displayed, so that a secret at the end of the displayed part is
+                // complete.
                 if self.telling.len() < 2 * super::TURN_BYTES {
                     self.telling.push_str(said);
                 }
             }
             return Vec::new();
         }
-        // It speaks in pieces; they are told together when something else happens.
+        // Messages arrive in pieces; return them together when another event arrives.
         let mut turns: Vec<Turn> =
             veil.said(&std::mem::take(&mut self.telling)).into_iter().collect();
         match kind {
@@ -123,12 +124,12 @@ impl Gemini {
                 turns.push(veil.tool_failed(why));
             }
             "result" => {
-                // Without one it is of another program.
+                // Without a status, the event comes from another program.
                 let Some(status) = text(event, "status") else { return turns };
                 let own = event.get("error").and_then(|error| text(error, "message"));
                 self.last = Some(match (status, own, self.error.clone()) {
                     ("success", _, None) => Ok(()),
-                    // It gave up, and calls that a success.
+                    // It gave up, but reports success.
                     ("success", _, Some(error)) | (_, None, Some(error)) => Err(error),
                     (_, Some(own), _) => Err(veil.shortened(own, 2000)),
                     (status, ..) => Err(format!("its last event has the status `{status}`")),
@@ -140,7 +141,7 @@ impl Gemini {
         turns
     }
 
-    /// Its errors are a document too, on the other stream and after other talk.
+    /// Reads the error document, which is on stderr after other output.
     fn read_error(&mut self, end: &End) {
         let Some(start) = end.stderr_tail.iter().rposition(|line| line == "{") else { return };
         let Ok(document) = serde_json::from_str::<Value>(&end.stderr_tail[start..].join("\n"))
@@ -152,7 +153,7 @@ impl Gemini {
         }
     }
 
-    /// The one document that `-o json` prints.
+    /// Reads the one document that `-o json` prints.
     fn read_document(&mut self, veil: &Veil) {
         let start = self.document.find('{').unwrap_or(self.document.len());
         let Ok(document) = serde_json::from_str::<Value>(&self.document[start..]) else { return };
@@ -193,13 +194,13 @@ fn usage(stats: &Value) -> Usage {
     }
 }
 
-/// The HTTP status that an exit code stands for.
+/// Returns the HTTP status that an exit code stands for.
 fn status(exit_code: i32) -> Option<u64> {
     let code = u64::try_from(exit_code).ok()?;
     (144..256).contains(&code).then_some(code + 256)
 }
 
-/// What an exit code of its own means.
+/// Returns the verdict for one of Gemini's own exit codes.
 fn of_exit(code: Option<i32>, words: &str) -> Option<Verdict> {
     let reason = words.to_owned();
     match code? {
@@ -227,25 +228,25 @@ fn fault(message: &str, status: Option<u64>, end: &End) -> Verdict {
     if let Some(verdict) = status.or(told).and_then(|status| Verdict::of_status(status, message)) {
         return verdict;
     }
-    // A model that said nothing, or the same again and again, may do better the next time.
+    // A model that returned nothing or repeated itself may do better on a retry.
     const PASSING: [&str; 3] = ["please try again", "loop detected", "empty response"];
     let passes = PASSING.iter().any(|sign| lower.contains(sign)) || is_network(&lower);
-    // A refused request is told with its whole body, in which any word may stand.
+    // A rejected request is reported with its whole body, which may contain any word.
     match !lower.contains('{') && passes {
         true => Verdict::BackOff { reason, crowded: false },
         false => Verdict::Fail { reason },
     }
 }
 
-/// What is said in words of a fault that passes.
+/// Returns the verdict if a message describes a transient fault.
 fn passing(words: &str, end: &End) -> Option<Verdict> {
     let passes =
         |verdict: &Verdict| matches!(verdict, Verdict::BackOff { .. } | Verdict::RetryAt { .. });
     Some(fault(words, None, end)).filter(passes)
 }
 
-/// Quotas of a day begin anew at midnight in California: at eight in the morning UTC, or an hour
-/// before that in summer. Nobody is let in too early.
+/// Returns the time when daily quotas reset: midnight in California, which is 08:00 UTC, or 07:00
+/// in summer. Uses 08:00, so that no retry is too early.
 fn next_day(now: Time) -> Time {
     const DAY: i64 = 86_400_000;
     const MIDNIGHT: i64 = 8 * 3_600_000;

@@ -1,12 +1,12 @@
-//! JSON that is nearly right. A command line that was paid for an answer is not sent away for a
-//! half character in a denial, or a number that nobody can count to.
+//! Reads JSON with small errors. An answer that was paid for is not rejected because of half a
+//! surrogate pair in a denial or a number that is out of range.
 
 use serde_json::Value;
 
-/// How deep values are read. What lies deeper becomes `null`; the parser itself gives up at 128.
+/// Maximum depth of values. Deeper values become `null`; the parser itself fails at 128.
 const DEPTH: usize = 100;
 
-/// A line as JSON, strictly or else with what is wrong in it replaced.
+/// Parses a line as JSON: strictly, or else with invalid parts replaced.
 pub(super) fn read(line: &str) -> Option<Value> {
     let line = line.trim_start_matches('\u{feff}').trim();
     match serde_json::from_str(line) {
@@ -16,7 +16,7 @@ pub(super) fn read(line: &str) -> Option<Value> {
     }
 }
 
-/// The same text without what the parser refuses and a reader would pass over.
+/// Returns the text with invalid parts removed or replaced.
 fn mended(text: &str) -> String {
     let (mut out, mut rest, mut depth) = (String::with_capacity(text.len()), text, 0_usize);
     while let Some(first) = rest.chars().next() {
@@ -50,15 +50,15 @@ fn mended(text: &str) -> String {
     out
 }
 
-/// Whether a word outside of strings is one of JSON's, with a number that can be held.
+/// Returns true if a word outside strings is valid JSON, including a number in range.
 fn is_known(word: &str) -> bool {
     matches!(word, "true" | "false" | "null")
         || word.starts_with(|c: char| c == '-' || c.is_ascii_digit())
             && word.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
-/// Copies the string at the beginning of a text, half characters and bare control characters
-/// replaced. Gives its length.
+/// Copies the string at the start of a text, replacing lone surrogates and unescaped control
+/// characters. Returns its length.
 fn string(text: &str, mut out: Option<&mut String>) -> usize {
     let mut put = |part: &str| out.iter_mut().for_each(|out| out.push_str(part));
     put("\"");
@@ -83,7 +83,7 @@ fn string(text: &str, mut out: Option<&mut String>) -> usize {
     at
 }
 
-/// An escape as it may stand in a string, and its length in the text.
+/// Returns a valid form of an escape sequence, and its length in the text.
 fn escape(text: &str) -> (&str, usize) {
     let unit = |at: usize| {
         let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;

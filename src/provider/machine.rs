@@ -1,12 +1,12 @@
-//! Faults of the machine: its program, its options, its login or its limits keep every question
-//! from being answered there, whatever is asked. No task is to blame for one.
+//! Machine faults: the program, its options, its login or the machine's limits prevent every
+//! request there, regardless of its content. No task is to blame.
 
 use serde::{Deserialize, Serialize};
 
 use super::verdict::plain;
 use super::{End, Kind, Usage, Verdict};
 
-/// Why a provider cannot be used on a machine.
+/// The reason why a provider is unusable on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MachineFault {
@@ -29,18 +29,18 @@ pub enum MachineFault {
 }
 
 impl MachineFault {
-    /// Whether it may pass without anyone acting.
+    /// Returns true if the fault may pass without intervention.
     pub fn passes(self) -> bool {
         matches!(self, MachineFault::Locked | MachineFault::Resources)
     }
 
-    /// Whether a task could bring it about by itself: by what it makes of its provider's command,
-    /// or by what it makes the program do.
+    /// Returns true if a task could cause the fault: by its changes to the provider's command, or
+    /// by what it makes the program do.
     pub fn may_be_of_task(self) -> bool {
         matches!(self, MachineFault::Option | MachineFault::Events)
     }
 
-    /// What to do about it. `name` is the provider, `program` its program.
+    /// Returns the fix, as a hint. `name` is the provider, `program` its program.
     pub fn fix(self, name: &str, program: &str, kind: Kind) -> String {
         let install = |otherwise: String| kind.install_hint().unwrap_or(otherwise);
         match self {
@@ -66,7 +66,7 @@ impl MachineFault {
         }
     }
 
-    /// Finds the fault that a program names in its last words, in lower case.
+    /// Finds the fault that a program names in its last message, given in lower case.
     fn in_words(lower: &str) -> Option<MachineFault> {
         const LOCKED: [&str; 3] = ["database is locked", "database table is locked", "sqlite_busy"];
         const RESOURCES: [&str; 3] = ["too many open files", "emfile", "enfile"];
@@ -103,8 +103,8 @@ impl MachineFault {
     }
 }
 
-/// What an answer lacks that cost and conversations are kept by: events may have lost a field
-/// without a word. Returns `None` if it lacks nothing.
+/// Returns the field that an answer lacks for tracking cost and conversations: events may lose a
+/// field without an error. Returns `None` if it lacks nothing.
 pub fn lacking(session: Option<&str>, usage: &Usage) -> Option<&'static str> {
     if session.is_none() {
         return Some("it answers, but names no session");
@@ -114,8 +114,8 @@ pub fn lacking(session: Option<&str>, usage: &Usage) -> Option<&'static str> {
 }
 
 impl Verdict {
-    /// The same, as a fault of the machine if a program that failed names one. What a service
-    /// answered, and what a limit or a person decides, stays as it is.
+    /// Converts the verdict to a machine fault if a program that failed names one. A service's
+    /// answer, a limit, and a verdict that needs a user stay unchanged.
     pub(super) fn or_machine_fault(self, end: &End) -> Verdict {
         let (Verdict::Fail { reason } | Verdict::Stopped { reason }) = &self else { return self };
         if !end.failed() {

@@ -1,13 +1,12 @@
-//! What a provider's output means: the stream of a command line, line by line, and what came of
-//! it.
+//! Interprets a provider's output: the stream of a command line tool (CLI), line by line, and its
+//! result.
 //!
-//! An [`Adapter`] knows one kind of command line. [`Stream`] cuts its output into lines, whatever
-//! pieces it comes in. [`Outcome`] is the answer, what it cost, and the [`Verdict`]: whether it
-//! counts, and if not, what another try is worth.
+//! An [`Adapter`] understands one CLI. [`Stream`] splits its output into lines, regardless of the
+//! pieces it arrives in. [`Outcome`] is the answer, its cost, and the [`Verdict`]: whether the
+//! answer counts, and if not, whether a retry can help.
 //!
-//! **Invariant:** nothing here touches the world or reads a clock, nothing fails or panics on what
-//! a provider prints, and memory stays bounded: of a stream only the answer and a few turns are
-//! kept.
+//! **Invariant:** nothing here does I/O or reads a clock, nothing fails or panics on a provider's
+//! output, and memory stays bounded: of a stream, only the answer and a few turns are kept.
 
 mod claude;
 mod codex;
@@ -43,12 +42,12 @@ use crate::time::Time;
 
 /// The longest answer that is kept.
 pub const TEXT_BYTES: usize = 8 << 20;
-/// How many denials are told of.
+/// Maximum number of denials to report.
 const DENIALS: usize = 50;
-/// How much of one turn is shown.
+/// Maximum size of one turn to display.
 const TURN_BYTES: usize = 4096;
 
-/// The command lines that are known.
+/// The supported CLIs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -56,7 +55,7 @@ pub enum Kind {
     Codex,
     Gemini,
     OpenCode,
-    /// Standard output is the answer.
+    /// Any program whose standard output is the answer.
     #[default]
     Plain,
 }
@@ -74,17 +73,17 @@ impl Kind {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether its output is events, of which the answer is a part.
+    /// Returns true if the output is a stream of events, of which the answer is a part.
     pub fn is_stream(self) -> bool {
         self != Kind::Plain
     }
 
-    /// Whether it takes a name for a new conversation; others make one up.
+    /// Returns true if the CLI accepts an ID for a new conversation; other CLIs generate one.
     pub fn takes_session(self) -> bool {
         matches!(self, Kind::Claude | Kind::Gemini)
     }
 
-    /// Why it does not take a prompt of this length, or takes only the beginning of it.
+    /// Returns the reason why the CLI rejects or truncates a prompt of this length, or `None`.
     pub fn refuses(self, prompt: &[u8]) -> Option<String> {
         let letters = || String::from_utf8_lossy(prompt).chars().count();
         let (length, most, unit) = match self {
@@ -97,13 +96,13 @@ impl Kind {
             .then(|| format!("the prompt has {length} {unit}, but {} takes {most}", self.name()))
     }
 
-    /// Whether it takes a prompt that begins with a slash for a command of its own.
+    /// Returns true if the CLI interprets a prompt that begins with a slash as its own command.
     pub fn takes_commands(self) -> bool {
         matches!(self, Kind::Claude | Kind::Gemini)
     }
 
-    /// What of its arguments a command line does not know, by the first and the last lines of its
-    /// standard error: it is another version than the one that the arguments are for.
+    /// Returns the argument that the CLI does not know, from the first and the last lines of its
+    /// stderr: its version differs from the one that the arguments are for.
     pub fn unknown_option(self, stderr: &[String]) -> Option<String> {
         let mut said = stderr.iter().map(|line| plain_line(line));
         let quoted = |rest: &str| Some(rest.strip_prefix('\'')?.split_once('\'')?.0.to_owned());
@@ -116,12 +115,12 @@ impl Kind {
                 let feature = feature.map(|feature| format!("--disable {feature}"));
                 feature.or_else(|| quoted(line.strip_prefix("error: unexpected argument ")?))
             }),
-            // `Unknown arguments: session-id, sessionId`: once as it was written.
+            // `Unknown arguments: session-id, sessionId`: the first is the name as it was written.
             Kind::Gemini => said.find_map(|line| {
                 let (_, names) = line.strip_prefix("Unknown argument")?.split_once(": ")?;
                 Some(format!("--{}", names.split(',').next()?.trim()))
             }),
-            // It prints how it is used, and not what is wrong.
+            // It prints its usage without the reason.
             Kind::OpenCode => {
                 let usage = said.next().is_some_and(|line| line.starts_with("opencode run ["));
                 return usage.then(|| "one of its options".to_owned());
@@ -131,7 +130,7 @@ impl Kind {
         option.map(|option| format!("the option `{}`", shortened(&option, 100)))
     }
 
-    /// The package that has its program.
+    /// Returns the npm package that contains the program.
     fn package(self) -> Option<&'static str> {
         match self {
             Kind::Claude => Some("@anthropic-ai/claude-code"),
@@ -142,34 +141,34 @@ impl Kind {
         }
     }
 
-    /// How its program is installed.
+    /// Returns the command that installs the program, as a hint.
     pub fn install_hint(self) -> Option<String> {
         self.package().map(|package| format!("`npm install -g {package}` installs it"))
     }
 
-    /// How the version of it is installed whose output was recorded.
+    /// Returns the command that installs the tested version, as a hint.
     pub fn install_tried(self) -> Option<String> {
         let (package, tried) = (self.package()?, self.tried()?);
         Some(format!("`npm install -g {package}@{tried}` installs {tried}"))
     }
 
-    /// Whether it waits for its service inside of its process, for an hour if the service says so,
-    /// and prints little or nothing meanwhile.
+    /// Returns true if the CLI waits for its service inside its process, for an hour if the service
+    /// asks for it, and prints little or nothing meanwhile.
     pub fn sleeps(self) -> bool {
         matches!(self, Kind::Codex | Kind::OpenCode)
     }
 
-    /// The same, to be put after what is wrong with it; empty where nothing is known.
+    /// Returns [`Kind::install_hint`] as a suffix for an error message; empty if unknown.
     pub fn and_install(self) -> String {
         self.install_hint().map(|hint| format!("; {hint}")).unwrap_or_default()
     }
 
-    /// How long it takes to end itself, where that is longer than usual.
+    /// Returns the extra time it needs to end itself; zero by default.
     pub fn grace(self) -> Duration {
         Duration::from_secs(if self == Kind::Gemini { 15 } else { 0 })
     }
 
-    /// The version whose output was recorded.
+    /// Returns the tested version, whose output was recorded.
     pub fn tried(self) -> Option<&'static str> {
         match self {
             Kind::Claude => Some("2.1.326"),
@@ -191,49 +190,49 @@ impl Kind {
     }
 }
 
-/// Reads the output of one run of a command line.
+/// Reads the output of one run of a CLI.
 pub trait Adapter: Send {
-    /// Takes the next line, and tells what a person should see of it. Nothing, if it is no event.
+    /// Processes the next line and returns the turns to display, or `None` if it is not an event.
     fn line(&mut self, line: &str, veil: &Veil) -> Option<Vec<Turn>>;
-    /// What it calls the conversation, once it said so.
+    /// Returns the CLI's ID of the conversation, once it has printed it.
     fn session(&self) -> Option<&str>;
-    /// What it means that it prints nothing now.
+    /// Returns the meaning of a lack of output at this point.
     fn silence(&self) -> Silence {
         Silence::Working
     }
-    /// Says what came of it.
+    /// Returns the result.
     fn finish(self: Box<Self>, end: &End, veil: &Veil) -> Outcome;
 }
 
-/// What it means that a command line prints nothing.
+/// The meaning of a CLI's silence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// A tool runs, or nothing can be said of it.
+    /// A tool is running, or nothing is known.
     Working,
-    /// It waits for its service, which may have told it to come back much later.
+    /// The CLI waits for its service, which may have asked it to retry much later.
     Waiting,
-    /// It said that it met a limit, in these words, and waits until it may try again.
+    /// The CLI reported a rate limit with this message, and waits until it may retry.
     AtLimit(String),
 }
 
-/// How a command line ended.
+/// The end of a CLI run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct End<'a> {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub timed_out: bool,
-    /// It was ended because it printed nothing for so long.
+    /// The idle limit, if the CLI was ended because it printed nothing.
     pub silent_for: Option<Duration>,
-    /// The first lines of standard error, where command lines that print their usage say why.
+    /// The first lines of stderr, where CLIs that print their usage state the reason.
     pub stderr_head: &'a [String],
-    /// The last lines of standard error, from which nothing has to be hidden any more.
+    /// The last lines of stderr, already redacted.
     pub stderr_tail: &'a [String],
-    /// The same of standard output, each perhaps cut.
+    /// The last lines of stdout, already redacted, each possibly truncated.
     pub stdout_tail: &'a [String],
     pub now: Time,
-    /// How far the local time is ahead of UTC: some tell times by it.
+    /// Offset of the local time from UTC: some CLIs report local times.
     pub utc_offset_s: i32,
-    /// It printed events.
+    /// True if it printed events.
     pub events: bool,
 }
 
@@ -242,12 +241,12 @@ impl End<'_> {
         self.exit_code == Some(0) && !self.timed_out
     }
 
-    /// It ended itself, and said that not all was well.
+    /// Returns true if the CLI exited by itself with an error.
     fn failed(&self) -> bool {
         self.exit_code.is_some_and(|code| code != 0) && !self.timed_out
     }
 
-    /// How it ended, in a few words.
+    /// Describes the end in a few words.
     fn how(&self) -> String {
         match (self.timed_out, self.signal, self.exit_code) {
             (true, ..) => "it timed out".into(),
@@ -257,7 +256,7 @@ impl End<'_> {
         }
     }
 
-    /// The last thing it said past warnings: on standard error, or among its events.
+    /// Returns its last message that is not a warning: from stderr, or from between its events.
     fn last_words(&self) -> Option<String> {
         if let Some(usage) = before_usage(self.stderr_head) {
             return Some(usage);
@@ -268,23 +267,23 @@ impl End<'_> {
         first.or_else(|| said.next_back()).or_else(|| self.printed().pop())
     }
 
-    /// The last lines of its output that are no events.
+    /// Returns the last lines of its output that are not events.
     fn printed(&self) -> Vec<String> {
         let lines = self.stdout_tail.iter().filter(|line| is_talk(line));
         lines.map(|line| plain_line(line)).filter(|line| !line.is_empty()).collect()
     }
 
-    /// What is to be thought of one that said it was done, and then did not end well.
+    /// Returns the verdict for a CLI that reported success and then did not end well.
     fn after_end(&self) -> Verdict {
         let words = self.last_words().map(|words| format!(": {words}")).unwrap_or_default();
         Verdict::Stopped { reason: format!("it said that it was done, but {}{words}", self.how()) }
     }
 
-    /// What is to be thought of a stream without a last event. What another try is worth, its last
-    /// words tell, as they do for a command line whose output is no stream. A program that printed
-    /// events and ended well has another last event than the one that is known.
+    /// Returns the verdict for a stream without a final event. Its last message determines whether
+    /// a retry can help, as for a CLI without a stream. A program that printed events and ended
+    /// well has a final event that the adapter does not know.
     fn without_end(&self, began: bool) -> Verdict {
-        // Of one that ended as if all were well, only what it said in place of events tells.
+        // If it ended well, only the text it printed in place of events gives the reason.
         let words = match self.went_well() {
             true => self.printed().pop(),
             false => self.last_words().filter(|_| self.failed()),
@@ -303,7 +302,8 @@ impl End<'_> {
     }
 }
 
-/// Whether a line that is no event was never meant to be one: it is no part of a document either.
+/// Returns true if a line that is not an event was never meant to be one: it is not part of a
+/// document either.
 fn is_talk(line: &str) -> bool {
     let line = line.trim_matches([' ', '\t', '\r', ',', '\u{feff}']);
     !line.is_empty()
@@ -313,12 +313,12 @@ fn is_talk(line: &str) -> bool {
         && line != "["
 }
 
-/// A line without escape sequences and outer blanks.
+/// Returns a line without escape sequences and surrounding whitespace.
 fn plain_line(line: &str) -> String {
     ansi::strip(line).trim().to_owned()
 }
 
-/// What stands above the usage that a command line prints, which is why it prints it.
+/// Returns the text above the usage that a CLI prints, which is the reason for printing it.
 fn before_usage(stderr_head: &[String]) -> Option<String> {
     let lines: Vec<String> = stderr_head.iter().map(|line| plain_line(line)).collect();
     let usage = lines.iter().position(|line| line.starts_with("Usage:"))?;
@@ -328,8 +328,8 @@ fn before_usage(stderr_head: &[String]) -> Option<String> {
     (!why.is_empty()).then(|| shortened(&why, 500))
 }
 
-/// Whether a line of standard error explains no failure: command lines print such lines also when
-/// all is well, and parts of a stack trace below the line that names the error.
+/// Returns true if a line of stderr does not explain a failure: lines that CLIs also print on
+/// success, and parts of a stack trace below the line that names the error.
 pub fn is_noise(line: &str) -> bool {
     const BEGINNINGS: [&str; 5] = [
         "Ripgrep is not available",
@@ -344,28 +344,27 @@ pub fn is_noise(line: &str) -> bool {
     warning || trace || BEGINNINGS.iter().any(|beginning| line.starts_with(beginning))
 }
 
-/// What came of asking a provider.
+/// The result of asking a provider.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The answer.
     pub text: String,
-    /// It was longer than what is kept.
+    /// True if the answer exceeded the limit.
     pub truncated: bool,
-    /// The conversation it belongs to.
+    /// The ID of the conversation.
     pub session: Option<String>,
-    /// There is no such conversation, so the next try has to begin one.
+    /// True if the conversation does not exist, so the next try must begin a new one.
     pub session_lost: bool,
     pub usage: Usage,
-    /// Tools that it wanted to use and was not allowed to.
+    /// Tools that the provider tried to use and was denied.
     pub denials: Vec<String>,
-    /// The answer in the form that was asked for.
+    /// The answer in the requested structured form.
     pub structured: Option<Value>,
     pub verdict: Verdict,
-    /// When it says that it works again, however long that takes.
+    /// The time when the provider says it works again, however far away.
     pub works_at: Option<Time>,
-    /// The last of what a person would have seen.
+    /// The last turns for display.
     pub notes: Vec<Turn>,
-    /// The last lines that are no events.
+    /// The last lines that are not events.
     pub printed: Vec<String>,
 }
 
@@ -386,12 +385,12 @@ impl Outcome {
         }
     }
 
-    /// What came of a command line whose output is its answer, where that is not to be used.
+    /// Creates the outcome of a CLI whose output is its answer, if the answer is unusable.
     pub fn of_text(text: &str, verdict: Verdict, now: Time) -> Outcome {
         Outcome { text: text.to_owned(), ..Outcome::new(verdict) }.judged(now)
     }
 
-    /// The same, with a time that is over or too far off taken for what it is worth.
+    /// Adjusts the verdict if its retry time has passed or is too far away.
     pub fn judged(mut self, now: Time) -> Outcome {
         let verdict = self.verdict.not_before(now);
         self.works_at = verdict.at();
@@ -410,7 +409,7 @@ impl Outcome {
     }
 }
 
-/// A piece of a conversation, for people to follow it.
+/// A piece of a conversation, for users to follow it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
     Said(String),
@@ -419,9 +418,9 @@ pub enum Turn {
         input: String,
     },
     ToolFailed(String),
-    /// It could not reach its model, and tries again.
+    /// The provider could not reach its model and retries.
     Retrying(String),
-    /// A line that is no event.
+    /// A line that is not an event.
     Printed(String),
 }
 
@@ -437,7 +436,7 @@ impl fmt::Display for Turn {
     }
 }
 
-/// An answer in the making, within its limit.
+/// An answer that is being collected, within its limit.
 #[derive(Debug, Default)]
 struct Answer {
     text: String,
@@ -461,7 +460,7 @@ impl Answer {
     }
 }
 
-/// What the events of a line tell; nothing, if there is none in it.
+/// Returns the turns of the events in a line, or `None` if it contains no event.
 fn told_by<T: IntoIterator<Item = Turn>>(
     line: &str,
     tell: impl FnMut(&Value) -> T,
@@ -471,7 +470,7 @@ fn told_by<T: IntoIterator<Item = Turn>>(
     (!events.is_empty()).then_some(turns)
 }
 
-/// The events of a line: one, or several where a whole conversation is one document.
+/// Returns the events of a line: one, or several if a whole conversation is one document.
 fn events(line: &str) -> Vec<Value> {
     match lenient::read(line) {
         Some(Value::Array(events)) => events,
@@ -480,7 +479,7 @@ fn events(line: &str) -> Vec<Value> {
     }
 }
 
-/// A text in an object, by its key.
+/// Returns a string field of an object.
 fn text<'v>(value: &'v Value, key: &str) -> Option<&'v str> {
     value.get(key)?.as_str()
 }
@@ -489,8 +488,8 @@ fn number(value: &Value, key: &str) -> Option<u64> {
     value.get(key)?.as_u64()
 }
 
-/// A sum of counts that are told apart. What is not told does not count; of what is told and no
-/// count, nobody knows the sum.
+/// Returns the sum of counts that are reported separately. Absent counts are ignored; if one is
+/// present but not a count, the sum is unknown.
 fn total(parts: &[Option<&Value>]) -> Option<u64> {
     let told = parts.iter().flatten().filter(|part| !part.is_null());
     let counts: Option<Vec<u64>> = told.map(|part| part.as_u64()).collect();
@@ -498,7 +497,7 @@ fn total(parts: &[Option<&Value>]) -> Option<u64> {
     counts.into_iter().try_fold(0_u64, u64::checked_add)
 }
 
-/// Money that was spent. Nobody spends less than nothing.
+/// Returns an amount of money. Negative and infinite amounts are rejected.
 fn money(value: &Value, key: &str) -> Option<f64> {
     value.get(key)?.as_f64().filter(|money| *money >= 0.0 && money.is_finite())
 }

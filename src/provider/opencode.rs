@@ -1,7 +1,7 @@
 //! `opencode run --format json`.
 //!
-//! There is no last event: it is done when its last step has finished with `stop` and it ended
-//! well. What its steps cost is added up.
+//! There is no final event: it is done when its last step has finished with `stop` and it ended
+//! well. The costs of its steps are added up.
 
 use serde_json::Value;
 
@@ -14,12 +14,12 @@ use super::{
 pub(super) struct OpenCode {
     session: Option<String>,
     answer: Answer,
-    /// What its steps cost so far.
+    /// Cost of its steps so far.
     usage: Option<Usage>,
-    /// Its last step has ended for this reason.
+    /// The reason for which its last step ended.
     finished: Option<String>,
     error: Option<Fault>,
-    /// Tools that it was not allowed to use.
+    /// Tools that it was denied.
     denials: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl Adapter for OpenCode {
         self.session.as_deref()
     }
 
-    /// It says nothing of tools before they are done, and nothing at all of waiting.
+    /// It does not report tools before they finish, and never reports waiting.
     fn silence(&self) -> Silence {
         Silence::Waiting
     }
@@ -52,12 +52,12 @@ impl Adapter for OpenCode {
             (None, Some("length")) => {
                 Verdict::Fail { reason: "its answer was cut off: too many tokens".into() }
             }
-            // It gives up after a call that its settings let nobody but a person allow.
+            // It gives up after a call that, by its settings, only a user can allow.
             (None, Some(_)) if end.went_well() && !self.denials.is_empty() => {
                 let reason = format!("it was not allowed to use: {}", self.denials.join("; "));
                 Verdict::Fail { reason }
             }
-            // It knows how a step ends, so its events are those that are known.
+            // It printed the end of a step, so its events are the expected ones.
             (None, Some(_)) => End { events: false, ..*end }.without_end(self.session.is_some()),
             (None, None) => end.without_end(self.session.is_some()),
         };

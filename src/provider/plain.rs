@@ -1,4 +1,4 @@
-//! A command line whose standard output is the answer.
+//! A CLI whose standard output is the answer.
 
 use super::{Adapter, Answer, End, Outcome, Turn, Veil, Verdict};
 

@@ -1,4 +1,4 @@
-//! Output as it comes, cut into lines for an adapter.
+//! Splits output into lines for an adapter as it arrives.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -8,19 +8,19 @@ use super::veil::shortened;
 use super::{Adapter, End, Hide, Kind, Outcome, Silence, TURN_BYTES, Turn, Veil, Verdict, is_talk};
 use crate::ansi;
 
-/// The longest line that is read: a tool's whole output may be in one.
+/// The longest line that is read: it may contain the whole output of a tool.
 const LINE_BYTES: usize = 64 << 20;
-/// How many turns are kept.
+/// Number of turns to keep.
 const NOTES: usize = 20;
 
-/// The output of one run of a command line, in whatever pieces it comes.
+/// The output of one run of a CLI, in any pieces.
 pub struct Stream {
     adapter: Box<dyn Adapter>,
     veil: Veil,
     line: Vec<u8>,
-    /// The line is longer than any that is read; what is left of it is passed over.
+    /// True if the line exceeds the limit; the rest of it is skipped.
     skipping: bool,
-    /// An event was read.
+    /// True if an event was read.
     events: bool,
     notes: VecDeque<Turn>,
 }
@@ -37,24 +37,24 @@ impl Stream {
         }
     }
 
-    /// The same for output that has in it what nobody may see: all that comes of it but the answer
-    /// and the name of the conversation is without that.
+    /// Creates a stream for output that contains secrets. They are redacted in all results except
+    /// the answer, the conversation ID, and the turns of lines that are not events.
     pub fn hiding(kind: Kind, hide: Hide) -> Stream {
         Stream { veil: Veil::of(hide), ..Stream::new(kind) }
     }
 
-    /// What the provider calls the conversation, once it said so.
+    /// Returns the provider's ID of the conversation, once it has printed it.
     pub fn session(&self) -> Option<&str> {
         self.adapter.session()
     }
 
-    /// What it means that the provider prints nothing now.
+    /// Returns the meaning of a lack of output at this point.
     pub fn silence(&self) -> Silence {
         self.adapter.silence()
     }
 
-    /// Takes the next bytes, and tells what a person should see of them. Lines that are no events
-    /// are told as they come; what nobody may see can go over several of them.
+    /// Processes the next bytes and returns the turns to display. Lines that are not events are
+    /// returned unredacted, because a secret may span several of them.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<Turn> {
         let mut turns = Vec::new();
         let mut rest = bytes;
@@ -67,7 +67,7 @@ impl Stream {
         turns
     }
 
-    /// Ends the stream. A last line without an end counts if it can be read.
+    /// Ends the stream. A last line without a newline counts if it can be parsed.
     pub fn finish(mut self, end: &End) -> Outcome {
         if !self.line.is_empty() {
             self.end_line();
@@ -118,7 +118,7 @@ impl Stream {
             }
             self.notes.push_back(turn.clone());
         }
-        // One long line must not keep its room for all that follow.
+        // Do not keep the buffer of one long line for all later lines.
         if line.capacity() <= 1 << 20 {
             self.line = line;
             self.line.clear();
@@ -127,7 +127,7 @@ impl Stream {
     }
 }
 
-/// What is to be thought of a provider that was ended for its silence.
+/// Returns the verdict for a provider that was ended because of its silence.
 fn of_silence(silence: Silence, limit: Duration) -> Option<Verdict> {
     let limit = limit.as_secs_f64();
     match silence {
@@ -144,7 +144,7 @@ fn of_silence(silence: Silence, limit: Duration) -> Option<Verdict> {
     }
 }
 
-/// A line that is no event, as a turn.
+/// Converts a line that is not an event into a turn.
 fn printed(line: &str) -> Option<Turn> {
     is_talk(line).then(|| Turn::Printed(shortened(line.trim_end(), TURN_BYTES)))
 }

@@ -1,4 +1,4 @@
-//! The times at which providers say, in words, that they work again.
+//! Parses the times at which providers say that they work again.
 
 use chrono::{Datelike, NaiveDate, NaiveTime};
 
@@ -7,15 +7,15 @@ use crate::time::Time;
 
 const DAY_MS: u64 = LONGEST_MS;
 
-/// When a text says that a limit ends:
+/// Returns the time when, according to a text, a limit ends:
 ///
 /// - at a time of day: `resets 3pm (UTC)`, `resets Nov 20 at 3:30pm`, `try again at 12:32 AM`,
 ///   `try again at Nov 16th, 2026 12:24 AM`;
 /// - after a while: `retry after 3600s`, `will reset after 2h52m39s`, `try again in 5 minutes`;
 /// - in seconds since 1970: `usage limit reached|1735689600`.
 ///
-/// A time of day is local time unless the text says UTC: a command line tells other zones only
-/// where its machine is in them.
+/// A time of day is local time unless the text says UTC: a CLI prints another time zone only if its
+/// machine is in that zone.
 pub fn told_time(text: &str, now: Time, utc_offset_s: i32) -> Option<Time> {
     let lower = plain(text);
     let after = || {
@@ -25,7 +25,7 @@ pub fn told_time(text: &str, now: Time, utc_offset_s: i32) -> Option<Time> {
     epoch(&lower).or_else(|| clock(&lower, now, utc_offset_s)).or_else(after)
 }
 
-/// The seconds since 1970 behind a bar.
+/// Returns the time in seconds since 1970 after a `|`.
 fn epoch(lower: &str) -> Option<Time> {
     let digits = lower.split('|').nth(1)?.trim();
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
@@ -43,7 +43,7 @@ fn clock(lower: &str, now: Time, utc_offset_s: i32) -> Option<Time> {
     })
 }
 
-/// A time of day, with a date or without.
+/// A time of day, with or without a date.
 struct Told {
     day: Option<(u32, u32)>,
     year: Option<i32>,
@@ -82,7 +82,8 @@ impl Told {
         Some(Told { day, year, time, utc: matches!(zone, Some("utc" | "gmt" | "z")) })
     }
 
-    /// The first such time from now on. It is told without seconds, so the minute has to be over.
+    /// Returns the first such time from now on. The text has no seconds, so the minute must be
+    /// over.
     fn after(&self, now: Time, offset_ms: i64) -> Option<Time> {
         let here = now.0.checked_add(offset_ms)?;
         let today = chrono::DateTime::from_timestamp_millis(here)?.date_naive();
@@ -98,14 +99,14 @@ impl Told {
         if let Some(year) = self.year {
             return date(year);
         }
-        // Without a year, one of months ago is one of the next year.
+        // Without a year, a date more than 30 days ago is in the next year.
         let at = date(today.year())?;
         let long_over = at.plus_ms(30 * DAY_MS) < now;
         if long_over { date(today.year() + 1) } else { Some(at) }
     }
 }
 
-/// The number of a month by its name or the beginning of it.
+/// Returns the number of a month from its name or abbreviation.
 fn month(word: &str) -> Option<u32> {
     const MONTHS: [&str; 12] =
         ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
@@ -113,7 +114,7 @@ fn month(word: &str) -> Option<u32> {
     Some(number as u32 + 1)
 }
 
-/// `3pm`, `12:32am`, or `15:04`.
+/// Parses `3pm`, `12:32am`, or `15:04`.
 fn time_of_day(word: &str) -> Option<NaiveTime> {
     let (digits, half) = match (word.strip_suffix("am"), word.strip_suffix("pm")) {
         (Some(digits), _) => (digits, Some(0)),
@@ -135,7 +136,7 @@ fn time_of_day(word: &str) -> Option<NaiveTime> {
     }
 }
 
-/// The seconds of a wait.
+/// Returns the seconds of a wait.
 fn wait_s(lower: &str) -> Option<u64> {
     const MARKS: [&str; 4] = ["reset after ", "resets in ", "try again in ", "retry in "];
     if let Some(seconds) = number_after(lower, "retry after ") {
@@ -144,7 +145,7 @@ fn wait_s(lower: &str) -> Option<u64> {
     MARKS.iter().find_map(|mark| in_units(&lower[lower.find(mark)? + mark.len()..]))
 }
 
-/// The seconds in `2h52m39s`, or in `3 hours and 5 minutes`.
+/// Returns the seconds in `2h52m39s`, or in `3 hours and 5 minutes`.
 fn in_units(text: &str) -> Option<u64> {
     let mut rest = text;
     let (mut seconds, mut any) = (0_u64, false);

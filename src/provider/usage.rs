@@ -1,21 +1,21 @@
-//! What an answer cost, as far as it is known.
+//! The cost of an answer, as far as it is known.
 //!
-//! **Invariant:** what is not known is not zero. A sum of what is known and what is not is known to
-//! be at least so much, and says so wherever it goes.
+//! **Invariant:** an unknown number is not zero. A sum of known and unknown numbers is a lower
+//! bound, and stays marked as one.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// Tokens, money and turns.
+/// Tokens, cost and turns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// What was read, that from a cache included.
+    /// Tokens read, including those from a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// The part of what was read that came from a cache.
+    /// The part of `input_tokens` that came from a cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,7 +24,7 @@ pub struct Usage {
     pub cost_usd: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns: Option<u64>,
-    /// Which of these are sums that lack what is not known of a part.
+    /// The numbers that are lower bounds, because a part of the sum is unknown.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub at_least: BTreeSet<Number>,
     #[serde(skip)]
@@ -43,22 +43,22 @@ pub enum Number {
     Turns,
 }
 
-/// Since when a provider counts.
+/// The start of a provider's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Counting {
     #[default]
     ThisRun,
-    /// Money since the conversation began, all else since this run did.
+    /// Cost since the conversation began, everything else since this run began.
     CostOfSession,
     /// Everything since the conversation began.
     Session,
 }
 
 impl Usage {
-    /// What this run alone cost, where `last` is what was told at the end of the run before it in
-    /// the same conversation.
+    /// Returns the usage of this run alone. `last` is the usage reported at the end of the previous
+    /// run in the same conversation.
     pub fn since(&self, last: &Usage) -> Usage {
-        // A counter that fell was begun anew.
+        // A counter that decreased was reset.
         let tokens = |now: Option<u64>, last: Option<u64>| {
             now.map(|now| now.checked_sub(last.unwrap_or(0)).unwrap_or(now))
         };
@@ -79,7 +79,7 @@ impl Usage {
         usage
     }
 
-    /// What is known now, and what was known before of all else.
+    /// Returns the known numbers of `self`, and those of `before` where `self` has none.
     pub fn or(&self, before: &Usage) -> Usage {
         Usage {
             input_tokens: self.input_tokens.or(before.input_tokens),
@@ -93,7 +93,7 @@ impl Usage {
         }
     }
 
-    /// Adds another.
+    /// Adds `other` to this usage.
     pub fn add(&mut self, other: &Usage) {
         let at_least = &mut self.at_least;
         at_least.extend(&other.at_least);
@@ -121,8 +121,8 @@ impl Usage {
         };
     }
 
-    /// Adds this to a sum that may not have begun: nothing is the sum of nobody, and not of one of
-    /// whom nothing is known.
+    /// Adds this to an optional sum. `None` means that nothing was added, which differs from a
+    /// usage whose numbers are all unknown.
     pub fn add_to(&self, sum: &mut Option<Usage>) {
         match sum {
             Some(sum) => sum.add(self),
@@ -130,7 +130,7 @@ impl Usage {
         }
     }
 
-    /// Whether a number is known, and the whole of it.
+    /// Returns true if a number is known completely.
     pub fn knows(&self, number: Number) -> bool {
         let known = match number {
             Number::InputTokens => self.input_tokens.is_some(),

@@ -1,5 +1,5 @@
-//! What nobody may see is hidden before a text is cut or folded: half a secret, or one whose lines
-//! were joined, is not known again by whoever hides what is whole.
+//! Redacts secrets before a text is truncated or folded: a truncated secret, or one whose lines
+//! were joined, would no longer be recognized.
 
 use std::borrow::Cow;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::{TURN_BYTES, Turn};
 use crate::ansi;
 
-/// Hides what nobody may see in a text.
+/// Redacts the secrets in a text.
 pub type Hide = Box<dyn Fn(&str) -> String + Send>;
 
-/// The one way from what a provider said to what is shown of it. The answer alone goes past it:
-/// that is hidden by whoever keeps it.
+/// The redactor. All provider output to display must pass through it, except the answer: the code
+/// that stores the answer redacts it.
 #[derive(Default)]
 pub struct Veil(Option<Hide>);
 
@@ -21,7 +21,7 @@ impl Veil {
         Veil(Some(hide))
     }
 
-    /// All of a text, without escape sequences.
+    /// Returns the redacted text, without escape sequences.
     pub(super) fn text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         let text = ansi::strip(text);
         match &self.0 {
@@ -30,7 +30,7 @@ impl Veil {
         }
     }
 
-    /// At most so many bytes of it, at the border of a character.
+    /// Returns at most `bytes` bytes of the redacted text, cut at a character boundary.
     pub(super) fn shortened(&self, text: &str, bytes: usize) -> String {
         shortened(&self.text(text), bytes)
     }
@@ -53,7 +53,8 @@ impl Veil {
         })
     }
 
-    /// What a tool was asked to do: of the fields that say it, the first; else all of them.
+    /// Returns a summary of a tool's input: the first of the fields that describe it, else all
+    /// fields.
     pub(super) fn brief(&self, input: &Value) -> String {
         const TELLING: [&str; 12] = [
             "command",
@@ -77,12 +78,12 @@ impl Veil {
             (None, other) => other.to_string(),
         };
         let folded = self.text(&text).split_whitespace().collect::<Vec<_>>().join(" ");
-        // Folded, a text may hold what it did not hold before.
+        // Redact again: folding may create a secret that was not there before.
         self.shortened(&folded, 160)
     }
 }
 
-/// At most so many bytes of a text from which nothing has to be hidden any more.
+/// Truncates a text that is already redacted to at most `bytes` bytes.
 pub(super) fn shortened(text: &str, bytes: usize) -> String {
     match cut_at(text, bytes) {
         end if end == text.len() => text.to_owned(),

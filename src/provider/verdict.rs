@@ -1,49 +1,49 @@
-//! Whether an answer counts, and if it does not, what another try is worth.
+//! Decides whether an answer counts, and if not, whether a retry can help.
 
 use serde_json::{Value, json};
 
 use super::MachineFault;
 use crate::time::Time;
 
-/// What is to be thought of how a provider ended.
+/// The assessment of a provider's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Answered,
-    /// It will work again at this time.
+    /// The provider works again at this time.
     RetryAt {
         at: Time,
         reason: String,
     },
-    /// It may work again soon.
+    /// The provider may work again soon.
     BackOff {
         reason: String,
-        /// Too much was asked at once, which no question is to blame for.
+        /// True for too many requests at once, which is not the fault of this request.
         crowded: bool,
     },
-    /// It works again when a person has done something: logged in, paid, waited for days.
+    /// A user must act before it works again: log in, pay, or wait for days.
     NeedsPerson {
         reason: String,
     },
-    /// It would fail again.
+    /// A retry would fail again.
     Fail {
         reason: String,
     },
-    /// A limit that the caller has set was reached.
+    /// A limit set by the caller was reached.
     Limit {
         reason: String,
     },
-    /// It ended without saying how it went.
+    /// The provider ended without reporting a result.
     Stopped {
         reason: String,
     },
-    /// It cannot be used on this machine, whatever it is asked.
+    /// The provider is unusable on this machine, regardless of the request.
     Machine {
         fault: MachineFault,
         reason: String,
     },
 }
 
-/// Nobody waits longer than a day.
+/// Maximum wait for a retry: one day.
 pub(super) const LONGEST_MS: u64 = 86_400_000;
 
 impl Verdict {
@@ -73,7 +73,7 @@ impl Verdict {
         }
     }
 
-    /// When it may be tried again, where that is known.
+    /// Returns the time of the next retry, if known.
     pub fn at(&self) -> Option<Time> {
         match self {
             Verdict::RetryAt { at, .. } => Some(*at),
@@ -81,7 +81,7 @@ impl Verdict {
         }
     }
 
-    /// The same, with a wait that is too long left to people.
+    /// Converts a wait that is too long into [`Verdict::NeedsPerson`].
     pub fn within_a_day(self, now: Time) -> Verdict {
         match self {
             Verdict::RetryAt { at, reason } if at.ms_since(now) > LONGEST_MS => {
@@ -92,8 +92,7 @@ impl Verdict {
         }
     }
 
-    /// The same, with a time that is over or comes at once taken for what it is worth: nobody
-    /// knows when.
+    /// Converts a retry time that has already passed into a backoff: the real time is unknown.
     pub fn not_before(self, now: Time) -> Verdict {
         match self {
             Verdict::RetryAt { at, reason } if at <= now => {
@@ -114,7 +113,7 @@ impl Verdict {
         object
     }
 
-    /// What an HTTP status says, where it says anything.
+    /// Returns the verdict for an HTTP status, or `None` if the status is inconclusive.
     pub(super) fn of_status(status: u64, reason: &str) -> Option<Verdict> {
         let reason = reason.to_owned();
         match status {
@@ -128,7 +127,7 @@ impl Verdict {
     }
 }
 
-/// Whether it says, in lower case, that the way to the model was shut or broke off.
+/// Returns true if a lower-case text says that the connection to the model failed or broke.
 pub(super) fn is_network(lower: &str) -> bool {
     const SIGNS: [&str; 17] = [
         "fetch failed",
@@ -152,12 +151,13 @@ pub(super) fn is_network(lower: &str) -> bool {
     SIGNS.iter().any(|sign| lower.contains(sign))
 }
 
-/// In lower case, with one kind of apostrophe.
+/// Returns the text in lower case, with one kind of apostrophe.
 pub(super) fn plain(text: &str) -> String {
     text.to_lowercase().replace('’', "'")
 }
 
-/// The number that follows a word, past blanks and a colon: `status: 429`.
+/// Returns the number after a word, skipping spaces, colons, quotes and equals signs: `status:
+/// 429`.
 pub(super) fn number_after(text: &str, word: &str) -> Option<u64> {
     text.match_indices(word).find_map(|(at, _)| {
         let rest = text[at + word.len()..].trim_start_matches([' ', ':', '"', '=']);

@@ -1,9 +1,9 @@
-//! Text with holes, parsed once when a workflow is loaded and filled when a step runs. Two
-//! kinds have a language of their own: spells, in [`spell`], and the text of nodes, in [`nodes`].
+//! Text with placeholders ("holes"), parsed when a workflow is loaded and filled when a step runs.
+//! Two kinds have their own language: spells, in [`spell`], and the text of nodes, in [`nodes`].
 //!
-//! A [`Template`] is read from left to right in one pass: `$$` is a dollar, `${a.b}` a hole, any
-//! other dollar is itself. What fills a hole is never read again, so a value cannot become a
-//! reference.
+//! A [`Template`] is parsed from left to right in one pass: `$$` is a dollar sign, `${a.b}` is a
+//! hole, and any other dollar sign is literal. Inserted values are never parsed again, so a value
+//! cannot become a reference.
 
 pub mod nodes;
 pub mod number;
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-/// Text with holes. No unparsed hole survives to execution.
+/// Text with holes. No unparsed hole remains at execution.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Template {
     parts: Vec<Part>,
@@ -24,16 +24,16 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
     Text(String),
-    /// With its place in the text, from the dollar to the brace.
+    /// A hole and its range in the text, from the dollar sign to the closing brace.
     Hole(Hole, Range<usize>),
 }
 
 /// A reference such as `${steps.List.lines}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hole {
-    /// What stands between the braces.
+    /// The text between the braces.
     pub raw: String,
-    /// Its parts between the dots.
+    /// The parts of `raw` between the dots.
     pub path: Vec<String>,
 }
 
@@ -42,13 +42,13 @@ impl Hole {
         Hole { raw: raw.to_owned(), path: raw.split('.').map(str::to_owned).collect() }
     }
 
-    /// The first part, which says whose variable it is.
+    /// Returns the first part, which identifies the namespace of the variable.
     pub fn root(&self) -> &str {
         &self.path[0]
     }
 }
 
-/// Why a text is no template, and where in it.
+/// The reason why a text is not a valid template, and its position.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TemplateError {
     #[error("`${{` is opened here but never closed")]
@@ -57,12 +57,12 @@ pub enum TemplateError {
     Empty(Range<usize>),
 }
 
-/// Where the values come from.
+/// The source of the values.
 pub trait Scope {
     fn look_up(&self, hole: &Hole) -> Result<Cow<'_, Value>, Missing>;
 }
 
-/// A hole that nothing fills, and why.
+/// A hole without a value, and the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Missing {
     pub raw: String,
@@ -104,7 +104,7 @@ impl Template {
         Ok(Template { parts })
     }
 
-    /// Whether it has a hole of this name, or this word in its text.
+    /// Returns true if the template has a hole with this name, or this word in its text.
     pub fn names(&self, hole: &str, word: &str) -> bool {
         self.parts.iter().any(|part| match part {
             Part::Text(text) => text.contains(word),
@@ -116,7 +116,7 @@ impl Template {
         self.placed().map(|(hole, _)| hole)
     }
 
-    /// The holes, each with its place in the text that was parsed.
+    /// Returns the holes, each with its range in the parsed text.
     pub fn placed(&self) -> impl Iterator<Item = (&Hole, &Range<usize>)> {
         self.parts.iter().filter_map(|part| match part {
             Part::Hole(hole, place) => Some((hole, place)),
@@ -124,7 +124,7 @@ impl Template {
         })
     }
 
-    /// The text, where there is no hole in it.
+    /// Returns the text if it has no hole.
     pub fn literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
@@ -133,7 +133,8 @@ impl Template {
         }
     }
 
-    /// The text with every hole replaced by `filler`: enough to check the fixed parts of a path.
+    /// Returns the text with every hole replaced by `filler`: enough to check the fixed parts of a
+    /// path.
     pub fn with_holes_as(&self, filler: &str) -> String {
         self.parts
             .iter()
@@ -144,7 +145,7 @@ impl Template {
             .collect()
     }
 
-    /// Fills the holes, or names every one that cannot be filled.
+    /// Fills the holes. The error lists every hole that cannot be filled.
     pub fn render(&self, scope: &dyn Scope) -> Result<String, Vec<Missing>> {
         let mut out = String::new();
         let mut missing = Vec::new();
@@ -161,7 +162,7 @@ impl Template {
     }
 }
 
-/// How a value reads inside text: strings as they are, everything else as compact JSON.
+/// Formats a value for text: strings as they are, everything else as compact JSON.
 pub fn display(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
@@ -169,7 +170,7 @@ pub fn display(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// What a value is called in messages.
+/// Names the type of a value for messages.
 pub fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -181,7 +182,7 @@ pub fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Walks from `value` along keys and, through arrays, numbers.
+/// Walks from `value` along keys and, in arrays, indices.
 pub fn descend<'a>(value: &'a Value, path: &[String]) -> Option<&'a Value> {
     path.iter().try_fold(value, |value, key| match value {
         Value::Object(map) => map.get(key),

@@ -1,11 +1,11 @@
-//! The text of a `nodes:` workflow: `$NAME` for a variable, `$id.output` and `$id.output.field`
-//! for what another node gave.
+//! The text of a `nodes:` workflow: `$NAME` for a variable, `$id.output` and `$id.output.field` for
+//! the result of another node.
 //!
-//! Every text is one, for nothing here is an error: a dollar that begins neither stays a dollar.
-//! There is no escape. A variable goes before a node that has its name.
+//! Every text is valid: a dollar sign that begins neither form stays a dollar sign. There is no
+//! escape. A variable takes precedence over a node with the same name.
 //!
-//! **Invariant:** a text is read once, from left to right. What is put in is never read again, so
-//! neither a person's message nor an answer can become a reference.
+//! **Invariant:** a text is parsed once, from left to right. Inserted values are never parsed
+//! again, so neither a user's message nor an answer can become a reference.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct NodeText {
     pieces: Vec<Piece>,
 }
 
-/// A part of a text. No two pieces of plain text are neighbours, and none is empty.
+/// A part of a text. No two plain text pieces are adjacent, and none is empty.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
     Text(String),
@@ -23,7 +23,7 @@ pub enum Piece {
     Ref(NodeRef),
 }
 
-/// What a run knows without asking a node.
+/// A value that a run knows without asking a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Var {
     /// The message that started the run.
@@ -40,26 +40,26 @@ pub enum Var {
     ExternalContext,
     /// Another name for `Context`.
     IssueContext,
-    /// What a person said at the gate of a loop.
+    /// A user's answer at the gate of a loop.
     LoopUserInput,
-    /// What the round before gave.
+    /// The output of the previous round.
     LoopPrevOutput,
-    /// Why a person said no.
+    /// A user's reason for a rejection.
     RejectionReason,
 }
 
-/// What a node gave, as a whole or one field of it.
+/// The output of a node, or one field of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRef {
     pub node: String,
     pub field: Option<String>,
 }
 
-/// Where the values come from.
+/// The source of the values.
 pub trait Fill {
     type Error;
 
-    /// What stands for a variable. Nothing leaves its name in the text, for a shell to read.
+    /// Returns the value of a variable. `None` leaves its name in the text, for a shell to expand.
     fn var(&mut self, var: Var) -> Result<Option<String>, Self::Error>;
 
     fn reference(&mut self, reference: &NodeRef) -> Result<String, Self::Error>;
@@ -81,7 +81,7 @@ impl Var {
         Var::RejectionReason,
     ];
 
-    /// Its name without the dollar, which is also its name in the environment.
+    /// Returns the name without the dollar sign, which is also its name in the environment.
     pub fn name(self) -> &'static str {
         match self {
             Var::Arguments => "ARGUMENTS",
@@ -103,13 +103,13 @@ impl Var {
         Var::ALL.into_iter().find(|var| var.name() == name)
     }
 
-    /// Whether this is one of the three names of the context.
+    /// Returns true for the three names of the context.
     pub fn is_context(self) -> bool {
         matches!(self, Var::Context | Var::ExternalContext | Var::IssueContext)
     }
 
-    /// Whether somebody else's words are in it. Such text goes into a shell or a script by the
-    /// environment only: pasted into the source, it would be run.
+    /// Returns true if the value contains external text. Such text reaches a shell or a script only
+    /// through the environment: pasted into the source, it would be executed.
     pub fn is_user_text(self) -> bool {
         match self {
             Var::WorkflowId | Var::ArtifactsDir | Var::BaseBranch | Var::DocsDir => false,
@@ -135,7 +135,7 @@ impl fmt::Display for NodeRef {
     }
 }
 
-/// A piece as it was written.
+/// Prints a piece as it was written.
 impl fmt::Display for Piece {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
@@ -147,8 +147,8 @@ impl fmt::Display for Piece {
 }
 
 impl NodeText {
-    /// Reads a text. A name ends where no letter, digit or `_` of ASCII follows, so that a word
-    /// of another script may stand right behind it.
+    /// Parses a text. A name ends where no ASCII letter, digit or `_` follows, so that a word of
+    /// another script may directly follow it.
     pub fn parse(text: &str) -> NodeText {
         let mut pieces = Vec::new();
         let (mut begin, mut at) = (0, 0);
@@ -171,7 +171,7 @@ impl NodeText {
         NodeText { pieces }
     }
 
-    /// The same text with those values as plain text, by their numbers.
+    /// Converts the values for whose index `plain` returns true to plain text.
     pub fn with_plain(self, plain: impl Fn(usize) -> bool) -> NodeText {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut values = 0;
@@ -190,8 +190,8 @@ impl NodeText {
         NodeText { pieces }
     }
 
-    /// The same text with its plain parts written in another way. Each is told where it begins, a
-    /// value being one byte long.
+    /// Rewrites the plain parts of the text. `write` gets the position of each part, where a value
+    /// counts as one byte.
     pub fn with_texts(mut self, write: impl Fn(usize, &str) -> String) -> NodeText {
         let mut at = 0;
         for piece in &mut self.pieces {
@@ -211,7 +211,7 @@ impl NodeText {
         &self.pieces
     }
 
-    /// The pieces, each with where it begins in the text, in bytes.
+    /// Returns the pieces, each with its byte offset in the text.
     pub fn placed(&self) -> impl Iterator<Item = (usize, &Piece)> {
         self.pieces.iter().scan(0, |at, piece| {
             let here = *at;
@@ -223,7 +223,7 @@ impl NodeText {
         })
     }
 
-    /// The variables and references.
+    /// Returns the variables and references.
     pub fn values(&self) -> impl Iterator<Item = &Piece> {
         self.pieces.iter().filter(|piece| !matches!(piece, Piece::Text(_)))
     }
@@ -242,12 +242,12 @@ impl NodeText {
         })
     }
 
-    /// The text as it was written.
+    /// Returns the text as it was written.
     pub fn source(&self) -> String {
         self.pieces.iter().map(Piece::to_string).collect()
     }
 
-    /// The text with everything put in, or every error that came up.
+    /// Returns the text with all values inserted, or every error.
     pub fn render<F: Fill + ?Sized>(&self, fill: &mut F) -> Result<String, Vec<F::Error>> {
         let mut out = String::new();
         let mut errors = Vec::new();
@@ -270,7 +270,7 @@ impl NodeText {
     }
 }
 
-/// How long the name is that a text begins with; 0 if it begins with none.
+/// Returns the length of the name at the start of a text; 0 if it does not start with a name.
 pub(crate) fn name_length(text: &str, dashes: bool) -> usize {
     let bytes = text.as_bytes();
     if !bytes.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_') {
@@ -283,13 +283,13 @@ pub(crate) fn name_length(text: &str, dashes: bool) -> usize {
     bytes.iter().position(|byte| !inside(byte)).unwrap_or(bytes.len())
 }
 
-/// The variable that is named right behind a dollar, and how long its name is.
+/// Parses the variable after a dollar sign. Returns it with the length of its name.
 fn variable(text: &str) -> Option<(Piece, usize)> {
     let length = name_length(text, false);
     Var::named(&text[..length]).map(|var| (Piece::Var(var), length))
 }
 
-/// The reference right behind a dollar, and how long it is.
+/// Parses the reference after a dollar sign. Returns it with its length.
 fn reference(text: &str) -> Option<(Piece, usize)> {
     let node = name_length(text, true);
     let after = text[node..].strip_prefix(".output").filter(|_| node > 0)?;
@@ -300,19 +300,19 @@ fn reference(text: &str) -> Option<(Piece, usize)> {
     let field = after.strip_prefix('.').unwrap_or_default();
     let field = &field[..name_length(field, false)];
     let reference = |field| Piece::Ref(NodeRef { node: text[..node].to_owned(), field });
-    // A dot that no name follows ends a sentence.
+    // A dot without a name after it ends a sentence.
     Some(match field {
         "" => (reference(None), length),
         field => (reference(Some(field.to_owned())), length + 1 + field.len()),
     })
 }
 
-/// The text of a command that a person calls directly: `$1` to `$9` are the arguments, and
-/// `$ARGUMENTS` all of them. One argument alone is all that was said, and its words are taken for
-/// arguments; several are as the caller divided them. An argument that is not given stays as it
-/// was written, `\$` is a dollar, and nothing else is replaced.
+/// Renders a command that a user calls directly: `$1` to `$9` are the arguments, and `$ARGUMENTS`
+/// is all of them. A single argument is split into words, which become the arguments; several
+/// arguments stay as the caller divided them. A reference to an absent argument stays as written,
+/// `\$` is a dollar sign, and nothing else is replaced.
 ///
-/// `$10` is no argument: a price has more than one digit, and there are nine.
+/// `$10` is not an argument: there are only nine, and it is probably a price.
 pub fn positional(text: &str, args: &[&str]) -> String {
     let said = args.join(" ");
     let words: Vec<&str> = match args {
@@ -344,7 +344,7 @@ pub fn positional(text: &str, args: &[&str]) -> String {
     out
 }
 
-/// The number from 1 to 9 that a text begins with, if it is no part of a longer one.
+/// Returns the digit from 1 to 9 at the start of a text, unless it is part of a longer number.
 fn digit(text: &str) -> Option<usize> {
     let mut bytes = text.bytes();
     let digit = bytes.next().filter(|byte| matches!(byte, b'1'..=b'9'))?;

@@ -1,18 +1,18 @@
-//! Numbers as they are written, compared digit by digit.
+//! Numbers as written, compared digit by digit.
 //!
-//! A number may have more digits than a machine number holds, and its author means all of them.
+//! A number may have more digits than a machine number can hold, and all of them count.
 
 use std::cmp::Ordering;
 
 use serde_json::Number;
 
-/// A number as it is written, however many digits it has. Zero is zero whatever its sign.
+/// A number as written, with any number of digits. Zero equals negative zero.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Size<'t> {
     negative: bool,
-    /// Its digits but for the first and last zeros: before and behind the point.
+    /// Its digits before and after the point, without leading and trailing zeros.
     digits: (&'t [u8], &'t [u8]),
-    /// How many places the first of them stands before the point.
+    /// Position of the first digit, counted in places before the point.
     places: i64,
 }
 
@@ -66,7 +66,7 @@ impl<'t> Size<'t> {
 /// The largest exponent of a number.
 const MOST_PLACES: i64 = 1 << 40;
 
-/// The number that a text begins with: `80abc` is 80.
+/// Parses the number at the start of a text: `80abc` is 80.
 pub fn leading_number(text: &str) -> Option<Size<'_>> {
     let text = text.trim_start();
     let bytes = text.as_bytes();
@@ -93,7 +93,7 @@ pub fn leading_number(text: &str) -> Option<Size<'_>> {
         let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
         let length = if end + 1 + sign < bytes.len() { digits(end + 1 + sign) } else { 0 };
         if length > 0 {
-            // One that has no end has no place either.
+            // A number whose exponent is out of range is rejected.
             let written: i64 = text[end + 1..end + 1 + sign + length].parse().ok()?;
             exponent = Some(written).filter(|exponent| exponent.abs() <= MOST_PLACES)?;
         }
@@ -106,7 +106,7 @@ pub fn compare(a: &Number, b: &Number) -> Option<Ordering> {
     Some(leading_number(a.as_str())?.compare(&leading_number(b.as_str())?))
 }
 
-/// Returns whether a number is zero, with any sign.
+/// Returns true if a number is zero, with any sign.
 pub fn is_zero(number: &Number) -> bool {
     leading_number(number.as_str()).is_some_and(|size| size.is_zero())
 }

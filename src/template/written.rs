@@ -1,13 +1,13 @@
-//! JSON as it was written, for outputs that stay text. A [`Value`] keeps every digit of a number as
-//! well, but writes its exponent as `e+3`.
+//! JSON as written, for outputs that stay text. A [`Value`] also keeps every digit of a number, but
+//! prints its exponent as `e+3`.
 //!
-//! **Invariant:** every text that is given here is JSON that somebody has read before; of any other
-//! nothing is promised but an end.
+//! **Invariant:** every input has been parsed as JSON before; for any other text, the functions
+//! only guarantee to terminate.
 
 use serde_json::Value;
 
-/// The same JSON without white space, its texts and numbers put through these. A text comes and
-/// goes as what it says; a number as it is written, and what comes back is written as it is.
+/// Returns the JSON without whitespace, with its strings and numbers mapped. `text` maps a decoded
+/// string; `number` maps a number as written, and its result is inserted verbatim.
 pub fn compact(
     json: &str,
     text: impl Fn(String) -> String,
@@ -29,7 +29,7 @@ pub fn compact(
     out
 }
 
-/// What is written under a key of an object; of several, the last.
+/// Returns the value of a key of an object as written. The last of several equal keys wins.
 pub fn field<'j>(json: &'j str, name: &str) -> Option<&'j str> {
     let mut found = None;
     let mut left = json.trim_start().strip_prefix('{')?.trim_start();
@@ -46,7 +46,7 @@ pub fn field<'j>(json: &'j str, name: &str) -> Option<&'j str> {
     found
 }
 
-/// How long the value is that a text begins with.
+/// Returns the length of the value at the start of a text.
 fn length(json: &str) -> Option<usize> {
     let (mut depth, mut at) = (0, 0);
     loop {
@@ -64,7 +64,7 @@ fn length(json: &str) -> Option<usize> {
     }
 }
 
-/// The token that a text begins with.
+/// Returns the token at the start of a text.
 fn token(json: &str) -> Option<&str> {
     let end = match json.as_bytes().first()? {
         b'{' | b'}' | b'[' | b']' | b',' | b':' => 1,

@@ -1,5 +1,5 @@
-//! The functions of spells: what they are called, how many values they want, and those that need
-//! nothing but their values.
+//! The functions of spells: their names, their numbers of arguments, and the implementations of
+//! those that need only their arguments.
 
 use std::cmp::Ordering;
 
@@ -36,7 +36,7 @@ pub enum Function {
 use Function::*;
 
 impl Function {
-    /// Every function: its name, and how many values it wants at least and at most.
+    /// Every function: its name, and its minimum and maximum number of arguments.
     pub const ALL: [(&'static str, Function, usize, usize); 20] = [
         ("and", And, 1, usize::MAX),
         ("or", Or, 1, usize::MAX),
@@ -64,7 +64,7 @@ impl Function {
         Self::ALL.iter().find(|(name, ..)| *name == word).map(|(_, function, ..)| *function)
     }
 
-    /// What is wrong with giving it `count` values.
+    /// Returns an error message if `count` is not a valid number of arguments.
     pub fn miscount(self, count: usize) -> Option<String> {
         let (name, _, least, most) = Self::ALL.iter().find(|(_, found, ..)| *found == self)?;
         let plural = |n: usize| if n == 1 { "value" } else { "values" };
@@ -85,7 +85,7 @@ impl Function {
     }
 }
 
-/// Calls a function that needs only its values, as many as it wants. The error is a message.
+/// Calls a function that needs only its arguments, whose number is valid. The error is a message.
 pub fn call(function: Function, values: &[&Value]) -> Result<Value, String> {
     let made = match function {
         Not => Value::Bool(!truth(values[0])),
@@ -112,7 +112,7 @@ fn too_large(name: &str) -> String {
     format!("`{name}` makes more than {MAX_OUTPUT} bytes")
 }
 
-/// Says whether the first value equals any other.
+/// Returns true if the first value equals any other.
 fn equal(values: &[&Value]) -> Result<bool, String> {
     for other in &values[1..] {
         if values[0].is_null() || other.is_null() {
@@ -132,7 +132,7 @@ fn unlike(a: &Value, b: &Value) -> String {
     format!("{} cannot be compared with {}", kind(a), kind(b))
 }
 
-/// What is empty stands in no order to anything.
+/// Compares two values; `null` is not ordered relative to anything.
 fn ordered(function: Function, a: &Value, b: &Value) -> Result<bool, String> {
     if a.is_null() || b.is_null() {
         return Ok(false);
@@ -163,7 +163,7 @@ fn length(value: &Value) -> Result<usize, String> {
     }
 }
 
-/// Puts spaces before every line that is not empty.
+/// Prepends spaces to every line that is not empty.
 fn indent(count: &Value, text: &str) -> Result<String, String> {
     let Some(count) = count.as_u64().and_then(|count| usize::try_from(count).ok()) else {
         return Err(format!(
@@ -184,7 +184,7 @@ fn indent(count: &Value, text: &str) -> Result<String, String> {
     Ok(text.split('\n').map(pad).collect::<Vec<_>>().join("\n"))
 }
 
-/// Joins a list by a text, whichever of the two comes first; anything else is printed.
+/// Joins a list with a separator, in either argument order; prints any other value.
 fn join(a: &Value, b: &Value) -> String {
     let (separator, list) = if a.is_array() && !b.is_array() { (b, a) } else { (a, b) };
     match list {

@@ -1,13 +1,13 @@
-//! From the text of a spell to plain text and actions, and from an action to tokens.
+//! Splits the text of a spell into plain text and actions, and an action into tokens.
 //!
-//! A name may hold `-` in the middle, so `{{.a-}}` is no trim marker: that one wants a space
-//! before it, as it does in Go.
+//! A name may contain `-` in the middle, so `{{.a-}}` has no trim marker: a trim marker needs a
+//! space before it, as in Go.
 
 use serde_json::Number;
 
 use super::{Fault, Source};
 
-/// Where something stands in the text, in bytes.
+/// A byte range in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub start: usize,
@@ -26,7 +26,7 @@ pub enum Segment {
     Action(Action),
 }
 
-/// What stands between `{{` and `}}`.
+/// The content between `{{` and `}}`.
 #[derive(Debug)]
 pub struct Action {
     pub at: Span,
@@ -43,7 +43,7 @@ pub struct Lexeme {
 pub enum Token {
     /// `.`, `.a.b`, `$`, `$.a`, `$x`, `$x.a`
     Path(Head, Vec<String>),
-    /// `.a.b` right behind a `)`
+    /// `.a.b` directly after a `)`
     Fields(Vec<String>),
     Text(String),
     Number(Number),
@@ -56,7 +56,7 @@ pub enum Token {
     Assign,
 }
 
-/// Where a path starts.
+/// The start of a path.
 #[derive(Debug, PartialEq)]
 pub enum Head {
     Dot,
@@ -64,7 +64,7 @@ pub enum Head {
     Variable(String),
 }
 
-/// Splits a spell, with the white space gone that trim markers take.
+/// Splits a spell and removes the whitespace that trim markers delete.
 pub fn segments(source: &Source) -> Result<Vec<Segment>, Fault> {
     let text: &str = &source.text;
     let mut segments = Vec::new();
@@ -111,13 +111,14 @@ fn in_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// How many bytes of `text` are a name: a `-` belongs to it only between its other characters.
+/// Returns the length of the name at the start of `text`: a `-` belongs to it only between its
+/// other characters.
 fn name_len(text: &str) -> usize {
     let all = text.find(|c| !in_name(c) && c != '-').unwrap_or(text.len());
     if text.starts_with('-') { 0 } else { text[..all].trim_end_matches('-').len() }
 }
 
-/// Reads one action, from behind its `{{`.
+/// Reads one action, starting after its `{{`.
 struct Lexer<'s> {
     source: &'s Source,
     text: &'s str,
@@ -143,7 +144,7 @@ impl Lexer<'_> {
         self.source.fault(at, "`{{` is opened here but never closed").hint("close it with `}}`")
     }
 
-    /// Passes the end of the action, if it is here; says whether it trims what follows.
+    /// Consumes the end of the action, if it is here. Returns true if it trims the following text.
     fn end(&mut self) -> Option<bool> {
         let spaced = self.text[..self.at].ends_with(is_space);
         let trims = self.rest().starts_with("-}}") && spaced;
@@ -154,7 +155,7 @@ impl Lexer<'_> {
         None
     }
 
-    /// Passes a comment, if the action is one; says whether it trims what follows.
+    /// Consumes a comment, if the action is one. Returns true if it trims the following text.
     fn comment(&mut self) -> Result<Option<bool>, Fault> {
         let start = self.at;
         self.skip_space();
@@ -276,7 +277,7 @@ impl Lexer<'_> {
         let start = self.at;
         let part = |c: char| in_name(c) || matches!(c, '.' | '+' | '-');
         let mut length = self.rest().find(|c| !part(c)).unwrap_or(self.rest().len());
-        // `{{.n | default 1-}}` is somebody's trim marker without its space.
+        // `{{.n | default 1-}}` is probably a trim marker without its space.
         length = self.rest()[..length].trim_end_matches('-').len();
         let text = self.rest()[..length].to_owned();
         self.at += length;
@@ -326,7 +327,7 @@ impl Lexer<'_> {
     }
 }
 
-/// The character that `text`, which follows a backslash, stands for, and its length.
+/// Returns the character for the escape `text`, which follows a backslash, and its length.
 fn escape(text: &str) -> Option<(char, usize)> {
     match text.chars().next()? {
         'n' => Some(('\n', 1)),

@@ -1,23 +1,25 @@
-//! Spells: templates for prompts, in the spelling of Go's `text/template`.
+//! Spells: templates for prompts, with the syntax of Go's `text/template`.
 //!
-//! [`Spell::parse`] reads a text once and refuses one that does not balance. [`Spell::render`]
-//! fills it from a JSON object whose keys are the variables of the spell. Other spells come in
-//! through a function, so that nothing here knows a file.
+//! [`Spell::parse`] parses a text once and rejects unbalanced blocks. [`Spell::render`] fills it
+//! from a JSON object whose keys are the variables of the spell. A function provides included
+//! spells, so this module reads no files.
 //!
-//! A variable that is missing is a [`Fault`] with its place. It reads as empty only in guards: the
+//! A missing variable is a [`Fault`] with its position. It reads as empty only in guards: the
 //! condition of `if`, `else if` and `with`, and the operand of `default`.
 //!
 //! # Results of steps
 //!
-//! The result of a step has fields, but stands for something simpler wherever it is used as a
-//! whole: a script for its trimmed output, an agent for what it answered. An object says so by the
-//! key [`FACE`], which no field path can spell; [`with_face`] makes one. Everything but a field
-//! path sees the face: printing, conditions, comparisons, `range`, `len` and all other functions.
+//! The result of a step has fields, but stands for a simpler value when it is used as a whole: a
+//! script for its trimmed output, an agent for its answer. Such an object stores that value, its
+//! face, under the key [`FACE`], which no field path can spell; [`with_face`] creates one.
+//! Everything except a field path sees the face: printing, conditions, comparisons, `range`, `len`
+//! and all other functions.
 //!
-//! **Invariant:** a value is never read as a template. What is written is either text of the
-//! spell's author or a value, and [`Spell::pieces`] tells them apart.
+//! **Invariant:** a value is never parsed as a template. Output is either text of the spell's
+//! author or a value, and [`Spell::pieces`] distinguishes them.
 //!
-//! **Invariant:** rendering ends. Output, rounds and includes, depths and made values are bounded.
+//! **Invariant:** rendering terminates. Output, rounds and includes, depths and created values are
+//! bounded.
 
 mod functions;
 mod lex;
@@ -35,81 +37,82 @@ use serde_json::{Map, Value};
 use lex::Span;
 use parse::Node;
 
-/// How many bytes a spell may render to, and the most that one function may make.
+/// Maximum size of a rendered spell, and of the result of one function.
 pub const MAX_OUTPUT: usize = 1 << 20;
-/// How many rounds of `range` and how many includes one rendering may have, together.
+/// Maximum number of `range` rounds and includes of one rendering, in total.
 pub const MAX_ROUNDS: usize = 100_000;
-/// How deep includes may be nested.
+/// Maximum depth of nested includes.
 pub const MAX_INCLUDES: usize = 5;
 
-/// Of so many ways through its conditions a spell is looked at without its values.
+/// Maximum number of paths through its conditions for which a spell is analyzed without its values.
 const MAX_SKETCHES: usize = 8;
 
-/// The key of an object for what it stands for as a whole.
+/// The key of the value that an object stands for as a whole.
 pub const FACE: &str = "$face";
 
-/// An object with fields that stands for `face` wherever it is used as a whole.
+/// Creates an object with fields that stands for `face` when it is used as a whole.
 pub fn with_face(mut fields: Map<String, Value>, face: Value) -> Value {
     fields.insert(FACE.to_owned(), face);
     Value::Object(fields)
 }
 
-/// What is told of a spell that is included by way of `chain`, which begins with it.
+/// Returns the error message for a spell that includes itself through `chain`, which starts with
+/// it.
 pub fn includes_itself(name: &str, chain: &[&str]) -> String {
     let circle: Vec<&str> = chain.iter().chain(chain.first()).copied().collect();
     format!("`{name}` includes itself: {}", circle.join(" → "))
 }
 
-/// What is told of an include that is nested too deep.
+/// Returns the error message for an include that is nested too deep.
 pub fn too_deep() -> String {
     format!("includes are nested deeper than {MAX_INCLUDES}")
 }
 
-/// Finds a spell to include by its name: its file, to say where a fault is, and its text.
+/// Finds a spell to include by its name. Returns its file name, for faults, and its text.
 pub type Includes<'i> = &'i dyn Fn(&str) -> Option<(String, String)>;
 
-/// No spell can be included.
+/// Finds no spell, for callers without includes.
 pub fn no_includes(_: &str) -> Option<(String, String)> {
     None
 }
 
-/// A spell that was read whole: its blocks balance and its functions exist.
+/// A parsed spell: its blocks balance and its functions exist.
 #[derive(Clone, Debug)]
 pub struct Spell {
     source: Source,
     nodes: Vec<Node>,
 }
 
-/// A part of a rendered spell: what its author wrote, or what a value printed.
+/// A part of a rendered spell: the author's text, or a printed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
     Text(String),
     Value(String),
 }
 
-/// What a spell reads, each with a fault at its place for whoever does not have it.
+/// The inputs of a spell, each with a fault at its position for a caller that lacks it.
 pub struct Reads {
     /// The paths of variables.
     pub paths: Vec<(Vec<String>, Fault)>,
-    /// The names of spells that it includes, with the variables that are given with them.
+    /// The names of included spells, with the variables passed to them.
     pub includes: Vec<(String, Vec<String>, Fault)>,
 }
 
-/// A part of what a spell may render to.
+/// A part of a possible rendering of a spell.
 #[derive(Clone, Debug)]
 pub enum Sketched {
     Text(String),
-    /// A value, with a fault at its place for whoever cannot have it there.
+    /// A value, with a fault at its position for a caller that does not allow it there.
     Value(Fault),
 }
 
 impl Spell {
-    /// Reads a spell; `file` is what faults call it.
+    /// Parses a spell; `file` is its name in faults.
     pub fn parse(file: &str, text: &str) -> Result<Spell, Fault> {
         Spell::parse_in(file, text, None)
     }
 
-    /// Reads a spell that is written in another text, from this line and column on.
+    /// Parses a spell that is embedded in another text, starting at this line and column.
     pub fn parse_in(
         file: &str,
         text: &str,
@@ -131,14 +134,14 @@ impl Spell {
             .collect())
     }
 
-    /// As [`render`](Self::render), in pieces: who must not mix values into the author's text,
-    /// because a shell reads it, can keep them apart.
+    /// Renders like [`render`](Self::render), in pieces: a caller that must not mix values into the
+    /// author's text, because a shell reads it, can keep them apart.
     pub fn pieces(&self, data: &Value, includes: Includes) -> Result<Vec<Piece>, Fault> {
         render::render(self, data, includes)
     }
 
-    /// What it may render to, whatever its values are: as if each condition held, and as if none
-    /// did, with those between for chains of them.
+    /// Returns possible renderings for unknown values: one as if each condition were true, one as
+    /// if none were, and those in between for chains of conditions.
     pub fn sketches(&self) -> Vec<Vec<Sketched>> {
         let ways = parse::ways(&self.nodes).min(MAX_SKETCHES);
         let sketch = |way: usize| {
@@ -168,8 +171,8 @@ impl Spell {
         }
     }
 
-    /// What the spell stands for: the value of its one action, where it is nothing else, and what
-    /// it renders to otherwise. So a list stays a list.
+    /// Returns the value of the spell: the value of its action if it is a single action, else its
+    /// rendered text. So a list stays a list.
     pub fn value(&self, data: &Value, includes: Includes) -> Result<Value, Fault> {
         match render::value(self, data, includes)? {
             Some(value) => Ok(value),
@@ -177,15 +180,16 @@ impl Spell {
         }
     }
 
-    /// The names that it includes as they are written, each with a fault at its place for whoever
-    /// cannot find it. A name that is made of values is known only when it is rendered.
+    /// Returns the literal names it includes, each with a fault at its position for a caller that
+    /// cannot find the spell. A name computed from values is `None`: it is known only at rendering.
     pub fn included(&self) -> Vec<(Option<String>, Fault)> {
         let found = parse::included(&self.nodes).into_iter();
         found.map(|(name, at)| (name, self.source.fault(at, ""))).collect()
     }
 
-    /// What it reads that must be there for it to render, where the paths are `known` that have a
-    /// value. What stands in a guard need not be there, nor what is behind one that cannot hold.
+    /// Returns the inputs that must exist for it to render. `known` reports whether a path has a
+    /// value. Paths in a guard may be missing, and so may everything after a guard that cannot be
+    /// true.
     pub fn reads(&self, known: &dyn Fn(&[String]) -> bool) -> Reads {
         let parse::Reads { paths, includes } = parse::reads(&self.nodes, known);
         let fault = |at| self.source.fault(at, "");
@@ -198,30 +202,30 @@ impl Spell {
         }
     }
 
-    /// What it is called.
+    /// Returns its name in faults.
     pub fn file(&self) -> &str {
         &self.source.file
     }
 
-    /// What it was read from.
+    /// Returns its source text.
     pub fn text(&self) -> &str {
         &self.source.text
     }
 
-    /// Says whether the spell writes the variable `.name` anywhere.
+    /// Returns true if the spell writes the variable `.name` anywhere.
     pub fn writes(&self, name: &str) -> bool {
         parse::writes(&self.nodes, name)
     }
 }
 
-/// Two spells are one if they were read from the same.
+/// Spells are equal if their files and texts are equal.
 impl PartialEq for Spell {
     fn eq(&self, other: &Spell) -> bool {
         self.source.file == other.source.file && self.source.text == other.source.text
     }
 }
 
-/// The text of a spell and what it is called.
+/// The text of a spell and its name.
 #[derive(Clone, Debug)]
 struct Source {
     file: Arc<str>,
@@ -230,7 +234,7 @@ struct Source {
 }
 
 impl Source {
-    /// What it is, for a sentence about it as a whole.
+    /// Returns a name for messages about it as a whole.
     fn called(&self) -> String {
         let of = |name: &str| name.split_once(" of ").map(|(key, of)| format!("`{key}` of {of}"));
         let written = self.within.and_then(|_| of(&self.file));
@@ -254,24 +258,25 @@ impl Source {
     }
 }
 
-/// Why a spell cannot be read or rendered, and where; lines and columns count from one.
+/// The reason why a spell cannot be parsed or rendered, and its position; lines and columns start
+/// at one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fault {
     pub file: Arc<str>,
-    /// The whole text of the file, to show the line from.
+    /// The whole text of the file, to display the line.
     pub text: Arc<str>,
     pub line: usize,
     pub column: usize,
-    /// How many characters it is about.
+    /// Number of characters affected.
     pub len: usize,
     pub message: String,
     pub hint: Option<String>,
-    /// The line and column where the text begins, where it is written in another one.
+    /// The line and column where the text begins, if it is embedded in another text.
     pub within: Option<(usize, usize)>,
 }
 
 impl Fault {
-    /// A fault of a spell as a whole.
+    /// Creates a fault of a spell as a whole.
     pub fn of_whole(file: &str, text: &str, message: String, hint: &str) -> Fault {
         let source = Source { file: file.into(), text: text.into(), within: None };
         source.fault(Span { start: 0, end: 0 }, message).hint(hint)
@@ -282,7 +287,7 @@ impl Fault {
         self
     }
 
-    /// Adds that the file of the fault was included at the place of `by`.
+    /// Adds that the file of the fault was included at the position of `by`.
     fn included(mut self, by: &Fault) -> Fault {
         let note = format!("included at {}:{}:{}", by.file, by.line, by.column);
         self.hint = Some(match self.hint {
@@ -303,7 +308,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Without the text, which may be long.
+/// Omits the text, which may be long.
 impl fmt::Debug for Fault {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
         fmt::Display::fmt(self, out)

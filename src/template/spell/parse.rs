@@ -1,8 +1,8 @@
-//! From tokens to a tree of nodes: blocks that balance, functions that exist and get as many
-//! values as they want, variables that were declared.
+//! Parses tokens into a tree of nodes: blocks balance, functions exist and get the right number of
+//! arguments, and variables are declared.
 //!
-//! **Invariant:** the tree is no deeper than [`MAX_BLOCKS`] blocks of [`MAX_GROUPS`] parentheses,
-//! so that walking it cannot exhaust the stack.
+//! **Invariant:** the tree is at most [`MAX_BLOCKS`] blocks of [`MAX_GROUPS`] parentheses deep, so
+//! that walking it cannot exhaust the stack.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use super::functions::Function;
 use super::lex::{self, Action, Head, Lexeme, Segment, Span, Token};
 use super::{Fault, Source};
 
-/// How deep blocks may be nested.
+/// Maximum depth of nested blocks.
 const MAX_BLOCKS: usize = 32;
-/// How deep parentheses may be nested.
+/// Maximum depth of nested parentheses.
 const MAX_GROUPS: usize = 16;
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub enum Node {
     },
 }
 
-/// Commands, each of which gets the value of the one before it as its last.
+/// Commands, each of which gets the value of the previous one as its last argument.
 #[derive(Clone, Debug)]
 pub struct Pipe {
     pub at: Span,
@@ -46,8 +46,8 @@ pub struct Pipe {
     pub commands: Vec<Command>,
 }
 
-/// What becomes of the value of a pipe beside its use. Variables are slots, counted from the
-/// outermost; declaring one takes the next slot, and leaving a block gives its slots back.
+/// The variables that a pipe sets. Variables are slots, counted from the outermost; a declaration
+/// takes the next slot, and the end of a block frees its slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sets {
     Nothing,
@@ -95,10 +95,10 @@ pub fn parse(source: &Source) -> Result<Vec<Node>, Fault> {
     }
 }
 
-/// The word and the place that open a block.
+/// The word that opens a block, and its position.
 type Opener = (&'static str, Span);
 
-/// What ended a list of nodes.
+/// The cause of the end of a list of nodes.
 enum Stop {
     Text,
     End(Span),
@@ -136,7 +136,7 @@ impl Tokens {
         found
     }
 
-    /// Where the next token stands; the whole action behind the last one.
+    /// Returns the position of the next token, or of the whole action after the last one.
     fn here(&self) -> Span {
         self.tokens.front().map_or(self.at, |lexeme| lexeme.at)
     }
@@ -145,7 +145,7 @@ impl Tokens {
 struct Parser<'s> {
     source: &'s Source,
     segments: std::vec::IntoIter<Segment>,
-    /// The names of the variables in reach, by their slots.
+    /// The names of the variables in scope, by slot.
     variables: Vec<String>,
     blocks: usize,
     groups: usize,
@@ -255,7 +255,7 @@ impl Parser<'_> {
             return self.fault(pipe.at, "`range` declares its variables, with `:=`");
         }
         let (body, stop) = self.list(Some(opener))?;
-        // Where there was no round, they have no value.
+        // Without a round, they have no value.
         self.variables.truncate(declared);
         let otherwise = match stop {
             Stop::Else(tokens) => self.last_list(opener, &tokens)?,
@@ -271,7 +271,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Reads what follows an `else` up to its `end`.
+    /// Reads the nodes after an `else` up to its `end`.
     fn last_list(&mut self, opener: Opener, tokens: &Tokens) -> Result<Vec<Node>, Fault> {
         self.nothing_more(tokens, "else")?;
         match self.list(Some(opener))? {
@@ -303,12 +303,12 @@ impl Parser<'_> {
             None if declared.is_empty() => Sets::Nothing,
             None => Sets::Declared(declared.len()),
         };
-        // Only now: a variable is not in reach of its own value.
+        // Only now: a variable is not in scope in its own value.
         self.variables.extend(declared);
         Ok(pipe)
     }
 
-    /// Reads `$x :=`, `$i, $v :=` or `$x =`: names to declare, or a slot to set.
+    /// Reads `$x :=`, `$i, $v :=` or `$x =`. Returns the names to declare, or the slot to set.
     fn targets(
         &self,
         tokens: &mut Tokens,
@@ -359,7 +359,7 @@ impl Parser<'_> {
         Ok(Pipe { at, sets: Sets::Nothing, commands })
     }
 
-    /// Reads one command; `piped` says that it gets a value from the one before it.
+    /// Reads one command; `piped` is true if it gets a value from the previous one.
     fn command(&mut self, tokens: &mut Tokens, piped: bool) -> Result<Command, Fault> {
         let start = tokens.here();
         let function = match tokens.peek() {
@@ -468,12 +468,12 @@ impl Parser<'_> {
     }
 }
 
-/// The words that are values.
+/// Error messages for the arguments of `include`.
 pub const WANTS_NAME: &str = "`include` wants the name of a spell first";
 pub const WANTS_VALUE: &str = "`include` wants a value behind every name";
 pub const WANTS_TEXT: &str = "`include` wants names as text before their values";
 
-/// Takes the name off an argument in the form `name=value`, which means `"name" value`.
+/// Takes the name of an argument of the form `name=value`, which means `"name" value`.
 fn argument_name(tokens: &mut Tokens) -> Option<Operand> {
     let tokens = &mut tokens.tokens;
     let (Token::Word(name), Token::Assign) = (&tokens.front()?.token, &tokens.get(1)?.token) else {
@@ -485,7 +485,8 @@ fn argument_name(tokens: &mut Tokens) -> Option<Operand> {
     Some(Operand { at, start, fields: Vec::new() })
 }
 
-/// What is wrong with what an include is given, as far as it is written: `count` values in all.
+/// Returns an error message for invalid literal arguments of an include; `count` is the total
+/// number of arguments.
 fn misincludes(operands: &[Operand], count: usize) -> Option<&'static str> {
     let no_text = |operand: &Operand| match &operand.start {
         Start::Literal(value) => !value.is_string(),
@@ -509,7 +510,8 @@ fn literal(word: &str) -> Option<Value> {
     }
 }
 
-/// How many ways there are through the longest chain of conditions; two, where there is any block.
+/// Returns the number of paths through the longest chain of conditions; at least two if there is
+/// any block.
 pub fn ways(nodes: &[Node]) -> usize {
     let of = |node: &Node| match node {
         Node::Text(..) | Node::Write(_) => 1,
@@ -524,7 +526,7 @@ pub fn ways(nodes: &[Node]) -> usize {
     nodes.iter().map(of).max().unwrap_or(1)
 }
 
-/// Says whether the variable `.name` is written anywhere, alone or through functions.
+/// Returns true if the variable `.name` is written anywhere, directly or through functions.
 pub fn writes(nodes: &[Node], name: &str) -> bool {
     nodes.iter().any(|node| match node {
         Node::Text(..) => false,
@@ -550,7 +552,8 @@ fn uses(pipe: &Pipe, name: &str) -> bool {
     })
 }
 
-/// Calls `see` with every pipe, and whether it must have a value: a condition need not.
+/// Calls `see` with every pipe, and with true if it must have a value. A condition need not have
+/// one.
 fn pipes<'n>(nodes: &'n [Node], see: &mut dyn FnMut(&'n Pipe, bool)) {
     for node in nodes {
         match node {
@@ -577,8 +580,7 @@ fn pipes<'n>(nodes: &'n [Node], see: &mut dyn FnMut(&'n Pipe, bool)) {
     }
 }
 
-/// The names that are included as they are written, with their places; nothing for those that are
-/// made of values.
+/// Returns the included names with their positions; `None` for a name that is computed from values.
 pub fn included(nodes: &[Node]) -> Vec<(Option<String>, Span)> {
     let mut found = Vec::new();
     pipes(nodes, &mut |pipe, _| included_in(pipe, &mut found));
@@ -606,18 +608,18 @@ fn included_in(pipe: &Pipe, found: &mut Vec<(Option<String>, Span)>) {
     }
 }
 
-/// What a spell reads when it is rendered.
+/// The inputs of a spell when it is rendered.
 #[derive(Default)]
 pub struct Reads {
-    /// Variables by their paths, with their places.
+    /// Paths of variables, with their positions.
     pub paths: Vec<(Vec<String>, Span)>,
-    /// Spells that it includes as they are written: the name, the variables given with it, and the
-    /// place.
+    /// Spells that it includes by literal names: the name, the variables passed to it, and the
+    /// position.
     pub includes: Vec<(String, Vec<String>, Span)>,
 }
 
-/// What is read by a spell of which some variables are `known` to be there. What stands in a guard
-/// need not be, and what is behind one is read only if the guard can hold.
+/// Returns the inputs of a spell; `known` reports whether a variable exists. Variables in a guard
+/// may be missing, and a block is read only if its guard can be true.
 pub fn reads(nodes: &[Node], known: &dyn Fn(&[String]) -> bool) -> Reads {
     let mut reading = Reading { known, found: Reads::default() };
     reading.nodes(nodes, true);
@@ -630,7 +632,7 @@ struct Reading<'k> {
 }
 
 impl Reading<'_> {
-    /// Looks at nodes; `root` says that the dot is all variables.
+    /// Walks nodes; `root` is true if the dot is the set of all variables.
     fn nodes(&mut self, nodes: &[Node], root: bool) {
         for node in nodes {
             match node {
@@ -665,8 +667,8 @@ impl Reading<'_> {
         self.nodes(otherwise, root);
     }
 
-    /// What is behind a condition: what is not known is empty, and then only a condition that is
-    /// nothing else is surely false.
+    /// Classifies a condition. Unknown variables read as empty, so a condition that is only such a
+    /// variable is certainly false; any other condition with an unknown variable is unclear.
     fn guard(&self, condition: &Pipe, root: bool) -> Guard {
         let mut paths = Vec::new();
         paths_in(condition, root, &mut paths);
@@ -720,14 +722,14 @@ impl Reading<'_> {
     }
 }
 
-/// Whether what is behind a condition can be read.
+/// The possible values of a condition: may be true, certainly false, or unclear.
 enum Guard {
     Open,
     Shut,
     Unclear,
 }
 
-/// The path of a variable, if an operand is one.
+/// Returns the path of a variable, if an operand is one.
 fn path_of(operand: &Operand, root: bool) -> Option<(Vec<String>, Span)> {
     let from_root = match operand.start {
         Start::Root => true,

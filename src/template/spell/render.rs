@@ -1,4 +1,4 @@
-//! Walks the tree of a spell and writes what it comes to.
+//! Walks the tree of a spell and renders it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub fn render(spell: &Spell, data: &Value, includes: Includes) -> Result<Vec<Pie
     Frame::new(&mut shared, spell, Vec::new(), Vec::new()).run(&spell.nodes)
 }
 
-/// The value of a spell that is one action and nothing else.
+/// Returns the value of a spell that is a single action, or `None` for any other spell.
 pub fn value(spell: &Spell, data: &Value, includes: Includes) -> Result<Option<Value>, Fault> {
     let [Node::Write(pipe)] = spell.nodes.as_slice() else { return Ok(None) };
     if pipe.sets != Sets::Nothing {
@@ -40,14 +40,14 @@ pub fn value(spell: &Spell, data: &Value, includes: Includes) -> Result<Option<V
     Ok(Some(value))
 }
 
-/// A value while rendering. Copies are cheap.
+/// A value during rendering. Cheap to clone.
 #[derive(Clone)]
 enum Val<'d> {
     /// All variables together.
     Root,
     /// A part of the data.
     Of(&'d Value),
-    /// Made by a function or written in the spell.
+    /// Created by a function, or a literal of the spell.
     Made(Arc<Value>),
 }
 
@@ -57,34 +57,34 @@ impl From<Value> for Val<'_> {
     }
 }
 
-/// What a missing variable reads as in guards.
+/// The value of a missing variable in guards.
 const NOTHING: Val<'static> = Val::Of(&Value::Null);
 
-/// Whether a missing variable is a fault or reads as empty.
+/// Determines whether a missing variable is a fault or reads as empty.
 #[derive(Clone, Copy, PartialEq)]
 enum Missing {
     Fault,
     Empty,
 }
 
-/// What a rendering shares with its includes.
+/// The state that a rendering shares with its includes.
 struct Shared<'d> {
     data: &'d Value,
     includes: Includes<'d>,
     known: HashMap<String, Arc<Spell>>,
-    /// Rounds and includes so far.
+    /// Number of rounds and includes so far.
     rounds: usize,
 }
 
-/// One spell while it is rendered.
+/// One spell during its rendering.
 struct Frame<'f, 'd> {
     shared: &'f mut Shared<'d>,
     source: &'f Source,
-    /// Values given with `include`, over the data; the last of a name wins.
+    /// Values passed by `include`, which override the data; the last value of a name wins.
     given: Vec<(String, Val<'d>)>,
-    /// By their slots.
+    /// The variables by slot.
     variables: Vec<Val<'d>>,
-    /// The files of the spells that led here, and of this one.
+    /// The files of the including spells, and of this one.
     chain: Vec<Arc<str>>,
     pieces: Vec<Piece>,
     length: usize,
@@ -111,7 +111,7 @@ impl<'f, 'd> Frame<'f, 'd> {
         Err(self.source.fault(at, message))
     }
 
-    /// Writes nodes; what they declare is out of reach behind them.
+    /// Writes nodes. Variables that they declare go out of scope at the end.
     fn nodes(&mut self, nodes: &[Node], dot: &Val<'d>) -> Result<(), Fault> {
         let declared = self.variables.len();
         for node in nodes {
@@ -142,7 +142,7 @@ impl<'f, 'd> Frame<'f, 'd> {
             let what = self.source.called();
             return self.fault(at, format!("{what} renders to more than {MAX_OUTPUT} bytes"));
         }
-        // A value that is empty is one all the same: in a script it is a word.
+        // An empty value is still a value: in a script it is a word.
         if !matches!(&piece, Piece::Text(text) if text.is_empty()) {
             self.pieces.push(piece);
         }
@@ -201,7 +201,7 @@ impl<'f, 'd> Frame<'f, 'd> {
         Ok(())
     }
 
-    /// The keys and items that `range` goes over; those of an object in the order of its keys.
+    /// Returns the keys and items for `range`; those of an object are sorted by key.
     fn rounds(&mut self, at: Span, value: &Val<'d>) -> Result<Vec<(Val<'d>, Val<'d>)>, Fault> {
         let solid = self.solid(value);
         let length = match &*solid {
@@ -219,7 +219,7 @@ impl<'f, 'd> Frame<'f, 'd> {
             Some(item) => Val::Of(item),
             None => item.clone().into(),
         };
-        // What lies in the data is pointed at, not copied.
+        // Parts of the data are borrowed, not copied.
         let lasting = match value {
             Val::Of(data) => Some(face(data)),
             _ => None,
@@ -256,7 +256,7 @@ impl<'f, 'd> Frame<'f, 'd> {
         Ok(())
     }
 
-    /// The value of a pipe, which is kept in its variable, if it has one.
+    /// Returns the value of a pipe, and stores it in the pipe's variable, if any.
     fn pipe(&mut self, pipe: &Pipe, dot: &Val<'d>, missing: Missing) -> Result<Val<'d>, Fault> {
         let value = self.commands(&pipe.commands, dot, missing)?;
         match pipe.sets {
@@ -278,7 +278,7 @@ impl<'f, 'd> Frame<'f, 'd> {
         let guarded = commands.iter().rposition(is_default).unwrap_or(0);
         let mut piped = None;
         for (index, command) in commands.iter().enumerate() {
-            // All that flows into a `default` is its operand.
+            // Everything that is piped into a `default` is its operand.
             let missing = if index < guarded { Missing::Empty } else { missing };
             let value = match &command.does {
                 Does::Value(operand) => self.operand(operand, dot, missing)?,
@@ -329,7 +329,7 @@ impl<'f, 'd> Frame<'f, 'd> {
         }
     }
 
-    /// `and` and `or` give the value that decides, and look at none behind it.
+    /// Evaluates `and` and `or`: returns the value that decides, without evaluating later operands.
     fn decide(
         &mut self,
         function: Function,
@@ -384,7 +384,7 @@ impl<'f, 'd> Frame<'f, 'd> {
         Ok(value)
     }
 
-    /// The fault of a path whose part `index` is not in `value`.
+    /// Returns the fault for a path whose part `index` is missing in `value`.
     fn missing(&self, operand: &Operand, index: usize, value: &Val<'d>) -> Fault {
         let written = &self.source.text[operand.at.start..operand.at.end];
         let name = &operand.fields[index];
@@ -418,8 +418,8 @@ impl<'f, 'd> Frame<'f, 'd> {
         }
     }
 
-    /// A variable of the spell. `-` and `_` meet here, so that a step `run-tests` is found as
-    /// `.run_tests` too; the exact name wins.
+    /// Returns a variable of the spell. `-` and `_` are equivalent, so that a step `run-tests` is
+    /// also found as `.run_tests`; the exact name wins.
     fn variable(&self, name: &str) -> Option<Val<'d>> {
         let given = |same: &dyn Fn(&str) -> bool| {
             self.given.iter().rev().find(|(key, _)| same(key)).map(|(_, value)| value.clone())
@@ -435,7 +435,7 @@ impl<'f, 'd> Frame<'f, 'd> {
             })
     }
 
-    /// What a value is as a whole.
+    /// Returns the face of a value.
     fn solid<'v>(&self, value: &'v Val<'d>) -> Cow<'v, Value> {
         match value {
             Val::Of(value) => Cow::Borrowed(face(value)),
@@ -458,7 +458,7 @@ impl<'f, 'd> Frame<'f, 'd> {
         }
     }
 
-    /// Renders another spell, with more variables.
+    /// Renders another spell, with additional variables.
     fn include(&mut self, at: Span, values: &[Val<'d>]) -> Result<Val<'d>, Fault> {
         self.count(at, 1)?;
         let here = self.source.fault(at, "");
@@ -475,7 +475,7 @@ impl<'f, 'd> Frame<'f, 'd> {
                 return self.fault(at, WANTS_TEXT);
             };
             let value = match value {
-                // Here it means the variables of this spell, there it would mean those of that one.
+                // Resolve it now: in the included spell, it would mean that spell's variables.
                 Val::Root => self.owned(value).into(),
                 other => other.clone(),
             };
@@ -521,7 +521,7 @@ impl<'f, 'd> Frame<'f, 'd> {
     }
 }
 
-/// The first names of an object, as the beginning of a hint.
+/// Returns the first names of an object, as the beginning of a hint.
 fn names(map: &Map<String, Value>) -> String {
     const SHOWN: usize = 12;
     let mut names: Vec<String> =

@@ -1,4 +1,4 @@
-//! What values mean in a spell: which are true, how they print, compare and are descended into.
+//! The semantics of values in a spell: truth, printing, comparison and field access.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,12 +9,13 @@ use serde_json::Value;
 use super::FACE;
 use crate::template::number;
 
-/// What a value stands for as a whole.
+/// Returns the value that an object stands for when it is used as a whole.
 pub fn face(value: &Value) -> &Value {
     value.as_object().and_then(|map| map.get(FACE)).unwrap_or(value)
 }
 
-/// As Go has it: nothing, `false`, zero and everything empty are false.
+/// Returns the truth of a value as Go defines it: null, `false`, zero and everything empty are
+/// false.
 pub fn truth(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -26,7 +27,7 @@ pub fn truth(value: &Value) -> bool {
     }
 }
 
-/// How a value reads in text: null as nothing, text as it is, lists and objects as compact JSON.
+/// Formats a value for text: null as empty, text as it is, lists and objects as compact JSON.
 pub fn print(value: &Value) -> Cow<'_, str> {
     match face(value) {
         Value::Null => Cow::Borrowed(""),
@@ -35,7 +36,7 @@ pub fn print(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// Compact JSON, in which the results of steps are what they stand for.
+/// Returns compact JSON, in which the results of steps are replaced by their faces.
 pub fn to_json(value: &Value) -> String {
     serde_json::to_string(&Faced(value)).unwrap_or_default()
 }
@@ -64,7 +65,7 @@ impl Serialize for Faced<'_> {
     }
 }
 
-/// Compares values of one kind. Nothing for values of two kinds; no order where there is none.
+/// Compares values of one type. The outer `None` means different types, the inner one no order.
 pub fn compare(a: &Value, b: &Value) -> Option<Option<Ordering>> {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => Some(number::compare(a, b)),
@@ -77,7 +78,7 @@ pub fn compare(a: &Value, b: &Value) -> Option<Option<Ordering>> {
     }
 }
 
-/// The value of a field: of an object by its key, of a list by its number from 0.
+/// Returns a field: of an object by its key, of a list by its index from 0.
 pub fn field<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
     let find = |value: &'v Value| match value {
         Value::Object(map) => map.get(name),
