@@ -1,5 +1,5 @@
-//! Checks that need more than one field: names, paths, references, and flow that runs but is
-//! surely not meant.
+//! Checks that need more than one field: names, paths, references, and control flow that runs but
+//! is almost certainly unintended.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,14 +12,14 @@ use super::yaml::{Node, Value};
 use crate::ids::{name_fault, plain_name};
 use crate::template::{Hole, Template};
 
-/// The names of one block, and those of the loops inside it.
+/// The step names of one block, and those of the loops inside it.
 #[derive(Default)]
 pub struct Names {
     pub by_name: HashMap<String, usize>,
     pub nested: HashSet<String>,
 }
 
-/// Collects the names of a block's steps; reports those that are no names or stand twice.
+/// Collects the names of a block's steps. Reports names that are invalid or duplicate.
 pub fn names(findings: &Findings, nodes: &[Node]) -> Names {
     let mut names = Names::default();
     let mut folded: HashMap<String, String> = HashMap::new();
@@ -42,7 +42,7 @@ pub fn names(findings: &Findings, nodes: &[Node]) -> Names {
             Some(other) if other == name => {
                 findings.error(place, format!("two steps of this block are named `{name}`"));
             }
-            // Log files of both would be one file where names fold case.
+            // Both steps would write the same log file on a file system that ignores case.
             Some(other) => findings.error(
                 place,
                 format!("`{name}` and `{other}` differ only in upper and lower case"),
@@ -54,7 +54,7 @@ pub fn names(findings: &Findings, nodes: &[Node]) -> Names {
     names
 }
 
-/// A name that cannot be one, with a spelling of it that can.
+/// Reports an invalid name, with a valid spelling as a hint if there is one.
 pub fn unfit(message: String, name: &str) -> Problem {
     let problem = Problem::error(message);
     match plain_name(name) {
@@ -72,7 +72,7 @@ fn collect_nested(node: &Node, into: &mut HashSet<String>) {
     }
 }
 
-/// Why a path may not be used, judging by its text alone.
+/// Returns why a path is refused, judged by its text alone, or `None` if it is acceptable.
 pub fn path_fault(path: &str) -> Option<&'static str> {
     if path.is_empty() {
         Some("it is empty")
@@ -87,7 +87,7 @@ pub fn path_fault(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Checks a path without variables and keeps it, so that its symlinks can be checked too.
+/// Checks a path without variables and records it, so that its symlinks can be checked on disk too.
 pub fn fixed_path(reading: &Reading, path: &str, place: Place, what: &str) {
     match path_fault(path) {
         Some(fault) => reading.findings.add(
@@ -99,7 +99,7 @@ pub fn fixed_path(reading: &Reading, path: &str, place: Place, what: &str) {
     }
 }
 
-/// Checks what can be known of a path before its variables are.
+/// Checks a path as far as possible before its variables have values.
 pub fn path(reading: &Reading, template: &Template, place: Place, what: &str) {
     match template.literal() {
         Some(text) => fixed_path(reading, text, place, what),
@@ -113,7 +113,7 @@ pub fn path(reading: &Reading, template: &Template, place: Place, what: &str) {
     }
 }
 
-/// Checks a glob pattern: a path, with wildcards that we know.
+/// Checks a glob pattern: a path whose wildcards are all supported.
 pub fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
     path(reading, template, place, what);
     let sketch = template.with_holes_as("x");
@@ -128,7 +128,8 @@ pub fn glob(reading: &Reading, template: &Template, place: Place, what: &str) {
     }
 }
 
-/// A step's templates and its own results share one object with `lifecycle`.
+/// Rejects a step named `lifecycle` in such a loop: an item's step results share one object with
+/// `lifecycle`.
 pub fn no_step_named_lifecycle(each: &Fields) {
     let steps = match each.get("steps").map(|steps| &steps.value) {
         Some(Value::List(steps)) => steps.as_slice(),
@@ -140,7 +141,7 @@ pub fn no_step_named_lifecycle(each: &Fields) {
     }
 }
 
-/// What of a step is text with holes: texts, or lists and maps of them.
+/// The fields of a step that are templates: text, or lists and maps of text.
 pub const TEMPLATES: [&[&str]; 13] = [
     &["input_file"],
     &["output_file"],
@@ -162,7 +163,7 @@ pub fn holes(findings: &Findings, step: &Node, visible: &Visible) {
     for way in TEMPLATES {
         let found = way.iter().try_fold(step, |node, key| node.get(key));
         for (text, place) in found.into_iter().flat_map(texts) {
-            // What is no template was refused where it was read.
+            // Text that is not a template was rejected when it was read.
             let Ok(template) = Template::parse(text) else { continue };
             for (hole, at) in template.placed() {
                 if let Some(problem) = unknown(hole, visible) {
@@ -173,7 +174,7 @@ pub fn holes(findings: &Findings, step: &Node, visible: &Visible) {
     }
 }
 
-/// All texts in a value, with their places.
+/// Returns all texts in a value, with their places.
 pub fn texts(node: &Node) -> Vec<(&str, Place)> {
     match &node.value {
         Value::Text(text) => vec![(text, node.place)],
@@ -183,7 +184,7 @@ pub fn texts(node: &Node) -> Vec<(&str, Place)> {
     }
 }
 
-/// What variables begin with.
+/// First segments of variable names.
 const ROOTS: [&str; 5] = ["context", "steps", "run", "loop", "item"];
 
 fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
@@ -191,7 +192,7 @@ fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
     let in_loop = !visible.aliases.is_empty();
     let warn = |message: String| Some(Problem::warning(message));
     match hole.root() {
-        // Refused where it was parsed.
+        // Rejected when it was parsed.
         "env" | "context" => None,
         "run" => {
             let known = ["run.id", "run.root", "run.timestamp_utc"];
@@ -228,7 +229,8 @@ fn unknown(hole: &Hole, visible: &Visible) -> Option<Problem> {
     }
 }
 
-/// What is wrong with a loop over what a step left that is nowhere.
+/// Returns the warning for a loop over the output of a step that does not exist, or `None` if the
+/// step is visible.
 pub fn items_of_nobody(what: &str, hole: &Hole, visible: &Visible) -> Option<Problem> {
     unknown(hole, visible)?;
     let name = hole.path.get(1).map(String::as_str).unwrap_or_default();
@@ -238,7 +240,7 @@ pub fn items_of_nobody(what: &str, hole: &Hole, visible: &Visible) -> Option<Pro
     Some(suggest(Problem::warning(message), name, known.map(String::as_str)))
 }
 
-/// Warns of a loop over lines or JSON that the step it names does not capture. `steps` has an entry
+/// Warns of a loop over lines or JSON that the named step does not capture. `steps` has an entry
 /// for each node: `None` if the node is unreadable, in which case it may capture anything.
 pub fn sources_of_items(
     findings: &Findings,
@@ -254,7 +256,7 @@ pub fn sources_of_items(
         let Some(source) = source else { continue };
         let wanted = if field == "lines" { CaptureMode::Lines } else { CaptureMode::Json };
         let captures = matches!(source.action, Action::Exec { .. } | Action::Ask { .. });
-        // An agent's answer by the contract is JSON, whatever is captured.
+        // An agent's answer by the contract is JSON in every capture mode.
         let answers = wanted == CaptureMode::Json && source.keeps_contract();
         if !answers && (!captures || source.output.capture != wanted) {
             let place = node.get("for_each").and_then(|each| each.get("items_from"));
@@ -271,7 +273,7 @@ pub fn sources_of_items(
     }
 }
 
-/// Warns where control falls into a step that exists to handle a failure.
+/// Warns where control falls through into a step that exists to handle a failure.
 pub fn fall_through(findings: &Findings, block: &Block, nodes: &[Node]) {
     let mut on_failure = HashSet::new();
     let mut otherwise = HashSet::new();
@@ -306,8 +308,8 @@ pub fn fall_through(findings: &Findings, block: &Block, nodes: &[Node]) {
     }
 }
 
-/// Collects which steps of the block at `level` are gone to, on failure and otherwise, by those in
-/// the step `within` of it.
+/// Collects the steps of the block at `level` that are `goto` targets, on failure and otherwise, of
+/// the steps in `block`. `within` is the enclosing step at that level.
 fn collect_targets(
     block: &Block,
     level: usize,
@@ -324,7 +326,7 @@ fn collect_targets(
                 set.insert(step);
             }
         };
-        // Whoever goes back tries again; what it goes to handles no failure.
+        // A `goto` back is a retry; its target does not handle a failure.
         let back = matches!(step.on.failure, Some(Target::Step { step, .. }) if step <= from);
         note(step.on.failure, if back { otherwise } else { on_failure });
         note(step.on.success, otherwise);

@@ -1,4 +1,4 @@
-//! When a node runs: comparisons of what other nodes gave, joined by `&&` and `||`.
+//! The `when` condition of a node: comparisons of other nodes' outputs, joined by `&&` and `||`.
 //!
 //! ```text
 //! condition  := clause ('||' clause)*        clause := comparison ('&&' comparison)*
@@ -8,11 +8,11 @@
 //! literal    := 'text without single quotes' | number | true | false
 //! ```
 //!
-//! Every text is a condition. A comparison that cannot be read is kept as one that cannot be
-//! decided: whoever loads a workflow warns about it, and a node that depends on it does not run.
+//! Every text is a condition. A comparison that cannot be parsed is kept as undecidable: the loader
+//! warns about it, and a node that depends on it does not run.
 //!
-//! **Invariant:** once the outcome is decided, nothing more is looked at: neither a reference nor
-//! a comparison that cannot be read.
+//! **Invariant:** evaluation stops as soon as the outcome is decided. It then reads no further
+//! reference and ignores every further comparison that cannot be parsed.
 
 use std::cmp::Ordering;
 
@@ -22,11 +22,12 @@ use crate::template::display;
 use crate::template::nodes::{NodeRef, Var, name_length};
 use crate::template::number::leading_number;
 
-/// What must hold for a node to run.
+/// A condition that must hold for a node to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Condition {
     text: String,
-    /// One of these must hold; a clause holds if all in it does. Neither is ever empty.
+    /// The condition holds if one clause holds; a clause holds if all its comparisons hold. Neither
+    /// list is ever empty.
     clauses: Vec<Vec<Comparison>>,
 }
 
@@ -34,7 +35,7 @@ pub struct Condition {
 enum Comparison {
     Read {
         reference: NodeRef,
-        /// Where in the text the reference is written, in bytes, and how long it is.
+        /// Byte offset and byte length of the reference in the text.
         at: (usize, usize),
         operator: Operator,
         literal: String,
@@ -52,19 +53,19 @@ enum Operator {
     AtLeast,
 }
 
-/// Why a part of a condition cannot be read.
+/// A part of a condition that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ConditionError {
     pub message: String,
-    /// Where in the text it is, in bytes.
+    /// Byte offset in the text.
     pub at: usize,
 }
 
-/// Why a condition has no outcome.
+/// The reason why a condition has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unheld {
-    /// It cannot be decided: the node is skipped with a warning.
+    /// The condition cannot be decided: the node is skipped with a warning.
     #[error("{0}")]
     Unparseable(String),
     /// A field cannot be read: the node fails.
@@ -80,12 +81,12 @@ impl Condition {
         Condition { text: text.trim().to_owned(), clauses }
     }
 
-    /// The condition as it was written.
+    /// Returns the condition as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What it refers to, wherever that can be read.
+    /// Returns the references of all comparisons that can be parsed.
     pub fn refs(&self) -> impl Iterator<Item = &NodeRef> {
         self.clauses.iter().flatten().filter_map(|comparison| match comparison {
             Comparison::Read { reference, .. } => Some(reference),
@@ -93,7 +94,7 @@ impl Condition {
         })
     }
 
-    /// The same, each with where it is written and how long it is, in bytes.
+    /// Returns the same references, each with its byte offset and byte length in the text.
     pub fn placed_refs(&self) -> impl Iterator<Item = (usize, usize, &NodeRef)> {
         self.clauses.iter().flatten().filter_map(|comparison| match comparison {
             Comparison::Read { reference, at: (at, len), .. } => Some((*at, *len, reference)),
@@ -101,7 +102,7 @@ impl Condition {
         })
     }
 
-    /// What of it cannot be read, in the order of the text.
+    /// Returns the parts that cannot be parsed, in text order.
     pub fn faults(&self) -> Vec<ConditionError> {
         let broken = |comparison: &Comparison| match comparison {
             Comparison::Broken(fault) => Some(fault.clone()),
@@ -110,8 +111,8 @@ impl Condition {
         self.clauses.iter().flatten().filter_map(broken).collect()
     }
 
-    /// Whether the node runs. `look` says what a reference stands for, or why that cannot be
-    /// read.
+    /// Returns true if the node runs. `look` returns the value of a reference, or the reason why it
+    /// cannot be read.
     pub fn holds(
         &self,
         look: &mut dyn FnMut(&NodeRef) -> Result<Value, String>,
@@ -167,7 +168,7 @@ impl Comparison {
     }
 }
 
-/// Which of two numbers is the larger.
+/// Compares the number at the start of each text. Returns an error if one of them has none.
 fn order(reference: &NodeRef, found: &str, literal: &str) -> Result<Ordering, String> {
     let left = leading_number(found)
         .ok_or_else(|| format!("`{reference}` has no size: {}", no_number(found)))?;
@@ -175,7 +176,7 @@ fn order(reference: &NodeRef, found: &str, literal: &str) -> Result<Ordering, St
     Ok(left.compare(&right))
 }
 
-/// The parts of a text between separators that stand outside of quotes, each with its place.
+/// Splits a text at the separators outside quotes. Returns each part with its byte offset.
 fn split<'t>(begin: usize, text: &'t str, separator: &str) -> Vec<(usize, &'t str)> {
     let mut parts = Vec::new();
     let (mut start, mut at, mut quoted) = (0, 0, false);
@@ -193,7 +194,7 @@ fn split<'t>(begin: usize, text: &'t str, separator: &str) -> Vec<(usize, &'t st
     parts
 }
 
-/// Reads a comparison; or says where and why it is none.
+/// Parses a comparison. On failure, returns the byte offset and the reason.
 fn read(text: &str) -> Result<Comparison, (usize, String)> {
     let rest = text.trim_start();
     let place = |rest: &str| text.len() - rest.len();
@@ -239,7 +240,7 @@ fn read(text: &str) -> Result<Comparison, (usize, String)> {
     let rest = rest[sign.len()..].trim();
     let literal = match literal(rest) {
         Ok(literal) => literal.to_owned(),
-        // The place of a literal that is missing is the end of the text.
+        // A missing literal is reported at the end of the text.
         Err(message) => return Err((text.trim_end().len() - rest.len(), message)),
     };
     let by_text = matches!(operator, Operator::Equal | Operator::Unequal);
@@ -251,7 +252,7 @@ fn read(text: &str) -> Result<Comparison, (usize, String)> {
 }
 
 fn operator(text: &str) -> Option<(Operator, &'static str)> {
-    // The longer signs first, for two of them begin with a shorter one.
+    // Longer signs come first, because two of them start with a shorter one.
     [
         (Operator::Equal, "=="),
         (Operator::Unequal, "!="),
@@ -287,7 +288,7 @@ fn literal(text: &str) -> Result<&str, String> {
     })
 }
 
-/// Whether a text is digits, perhaps with a minus before and a fraction behind.
+/// Returns true if a text is digits, with an optional minus sign and an optional fraction.
 fn is_number(text: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let text = text.strip_prefix('-').unwrap_or(text);
@@ -322,7 +323,7 @@ fn no_operator(text: &str, reference: &NodeRef) -> String {
     }
 }
 
-/// Enough of a text to know it by.
+/// Cuts a text to a length that still identifies it.
 fn head(text: &str) -> String {
     const HEAD: usize = 40;
     let mut head: String = text.chars().take(HEAD).collect();

@@ -1,22 +1,22 @@
-//! Fields of one dialect that were written in another: which dialect has them, and what to write
-//! instead.
+//! Fields of one dialect that appear in a file of another: the dialect they belong to, and their
+//! replacement.
 
 use super::shape::{Table, grimoire, nodes, steps};
 
-/// What files of steps look like that somebody may have in mind.
+/// A file format that the author may have in mind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     Steps,
     Nodes,
     Grimoire,
-    /// No dialect of ours.
+    /// A format that orchestrate does not support.
     Ci,
 }
 
 impl Dialect {
     const ALL: [Dialect; 4] = [Dialect::Steps, Dialect::Nodes, Dialect::Grimoire, Dialect::Ci];
 
-    /// What has the fields of a dialect.
+    /// Returns the dialect's description for messages.
     fn name(self) -> &'static str {
         match self {
             Dialect::Steps => "workflows of `steps:`",
@@ -42,7 +42,7 @@ impl Dialect {
         }
     }
 
-    /// What to write in this dialect for a field of another one.
+    /// Returns the text to write in this dialect for a field of another dialect.
     fn instead(self, name: &str) -> Option<&'static str> {
         let list: &[(&str, &str)] = match self {
             Dialect::Steps => &STEPS_INSTEAD,
@@ -112,8 +112,8 @@ const GRIMOIRE_INSTEAD: [(&str, &str); 14] = [
     ("providers", "the settings have them"),
 ];
 
-/// Returns which other dialect has a field, and what to write instead of it; `top` says that it
-/// stands at the top of the file, not in a step.
+/// Returns a message that names the other dialects with this field, and its replacement in this
+/// dialect. `top` is true for a field at the top of the file, false for a field of a step.
 pub fn foreign(own: Dialect, top: bool, name: &str) -> Option<String> {
     let others = Dialect::ALL.into_iter().filter(|other| *other != own && other.has(top, name));
     let others: Vec<_> = others.map(Dialect::name).collect();
@@ -127,7 +127,7 @@ pub fn foreign(own: Dialect, top: bool, name: &str) -> Option<String> {
     })
 }
 
-/// Whether a field says what a step does, in a dialect other than that of steps.
+/// Returns true if a field defines the action of a step in a dialect other than `steps:`.
 pub fn does_something(name: &str) -> bool {
     ["prompt", "bash", "run", "script", "loop", "uses", "type", "approval"].contains(&name)
 }

@@ -1,4 +1,5 @@
-//! Reading maps that authors write: every key known, every type checked, every fault in place.
+//! Readers for the maps that authors write: every key is known, every type is checked, and every
+//! problem has a place.
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
@@ -17,35 +18,36 @@ use super::yaml::{Node, Value};
 use crate::template::{Template, TemplateError};
 use crate::time::parse_duration;
 
-/// Collects problems while a workflow is read, so that all of them can be told at once.
+/// Collects the problems of a workflow, so that all of them can be reported at once.
 #[derive(Default)]
 pub struct Findings {
     problems: RefCell<Vec<Problem>>,
-    /// Agents that were named before, by their names without case.
+    /// Agents named so far, by their lowercase names.
     agents: RefCell<BTreeMap<String, String>>,
-    /// What is to be looked for on the disk.
+    /// Names to check on disk.
     named: RefCell<Named>,
-    /// The text that is read.
+    /// The text being read.
     source: String,
-    /// Where each of its lines begins.
+    /// Byte offset at which each line starts.
     lines: OnceCell<Vec<usize>>,
 }
 
 impl Findings {
-    /// Of a text in which names may stand as digits.
+    /// Creates findings for a text, without agents from the settings. The text is kept to read
+    /// numeric names as they are written.
     pub fn reading(source: &str) -> Findings {
         Findings { source: super::without_bom(source).to_owned(), ..Findings::default() }
     }
 
-    /// With the agents that the settings name.
+    /// Creates findings for a text, with the agents that the settings name.
     pub fn of(source: &str, configured: &dyn Configured) -> Findings {
         let agents = configured.agent_names().into_iter().chain(["coordinator".to_owned()]);
         let agents = agents.map(|name| (name.to_ascii_lowercase(), name)).collect();
         Findings { agents: RefCell::new(agents), ..Findings::reading(source) }
     }
 
-    /// A text, or a number as it was written: `007` and `1.10` are names to people, and not those
-    /// that their values print as.
+    /// Returns a text, or a number as it is written: `007` and `1.10` are names to users, and
+    /// differ from the printed values of these numbers.
     pub fn called<'n>(&self, node: &'n Node) -> Option<Cow<'n, str>> {
         match &node.value {
             Value::Text(text) => Some(text.into()),
@@ -57,13 +59,13 @@ impl Findings {
         }
     }
 
-    /// What stands at a place.
+    /// Returns the source text at a place, or `None` if it is empty.
     fn written(&self, place: Place) -> Option<String> {
         let written: String = self.line_at(place).chars().take(place.len).collect();
         Some(written).filter(|written| !written.is_empty())
     }
 
-    /// Returns what stands at a place and behind it, to the end of the line.
+    /// Returns the source text from a place to the end of its line.
     fn line_at(&self, place: Place) -> &str {
         let begins = self.lines.get_or_init(|| {
             let ends = self.source.match_indices('\n').map(|(at, _)| at + 1);
@@ -75,8 +77,8 @@ impl Findings {
         line.char_indices().nth(place.column - 1).map_or("", |(at, _)| &line[at..])
     }
 
-    /// An agent that was named before and differs from this one in case only: both would have one
-    /// inbox where letters have no case.
+    /// Returns an earlier agent name that differs from this one only in case. Both would share one
+    /// inbox on a file system that ignores case.
     pub fn alike(&self, agent: &str) -> Option<String> {
         let mut agents = self.agents.borrow_mut();
         let first = agents.entry(agent.to_ascii_lowercase()).or_insert_with(|| agent.to_owned());
@@ -95,17 +97,17 @@ impl Findings {
         self.add(Problem::warning(message).at(at));
     }
 
-    /// Notes what the workflow names.
+    /// Records names that the workflow refers to.
     pub fn name(&self, note: impl FnOnce(&mut Named)) {
         note(&mut self.named.borrow_mut());
     }
 
-    /// All problems in the order of the text.
+    /// Returns all problems in text order.
     pub fn into_problems(self) -> Vec<Problem> {
         self.into_parts().0
     }
 
-    /// The same, with what the workflow names.
+    /// Returns all problems in text order, and the names that the workflow refers to.
     pub fn into_parts(self) -> (Vec<Problem>, Named) {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| problem.place);
@@ -117,11 +119,11 @@ impl Findings {
 pub struct Fields<'a> {
     pub findings: &'a Findings,
     pub node: &'a Node,
-    /// What the map is, for messages: "step `Build`", "`retries`".
+    /// Description of the map for messages: "step `Build`", "`retries`".
     pub what: String,
 }
 
-/// What to write in quotes where text is wanted.
+/// Returns the text to suggest in quotes where a value must be text.
 pub fn in_quotes(findings: &Findings, node: &Node) -> String {
     findings.called(node).map_or_else(|| node.to_json().to_string(), Cow::into_owned)
 }
@@ -184,7 +186,7 @@ impl<'a> Fields<'a> {
         text
     }
 
-    /// A text that must be there and not blank.
+    /// Reads a text that must be present and not blank.
     pub fn required(&self, key: &str) -> Option<&'a str> {
         let Some(node) = self.get(key) else {
             self.findings.error(self.node.place, format!("{} has no `{key}`", self.what));
@@ -198,7 +200,7 @@ impl<'a> Fields<'a> {
         Some(text)
     }
 
-    /// A text that may be left out, but not blank.
+    /// Reads a text that may be absent, but not blank.
     pub fn optional(&self, key: &str) -> Option<&'a str> {
         self.get(key)?;
         self.required(key)
@@ -215,7 +217,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A whole number within bounds.
+    /// Reads a whole number within bounds.
     pub fn integer(&self, key: &str, least: u64, most: u64) -> Option<u64> {
         let node = self.get(key)?;
         let number = match &node.value {
@@ -232,7 +234,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Seconds, also with a fraction.
+    /// Reads seconds, with an optional fraction.
     pub fn seconds(&self, key: &str, zero_allowed: bool) -> Option<std::time::Duration> {
         let node = self.get(key)?;
         let seconds = match &node.value {
@@ -251,8 +253,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Milliseconds, of which there must be some. More than a day is likelier a mistake in the unit
-    /// than a wish.
+    /// Reads milliseconds, which must be positive. More than a day is more likely a wrong unit than
+    /// an intended value.
     pub fn milliseconds(&self, key: &str) -> Option<std::time::Duration> {
         const DAY_MS: f64 = 86_400_000.0;
         const MOST_MS: f64 = 3.2e12;
@@ -287,10 +289,10 @@ impl<'a> Fields<'a> {
         Some(std::time::Duration::from_secs_f64(millis / 1000.0))
     }
 
-    /// A length of time such as `15m`; `or` says what else may stand there.
+    /// Reads a duration such as `15m`. `or` is the message's text for the permitted alternatives.
     pub fn duration(&self, key: &str, or: &str) -> Option<std::time::Duration> {
         let node = self.get(key)?;
-        // A number lacks its unit; quotes would not give it one.
+        // A number lacks its unit; quotes would not add one.
         if let Value::Number(number) = &node.value {
             let message =
                 format!("`{key}` of {} must be a length of time{or}, not a number", self.what);
@@ -320,7 +322,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// One of a few words.
+    /// Reads one of a fixed set of keywords.
     pub fn choice<T: Copy>(&self, key: &str, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.text(key)?;
         if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text) {
@@ -348,7 +350,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A list of text.
+    /// Reads a list of text.
     pub fn texts(&self, key: &str) -> Option<Vec<(&'a str, Place)>> {
         let items = self.list(key)?;
         let mut texts = Vec::new();
@@ -361,7 +363,7 @@ impl<'a> Fields<'a> {
         Some(texts)
     }
 
-    /// A list of commands for the shell, of which none is blank. One may stand alone.
+    /// Reads a list of shell commands, none of them blank, or a single command.
     pub fn commands(&self, key: &str) -> Option<Vec<String>> {
         let texts = match self.get(key)?.value {
             Value::Text(_) => vec![(self.text(key)?, self.get(key)?.place)],
@@ -389,7 +391,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Parses text with holes; `${env.*}` is refused here, wherever templates may stand.
+/// Parses a template. Rejects `${env.*}` in every template.
 pub fn parse_template(findings: &Findings, text: &str, place: Place) -> Option<Template> {
     match Template::parse(text) {
         Ok(template) => {
@@ -417,7 +419,7 @@ pub fn parse_template(findings: &Findings, text: &str, place: Place) -> Option<T
     }
 }
 
-/// Where something in a text is that begins at `place`.
+/// Returns the place of a byte range within a text that starts at `place`.
 pub fn in_text(text: &str, place: Place, at: &Range<usize>) -> At {
     At::inside(place, &text.into(), at.start, text[at.clone()].chars().count())
 }

@@ -1,10 +1,10 @@
-//! Which steps can follow which: one after the other, by `goto`, and out of loops.
+//! Control flow between steps: in sequence, by `goto`, and out of loops.
 
 use super::plan::{Action, Block, Step, Target};
 
-/// The ways between the steps of a block.
+/// The control flow edges between the steps of a block.
 pub struct Ways {
-    /// Where each step may lead.
+    /// Possible successors of each step.
     to: Vec<Vec<usize>>,
 }
 
@@ -13,8 +13,8 @@ impl Ways {
         Ways::with_exits(block, strict).0
     }
 
-    /// The ways, and where those steps go that can be reached and leave the block: how many loops
-    /// further out, and to which step there.
+    /// Returns the edges, and the targets outside the block of its reachable steps: the number of
+    /// loops to leave, and the step there.
     fn with_exits(block: &Block, strict: bool) -> (Ways, Vec<(usize, usize)>) {
         let gone_to: Vec<_> = block.steps.iter().map(|step| gone_to(step, strict)).collect();
         let to = block.steps.iter().enumerate().map(|(index, step)| {
@@ -30,7 +30,8 @@ impl Ways {
         (ways, exits)
     }
 
-    /// Which steps can follow a step, after whatever else; itself is one of them.
+    /// Returns, for each step, true if it is reachable from `first`, directly or indirectly.
+    /// `first` itself is reachable.
     pub fn from(&self, first: usize) -> Vec<bool> {
         let mut reached = vec![false; self.to.len()];
         let mut left = vec![first];
@@ -43,14 +44,14 @@ impl Ways {
     }
 
     /// Returns the largest groups of steps that all lead to each other, in time proportional to the
-    /// number of ways. A step that leads nowhere back is in none.
+    /// number of edges. A step that is not on a cycle is in no group.
     fn cycles(&self) -> Vec<Vec<usize>> {
         let count = self.to.len();
         let mut from: Vec<Vec<usize>> = vec![Vec::new(); count];
         for (step, next) in self.to.iter().enumerate() {
             next.iter().filter(|next| **next < count).for_each(|next| from[*next].push(step));
         }
-        // Each step follows all that it leads to, except those that lead back to it.
+        // Post-order: each step comes after all its successors, except those that lead back to it.
         let mut left: Vec<usize> = Vec::new();
         let mut seen = vec![false; count];
         for first in 0..count {
@@ -87,12 +88,12 @@ impl Ways {
         cycles
     }
 
-    /// Whether any step goes to this one, and be it itself.
+    /// Returns true if any step leads to this one, including the step itself.
     pub fn lead_to(&self, step: usize) -> bool {
         self.to.iter().any(|to| to.contains(&step))
     }
 
-    /// Whether a step can come after another one, or after itself.
+    /// Returns true if `to` can run after `from`, which may be the same step.
     pub fn lead(&self, from: usize, to: usize) -> bool {
         self.to.get(from).is_some_and(|next| next.iter().any(|next| self.from(*next)[to]))
     }
@@ -110,24 +111,24 @@ pub fn mark_agent_cycles(block: &mut Block, strict: bool) {
     }
 }
 
-/// Returns the steps of each cycle of a block that asks an agent, in the order of the text.
+/// Returns the steps of each cycle of a block that asks an agent, in text order.
 pub fn agent_cycles(block: &Block, strict: bool) -> Vec<Vec<usize>> {
     let mut cycles = Ways::of(block, strict).cycles();
     cycles.retain(|cycle| cycle.iter().any(|step| !block.steps[*step].asked().is_empty()));
     cycles
 }
 
-/// Whether the next step can follow this one by itself.
+/// Returns true if control can fall through from this step to the next.
 pub fn falls(step: &Step, strict: bool) -> bool {
-    // One that is skipped goes on with the next, whatever it says.
+    // A skipped step always continues with the next one; its handlers do not apply.
     let skipped = step.when.is_some();
     let after_success = step.on.success.is_none();
     let after_failure = step.on.failure.is_none() && !strict;
     skipped || (step.on.always.is_none() && (after_success || after_failure))
 }
 
-/// Where a step goes by `goto`: how many loops further out, and to which step there. A loop goes
-/// where the steps in it do.
+/// Returns the `goto` targets of a step: the number of loops to leave, and the step there. A loop
+/// has the targets of the steps in it.
 fn gone_to(step: &Step, strict: bool) -> Vec<(usize, usize)> {
     let targets = [step.on.success, step.on.failure, step.on.always].into_iter().flatten();
     let own = targets.filter_map(|target| match target {

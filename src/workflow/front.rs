@@ -1,9 +1,9 @@
-//! Front matter: settings of a text at its head, between two lines of `---`.
+//! Front matter: settings at the start of a text, between two `---` lines.
 //!
-//! Markdown may begin with `---` too, as a rule across the page. What follows the line decides:
-//! where the first line that is not empty or a comment reads `key:`, it is front matter and must
-//! be right; otherwise all of it is text. An empty line before the first `---` makes anything
-//! text.
+//! Markdown may also start with `---`, as a horizontal rule. The text after that line decides: if
+//! the first line that is not empty or a comment reads `key:`, it is front matter and must be
+//! valid; otherwise the whole text is body. An empty line before the first `---` makes everything
+//! body.
 
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ use super::yaml::{self, Node, Value};
 
 const FENCE: &str = "---";
 
-/// A text and what stands before it.
+/// A text, split into front matter and body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'a> {
-    /// The lines between the fences. Its first line is the text's second.
+    /// The lines between the fences. Its first line is line 2 of the text.
     pub head: Option<&'a str>,
     pub body: &'a str,
 }
 
-/// What the front matter of a task says.
+/// The front matter of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskHead {
     pub title: Option<String>,
@@ -39,29 +39,30 @@ pub struct TaskHead {
     pub priority: Option<u8>,
     pub timeout: Option<Duration>,
     pub spell: Option<String>,
-    /// Where that is written.
+    /// Place of the spell in the file.
     pub spell_at: Option<Written>,
-    /// An id, a file, or the work item itself.
+    /// An id, a file path, or the bead itself.
     pub bead: Option<Json>,
-    /// Where the work item is worked on.
+    /// Directory in which the bead is worked on.
     pub isolation: Option<Isolation>,
-    /// The agents that go on with it, one after the other.
+    /// The agents that continue the task, in order.
     pub next: Vec<String>,
 }
 
-/// Where a value is written in a file.
+/// Position of a value in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
     pub line: usize,
     pub column: usize,
-    /// Each line of the value is one of the file, below the one before: so is every place in it.
+    /// True if each line of the value is one line of the file, in order, so that every place in the
+    /// value maps to a place in the file.
     pub lines: bool,
 }
 
 impl Written {
     fn of(head: &str, value: &str, begin: Place) -> Written {
         let lines: Vec<&str> = head.lines().collect();
-        // Where the value would begin if all of it were written as this character is.
+        // Position at which the value would start if all of it were written like this character.
         let origin = |at: Option<usize>| {
             let at = at?;
             let found = scalar::place(&lines, begin, value, at, 1)?;
@@ -79,13 +80,15 @@ impl Written {
         }
     }
 
-    /// The line and the column of the file, by those of the value, where they can be told.
+    /// Maps a line and column of the value to those of the file, or returns `None` if they are
+    /// unknown.
     pub fn place(&self, line: usize, column: usize) -> Option<(usize, usize)> {
         self.lines.then_some((self.line + line - 1, self.column + column - 1))
     }
 }
 
-/// Parts a text from its front matter. The problem is one that is opened and never closed.
+/// Splits a text from its front matter. Returns an error if front matter is opened but never
+/// closed.
 pub fn split(text: &str) -> Result<Parts<'_>, Problem> {
     let text = super::without_bom(text);
     let plain = Parts { head: None, body: text };
@@ -114,7 +117,7 @@ pub fn split(text: &str) -> Result<Parts<'_>, Problem> {
     }
 }
 
-/// Whether the first line that says something reads `key:`.
+/// Returns true if the first line that is not empty or a comment reads `key:`.
 fn begins_with_key(head: &str) -> bool {
     let says = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
     let Some((key, rest)) = head.lines().find(says).and_then(|line| line.split_once(':')) else {
@@ -125,13 +128,13 @@ fn begins_with_key(head: &str) -> bool {
     spaced && !key.is_empty() && key.trim_end().chars().all(word)
 }
 
-/// Puts an empty line before a head, in place of the fence, so that its lines have the numbers that
-/// they have in the file.
+/// Prepends an empty line to a head, in place of the fence, so that line numbers match the file.
 pub fn below_fence(head: &str) -> String {
     format!("\n{head}")
 }
 
-/// Reads the head of a task, strict as a workflow is. Places count from the text's first line.
+/// Reads the front matter of a task, as strictly as a workflow. Places count from the text's first
+/// line.
 pub fn read_task_head(head: &str) -> Result<TaskHead, Vec<Problem>> {
     let head = &below_fence(head);
     let document = yaml::parse(head).map_err(|problem| vec![problem])?;
@@ -201,7 +204,7 @@ fn bead(fields: &Fields, node: &Node) -> Option<Json> {
     Some(bead)
 }
 
-/// A list of agents, or one.
+/// Reads a list of agents, or a single agent.
 fn next(fields: &Fields) -> Vec<String> {
     let one = fields.get("next").and_then(|node| Some((node.text()?, node.place)));
     let names = match one {

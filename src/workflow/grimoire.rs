@@ -1,6 +1,6 @@
-//! The dialect of grimoires: steps one after the other, written around spells.
+//! The grimoire dialect: steps in sequence, written around spells.
 //!
-//! A grimoire is told by its steps: they carry a `type`, and the file has no `version`.
+//! A grimoire is recognized by its steps: they have a `type`, and the file has no `version`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +25,7 @@ const AGENT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 const ROUNDS: u64 = 10;
 
-/// What a step is.
+/// The type of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Agent,
@@ -46,7 +46,7 @@ impl Kind {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
     }
 
-    /// The fields that such a step has.
+    /// Returns the fields of a step of this type.
     fn table(self) -> &'static Table {
         match self {
             Kind::Agent => &shape::AGENT,
@@ -57,8 +57,8 @@ impl Kind {
     }
 }
 
-/// Whether a document is a grimoire. One with a `version` is, if all its steps are of a grimoire;
-/// the `version` is then what is wrong with it.
+/// Returns true if a document is a grimoire. A document with a `version` is one if all its steps
+/// have grimoire types; the `version` is then reported as the error.
 pub fn is(document: &Node) -> bool {
     let Some(Value::List(steps)) = document.get("steps").map(|steps| &steps.value) else {
         return false;
@@ -73,7 +73,7 @@ pub fn is(document: &Node) -> bool {
     }
 }
 
-/// The key of a step that `type` may have been meant by.
+/// Returns the key of a step that looks like a misspelled `type`.
 fn near_type(step: &Node) -> Option<&Node> {
     let Value::Map(pairs) = &step.value else { return None };
     let near = |key: &str| STEP.field(key).is_none() && nearest(key, ["type"]).is_some();
@@ -83,19 +83,19 @@ fn near_type(step: &Node) -> Option<&Node> {
 struct Reading<'a> {
     findings: &'a Findings,
     configured: &'a dyn Configured,
-    /// Whether the provider of the settings has been looked for.
+    /// True once the default provider of the settings has been looked up.
     default_sought: Cell<bool>,
     providers: RefCell<BTreeMap<String, Provider>>,
 }
 
-/// Reads a grimoire. What comes of it is no plan if something wrong was found.
+/// Reads a grimoire. Discard the plan if `findings` contains an error.
 pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
     let top = open(findings, document, "the grimoire", &shape::TOP, None)?;
     read_top(&top, configured)
 }
 
-/// Opens a map and reports each key that does not belong in it: to which type of step it does,
-/// where there is one, else what it may have been meant to be.
+/// Opens a map and reports each key that does not belong in it, with the step type it belongs to,
+/// or else the nearest known key, as a hint.
 fn open<'a>(
     findings: &'a Findings,
     node: &'a Node,
@@ -213,7 +213,7 @@ fn read_step(reading: &Reading, node: &Node, depth: usize) -> Option<Step> {
     Some(Step { name, when, on_fail, exit_loop, alias, ..step? })
 }
 
-/// Whether the success of a step ends the loop around it.
+/// Returns true if a success of the step ends the enclosing loop.
 fn exits(fields: &Fields, depth: usize) -> bool {
     let exits = fields.choice("on_success", &[("exit_loop", true)]).unwrap_or(false);
     if exits && depth == 0 {
@@ -224,7 +224,7 @@ fn exits(fields: &Fields, depth: usize) -> bool {
     exits
 }
 
-/// A step whose output is kept whole, however long it is.
+/// Returns a step whose output is stored in full, regardless of its length.
 fn whole(action: Action, timeout: Option<Duration>) -> Step {
     let output = Output { capture: CaptureMode::Whole, ..Output::default() };
     Step { output, timeout, ..Step::new("", action) }
@@ -249,7 +249,7 @@ fn agent(reading: &Reading, fields: &Fields) -> Option<Step> {
     Some(Step { agent, ..whole(Action::Prompt(prompt), Some(timeout)) })
 }
 
-/// What is said to the provider beside the prompt, as it is written.
+/// Reads the provider's parameters, without interpreting templates in them.
 fn params(fields: &Fields) -> BTreeMap<String, Param> {
     let mut params = BTreeMap::new();
     match fields.get("provider_params").map(|node| (node, &node.value)) {
@@ -276,7 +276,7 @@ fn params(fields: &Fields) -> BTreeMap<String, Param> {
 }
 
 impl Reading<'_> {
-    /// The provider that a step asks.
+    /// Returns the provider that a step asks.
     fn provider(&self, fields: &Fields) -> String {
         let own = fields.text("provider");
         let name = own.unwrap_or_else(|| self.configured.default_provider());
@@ -333,7 +333,7 @@ fn repeated(reading: &Reading, fields: &Fields, depth: usize) -> Option<Step> {
     Some(Step { timeout, ..Step::new("", Action::Rounds(rounds)) })
 }
 
-/// A merge. Checks of its own take the place of those of the settings.
+/// Reads a merge step. Its own checks replace those of the settings.
 fn merge(reading: &Reading, fields: &Fields) -> Step {
     let mut checks = reading.configured.checks();
     checks.commands = fields.commands("checks").unwrap_or(checks.commands);
@@ -342,7 +342,7 @@ fn merge(reading: &Reading, fields: &Fields) -> Step {
     Step::new("", Action::Merge { review, checks })
 }
 
-/// A condition, which must come to true, false or a number.
+/// Reads a condition, which must render to true, false or a number.
 fn when(fields: &Fields) -> Option<When> {
     let node = fields.get("when")?;
     let written = match &node.value {
@@ -362,7 +362,7 @@ fn when(fields: &Fields) -> Option<When> {
     parsed.map(When::Spell)
 }
 
-/// What a condition that rendered to this means; nothing for what is neither.
+/// Returns the truth value of a rendered condition, or `None` if it has none.
 pub fn truth(rendered: &str) -> Option<bool> {
     match rendered.trim() {
         "true" => Some(true),

@@ -1,5 +1,5 @@
-//! The names of a grimoire's steps, and of their outputs: one name for one thing in all of it,
-//! because spells know results by it wherever they are.
+//! The names of a grimoire's steps and outputs. A name is unique in the whole grimoire, because
+//! spells refer to results by name from every block.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub fn check(findings: &Findings, steps: &Node) {
 
 struct Seen<'a> {
     findings: &'a Findings,
-    /// By how spells and files see them.
+    /// Names as written, by their folded form (see [`folded`]).
     names: HashMap<String, String>,
 }
 
@@ -85,7 +85,7 @@ impl Seen<'_> {
     }
 }
 
-/// How spells and files see a name.
+/// Returns the form in which spells and file systems compare a name.
 fn folded(name: &str) -> String {
     name.to_lowercase().replace('-', "_")
 }

@@ -1,8 +1,9 @@
-//! What runs, and is surely not what was meant.
+//! Lints: constructs that run but are almost certainly unintended.
 //!
-//! Some of it is seen while a workflow is compiled and told with every run; what is only here is
-//! told by `validate` alone. Each has an id, by which it can be allowed: a comment `# allow: ID` on
-//! the line, on the line above, or before the first line that is no comment, for the whole file.
+//! Some lints are found during compilation and reported with every run; the lints that only this
+//! file finds are reported by `validate` alone. Each lint has an id. The comment `# allow: ID`
+//! suppresses it: on the same line, on the line above, or, for the whole file, before the first
+//! line that is not a comment.
 
 use std::collections::HashSet;
 
@@ -16,23 +17,23 @@ use crate::template::{Hole, Template};
 
 /// A step that handles a failure also runs after a success.
 pub const FALL_THROUGH: &str = "fall-through";
-/// A reference stands in quotes in a shell script.
+/// A reference is inside quotes in a shell script.
 pub const QUOTED_REFERENCE: &str = "quoted-reference";
-/// A limit is longer than a day.
+/// A timeout is longer than a day.
 pub const LONG_TIMEOUT: &str = "long-timeout";
-/// A pattern holds what only a shell would expand.
+/// A pattern contains syntax that only a shell would expand.
 pub const SHELL_IN_GLOB: &str = "shell-in-glob";
-/// A value is pasted into the text of a shell.
+/// A value becomes part of a shell script's text.
 pub const SHELL_VALUE: &str = "shell-value";
-/// A file, program, provider or secret is not there.
+/// A file, program, provider or secret is missing on this machine.
 pub const MISSING_HERE: &str = "missing-here";
-/// Nothing leads to a step.
+/// A step is unreachable.
 pub const UNREACHABLE: &str = "unreachable-step";
-/// A parameter is given to a provider that has no place for it.
+/// A parameter is given to a provider whose command does not use it.
 pub const UNUSED_PARAMETER: &str = "unused-parameter";
 /// A `goto` cycle asks an agent in each round.
 pub const AGENT_CYCLE: &str = "agent-cycle";
-/// What comes after a gate uses what the person at the gate was not shown.
+/// A node after a gate uses a result that the gate did not show to the person.
 pub const UNSHOWN: &str = "unshown-input";
 
 pub const ALL: [&str; 10] = [
@@ -48,11 +49,11 @@ pub const ALL: [&str; 10] = [
     UNUSED_PARAMETER,
 ];
 
-/// Looks at a workflow that was compiled from `text`, which is this document. `max_visits` is what
-/// the settings say about `goto` cycles, if anything.
+/// Lints a compiled workflow. `document` is the parsed `text`. `max_visits` is the limit on `goto`
+/// cycles from the settings, if there is one.
 pub fn look(text: &str, document: &Node, plan: &Plan, max_visits: Option<u32>) -> Vec<Problem> {
     let mut found = Vec::new();
-    // The other languages have no steps with a `version` above them.
+    // Only the `steps:` dialect has both `version` and `steps`.
     if let (Some(steps), Some(_)) = (document.get("steps"), document.get("version")) {
         steps_of(steps, &mut Values::of(&plan.root), &mut found);
         unreachable(steps, &plan.root, plan.strict_flow, &mut found);
@@ -70,7 +71,7 @@ pub fn look(text: &str, document: &Node, plan: &Plan, max_visits: Option<u32>) -
     found
 }
 
-/// Leaves out what the author allows.
+/// Removes the lints that the author allows.
 pub fn without_allowed(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     let lines: Vec<&str> = text.lines().collect();
     let head = lines.iter().take_while(|line| {
@@ -80,7 +81,7 @@ pub fn without_allowed(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     let of_file: HashSet<&str> = head.flat_map(|line| allowed(line)).collect();
     let allows = |id: &str, place: Option<Place>| {
         let on = |number: usize| number.checked_sub(1).and_then(|at| lines.get(at));
-        // The line above is of something else, unless it is nothing but a comment.
+        // The line above counts only if it is a comment and nothing else.
         let above = |number| on(number).filter(|line| line.trim_start().starts_with('#'));
         let near = place.into_iter().flat_map(|place| [on(place.line), above(place.line - 1)]);
         of_file.contains(id) || near.flatten().flat_map(|line| allowed(line)).any(|a| a == id)
@@ -89,17 +90,17 @@ pub fn without_allowed(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     problems.into_iter().filter(told).collect()
 }
 
-/// The ids that a comment on this line allows.
+/// Returns the ids that a comment on this line allows.
 fn allowed(line: &str) -> impl Iterator<Item = &str> {
     let list = line.split_once("# allow:").map_or("", |(_, list)| list);
     list.split([',', ' ']).filter(|id| !id.is_empty())
 }
 
-/// What is known of values where they stand.
+/// Knowledge about the variables in scope.
 struct Values<'a> {
-    /// The names of all steps: some have dots in them.
+    /// The names of all steps: some contain dots.
     steps: HashSet<&'a str>,
-    /// The names of items, and whether the author wrote those into the file.
+    /// The names of loop items, and true for each whose values the author wrote into the file.
     items: Vec<(&'a str, bool)>,
 }
 
@@ -110,7 +111,7 @@ impl<'a> Values<'a> {
         Values { steps, items: Vec::new() }
     }
 
-    /// Whether a value may be anything that a stranger wrote.
+    /// Returns true if a value may contain text from an untrusted source.
     fn is_strange(&self, hole: &Hole) -> bool {
         let root = hole.root();
         let item = |(name, _): &&(&str, bool)| *name == root || root == "item";
@@ -118,12 +119,13 @@ impl<'a> Values<'a> {
             "PROMPT" | "context" => true,
             "run" | "loop" => false,
             "steps" => !self.is_ours(hole),
-            // What is no item is told of as undefined.
+            // A name that is not an item is reported as undefined.
             _ => self.items.iter().rev().find(item).is_some_and(|(_, own)| !own),
         }
     }
 
-    /// Whether a value of a step is a number or a word of ours: exactly `steps.NAME.FIELD`.
+    /// Returns true if a value is a number or keyword that orchestrate itself produces: exactly
+    /// `steps.NAME.FIELD`.
     fn is_ours(&self, hole: &Hole) -> bool {
         let [_, name @ .., field] = hole.path.as_slice() else { return false };
         let whole = name.len() == 1 || self.steps.contains(name.join(".").as_str());
@@ -160,7 +162,7 @@ fn steps_of<'a>(steps: &'a Node, values: &mut Values<'a>, found: &mut Vec<Proble
     }
 }
 
-/// The workflow's own providers.
+/// Lints the workflow's own providers.
 fn providers_of(document: &Node, values: &Values, found: &mut Vec<Problem>) {
     let Some(Value::Map(providers)) = document.get("providers").map(|node| &node.value) else {
         return;
@@ -184,7 +186,7 @@ fn texts(node: Option<&Node>) -> impl Iterator<Item = (&str, Place)> {
     one.filter_map(|node| Some((node.text()?, node.place)))
 }
 
-/// What of a step is a number or a word of ours.
+/// Fields of a step's result whose values are numbers or keywords that orchestrate produces.
 const OURS: [&str; 9] = [
     "exit_code",
     "duration_ms",
@@ -197,7 +199,7 @@ const OURS: [&str; 9] = [
     "timed_out",
 ];
 
-/// Tells of values that stand in the script of a shell, once for each script.
+/// Reports values inside a shell script, once for each script.
 fn shell_value(node: &Node, what: &str, values: &Values, found: &mut Vec<Problem>) {
     let texts = node.get("command").map(check::texts).unwrap_or_default();
     let parsed =
@@ -210,7 +212,7 @@ fn shell_value(node: &Node, what: &str, values: &Values, found: &mut Vec<Problem
     if !parsed.iter().any(|(.., template)| strange(template).is_some()) {
         return;
     }
-    // Whatever a value is, it is no word that means something to a shell.
+    // NUL stands for a value: it is never a word with a meaning to a shell.
     let argv: Vec<String> =
         parsed.iter().map(|(.., template)| template.with_holes_as("\u{0}")).collect();
     for (number, program) in shell::scripts_of(&argv) {
@@ -260,7 +262,7 @@ fn long_timeout(map: &Node, name: &str, key: &str, found: &mut Vec<Problem>) {
     }
 }
 
-/// Tells of the first step of each stretch that no way leads to from the first one of all.
+/// Reports the first step of each stretch that is unreachable from the first step of the block.
 fn unreachable(node: &Node, block: &Block, strict: bool, found: &mut Vec<Problem>) {
     let Value::List(nodes) = &node.value else { return };
     let ways = flow::Ways::of(block, strict);
@@ -268,7 +270,7 @@ fn unreachable(node: &Node, block: &Block, strict: bool, found: &mut Vec<Problem
     for (index, (step, node)) in block.steps.iter().zip(nodes).enumerate() {
         if !reached[index] {
             let before = index.checked_sub(1);
-            // One that only follows one which is told of is not told of, too.
+            // Skip a step that only follows a step which is already reported.
             if before
                 .is_some_and(|before| !reached[before] && flow::falls(&block.steps[before], strict))
             {
@@ -328,7 +330,7 @@ fn agent_cycles(node: &Node, block: &Block, strict: bool, found: &mut Vec<Proble
     }
 }
 
-/// Returns the place of the `goto` by which a step leads back, to itself or to a step before it.
+/// Returns the place of the `goto` that leads back from a step to itself or to an earlier step.
 fn back(step: &Step, index: usize, node: &Node) -> Option<Place> {
     let targets =
         [("success", step.on.success), ("failure", step.on.failure), ("always", step.on.always)];
@@ -337,7 +339,7 @@ fn back(step: &Step, index: usize, node: &Node) -> Option<Place> {
     Some(node.get("on")?.get(key)?.get("goto")?.place)
 }
 
-/// Tells of nodes that wait for one which ends the run, whatever happens.
+/// Reports nodes that wait for a node which unconditionally ends the run.
 fn behind_cancel(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
     let Some(edges) = &block.edges else { return };
     let ends = |up: &&usize| {
@@ -345,7 +347,7 @@ fn behind_cancel(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
         matches!(step.action, Action::Cancel { .. }) && step.when.is_none()
     };
     for (index, before) in edges.before.iter().enumerate() {
-        // By another rule it may run when what cancels was skipped.
+        // Under another rule, the node may run if the cancelling node was skipped.
         let needs = edges.rules[index] == JoinRule::AllSuccess;
         let Some(up) = before.iter().find(ends).filter(|_| needs) else { continue };
         let (name, up) = (&block.steps[index].name, &block.steps[*up].name);
@@ -356,11 +358,11 @@ fn behind_cancel(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
     }
 }
 
-/// So many questions about a node are asked at most: gates before it, times what else is.
+/// Maximum number of pairs (gate before a node × other dependency) to check for one node.
 const MOST_PAIRS: usize = 4096;
 
-/// Tells of nodes right behind a gate that wait for something else too which no gate before them
-/// shows: it may change after the approval, and nobody is asked again.
+/// Reports nodes directly after a gate that also depend on a node which no gate before them shows.
+/// Its result may change after the approval, and no gate asks again.
 fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
     let Some(edges) = &block.edges else { return };
     let Ok(order) = nodes_graph::order(&edges.before, &edges.after) else { return };
@@ -369,7 +371,7 @@ fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
         Action::Rounds(rounds) => rounds.kind == RoundsKind::Approval,
         _ => false,
     };
-    // Which node, which of its gates, and what else it waits for.
+    // Triples of a node, one of its gates, and one of its other dependencies.
     let mut asked: Vec<(usize, usize, usize)> = Vec::new();
     for (node, before) in edges.before.iter().enumerate() {
         let (gates, others): (Vec<usize>, Vec<usize>) = before.iter().partition(|up| is_gate(up));
@@ -381,7 +383,7 @@ fn unshown(nodes: &[Node], block: &Block, found: &mut Vec<Problem>) {
     }
     let pairs: Vec<_> = asked.iter().map(|(_, gate, up)| (*gate, *up)).collect();
     let shown = nodes_graph::comes_before(&order, &edges.before, &pairs);
-    // One gate that shows it is enough, and so is one that it comes after.
+    // One gate that shows the dependency is enough; so is one gate that the dependency comes after.
     let pairs: Vec<_> = asked.iter().map(|(_, gate, up)| (*up, *gate)).collect();
     let behind = nodes_graph::comes_before(&order, &edges.before, &pairs);
     let fine: HashSet<(usize, usize)> = asked

@@ -1,9 +1,9 @@
-//! What to do: [`compile`] turns an author's text into a [`Plan`], or tells every problem with
-//! its place.
+//! Workflow compiler: [`compile`] turns an author's text into a [`Plan`], or returns every problem
+//! with its place.
 //!
-//! **Invariant:** nothing here touches the world. What only the disk can tell about a workflow (do
-//! its paths lead out of the workspace? are its spells there?) is asked of [`Named`] by whoever has
-//! a disk.
+//! **Invariant:** this module does no I/O. Facts that only the disk knows (does a path lead out of
+//! the workspace? does a spell exist?) are listed in [`Named`]; the caller, who has a disk, checks
+//! them.
 
 mod check;
 pub mod condition;
@@ -56,7 +56,7 @@ use fields::Findings;
 use plan::{Checks, Provider};
 use problem::in_order;
 
-/// A plan, and what its author should know about it.
+/// A plan, the warnings for its author, and the names to check on disk.
 #[derive(Debug)]
 pub struct Compiled {
     pub plan: Plan,
@@ -64,45 +64,46 @@ pub struct Compiled {
     pub named: Named,
 }
 
-/// Why there is no plan.
+/// The result of a compilation that produced no plan.
 #[derive(Debug)]
 pub struct Rejected {
-    /// Everything that is wrong in the text, then what is doubtful.
+    /// All errors in the text, then all warnings.
     pub problems: Vec<Problem>,
-    /// What it names all the same: that may be wrong too, and is told with the rest.
+    /// Names that the text refers to. They may be wrong too; report them with the problems.
     pub named: Named,
 }
 
-/// A text without the mark that some editors put before it, which nobody wrote.
+/// Strips the byte order mark that some editors write before a text.
 pub fn without_bom(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// Knows the providers that a workflow may use without defining them. They are asked for only
-/// when needed, because reading them takes longer than anything else about a small workflow.
+/// Supplies the providers that a workflow may use without defining them. The compiler asks for them
+/// only when needed, because reading them is the slowest part of a small workflow.
 pub trait Configured {
     fn providers(&self) -> &BTreeMap<String, Provider>;
 
-    /// The provider of prompts that name none.
+    /// Returns the provider of prompts that do not name one.
     fn default_provider(&self) -> &str;
 
-    /// The agents that the settings name.
+    /// Returns the agents that the settings name.
     fn agent_names(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether an agent is asked once more that does not say how its work went.
+    /// Returns true if an agent whose answer does not report a result is asked once more.
     fn contract_repair(&self) -> bool {
         false
     }
 
-    /// What must succeed in a merged tree, where a merge says nothing of its own.
+    /// Returns the commands that must succeed in a merged tree, for a merge without checks of its
+    /// own.
     fn checks(&self) -> Checks {
         Checks::default()
     }
 }
 
-/// Nothing is configured.
+/// An empty configuration.
 impl Configured for () {
     fn providers(&self) -> &BTreeMap<String, Provider> {
         static NONE: BTreeMap<String, Provider> = BTreeMap::new();
@@ -114,13 +115,14 @@ impl Configured for () {
     }
 }
 
-/// Compiles a workflow.
+/// Compiles a workflow. Returns all problems if any of them is an error.
 pub fn compile(text: &str, configured: &dyn Configured) -> Result<Compiled, Vec<Problem>> {
     let parsed = yaml::parse(text).map_err(|problem| vec![problem])?;
     compile_parsed(text, &parsed, configured).map_err(|rejected| rejected.problems)
 }
 
-/// Compiles a workflow whose text was parsed already, or tells beside its problems what it names.
+/// Compiles a workflow whose text is already parsed. On failure, returns its problems and the names
+/// that it refers to.
 pub fn compile_parsed(
     text: &str,
     document: &yaml::Node,

@@ -1,24 +1,24 @@
-//! What a workflow names that only the disk can tell of. It is gathered while the workflow is read,
-//! so that it is known also of one that cannot run.
+//! Names in a workflow that only the disk can resolve. The reader collects them, so that they are
+//! known even for a workflow that cannot run.
 
 use super::plan::{Part, StepBead};
 use super::problem::Place;
 use crate::template::spell::Spell;
 
-/// Everything that is looked for on the disk before a workflow may run.
+/// Everything to check on disk before a workflow may run.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
-    /// Every path in the text that holds no variable.
+    /// Every path in the text that has no variable.
     pub paths: Vec<(String, Place)>,
     pub spells: Vec<Mention>,
-    /// Files beside the workflow that it is made of, each once.
+    /// Other files that the workflow consists of, each once.
     pub parts: Vec<Part>,
-    /// The work items of steps.
+    /// The beads of steps.
     pub beads: Vec<StepBead>,
 }
 
 impl Named {
-    /// Notes a file that the workflow is made of; where it is named first counts.
+    /// Adds a file that the workflow consists of. Keeps only the first mention.
     pub fn part(&mut self, part: Part) {
         let same = |other: &Part| other.kind == part.kind && other.name == part.name;
         if !self.parts.iter().any(same) {
@@ -27,7 +27,7 @@ impl Named {
     }
 }
 
-/// A spell that is named somewhere, or includes others.
+/// A place that names a spell, or a written spell that includes others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mention {
     pub what: Mentioned,
@@ -37,8 +37,8 @@ pub struct Mention {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mentioned {
     Spell(String),
-    /// One that is written in the workflow itself.
+    /// A spell written in the workflow itself.
     Written(Spell),
-    /// What is put around spells: the usual one, or a file.
+    /// The system prompt around spells: the default one, or a file.
     SystemPrompt(Option<String>),
 }

@@ -1,7 +1,7 @@
-//! The `nodes:` dialect: from YAML to a plan whose steps are a graph.
+//! The `nodes:` dialect: from YAML to a plan whose steps form a graph.
 //!
-//! A node is read in two parts: here what any node has, in `nodes_modes.rs` what it does. The
-//! graph and what texts refer to are looked at when all nodes are known.
+//! Each node is read in two parts: this file reads the fields of every node, and `nodes_modes.rs`
+//! reads its action. The graph and the references in texts are checked once all nodes are known.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -19,21 +19,21 @@ use super::problem::{At, Problem};
 use super::yaml::{Node, Value};
 use super::{Configured, nodes_tools, spells, steps};
 
-/// What reading one workflow needs everywhere.
+/// Shared state while one workflow is read.
 pub(super) struct Reading<'a> {
     pub findings: &'a Findings,
     configured: &'a dyn Configured,
-    /// What the workflow says for all its nodes.
+    /// Defaults that the workflow sets for all its nodes.
     provider: Option<String>,
     model: Option<String>,
-    /// Whether the provider of the settings has been looked for.
+    /// True once the default provider of the settings has been looked up.
     default_sought: Cell<bool>,
-    /// The providers that it turned out to use.
+    /// The providers that the workflow uses.
     providers: RefCell<BTreeMap<String, Provider>>,
     pub mentions: RefCell<Vec<Mention>>,
 }
 
-/// Reads a workflow of nodes. What comes of it is no plan if something wrong was found.
+/// Reads a workflow of nodes. Discard the plan if `findings` contains an error.
 pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
     let top = keys::open(findings, document, "the workflow", &[Level::Top])?;
     read_top(&top, configured)
@@ -74,7 +74,7 @@ fn read_top(top: &Fields, configured: &dyn Configured) -> Option<Plan> {
     })
 }
 
-/// Fields that nothing depends on are dropped where they make no sense.
+/// Warns of top-level fields with a wrong type. They are ignored, because nothing depends on them.
 fn drop_ill_typed(top: &Fields) {
     let warn = |key: &str, wanted: &str, node: &Node| {
         let kind = node.kind();
@@ -99,7 +99,7 @@ fn drop_ill_typed(top: &Fields) {
 }
 
 impl Reading<'_> {
-    /// Takes a provider from the settings, or says that there is none.
+    /// Adopts a provider from the settings, or reports that it is missing.
     fn know_provider(&self, fields: &Fields, name: &str) {
         if self.take_provider(name) {
             return;
@@ -128,7 +128,7 @@ impl Reading<'_> {
         known
     }
 
-    /// The provider that a node asks, and the model it asks for.
+    /// Returns the provider that a node asks, and the model if one is set.
     pub fn provider(&self, fields: &Fields) -> (String, Option<String>) {
         let default = self.configured.default_provider();
         let of_all = self.provider.as_deref().unwrap_or(default);
@@ -136,7 +136,7 @@ impl Reading<'_> {
         let provider = own.unwrap_or(of_all);
         match own {
             Some(own) => self.know_provider(fields, own),
-            // What the workflow says is checked once, at the top.
+            // The workflow's own provider is checked once, at the top.
             None if self.provider.is_some() => {}
             None if self.default_sought.replace(true) => {}
             None => self.know_provider(fields, default),
@@ -145,17 +145,17 @@ impl Reading<'_> {
         (provider.to_owned(), model(fields).or_else(inherited))
     }
 
-    /// Refuses limits of a node that its provider does not support.
+    /// Rejects limits of a node that its provider does not support.
     pub fn check_limits(&self, fields: &Fields, limits: &BTreeMap<String, Param>, provider: &str) {
         nodes_tools::check(fields, limits, provider, self.configured);
     }
 
-    /// Whether an agent is asked once more that does not say how its work went.
+    /// Returns true if an agent whose answer does not report a result is asked once more.
     pub fn repairs(&self) -> bool {
         self.configured.contract_repair()
     }
 
-    /// A text of a node; what it refers to is noted.
+    /// Reads a text of a node and records its references.
     pub fn text(
         &self,
         fields: &Fields,
@@ -168,7 +168,7 @@ impl Reading<'_> {
     }
 }
 
-/// A model is whatever its provider calls it.
+/// Reads `model`. Any name is valid; the provider interprets it.
 fn model(fields: &Fields) -> Option<String> {
     let model = fields.optional("model")?;
     if ["small", "medium", "large"].contains(&model) || model.starts_with('@') {
@@ -221,12 +221,11 @@ fn read_nodes(reading: &Reading, top: &Fields) -> Option<Block> {
     Some(Block { steps: steps::whole(steps)?, by_name: ids.by_name, edges: Some(edges) })
 }
 
-/// Whether who waits for whom is what was meant: not where an id, or what a node waits for, could
-/// not be read.
+/// Returns true if the edges match the author's text: every id and every `depends_on` is readable.
 fn knows_order(nodes: &[Node], ids: &Ids, edges: &Edges) -> bool {
     let read = |(node, before): (&Node, &Vec<usize>)| {
         let written = match node.get("depends_on").map(|list| &list.value) {
-            // That one stands there twice is told, and no matter.
+            // A duplicate entry is reported elsewhere and does no harm.
             Some(Value::List(list)) => {
                 list.iter().map(|id| id.text().map(str::trim)).collect::<HashSet<_>>().len()
             }
@@ -273,7 +272,7 @@ fn read_node(reading: &Reading, node: &Node, index: usize, ids: &Ids) -> Option<
     Some((step, depends, rule))
 }
 
-/// A node does exactly one thing; a field without a value counts.
+/// Reports a node without exactly one mode. A mode field without a value counts.
 fn check_modes(fields: &Fields, given: &[&(&str, Mode)]) {
     let refused = keys::REFUSED.iter().any(|key| fields.get(key).is_some());
     let is_mode = |key: &str| Mode::ALL.iter().any(|(name, _)| *name == key);
@@ -296,7 +295,8 @@ fn check_modes(fields: &Fields, given: &[&(&str, Mode)]) {
     }
 }
 
-/// The condition of a node. One that cannot be read is no error: the node is skipped.
+/// Reads the condition of a node. A condition that cannot be parsed is a warning: the node is
+/// skipped.
 fn when(reading: &Reading, fields: &Fields, index: usize) -> Option<When> {
     let text = fields.text("when")?;
     let place = fields.get("when")?.place;

@@ -1,6 +1,6 @@
-//! The texts of command files, which nodes have for their prompts: what in them will not be what
-//! their author thinks. They are looked at as prompts in the workflow itself are, by whoever has
-//! read them.
+//! Checks of command files, which nodes use as prompts: variables and references that will not have
+//! the value their author expects. The caller reads the files; their texts are checked like prompts
+//! in the workflow itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::template::nodes::{NodeText, Piece};
 /// A command file that was read.
 pub struct CommandFile<'a> {
     pub name: &'a str,
-    /// What people call it.
+    /// File name for messages.
     pub file: &'a str,
-    /// All of it, and the part that is the prompt.
+    /// The whole text, and its last part, which is the prompt.
     pub text: &'a str,
     pub prompt: &'a str,
 }
 
-/// What is doubtful about a command file, for every node that has it.
+/// Returns the warnings about a command file, for every node that uses it.
 pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
     let Block { steps, by_name, edges: Some(edges) } = &plan.root else { return Vec::new() };
     let Ok(order) = graph::order(&edges.before, &edges.after) else { return Vec::new() };
@@ -58,7 +58,7 @@ pub fn doubtful(plan: &Plan, command: &CommandFile) -> Vec<Problem> {
     findings.into_problems().into_iter().map(elsewhere).collect()
 }
 
-/// Returns whether every node that names this file depends on one that executes something, which
+/// Returns true if every node that names this file depends on a node that executes something and
 /// may write the file.
 pub fn may_be_written(plan: &Plan, part: &Part) -> bool {
     let Block { steps, edges: Some(edges), .. } = &plan.root else { return false };
@@ -86,7 +86,7 @@ pub fn may_be_written(plan: &Plan, part: &Part) -> bool {
     })
 }
 
-/// Where a piece of the prompt stands in a command file.
+/// Returns the place of a piece of the prompt in a command file.
 fn place(command: &CommandFile, at: usize, piece: &Piece) -> Place {
     let head = command.text.len() - command.prompt.len();
     let before = &command.text[..head + at];

@@ -1,6 +1,6 @@
-//! The graph of a `nodes:` workflow: who is called what, who waits for whom, and what follows.
+//! The graph of a `nodes:` workflow: ids, dependencies, and order.
 //!
-//! **Invariant:** all of it takes time in proportion to the text, and no recursion.
+//! **Invariant:** every function takes time proportional to the text and does not recurse.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -11,28 +11,28 @@ use super::yaml::{Node, Value};
 use crate::ids::{plain_name, step_fault};
 use crate::template::nodes::{NodeText, Piece};
 
-/// After so many suggestions nobody reads them any more.
+/// Maximum number of suggestions; users stop reading them after this many.
 const SUGGESTIONS: usize = 20;
 
 /// The ids of all nodes.
 pub struct Ids {
     pub by_name: HashMap<String, usize>,
-    /// How many more suggestions are worth their time.
+    /// Number of suggestions left.
     suggestions: Cell<usize>,
 }
 
-/// The id of a node, as it is meant.
+/// Returns the id of a node, without surrounding white space.
 pub fn id(node: &Node) -> Option<&str> {
     node.get("id").and_then(Node::text).map(str::trim)
 }
 
 impl Ids {
-    /// The ids of a workflow that was read before.
+    /// Returns the ids of a workflow that was read before.
     pub fn known(by_name: HashMap<String, usize>) -> Ids {
         Ids { by_name, suggestions: Cell::new(SUGGESTIONS) }
     }
 
-    /// Collects the ids; reports those that are none, stand twice, or cannot be referred to.
+    /// Collects the ids. Reports ids that are invalid, duplicate, or impossible to refer to.
     pub fn collect(findings: &Findings, nodes: &[Node]) -> Ids {
         let mut by_name = HashMap::new();
         let mut folded: HashMap<String, &str> = HashMap::new();
@@ -47,7 +47,7 @@ impl Ids {
                 }
                 continue;
             };
-            // What is no text is reported where the node is read.
+            // An id that is not text is reported when the node is read.
             let Some(id) = id(node) else { continue };
             let place = id_node.place;
             if let Some(fault) = step_fault(id) {
@@ -65,7 +65,7 @@ impl Ids {
                 Some(other) if other == id => {
                     findings.error(place, format!("two nodes have the id `{id}`"));
                 }
-                // Log files of both would be one file where names fold case.
+                // Both nodes would write the same log file on a file system that ignores case.
                 Some(other) => findings.error(
                     place,
                     format!("`{id}` and `{other}` differ only in upper and lower case"),
@@ -77,8 +77,8 @@ impl Ids {
         Ids::known(by_name)
     }
 
-    /// Adds the id that was perhaps meant. After many of them nobody reads them any more, and each
-    /// is a look at all ids.
+    /// Adds the id that was probably meant as a hint. The number of suggestions is limited: users
+    /// stop reading them, and each one compares all ids.
     pub fn suggest(&self, problem: Problem, word: &str) -> Problem {
         match self.suggestions.get().checked_sub(1) {
             Some(left) => {
@@ -90,7 +90,7 @@ impl Ids {
     }
 }
 
-/// What is doubtful about an id that no text can refer to.
+/// Returns a warning for an id that no text can refer to, or `None` if the id is fine.
 fn unreferable(id: &str) -> Option<Problem> {
     let text = NodeText::parse(&format!("${id}.output"));
     let whole = matches!(text.pieces(), [Piece::Ref(reference)] if reference.node == id);
@@ -102,7 +102,7 @@ fn unreferable(id: &str) -> Option<Problem> {
     })
 }
 
-/// What a node waits for, by number.
+/// Reads the dependencies of a node, as node indexes.
 pub fn depends(fields: &Fields, ids: &Ids, own: Option<usize>) -> Vec<usize> {
     if let Some(node) = fields.get("depends_on")
         && let Some(text) = node.text()
@@ -134,8 +134,8 @@ pub fn depends(fields: &Fields, ids: &Ids, own: Option<usize>) -> Vec<usize> {
     found
 }
 
-/// The nodes in an order in which each follows those it waits for; or the circles in which nodes
-/// wait for each other, each beginning with the first of its nodes in the text.
+/// Returns the nodes in topological order. On failure, returns the dependency cycles, each starting
+/// with its first node in the text.
 pub fn order(before: &[Vec<usize>], after: &[Vec<usize>]) -> Result<Vec<usize>, Vec<Vec<usize>>> {
     let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
     let mut order: Vec<usize> = (0..before.len()).filter(|node| waits[*node] == 0).collect();
@@ -152,7 +152,7 @@ pub fn order(before: &[Vec<usize>], after: &[Vec<usize>]) -> Result<Vec<usize>, 
     if order.len() == before.len() {
         return Ok(order);
     }
-    // Each node that is left waits for another that is left, so every walk ends in a circle.
+    // Each remaining node waits for another remaining node, so every walk ends in a cycle.
     let mut seen = vec![usize::MAX; before.len()];
     let mut circles = Vec::new();
     for start in (0..before.len()).filter(|node| waits[*node] > 0) {
@@ -165,7 +165,7 @@ pub fn order(before: &[Vec<usize>], after: &[Vec<usize>]) -> Result<Vec<usize>, 
             let Some(next) = before[at].iter().find(left) else { break };
             at = *next;
         }
-        // Where the walk of another start was reached, its circle is known.
+        // A walk that reaches a node of an earlier walk leads to a cycle that is already known.
         let Some(begin) = walk.iter().position(|node| *node == at && seen[at] == start) else {
             continue;
         };
@@ -190,7 +190,7 @@ pub fn tell_circle(findings: &Findings, nodes: &[Node], circle: &[usize]) {
     findings.error(place, message);
 }
 
-/// Where a node says that it waits for another one.
+/// Returns the place in a node's `depends_on` that names another node.
 pub fn place_of_dependency(node: &Node, on: Option<&str>) -> Option<Place> {
     let depends = node.get("depends_on")?;
     let Value::List(items) = &depends.value else { return Some(depends.place) };
@@ -198,10 +198,9 @@ pub fn place_of_dependency(node: &Node, on: Option<&str>) -> Option<Place> {
     Some(found.map_or(depends.place, |item| item.place))
 }
 
-/// For each pair, whether the second comes before the first, at whatever distance.
+/// Returns, for each pair, true if the second node is a direct or indirect dependency of the first.
 ///
-/// Sixty-four nodes are followed at once through the whole graph, so that even a question for
-/// every node costs little.
+/// Follows 64 nodes at once through the whole graph, so that even one pair for every node is cheap.
 pub fn comes_before(order: &[usize], before: &[Vec<usize>], pairs: &[(usize, usize)]) -> Vec<bool> {
     let mut targets: Vec<usize> = pairs.iter().map(|(_, target)| *target).collect();
     targets.sort_unstable();

@@ -1,8 +1,8 @@
-//! Which keys the `nodes:` dialect knows, and what becomes of all others.
+//! The keys of the `nodes:` dialect, and the treatment of all other keys.
 //!
-//! What another engine of this dialect knows is accepted and reported as idle. A key that nobody
-//! knows is reported and ignored; but one that was surely meant to be a safety is refused, because
-//! a workflow that runs without it is not the one that was written.
+//! A key that another engine of this dialect supports is accepted and reported as idle. An unknown
+//! key is reported and ignored. A key that was almost certainly meant as a safety is rejected,
+//! because a workflow that runs without it is not the workflow that its author wrote.
 
 use super::dialects::{self, Dialect};
 use super::fields::{Fields, Findings, suggest};
@@ -11,7 +11,7 @@ use super::problem::{Problem, nearest};
 use super::shape::{Field, nodes as shape};
 use super::yaml::{Node, Value};
 
-/// What a node can do.
+/// The mode of a node: the kind of thing it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Command,
@@ -41,7 +41,7 @@ impl Mode {
     }
 }
 
-/// A map of the dialect.
+/// A kind of map in the dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     Top,
@@ -54,7 +54,7 @@ pub enum Level {
     Hook,
 }
 
-/// Every level but that of hooks, with how a key of it is said to belong there.
+/// Every level except hooks, with the phrase that messages use for a key that belongs there.
 const HOMES: [(Level, &str); 7] = [
     (Level::Top, "to the top of the workflow"),
     (Level::Node, "to a node itself"),
@@ -65,10 +65,10 @@ const HOMES: [(Level, &str); 7] = [
     (Level::Retry, "inside `retry:`"),
 ];
 
-/// What other engines of this dialect have for modes.
+/// Modes of other engines of this dialect that are not supported here.
 pub const REFUSED: [&str; 3] = ["include", "workflow", "loop_group"];
 
-/// What keeps a run from doing what it should not.
+/// Keys that keep a run from doing something it must not do.
 const SAFETIES: [&str; 16] = [
     "depends_on",
     "when",
@@ -88,11 +88,11 @@ const SAFETIES: [&str; 16] = [
     "allowed_tools",
 ];
 
-/// The parts of a gate: elsewhere they are what is left of one.
+/// The parts of a gate. In any other place, they are the remains of one.
 const GATE_PARTS: [&str; 3] = ["message", "gate_message", "capture_response"];
 
-/// Other words for a safety, in lower case and without separators: as other engines have them, or
-/// as people remember them.
+/// Other names for a safety, in lower case and without separators: from other engines, or as users
+/// remember them.
 const SYNONYMS: [(&str, &[&str]); 8] = [
     (
         "depends_on",
@@ -154,7 +154,7 @@ const SYNONYMS: [(&str, &[&str]); 8] = [
     ("cancel", &["abort"]),
 ];
 
-/// Whatever has one of these in it was meant as that safety.
+/// Word stems: a key that contains one was meant as that safety.
 const STEMS: [(&str, &str); 6] = [
     ("depend", "depends_on"),
     ("condition", "when"),
@@ -164,11 +164,11 @@ const STEMS: [(&str, &str); 6] = [
     ("timeout", "timeout"),
 ];
 
-/// The safety that a key was surely meant to be.
+/// Returns the safety that a key was almost certainly meant to be.
 fn safety(name: &str, levels: &[Level]) -> Option<&'static str> {
     let part = GATE_PARTS.into_iter().find(|part| *part == name);
     let near = part.filter(|_| levels != [Level::Top]).or_else(|| nearest(name, SAFETIES));
-    // The top has no order: what another engine has there by such a name stops nothing here.
+    // The top level has no order: a key of another engine with such a name stops nothing here.
     if near.is_some() || levels == [Level::Top] {
         return near;
     }
@@ -214,8 +214,8 @@ impl Level {
     }
 }
 
-/// Whether a node has a key that was surely meant to be one of these. Such a key is refused by
-/// itself.
+/// Returns true if a node has a misspelled key that was almost certainly meant as a safety for
+/// which `one` holds. Such a key is rejected on its own.
 pub fn misspells(node: &Node, one: impl Fn(&str) -> bool) -> bool {
     let Value::Map(pairs) = &node.value else { return false };
     let mut keys = pairs.iter().filter_map(|(key, _)| key.text());
@@ -243,7 +243,7 @@ pub fn open<'a>(
     Some(Fields { findings, node, what })
 }
 
-/// Opens the map under a key of another.
+/// Opens the map under a key of another map.
 pub fn inner<'a>(fields: &Fields<'a>, key: &str, level: Level) -> Option<Fields<'a>> {
     let what = format!("`{key}` of {}", fields.what);
     open(fields.findings, fields.get(key)?, what, &[level])
@@ -254,7 +254,7 @@ fn check(findings: &Findings, key: &Node, what: &str, levels: &[Level]) {
         findings.error(key.place, format!("a key of {what} must be text, not {}", key.kind()));
         return;
     };
-    // What a loop says cannot be in a file of its own; that is told where the loop is read.
+    // A loop cannot take its prompt from a command file; that is reported when the loop is read.
     let told = levels == [Level::Loop] && name == "command";
     if told || levels.iter().any(|level| level.has(name)) {
         return;
@@ -273,12 +273,12 @@ fn check(findings: &Findings, key: &Node, what: &str, levels: &[Level]) {
     findings.add(hinted(problem, name, meant, levels));
 }
 
-/// Tells where a key belongs, or which one was meant.
+/// Adds a hint: the place where a key belongs, or the key that was probably meant.
 fn hinted(problem: Problem, name: &str, meant: Option<&str>, levels: &[Level]) -> Problem {
     let homes = homes(name);
     let known = levels.iter().flat_map(|level| level.keys().chain(level.idle()));
     match meant {
-        // What this very level has by another name was meant rather than what is elsewhere.
+        // A similar key of this level is a better guess than a key of another level.
         Some(meant) if meant != name && levels.iter().any(|level| level.has(meant)) => {
             return problem.hint(format!("did you mean `{meant}`?"));
         }
@@ -297,21 +297,22 @@ fn hinted(problem: Problem, name: &str, meant: Option<&str>, levels: &[Level]) -
     }
 }
 
-/// Where a key belongs; nothing for one that nobody knows.
+/// Returns the places where a key belongs, or an empty text for an unknown key.
 fn homes(name: &str) -> String {
     let having = HOMES.iter().filter(|(level, _)| level.has(name));
     having.map(|(_, home)| *home).collect::<Vec<_>>().join(" or ")
 }
 
-/// The seven modes, for whoever has too many or none. A spell is another way to write a prompt.
+/// Returns the hint that lists the seven modes, for a node with none or several. A spell is another
+/// way to write a prompt.
 pub fn one_mode() -> String {
     let kinds = Mode::ALL.iter().filter(|(_, mode)| *mode != Mode::Spell);
     let names: Vec<_> = kinds.map(|(name, _)| format!("`{name}`")).collect();
     format!("give it one of {}", names.join(", "))
 }
 
-/// Which of the keys that are there do nothing on a node of this mode. An approval that is asked
-/// again after an agent worked on it `asks` one.
+/// Returns a predicate for keys that have no effect on a node of this mode. `asks` is true for an
+/// approval that asks an agent after a rejection.
 fn idle_on(mode: Mode, asks: bool) -> impl Fn(&str) -> bool {
     move |key| {
         let agent = ["provider", "model", "idle_timeout"];
@@ -339,7 +340,7 @@ fn idle_on(mode: Mode, asks: bool) -> impl Fn(&str) -> bool {
     }
 }
 
-/// Tells in one warning what of a node does nothing.
+/// Reports all keys of a node that have no effect, in one warning.
 pub fn tell_idle_of_node(fields: &Fields, mode: Mode, asks: bool) {
     let general: Vec<_> = present(fields, |key| Level::Node.idle().any(|name| name == key));
     let idle = present(fields, idle_on(mode, asks));
@@ -351,12 +352,12 @@ pub fn tell_idle_of_node(fields: &Fields, mode: Mode, asks: bool) {
     tell_idle(fields, &idle, &whose);
 }
 
-/// Tells in one warning what of the top does nothing.
+/// Reports all keys of the top level that have no effect, in one warning.
 pub fn tell_idle_of_top(top: &Fields) {
     tell_idle(top, &present(top, |key| Level::Top.idle().any(|name| name == key)), "here");
 }
 
-/// The keys of a map that are so, in their order.
+/// Returns the keys of a map for which `is` holds, in order.
 fn present<'a>(fields: &Fields<'a>, is: impl Fn(&str) -> bool) -> Vec<&'a str> {
     let Value::Map(pairs) = &fields.node.value else { return Vec::new() };
     pairs.iter().filter_map(|(key, _)| key.text()).filter(|key| is(key)).collect()

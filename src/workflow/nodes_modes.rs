@@ -1,4 +1,4 @@
-//! What a node does: from its one mode field, and the fields that go with it, to a step.
+//! The action of a node: from its one mode field, and the fields that belong to it, to a step.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -19,12 +19,12 @@ use super::yaml::{Node, Value};
 use super::{nodes_tools, spells, steps};
 use crate::template::nodes::{NodeText, Piece, Var};
 
-/// How long a script may take that says nothing itself.
+/// Default timeout of a script.
 const SCRIPT_TIMEOUT: Duration = Duration::from_millis(120_000);
-/// What becomes of an agent that fails for a reason that may pass.
+/// Default retries of an agent after a transient failure.
 const AGENT_RETRIES: Retries = Retries { max: 2, delay_ms: Some(3_000), which: Which::Transient };
 
-/// What of a node belongs to whatever it executes.
+/// The fields of a node that apply to everything it executes.
 struct Around<'r, 'a> {
     reading: &'r Reading<'a>,
     fields: &'r Fields<'a>,
@@ -41,7 +41,7 @@ struct Around<'r, 'a> {
     limits: BTreeMap<String, Param>,
 }
 
-/// Reads what a node does. The step has no name yet.
+/// Reads the action of a node. The step has no name yet.
 pub fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Option<Step> {
     let asks = match mode {
         Mode::Command | Mode::Prompt | Mode::Loop | Mode::Spell => true,
@@ -94,7 +94,7 @@ pub fn read(reading: &Reading, fields: &Fields, mode: Mode, index: usize) -> Opt
     }
 }
 
-/// Tells of variables that a script has from the run, whatever `env` says.
+/// Warns of names in `env` that a script always gets from the run instead.
 fn tell_variables_in_env(fields: &Fields) {
     let Some(Value::Map(pairs)) = fields.get("env").map(|env| &env.value) else { return };
     for (key, _) in pairs {
@@ -107,7 +107,7 @@ fn tell_variables_in_env(fields: &Fields) {
     }
 }
 
-/// Tells of variables and references in the values of `env`, which are what they are.
+/// Warns of variables and references in the values of `env`, which are not replaced there.
 fn tell_texts_in_env(fields: &Fields) {
     let Some(Value::Map(pairs)) = fields.get("env").map(|env| &env.value) else { return };
     for (key, value) in pairs {
@@ -126,7 +126,7 @@ fn tell_texts_in_env(fields: &Fields) {
     }
 }
 
-/// A step whose output is kept whole, however long it is.
+/// Returns the step with its output stored in full, regardless of its length.
 fn whole(step: Step) -> Step {
     Step { output: Output { capture: CaptureMode::Whole, ..Output::default() }, ..step }
 }
@@ -151,7 +151,7 @@ fn retries(fields: &Fields) -> Option<Retries> {
     Some(Retries { max: max? as u32, delay_ms: Some(delay_ms), which })
 }
 
-/// The schema of a node's answer. One that cannot be used is reported and not enforced.
+/// Reads the schema of a node's answer. A schema that cannot be used is reported and not enforced.
 fn format(fields: &Fields, answers: bool) -> Option<Json> {
     let node = fields.get("output_format").filter(|_| answers)?;
     let what = &fields.what;
@@ -181,7 +181,7 @@ fn format(fields: &Fields, answers: bool) -> Option<Json> {
     }
 }
 
-/// A name that leads to a file, and nowhere else.
+/// Reads a file name that cannot lead out of its folder.
 fn file_name<'a>(
     fields: &Fields<'a>,
     key: &str,
@@ -205,13 +205,13 @@ fn file_name<'a>(
 }
 
 impl<'a> Around<'_, 'a> {
-    /// A text of the node that must be there.
+    /// Reads a required text of the node.
     fn text(&self, fields: &Fields, key: &str, used: Use) -> Option<NodeText> {
         let text = fields.required(key)?;
         Some(self.reading.text(fields, key, text, used, self.index))
     }
 
-    /// A step that executes something.
+    /// Returns a step that executes something.
     fn executed(&self, name: &str, action: Action, timeout: Option<Duration>) -> Step {
         whole(Step {
             agent: self.agent.clone(),
@@ -222,7 +222,7 @@ impl<'a> Around<'_, 'a> {
         })
     }
 
-    /// A step that says something to an agent.
+    /// Returns a step that sends a prompt to an agent.
     fn asked(&self, name: &str, words: Words, until: Option<Until>, fresh: bool) -> Step {
         let (provider, model) = self.reading.provider(self.fields);
         let model = model.map(|model| ("model".to_owned(), Param::Fixed(Json::String(model))));
@@ -239,7 +239,7 @@ impl<'a> Around<'_, 'a> {
 
     fn spell(&self) -> Option<Step> {
         let repair = self.reading.repairs();
-        // An answer has one form: what `output_format` says, or what spells usually want.
+        // An answer has one form: `output_format`, or the contract that spells use by default.
         let contract = self.format.is_none();
         let used = spells::read(self.fields, contract, repair)?;
         if used.contract && !contract {
@@ -252,7 +252,7 @@ impl<'a> Around<'_, 'a> {
         Some(self.asked("", Words::Spell(Box::new(used)), None, self.fresh))
     }
 
-    /// The file that the value of a key names.
+    /// Records the file that the value of a key names.
     fn part(&self, kind: PartKind, key: &str, name: &str) {
         let place = self.fields.get(key).map(|node| node.place);
         let part = Part { kind, name: name.to_owned(), place };
@@ -305,7 +305,7 @@ impl<'a> Around<'_, 'a> {
         let fields = self.fields;
         let found = fields.texts("deps").unwrap_or_default();
         for (name, place) in &found {
-            // It becomes an argument of the program that installs it.
+            // The name becomes an argument of the program that installs the package.
             if name.trim().is_empty() || name.starts_with('-') || name.contains('\0') {
                 let message = format!("`{name}` in `deps` of {} names no package", fields.what);
                 fields.findings.error(*place, message);
@@ -395,7 +395,7 @@ impl<'a> Around<'_, 'a> {
             Some(_) => reject.integer("max_attempts", 1, 10),
         };
         let words = Words::Inline(self.text(&reject, "prompt", Use::RejectPrompt)?);
-        // The node's own `timeout` is how long the person may take, its `retry` of no effect.
+        // The node's own `timeout` limits the person's reply, and its `retry` has no effect here.
         let step = self.asked("on_reject", words, None, self.fresh);
         Some((Step { timeout: None, retries: Some(AGENT_RETRIES), ..step }, most? as u32))
     }
@@ -404,7 +404,7 @@ impl<'a> Around<'_, 'a> {
 const GATE_MESSAGE: &str = "The loop is not done yet. Approve for one more round; what you say is \
                             passed on. Reject to end the run.";
 
-/// A step that runs others round after round.
+/// Returns a step that runs other steps round after round.
 fn in_rounds(kind: RoundsKind, most: u32, steps: Vec<Step>) -> Step {
     let by_name: HashMap<_, _> =
         steps.iter().enumerate().map(|(index, step)| (step.name.clone(), index)).collect();
@@ -412,7 +412,7 @@ fn in_rounds(kind: RoundsKind, most: u32, steps: Vec<Step>) -> Step {
     whole(Step::new("", Action::Rounds(Rounds { block, kind, most })))
 }
 
-/// Whether a script is its own text, and not the name of a file.
+/// Returns true if a script is inline text, false if it is the name of a file.
 fn is_inline(text: &str) -> bool {
     text.contains(['\n', ' ', ';', '(', ')', '{', '}', '&', '|', '<', '>', '$', '`', '"', '\''])
 }

@@ -1,7 +1,7 @@
-//! The texts of nodes: what in them will not be what its author thinks.
+//! The texts of nodes: variables and references that will not have the value their author expects.
 //!
-//! What can be seen in a text alone is told when it is read. What it refers to is noted, and told
-//! when all nodes are known.
+//! Problems that a text shows by itself are reported when it is read. Its references are recorded
+//! and checked once all nodes are known.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::problem::{At, Place, Problem};
 use super::shell;
 use crate::template::nodes::{NodeRef, NodeText, Piece, Var, name_length};
 
-/// What a text is for.
+/// The purpose of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     Prompt,
@@ -23,34 +23,34 @@ pub enum Use {
     Bash,
     UntilBash,
     Script,
-    /// What people are told: only references are replaced there.
+    /// A message to a person: only references are replaced in it.
     Message,
 }
 
-/// A reference that was written somewhere.
+/// One occurrence of a reference.
 pub struct Mention {
-    /// The number of the node it is in.
+    /// Index of the node that contains it.
     pub node: usize,
-    /// Where it is: "`prompt` of node `a`".
+    /// Description of the text that contains it: "`prompt` of node `a`".
     pub what: String,
     pub reference: NodeRef,
     pub at: At,
 }
 
-/// A text, and where it begins in the file.
+/// A text, and its place in the file.
 struct Written {
     value: Arc<str>,
     place: Place,
 }
 
 impl Written {
-    /// Where something in it is that reads like this.
+    /// Returns the place of `what` at byte offset `at` of the text.
     fn at(&self, at: usize, what: &str) -> At {
         At::inside(self.place, &self.value, at, what.chars().count())
     }
 }
 
-/// Makes of a text what it is at run time, and tells what can be told of it alone.
+/// Parses a text, reports the problems that it shows by itself, and records its references.
 pub fn read(
     fields: &Fields,
     key: &str,
@@ -85,7 +85,7 @@ pub fn read(
     parsed
 }
 
-/// Notes what is referred to somewhere, each once.
+/// Records the references of one text, each once.
 pub fn mention<'r>(
     mentions: &mut Vec<Mention>,
     node: usize,
@@ -112,7 +112,7 @@ fn tell_variables(findings: &Findings, text: &NodeText, used: Use, what: &str, w
     }
 }
 
-/// Tells of a variable that is nothing where it stands.
+/// Warns of a variable that has no value in this text.
 pub fn tell_variable(findings: &Findings, var: Var, used: Use, what: &str, at: At) {
     let looped = matches!(used, Use::LoopPrompt | Use::UntilBash);
     match (used, var) {
@@ -133,8 +133,8 @@ pub fn tell_variable(findings: &Findings, var: Var, used: Use, what: &str, at: A
     }
 }
 
-/// Tells of the first `${…}`, which means something in the other dialect only. In a shell it means
-/// something too, if no dot is in it; other languages have uses of their own for it.
+/// Warns of the first `${…}`, which has a meaning only in the `steps:` dialect. In a shell it is
+/// valid too if it contains no dot. Other languages use it for their own purposes.
 fn tell_braces(findings: &Findings, text: &NodeText, used: Use, what: &str, written: &Written) {
     if used == Use::Script {
         return;
@@ -233,8 +233,8 @@ fn tell_quotes(findings: &Findings, script: &shell::Script, what: &str, written:
     }
 }
 
-/// Tells of everything that is referred to and will not be there, and gives the rest, each with the
-/// node that it refers to.
+/// Warns of all references that will have no value. Returns the other references, each with the
+/// index of the node that it refers to.
 pub fn tell_mentions<'m>(
     findings: &Findings,
     ids: &Ids,
@@ -266,7 +266,7 @@ pub fn tell_mentions<'m>(
     known
 }
 
-/// Tells of everything that is referred to by a node that does not wait for it.
+/// Warns of references to nodes that the referring node does not wait for.
 pub fn tell_order(
     findings: &Findings,
     order: &[usize],
@@ -291,7 +291,7 @@ pub fn tell_order(
 
 const FAILS: &str = "the node will fail";
 
-/// Tells of a field that the answer will not have.
+/// Warns of a field that the answer will not have.
 fn tell_field(findings: &Findings, producer: &Step, mention: &Mention) {
     let Mention { what, reference, at, .. } = mention;
     let Some(field) = &reference.field else { return };
@@ -316,7 +316,7 @@ fn tell_field(findings: &Findings, producer: &Step, mention: &Mention) {
     findings.add(super::fields::suggest(problem, field, declared.keys().map(String::as_str)));
 }
 
-/// The schema that the answers of a node have.
+/// Returns the schema of a node's answers, if it has one.
 fn format_of(step: &Step) -> Option<&serde_json::Value> {
     match &step.action {
         Action::Prompt(prompt) => prompt.format.as_ref(),

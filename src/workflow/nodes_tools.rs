@@ -1,8 +1,8 @@
-//! What limits or extends the tools of an agent: `allowed_tools`, `denied_tools`, `hooks`, `mcp`,
-//! `skills` and `maxBudgetUsd`.
+//! Fields that limit or extend the tools of an agent: `allowed_tools`, `denied_tools`, `hooks`,
+//! `mcp`, `skills` and `maxBudgetUsd`.
 //!
-//! Each becomes a parameter of the provider's command. A provider supports one if its command has
-//! a place for it. **Invariant:** a limit is passed on or refused, never ignored.
+//! Each becomes a parameter of the provider's command. A provider supports a field if its command
+//! has a place for that parameter. **Invariant:** a limit is passed on or rejected, never ignored.
 
 use std::collections::BTreeMap;
 
@@ -29,10 +29,10 @@ pub const FIELDS: [(&str, &str); 6] = [
 /// The parameter that names a file of MCP servers.
 pub const MCP: &str = "mcp";
 
-/// The value of `allowed_tools` that allows none. An empty value would leave the option out.
+/// The value of `allowed_tools` that allows no tool. An empty value would omit the option.
 const NO_TOOL: &str = "none";
 
-/// Reads the limits of a node, by the names of their parameters.
+/// Reads the limits of a node, by parameter name.
 pub fn read(fields: &Fields) -> BTreeMap<String, Param> {
     let list = |key: &str| {
         let texts = fields.texts(key)?;
@@ -85,7 +85,7 @@ fn budget(fields: &Fields) -> Option<String> {
     }
 }
 
-/// Returns the settings in which each fixed response is the output of a command.
+/// Returns the hook settings, in which each fixed response is the output of a command.
 fn hooks(fields: &Fields) -> Option<Json> {
     let node = fields.get("hooks")?;
     let Value::Map(pairs) = &node.value else {
@@ -144,7 +144,7 @@ fn prints(text: &str) -> String {
     format!("printf %s '{}'", text.replace('\'', "'\\''"))
 }
 
-/// Refuses those of the `limits` that a provider has no place for. An unknown provider is reported
+/// Rejects the `limits` that a provider has no place for. An unknown provider is reported
 /// elsewhere.
 pub fn check(
     fields: &Fields,

@@ -1,6 +1,6 @@
-//! The plan: a workflow compiled and checked, and all that the engine ever sees.
+//! The plan: a workflow, compiled and checked. It is all that the engine ever sees.
 //!
-//! Every dialect compiles to these types. A [`Plan`] is built only by [`super::compile`], so an
+//! Every dialect compiles to these types. Only [`super::compile`] builds a [`Plan`], so an
 //! unchecked workflow cannot run.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,49 +17,49 @@ use crate::template::nodes::{NodeRef, NodeText};
 use crate::template::spell::{Fault, Includes, Spell};
 use crate::template::{Missing, Scope, Template};
 
-/// How long an agent may be silent where nobody says how long.
+/// Default time that an agent may be silent.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
-/// How often a step of a `goto` cycle that asks an agent may be visited by default.
+/// Default limit on visits to a step of a `goto` cycle that asks an agent.
 pub const AGENT_VISITS: u32 = 50;
 
-/// A workflow that may run.
+/// A workflow that is ready to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub version: Version,
     pub name: Option<String>,
     pub description: Option<String>,
-    /// A failure that nothing handles ends the run.
+    /// True if an unhandled failure ends the run.
     pub strict_flow: bool,
     pub context: Map<String, Value>,
     pub providers: BTreeMap<String, Provider>,
     pub dirs: Dirs,
     pub root: Block,
-    /// It changes the checkout, so no other such run may go on in it.
+    /// True if the run changes the checkout. Only one such run may be active in a checkout.
     pub exclusive: bool,
-    /// How long all of it may take, from its beginning or from where it was taken up.
+    /// Time limit of the whole run, counted from its start or its last resume.
     pub timeout: Option<Duration>,
 }
 
-/// A file that a workflow names, found where such files are looked for.
+/// A file that a workflow refers to by name, to be found in the search path for its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub kind: PartKind,
     pub name: String,
-    /// Where the workflow names it first.
+    /// First place in the workflow that names it.
     pub place: Option<Place>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartKind {
-    /// A prompt in a file of its own.
+    /// A prompt in a separate file.
     Command,
-    /// A script in a file of its own.
+    /// A script in a separate file.
     Script,
 }
 
 impl Plan {
-    /// Notes what command files refer to, whose texts are found by their names.
+    /// Records the references in command files. `text` returns the text of a command by its name.
     pub fn learn_commands(&mut self, text: impl Fn(&str) -> Option<String>) {
         for step in &mut self.root.steps {
             if let Action::Prompt(prompt) = &mut step.action
@@ -71,12 +71,13 @@ impl Plan {
         }
     }
 
-    /// What its author calls a step.
+    /// Returns the author's term for a step: "node" in a graph, otherwise "step".
     pub fn unit(&self) -> &'static str {
         if self.root.edges.is_some() { "node" } else { "step" }
     }
 
-    /// The plan to execute one of its steps alone: nothing follows it, whatever comes of it.
+    /// Returns a plan that runs one step alone, with no step after it on any outcome. Returns
+    /// `None` if there is no step of that name.
     pub fn only(mut self, name: &str) -> Option<Plan> {
         let (index, _) = self.root.find(name)?;
         let mut step = self.root.steps.swap_remove(index);
@@ -132,8 +133,8 @@ impl Default for Dirs {
     }
 }
 
-/// Steps under one discipline: a sequence has a cursor that `goto` may move; a graph has edges, and
-/// each of its steps begins when those before it have settled.
+/// Steps that run as a sequence or as a graph. A sequence has a cursor that `goto` can move. A
+/// graph has edges; each of its steps starts when the steps before it have settled.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
     pub steps: Vec<Step>,
@@ -146,7 +147,7 @@ impl Block {
         self.by_name.get(name).map(|index| (*index, &self.steps[*index]))
     }
 
-    /// Every step in it, those of loops included.
+    /// Calls `see` with every step, including the steps inside loops.
     pub fn walk<'a>(&'a self, see: &mut dyn FnMut(&'a Step)) {
         for step in &self.steps {
             see(step);
@@ -157,20 +158,21 @@ impl Block {
     }
 }
 
-/// What the steps of a graph wait for, by their numbers.
+/// Dependencies between the steps of a graph, by step index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edges {
-    /// Those before a step.
+    /// The steps that each step waits for.
     pub before: Vec<Vec<usize>>,
-    /// Those after it.
+    /// The steps that wait for each step.
     pub after: Vec<Vec<usize>>,
     pub rules: Vec<JoinRule>,
-    /// The one that a step's conversation may go on from: both are the only ones at their depth.
+    /// The step whose conversation each step may continue. Each of the two is the only step at its
+    /// depth.
     pub thread: Vec<Option<usize>>,
 }
 
 impl Edges {
-    /// From what each step waits for.
+    /// Builds the edges from the steps that each step waits for.
     pub fn new(before: Vec<Vec<usize>>, rules: Vec<JoinRule>) -> Edges {
         let mut after = vec![Vec::new(); before.len()];
         for (step, upstreams) in before.iter().enumerate() {
@@ -182,14 +184,14 @@ impl Edges {
         Edges { before, after, rules, thread }
     }
 
-    /// One step that waits for nothing.
+    /// Returns the edges of a single step without dependencies.
     fn alone() -> Edges {
         Edges::new(vec![Vec::new()], vec![JoinRule::default()])
     }
 }
 
-/// For each step that is the only one at its depth, the step that is the only one just above.
-/// A step's depth is the longest way to it, so the one above is always among those before it.
+/// Returns, for each step that is alone at its depth, the step that is alone at the depth above. A
+/// step's depth is the longest path to it, so that step is always one of its dependencies.
 fn threads(before: &[Vec<usize>], after: &[Vec<usize>]) -> Vec<Option<usize>> {
     let mut waits: Vec<usize> = before.iter().map(Vec::len).collect();
     let mut layer: Vec<usize> = (0..before.len()).filter(|step| waits[*step] == 0).collect();
@@ -213,7 +215,7 @@ fn threads(before: &[Vec<usize>], after: &[Vec<usize>]) -> Vec<Option<usize>> {
     threads
 }
 
-/// What those before a step must have come to for it to run.
+/// Outcome that a step requires of the steps before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JoinRule {
     #[default]
@@ -237,7 +239,7 @@ impl JoinRule {
 }
 
 impl Plan {
-    /// How the output of a step is read.
+    /// Returns the adapter that reads the output of a step.
     pub fn adapter(&self, step: &Step) -> Kind {
         let provider = match &step.action {
             Action::Ask { provider, .. } => provider,
@@ -247,7 +249,8 @@ impl Plan {
         self.providers.get(provider).map_or(Kind::Plain, |provider| provider.adapter)
     }
 
-    /// Who the steps that execute something are for, each with whether it asks a provider.
+    /// Returns the agent of each step that executes something, and true if the step asks a
+    /// provider.
     pub fn agents(&self) -> Vec<(Option<String>, bool)> {
         let mut found = Vec::new();
         self.root.walk(&mut |step| match &step.action {
@@ -266,7 +269,7 @@ impl Plan {
     }
 }
 
-/// One unit of a plan, whatever its dialect called it.
+/// One unit of a plan: a step, or a node of the `nodes:` dialect.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub name: String,
@@ -281,42 +284,42 @@ pub struct Step {
     pub timeout: Option<Duration>,
     pub retries: Option<Retries>,
     pub on: Handlers,
-    /// How long an agent may be silent.
+    /// Time that an agent may be silent.
     pub idle_timeout: Option<Duration>,
-    /// The kind of artifact that its output is kept as.
+    /// Artifact kind under which the output is stored.
     pub output_type: Option<String>,
-    /// It is executed again when a run is resumed, whatever it came to before.
+    /// True if a resumed run executes the step again, regardless of its earlier outcome.
     pub always_run: bool,
-    /// What follows a failure, where the step itself says it.
+    /// Continuation after a failure, if the step itself defines one.
     pub on_fail: Option<OnFail>,
-    /// Its success ends the loop around it.
+    /// True if a success of this step ends the enclosing loop.
     pub exit_loop: bool,
-    /// A second name that spells know its result by.
+    /// Second name under which spells see its result.
     pub alias: Option<String>,
-    /// The work item it is for, where that is not the run's.
+    /// Bead of this step, if it differs from the bead of the run.
     pub bead: Option<StepBead>,
-    /// It is part of a `goto` cycle that asks an agent.
+    /// True if the step is part of a `goto` cycle that asks an agent.
     pub in_agent_cycle: bool,
 }
 
-/// The work item of a step.
+/// The bead of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepBead {
-    /// Its id, or its file.
+    /// The bead's id, or the path of its file.
     pub name: String,
     pub isolation: Isolation,
-    /// Where it is named.
+    /// Place in the workflow that names it.
     pub place: Place,
 }
 
-/// Where a work item is worked on.
+/// Directory in which a bead is worked on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// In a worktree of its own.
+    /// A worktree of its own.
     #[default]
     Worktree,
-    /// In the workspace.
+    /// The workspace.
     Workspace,
 }
 
@@ -325,17 +328,17 @@ impl Isolation {
         [("worktree", Isolation::Worktree), ("workspace", Isolation::Workspace)];
 }
 
-/// What follows a failure.
+/// Continuation after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFail {
-    /// The next step.
+    /// Continue with the next step.
     Continue,
-    /// The run is blocked, and goes on with this step when it is taken up.
+    /// Block the run. A resume continues with this step.
     Block,
 }
 
 impl Step {
-    /// A step that does something and has nothing else to it.
+    /// Returns a step with an action and otherwise default fields.
     pub fn new(name: impl Into<String>, action: Action) -> Step {
         Step {
             name: name.into(),
@@ -361,7 +364,7 @@ impl Step {
         }
     }
 
-    /// Whether it begins with a process; asking a person and ending the run take none.
+    /// Returns true if the step starts with a child process. A gate and a cancel need none.
     pub fn takes_process(&self) -> bool {
         match &self.action {
             Action::Gate(_) | Action::Cancel { .. } => false,
@@ -384,12 +387,12 @@ impl Step {
         }
     }
 
-    /// Whether what it says to an agent is a spell.
+    /// Returns true if the prompt is a spell.
     pub fn casts(&self) -> bool {
         matches!(&self.action, Action::Prompt(Prompt { words: Words::Spell(_), .. }))
     }
 
-    /// Returns whether its answer is JSON by the contract of agents.
+    /// Returns true if the answer is JSON by the agent contract.
     pub fn keeps_contract(&self) -> bool {
         match &self.action {
             Action::Prompt(Prompt { words: Words::Spell(used), .. }) => used.contract,
@@ -397,7 +400,7 @@ impl Step {
         }
     }
 
-    /// The rounds that it is, where it is such a step.
+    /// Returns the rounds of a loop, approval or repeated block, or `None` for any other step.
     pub fn rounds(&self) -> Option<&Rounds> {
         match &self.action {
             Action::Rounds(rounds) => Some(rounds),
@@ -405,7 +408,7 @@ impl Step {
         }
     }
 
-    /// The block that it runs again and again, where it is a loop of some kind.
+    /// Returns the block that a loop of any kind repeats, or `None` for any other step.
     pub fn inner(&self) -> Option<&Block> {
         match &self.action {
             Action::Each(each) => Some(&each.block),
@@ -414,8 +417,8 @@ impl Step {
         }
     }
 
-    /// Whether it says where the run or its state is kept, so that it may read the state: what it
-    /// executes, the provider that it asks, or the files that it looks for.
+    /// Returns true if the step refers to the run's directory or its state file, and so may read
+    /// the state: in its command, its provider's command, or its file paths.
     pub fn names_state(&self, providers: &BTreeMap<String, Provider>) -> bool {
         const STATE: &str = "state.json";
         let named = |template: &Template| template.names("run.root", STATE);
@@ -451,10 +454,10 @@ impl Step {
     }
 }
 
-/// What a step does; it cannot do two things.
+/// The one thing that a step does.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Runs an argv.
+    /// Runs a command, given as an argument list.
     Exec { argv: Vec<Template> },
     /// Asks a provider.
     Ask { provider: String, params: BTreeMap<String, Param> },
@@ -462,28 +465,28 @@ pub enum Action {
     Wait(WaitFor),
     /// Runs a block for each item.
     Each(Each),
-    /// Says something to an agent.
+    /// Sends a prompt to an agent.
     Prompt(Prompt),
     /// Runs a shell script.
     Shell { script: ShellText },
     /// Runs a script of another language.
     Script(Script),
-    /// Runs a block until it is done.
+    /// Runs a block repeatedly until it is done.
     Rounds(Rounds),
     /// Asks a person.
     Gate(Gate),
     /// Ends the run.
     Cancel { reason: NodeText },
-    /// Merges what was done for a work item, perhaps after a person has looked at it.
+    /// Merges the work on a bead, after a person's review if `review` is set.
     Merge { review: bool, checks: Checks },
 }
 
-/// What must succeed in a merged tree before it counts.
+/// Commands that must succeed in a merged tree before the merge counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checks {
-    /// Commands of the shell, in order.
+    /// Shell commands, in order.
     pub commands: Vec<String>,
-    /// How long each of them may take.
+    /// Timeout of each command.
     pub timeout: Duration,
 }
 
@@ -493,16 +496,16 @@ impl Default for Checks {
     }
 }
 
-/// A shell script, in either language that has them.
+/// A shell script of either dialect that has them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ShellText {
-    /// For `bash`.
+    /// Runs in `bash`.
     Node(NodeText),
-    /// For `sh`.
+    /// Runs in `sh`.
     Spell(Spell),
 }
 
-/// What is said to an agent, and what its answer must be.
+/// A prompt for an agent, and the requirements on its answer.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub words: Words,
@@ -510,9 +513,9 @@ pub struct Prompt {
     pub params: BTreeMap<String, Param>,
     /// The JSON Schema of the answer.
     pub format: Option<Value>,
-    /// What an answer says when a loop is done.
+    /// The signal in an answer that ends a loop.
     pub until: Option<Until>,
-    /// Whether it begins a conversation of its own.
+    /// True if the prompt starts a new conversation.
     pub fresh: bool,
 }
 
@@ -527,26 +530,26 @@ pub enum Words {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandUse {
     pub name: String,
-    /// What its text refers to, which is known when the run has a copy of it.
+    /// References in its text. Known once the run has a copy of the file.
     pub refs: Vec<NodeRef>,
 }
 
-/// A spell, and how it is used.
+/// A spell and the options of its use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SpellUse {
     pub source: SpellSource,
-    /// Variables of its own, which win over all others.
+    /// Variables of this use; they override all others.
     pub input: Vec<(String, SpellValue)>,
     pub system_prompt: SystemPromptUse,
-    /// The answer must end by saying how it went.
+    /// True if the answer must end with a report of its result.
     pub contract: bool,
-    /// An agent whose answer does not is asked once more.
+    /// True if an agent whose answer lacks that report is asked once more.
     pub repair: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpellSource {
-    /// A name, as spells are found by.
+    /// A name to look up in the spell search path.
     Named(String),
     Inline(Spell),
 }
@@ -568,7 +571,7 @@ pub enum SpellValue {
 }
 
 impl SpellValue {
-    /// What it comes to.
+    /// Renders every spell in the value.
     pub fn render(&self, data: &Value, includes: Includes) -> Result<Value, Fault> {
         Ok(match self {
             SpellValue::Fixed(value) => value.clone(),
@@ -585,7 +588,7 @@ impl SpellValue {
         })
     }
 
-    /// Calls `see` with every spell in it.
+    /// Calls `see` with every spell in the value.
     pub fn spells<'s>(&'s self, see: &mut dyn FnMut(&'s Spell)) {
         match self {
             SpellValue::Fixed(_) => {}
@@ -599,7 +602,7 @@ impl SpellValue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Until {
     pub signal: String,
-    /// It counts only by itself, not within other text.
+    /// True if the signal counts only on its own, not within other text.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
 }
@@ -634,15 +637,14 @@ impl Runtime {
     }
 }
 
-/// A block that is run round after round. Its steps, by what they do, are
-/// for a loop: what is said to the agent, perhaps a check whether it is done, perhaps a person to
-/// ask; for an approval: a person to ask, perhaps what is said to the agent after a rejection; for
-/// repeated steps: any, one after the other.
+/// A block that runs round after round. Its steps depend on the kind. A loop has a prompt, then an
+/// optional check for completion, then an optional gate. An approval has a gate, then an optional
+/// prompt that runs after a rejection. Repeated steps may be any steps, in sequence.
 #[derive(Clone, Debug)]
 pub struct Rounds {
     pub block: Block,
     pub kind: RoundsKind,
-    /// How many rounds there may be: of a loop, or rejections of an approval.
+    /// Maximum number of rounds of a loop, or of rejections of an approval.
     pub most: u32,
 }
 
@@ -650,28 +652,28 @@ pub struct Rounds {
 pub enum RoundsKind {
     Loop,
     Approval,
-    /// Steps that are repeated until one of them ends it, and what follows if none has.
+    /// Steps that repeat until one of them ends the loop. `on_most` applies if none does.
     Steps {
         on_most: OnMost,
     },
 }
 
-/// What follows when there were as many rounds as there may be.
+/// Continuation after the maximum number of rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnMost {
-    /// The run is blocked.
+    /// Block the run.
     Block,
-    /// The next step.
+    /// Continue with the next step.
     Continue,
-    /// The run fails.
+    /// Fail the run.
     Fail,
 }
 
-/// What a person is asked.
+/// A question to a person.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
     pub message: NodeText,
-    /// What the person says becomes the output.
+    /// True if the person's reply becomes the output.
     pub capture: bool,
 }
 
@@ -695,7 +697,7 @@ pub struct WaitFor {
 #[derive(Clone, Debug)]
 pub struct Each {
     pub items: Items,
-    /// The name an item goes by beside `item`.
+    /// Variable name of the current item, in addition to `item`.
     pub alias: String,
     pub block: Block,
     pub on_success: Option<Template>,
@@ -709,13 +711,13 @@ pub enum Items {
     From(crate::template::Hole),
 }
 
-/// What must hold for a step to run.
+/// A condition that must hold for a step to run.
 #[derive(Clone, Debug)]
 pub enum When {
     Test(Test),
-    /// What nodes before it have given.
+    /// A condition on the outputs of earlier nodes.
     Outputs(Condition),
-    /// What a spell renders to.
+    /// A spell whose rendered text decides.
     Spell(Spell),
 }
 
@@ -752,7 +754,7 @@ pub enum Position {
     Append,
 }
 
-/// Where a step's standard output goes and how it is read.
+/// Destination and interpretation of a step's stdout.
 #[derive(Clone, Debug, Default)]
 pub struct Output {
     pub file: Option<Template>,
@@ -769,7 +771,7 @@ pub enum CaptureMode {
     Text,
     Lines,
     Json,
-    /// All of it, in a file of its own where it is long.
+    /// The whole text; long text is stored in a separate file.
     Whole,
 }
 
@@ -784,7 +786,7 @@ pub struct Require {
     pub kind: Option<String>,
 }
 
-/// Reads a field that is there, `null` included: `null` is a value to compare with.
+/// Reads a field that is present, including `null`, which is a value to compare with.
 pub fn present<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Value>, D::Error> {
@@ -798,19 +800,19 @@ pub struct Retries {
     pub which: Which,
 }
 
-/// Which failures are worth another try.
+/// The failures that are retried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Which {
     /// By exit code: an API error or a timeout.
     #[default]
     ByCode,
-    /// Those that may pass; every try waits twice as long as the one before.
+    /// Transient failures; each retry waits twice as long as the previous one.
     Transient,
-    /// All but those that cannot pass.
+    /// All failures except permanent ones.
     All,
 }
 
-/// Where control goes after a step.
+/// `goto` targets after a step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Handlers {
     pub success: Option<Target>,
@@ -821,7 +823,7 @@ pub struct Handlers {
 /// A resolved `goto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Leave `out` loops, then go to that step of the block reached.
+    /// Leave `out` loops, then continue with that step of the enclosing block.
     Step { out: usize, step: usize },
     /// End the run.
     End,
@@ -833,32 +835,33 @@ pub struct Provider {
     pub command: Vec<Arg>,
     pub input: InputMode,
     pub defaults: BTreeMap<String, Param>,
-    /// How its output is read.
+    /// Adapter that reads its output.
     pub adapter: Kind,
-    /// Variables that it gets.
+    /// Environment variables that it gets.
     pub env: Vec<(String, String)>,
-    /// Variables that it inherits beside the usual ones, where it does not inherit all.
+    /// Environment variables that it inherits in addition to the usual ones, if it does not inherit
+    /// all.
     pub env_pass: Vec<String>,
-    /// Whose limits it is under, where it shares them with other providers.
+    /// Account whose limits apply, if several providers share one.
     pub account: Option<String>,
-    /// What it may do; nothing: what its user may.
+    /// Restrictions on the provider's process. `None` gives it the user's full permissions.
     pub sandbox: Option<Sandbox>,
-    /// Places of its own that it writes to, in a sandbox too, where they are there.
+    /// Paths of its own that it may write to even in a sandbox, if they exist.
     pub writes: Vec<String>,
 }
 
 impl Provider {
-    /// Every template of its command.
+    /// Returns every template of the command.
     pub fn templates(&self) -> impl Iterator<Item = &Template> {
         self.command.iter().flat_map(Arg::templates)
     }
 
-    /// The names that its command has a place for: parameters, and what else stands there.
+    /// Returns the root names of the holes in its command: parameters and other variables.
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.templates().flat_map(Template::holes).map(|hole| hole.root())
     }
 
-    /// The program that it is, where that does not depend on anything.
+    /// Returns the program's name, or `None` if it depends on a variable.
     pub fn program(&self) -> Option<&str> {
         match self.command.first()? {
             Arg::One(template) => template.literal(),
@@ -871,7 +874,7 @@ impl Provider {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arg {
     One(Template),
-    /// Arguments that are left out together when a parameter in them has no value.
+    /// Arguments that are omitted together if a parameter in them has no value.
     Group(Vec<Template>),
 }
 
@@ -892,14 +895,14 @@ pub enum InputMode {
 }
 
 impl Param {
-    /// Fills every hole in it, or names all that cannot be filled.
+    /// Fills every hole, or returns all holes that have no value.
     pub fn render(&self, scope: &dyn Scope) -> Result<Value, Vec<Missing>> {
         let mut missing = Vec::new();
         let value = self.fill(scope, &mut missing);
         if missing.is_empty() { Ok(value) } else { Err(missing) }
     }
 
-    /// Whether a template in it is so.
+    /// Returns true if `is` holds for any template in the value.
     fn any(&self, is: &impl Fn(&Template) -> bool) -> bool {
         match self {
             Param::Fixed(_) => false,

@@ -1,4 +1,4 @@
-//! What is wrong with a workflow, as data, and how it is shown in place.
+//! Problems of a workflow, as data, and their display with the source line.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::scalar;
 use crate::template::spell::Fault;
 
-/// A place in the author's text; lines and columns count from one.
+/// A place in the author's text. Lines and columns count from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub line: usize,
@@ -20,31 +20,31 @@ pub enum Severity {
     Warning,
 }
 
-/// One fault, worded as a fragment that follows `error: `.
+/// One problem, worded as a fragment that follows `error: `.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     pub severity: Severity,
     pub message: String,
     pub place: Option<Place>,
     pub hint: Option<String>,
-    /// The file it is in, and its text, where that is not the file that was read.
+    /// Name and text of the file that contains the problem, if it is not the file that was read.
     pub elsewhere: Option<(Arc<str>, Arc<str>)>,
-    /// Its place within a text that is a value of the file, until that is found in the file.
+    /// Position within a value of the file, until [`located`] maps it to a place in the file.
     pub inside: Option<Inside>,
-    /// By which it can be allowed, see [`super::lint`].
+    /// Lint id with which the author can allow it, see [`super::lint`].
     pub lint: Option<&'static str>,
 }
 
-/// A place in a text that is a value of the file.
+/// A position within a text that is a value of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inside {
     value: Arc<str>,
-    /// Where it is, in bytes, and how many characters long.
+    /// Byte offset, and length in characters.
     at: usize,
     len: usize,
 }
 
-/// Where something is: a value of the file, or something in one.
+/// The position of a problem: a value of the file, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct At {
     place: Place,
@@ -52,7 +52,7 @@ pub struct At {
 }
 
 impl At {
-    /// So many bytes after the beginning of a text that begins at `place`.
+    /// Returns a position `at` bytes into a text that starts at `place`, `len` characters long.
     pub fn inside(place: Place, value: &Arc<str>, at: usize, len: usize) -> At {
         At { place, inside: Some(Inside { value: value.clone(), at, len }) }
     }
@@ -75,7 +75,7 @@ impl Problem {
         Problem { severity: Severity::Warning, ..Problem::error(message) }
     }
 
-    /// The same, as something that nobody is kept from.
+    /// Returns the same problem as a warning.
     pub fn as_warning(self) -> Self {
         Problem { severity: Severity::Warning, ..self }
     }
@@ -97,7 +97,7 @@ impl Problem {
         self.severity == Severity::Error
     }
 
-    /// Draws the problem with the line it is about.
+    /// Formats the problem with its source line.
     pub fn show(&self, file: &str, text: &str) -> String {
         let (file, text) = match &self.elsewhere {
             Some((file, text)) => (&**file, &**text),
@@ -107,7 +107,7 @@ impl Problem {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
-        // It may quote a name, and a name may be anything.
+        // The message may quote a name, which may contain any character.
         let mut message: String = self.message.chars().take(MESSAGE).map(printable).collect();
         if self.message.chars().nth(MESSAGE).is_some() {
             message.push('…');
@@ -129,8 +129,8 @@ impl Problem {
     }
 }
 
-/// What is wrong with a spell; it is shown with the file and the text of the fault, or in the file
-/// that is read, where it is written in that.
+/// Converts a fault of a spell. It is shown with the file and text of the fault, or, for a spell
+/// written in the file that is read, at its place in that file.
 impl From<&Fault> for Problem {
     fn from(fault: &Fault) -> Problem {
         let place = Place { line: fault.line, column: fault.column, len: fault.len };
@@ -154,8 +154,8 @@ impl From<&Fault> for Problem {
 }
 
 impl Problem {
-    /// Finds the place in the whole text, which has these lines, of what is inside of a value.
-    /// Where it cannot be told, it stays at the beginning of the value.
+    /// Replaces a position within a value by its place in the whole text, which has these lines. If
+    /// that is unknown, the place remains the start of the value.
     fn located(mut self, lines: &[&str]) -> Problem {
         if let (Some(Inside { value, at, len }), Some(begin)) = (self.inside.take(), self.place) {
             self.place = scalar::place(lines, begin, &value, at, len).or(self.place);
@@ -164,7 +164,7 @@ impl Problem {
     }
 }
 
-/// Finds the places in the whole text of what is inside of values.
+/// Replaces positions within values by places in the whole text.
 pub fn located(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     if problems.iter().all(|problem| problem.inside.is_none()) {
         return problems;
@@ -173,21 +173,21 @@ pub fn located(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     problems.into_iter().map(|problem| problem.located(&lines)).collect()
 }
 
-/// The same, in the order of the text: what is found within a value may stand behind what was found
-/// of it as a whole.
+/// Does the same, then sorts errors before warnings and each by place: a position within a value
+/// may come after the value's own place.
 pub fn in_order(text: &str, problems: Vec<Problem>) -> Vec<Problem> {
     let mut found = located(text, problems);
     found.sort_by_key(|problem| (!problem.is_error(), problem.place));
     found
 }
 
-/// How many characters of a message are shown.
+/// Maximum number of characters of a message to show.
 const MESSAGE: usize = 2000;
 
 fn draw(out: &mut String, place: Place, file: &str, text: &str, gutter: &str) {
     _ = writeln!(out, "{gutter}--> {file}:{}:{}", place.line, place.column);
     let Some(line) = text.lines().nth(place.line.saturating_sub(1)) else { return };
-    // A line of a megabyte would bury the message; the head of it is enough to find the place.
+    // A very long line would bury the message; its start is enough to find the place.
     let shown: String = line.chars().take(240).map(printable).collect();
     let start = place.column.saturating_sub(1);
     let room = shown.chars().count().saturating_sub(start).max(1);
@@ -197,7 +197,7 @@ fn draw(out: &mut String, place: Place, file: &str, text: &str, gutter: &str) {
     _ = writeln!(out, "{gutter} | {}{carets}", " ".repeat(start.min(240)));
 }
 
-/// A character without what could move the cursor or change colours.
+/// Replaces characters that could move the cursor or change colours.
 fn printable(c: char) -> char {
     match c {
         '\t' => ' ',
@@ -206,13 +206,13 @@ fn printable(c: char) -> char {
     }
 }
 
-/// The candidate nearest to `word`, when one is near enough to have been meant.
+/// Returns the candidate nearest to `word`, if one is near enough to have been meant.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = word.chars().count();
     let limit = (length / 3).min(3);
     candidates
         .into_iter()
-        // Lengths that differ by more cannot be near, and a key of a megabyte is not worth a table.
+        // Lengths that differ by more cannot be near. This also avoids a huge table for a huge key.
         .filter(|candidate| candidate.chars().count().abs_diff(length) <= limit)
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, _)| *distance <= limit)
@@ -220,7 +220,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// How many single-character edits, or swaps of neighbours, lie between two words.
+/// Returns the edit distance of two words, ignoring case. A swap of neighbours counts as one edit.
 fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().collect();
     let b: Vec<char> = b.to_lowercase().chars().collect();

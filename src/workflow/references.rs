@@ -1,5 +1,5 @@
-//! References of steps to what no run can have: a member that no step has, what its step does not
-//! capture, a step that only comes later, a key of the context that is misspelt.
+//! References in steps that no run can resolve: an unknown member, a member that the step does not
+//! capture, a step that only comes later, a misspelled key of the context.
 
 use serde_json::{Map, Value as Json};
 
@@ -11,7 +11,7 @@ use super::problem::{Problem, nearest};
 use super::yaml::{Node, Value};
 use crate::template::{Hole, Template};
 
-/// What a step may leave.
+/// Members that a step's result may have.
 const MEMBERS: [&str; 13] = [
     "exit_code",
     "output",
@@ -28,10 +28,11 @@ const MEMBERS: [&str; 13] = [
     "timed_out",
 ];
 
-/// What only a step that waits leaves.
+/// Members that only the result of a waiting step has.
 const OF_WAITS: [&str; 4] = ["files", "wait_duration_ms", "poll_count", "timed_out"];
 
-/// A block around a step, from the outside in, and which step of it that is or is in.
+/// A block around a step, in a list from the outside in. `at` is the step of this block that is, or
+/// contains, that step.
 struct Around<'a> {
     block: &'a Block,
     ways: Ways,
@@ -44,7 +45,7 @@ struct Checking<'a> {
     strict: bool,
 }
 
-/// Warns of references that never have a value, by how the plan is.
+/// Warns of references that never have a value, given the structure of the plan.
 pub fn check(
     findings: &Findings,
     root: &Block,
@@ -88,7 +89,8 @@ impl Checking<'_> {
         }
     }
 
-    /// A key that is not in the file may be given to a run, unless it looks like one that is.
+    /// Returns a warning for a context key that looks like a misspelling. Any other key that is not
+    /// in the file may be given to the run.
     fn near_key(&self, hole: &Hole) -> Option<Problem> {
         let rest = hole.path[1..].join(".");
         let key = hole.path.get(1)?;
@@ -101,10 +103,10 @@ impl Checking<'_> {
     }
 }
 
-/// What is wrong with a reference to a step that there is.
+/// Returns the problem with a reference to an existing step, or `None`.
 fn of_step(hole: &Hole, around: &[Around]) -> Option<Problem> {
     let rest = &hole.path[1..];
-    // The nearest block that has it, and there the longest name.
+    // Use the nearest block that has the step, and the longest matching name in it.
     let (depth, index, step, path) =
         around.iter().enumerate().rev().find_map(|(depth, around)| {
             (1..=rest.len()).rev().find_map(|cut| {
@@ -138,7 +140,7 @@ fn of_step(hole: &Hole, around: &[Around]) -> Option<Problem> {
     let here = &around[depth];
     let comes_before =
         |around: &Around, index: usize| index < around.at || around.ways.lead(index, around.at);
-    // In a loop that is gone through again, what was done before may still be there.
+    // In an outer loop that runs again, the result of the previous round may still exist.
     let again = around[..depth].iter().any(|around| around.ways.lead(around.at, around.at));
     if index <= here.at || comes_before(here, index) || again {
         return None;
@@ -147,14 +149,14 @@ fn of_step(hole: &Hole, around: &[Around]) -> Option<Problem> {
     Some(Problem::warning(message).hint(format!("put `{name}` before this step")))
 }
 
-/// Whether a step may leave this.
+/// Returns true if the step's result may have this member.
 fn leaves(step: &Step, member: &str) -> bool {
     let captures = |mode: CaptureMode| step.output.capture == mode;
     match &step.action {
         Action::Exec { .. } | Action::Ask { .. } => match member {
             "lines" => captures(CaptureMode::Lines),
             "json" => captures(CaptureMode::Json),
-            // What is no JSON is kept as text, if that is allowed.
+            // Output that is not JSON is kept as text if `allow_parse_error` is set.
             "output" => {
                 captures(CaptureMode::Text)
                     || captures(CaptureMode::Whole)

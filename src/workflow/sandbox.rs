@@ -1,13 +1,14 @@
-//! What a child may do: the shape of `sandbox` in the settings of agents and providers.
+//! The `sandbox` setting of agents and providers: restrictions on a child process.
 //!
-//! A word, or a map for more:
+//! A level, or a map for more:
 //!
 //! ```yaml
 //! sandbox: read-only
 //! sandbox: { level: workspace, write: ["~/.cache"], read: [], network: false }
 //! ```
 //!
-//! **Invariant:** a sandbox only takes away. Several for one child take away together.
+//! **Invariant:** a sandbox only removes permissions. If several apply to one child process, it has
+//! only the permissions that all of them leave.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,15 +17,16 @@ use super::plan::Version;
 use super::shape::settings::SANDBOX;
 use super::yaml::{Node, Value};
 
-/// What a child may do.
+/// Restrictions on a child process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
     #[serde(default)]
     pub level: Level,
-    /// Places it may write to beside; `~` is the home of whoever starts it.
+    /// Additional paths that it may write to; `~` is the home of the user that starts it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub write: Vec<String>,
-    /// All it may read, beside programs, the workspace and where it may write. Nothing: all.
+    /// The only paths that it may read, in addition to programs, the workspace, and its writable
+    /// paths. `None` permits all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read: Option<Vec<String>>,
     #[serde(default = "yes")]
@@ -42,7 +44,7 @@ impl Default for Sandbox {
 }
 
 impl Sandbox {
-    /// Whether it takes anything away.
+    /// Returns true if the sandbox restricts anything.
     pub fn limits(&self) -> bool {
         self.limits_files() || !self.network
     }
@@ -52,23 +54,23 @@ impl Sandbox {
     }
 }
 
-/// Where a child may write.
+/// The places that a child process may write to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Wherever its user may.
+    /// Everywhere that its user may.
     #[default]
     None,
-    /// Nowhere but to a folder for temporary files of its own.
+    /// Only a folder of its own for temporary files.
     ReadOnly,
-    /// Also to where it works and to artifacts.
+    /// Also its working directory and the artifacts.
     Workspace,
 }
 
 pub(super) const LEVELS: [(&str, Level); 3] =
     [("none", Level::None), ("read-only", Level::ReadOnly), ("workspace", Level::Workspace)];
 
-/// Reads `sandbox` of an agent or a provider.
+/// Reads the `sandbox` of an agent or a provider.
 pub(super) fn read(fields: &Fields, version: Version) -> Option<Sandbox> {
     let node = fields.get("sandbox")?;
     if let Value::Map(_) = node.value {
@@ -111,7 +113,7 @@ fn place_fault(path: &str) -> Option<&'static str> {
     if path.split('/').any(|part| part == "..") {
         return Some("`..` could lead anywhere");
     }
-    // In a worktree and in the workspace it would be another place.
+    // A relative path would differ between a worktree and the workspace.
     (!anchored).then_some("it must begin with `/` or `~/`")
 }
 

@@ -1,25 +1,24 @@
-//! Where in a file a character of a value was written: a text may be in quotes, over several
-//! lines, in a block, or folded.
+//! Maps a character of a YAML value to its place in the file. The value may be quoted, span several
+//! lines, or be a literal or folded block.
 //!
-//! YAML changes nothing but white space and escapes, so what is not white space stands in the file
-//! in the order of the value. It is compared all the way.
+//! YAML changes only white space and escapes, so all other characters appear in the file in the
+//! order of the value. The two are compared from the start of the value.
 //!
-//! **Invariant:** a place is told only if what stands there is what was asked for. Where that
-//! cannot be seen (an alias, an escape that is not known here), there is none.
+//! **Invariant:** a place is returned only if the file has the requested character there. If that
+//! cannot be established (an alias, an escape that is not supported here), the result is `None`.
 
 use super::problem::Place;
 
-/// How a value is written.
+/// The quoting of a value in the file.
 #[derive(Clone, Copy, PartialEq)]
 enum Style {
-    /// As it is: plain, or in a block.
+    /// Verbatim: plain, or in a block.
     Bare,
     Single,
     Double,
 }
 
-/// The place of what begins at a byte of a value and is so many characters long. `begin` is where
-/// the value begins.
+/// Returns the place of the `len` characters at byte offset `at` of a value that starts at `begin`.
 pub fn place(lines: &[&str], begin: Place, value: &str, at: usize, len: usize) -> Option<Place> {
     let styles = [Style::Bare, Style::Single, Style::Double];
     let found = styles.into_iter().find_map(|style| find(lines, begin, style, value, at));
@@ -43,7 +42,8 @@ fn find(
         last = Some((offset, seen));
     }
     let (offset, seen) = last?;
-    // White space, or the end: right behind what stands before it, if that is in the same line.
+    // White space or the end of the value: directly after the preceding character, if that is on
+    // the same line.
     let behind = value.get(offset..at)?;
     (!behind.contains('\n')).then(|| (seen.line, seen.column + behind.chars().count()))
 }
@@ -52,7 +52,7 @@ fn is_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\n' | '\r')
 }
 
-/// A character of a value, and where it is written.
+/// A character of a value, and its position in the file.
 #[derive(Clone, Copy)]
 struct Seen {
     what: char,
@@ -60,11 +60,11 @@ struct Seen {
     column: usize,
 }
 
-/// What is written from a place on, without white space.
+/// Iterator over the characters in the file from a place on, without white space.
 struct Written<'a> {
     lines: &'a [&'a str],
     style: Style,
-    /// The line, counted from one, and what is left of it, with the column it begins at.
+    /// The line, counted from one; the rest of it; and the column at which that rest starts.
     line: usize,
     left: std::iter::Peekable<std::str::Chars<'a>>,
     column: usize,
@@ -84,7 +84,7 @@ impl<'a> Written<'a> {
         (written.char()? == quote).then_some(written)
     }
 
-    /// The next character of the line.
+    /// Returns the next character of the line.
     fn char(&mut self) -> Option<char> {
         let c = self.left.next()?;
         self.column += 1;
@@ -118,7 +118,8 @@ impl<'a> Written<'a> {
         }
     }
 
-    /// What a backslash stands for; nothing, if it only ends a line.
+    /// Returns the character that an escape stands for; `Some(None)` for an escaped line end, and
+    /// `None` if the escape is unknown.
     fn escaped(&mut self) -> Option<Option<char>> {
         let Some(c) = self.char() else { return Some(None) };
         let digits = match c {

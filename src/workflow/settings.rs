@@ -1,6 +1,7 @@
-//! The shape of a settings file: what one says, key by key, strict as a workflow is.
+//! Reads a settings file key by key, as strictly as a workflow.
 //!
-//! What no file says stays as it is built in; whoever lays files over each other knows that.
+//! A key that the file does not set is `None`. The caller merges several files and applies the
+//! built-in defaults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,59 +19,60 @@ use super::steps;
 use super::yaml::{self, Node, Value};
 use crate::ids::name_fault;
 
-/// The inbox of whoever drives runs; no agent can be called so.
+/// The inbox of the coordinator. No agent can have this name.
 pub const COORDINATOR: &str = "coordinator";
 
-/// Settings are not versioned; they know what the first version of a workflow knows.
+/// Settings have no version; they support the first version of the `steps:` dialect.
 const VERSION: Version = Version::V1_1;
 
-/// What one settings file says.
+/// The contents of one settings file.
 #[derive(Debug, Default)]
 pub struct ConfigLayer {
     pub providers: BTreeMap<String, Provider>,
-    /// What is laid over providers that are there.
+    /// Changes to existing providers.
     pub changed: BTreeMap<String, ProviderLayer>,
     pub agents: BTreeMap<String, AgentLayer>,
     pub default_agent: Option<String>,
     pub command_agent: Option<String>,
     pub default_provider: Option<String>,
-    /// Whether an agent is asked once more that does not say how its work went.
+    /// True if an agent whose answer does not report a result is asked once more.
     pub contract_repair: Option<bool>,
     pub worktree: TreeLayer,
-    /// Variables that providers inherit beside the usual ones.
+    /// Environment variables that providers inherit in addition to the usual ones.
     pub env_pass: Option<Vec<String>>,
     pub queue: QueueLayer,
-    /// Whether what was acknowledged is to survive a power cut.
+    /// True if acknowledged data must survive a power failure.
     pub durable: Option<bool>,
     pub notify: NotifyLayer,
-    /// How often, and where to, a coordinator writes figures; `Some(None)`: never.
+    /// Interval at which a coordinator writes metrics (`Some(None)`: never), and the file for them.
     pub metrics_every: Option<Option<Duration>>,
     pub metrics_file: Option<String>,
     pub max_visits: Option<u32>,
     pub grace: Option<Duration>,
     pub input_bytes: Option<u64>,
-    /// How long a provider is left alone that does not say how long, at first and at most.
+    /// Initial and maximum backoff for a provider that does not report how long to wait.
     pub back_off: Option<Duration>,
     pub back_off_max: Option<Duration>,
-    /// How long a provider that waits for its service by itself may be silent, and how long after
-    /// it met a limit.
+    /// Time that a provider which waits for its service by itself may be silent: in general, and
+    /// after it has hit a limit.
     pub silent: Option<Duration>,
     pub silent_at_limit: Option<Duration>,
 }
 
-/// What one file changes of a provider whose command it leaves alone.
+/// The changes of one file to a provider whose command it does not set.
 #[derive(Debug)]
 pub struct ProviderLayer {
     pub place: Place,
-    /// What it says, and nothing else.
+    /// The values that the file sets; all other fields are defaults.
     said: Provider,
-    /// Whether these were said at all.
+    /// True if the file sets the field of this name.
     env_pass: bool,
     writes: bool,
 }
 
 impl ProviderLayer {
-    /// Lays it over a provider: parameters and variables one by one, all else whole.
+    /// Applies the changes to a provider: parameters and variables one by one, every other field as
+    /// a whole.
     pub fn lay_over(self, provider: &mut Provider) {
         let ProviderLayer { said, env_pass, writes, .. } = self;
         provider.defaults.extend(said.defaults);
@@ -89,30 +91,30 @@ impl ProviderLayer {
     }
 }
 
-/// What one file says about the worktrees of beads.
+/// The settings of one file for bead worktrees.
 #[derive(Clone, Debug, Default)]
 pub struct TreeLayer {
-    /// Where they begin.
+    /// Branch from which they are created.
     pub base_branch: Option<String>,
-    /// What must succeed in a merged tree, and how long each of that may take.
+    /// Commands that must succeed in a merged tree, and the timeout of each.
     pub checks: Option<Vec<String>>,
     pub check_timeout: Option<Duration>,
-    /// How long somebody else is waited for.
+    /// Time to wait for another holder of a worktree.
     pub wait: Option<Duration>,
-    /// Whether their branches are pushed after each step.
+    /// True if their branches are pushed after each step.
     pub push: Option<bool>,
-    /// How long a remote may take to answer, each time.
+    /// Timeout of each request to a remote.
     pub remote_timeout: Option<Duration>,
 }
 
-/// When the outside is told about a run.
+/// A state of a run that triggers a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Occasion {
-    /// It asks a person.
+    /// The run asks a person.
     Paused,
     Failed,
-    /// A step failed, and the run waits to be taken up there.
+    /// A step failed, and the run waits to be resumed there.
     Blocked,
     Completed,
     Cancelled,
@@ -142,7 +144,7 @@ impl Occasion {
     }
 }
 
-/// What one file says about notices.
+/// The notification settings of one file.
 #[derive(Debug, Default)]
 pub struct NotifyLayer {
     pub on: Option<Vec<Occasion>>,
@@ -151,7 +153,7 @@ pub struct NotifyLayer {
     pub timeout: Option<Duration>,
 }
 
-/// What one file says about an agent.
+/// The settings of one file for an agent.
 #[derive(Debug)]
 pub struct AgentLayer {
     pub place: Place,
@@ -160,14 +162,14 @@ pub struct AgentLayer {
     pub concurrency: Option<u32>,
     pub system_prompt: Option<String>,
     pub spell: Option<String>,
-    /// `Some(None)`: there is to be no limit.
+    /// `Some(None)` removes the limit.
     pub timeout: Option<Option<Duration>>,
     pub env: Option<Vec<String>>,
     pub next: Option<Vec<String>>,
     pub sandbox: Option<Sandbox>,
 }
 
-/// What one file says about the queue.
+/// The queue settings of one file.
 #[derive(Debug, Default)]
 pub struct QueueLayer {
     pub place: Option<Place>,
@@ -184,7 +186,7 @@ pub struct QueueLayer {
     pub world_writable: Option<bool>,
 }
 
-/// Reads a settings file.
+/// Reads a settings file. Returns all problems if any of them is an error.
 pub fn read_config(text: &str) -> Result<ConfigLayer, Vec<Problem>> {
     let document = yaml::parse(text).map_err(|problem| vec![problem])?;
     if matches!(document.value, Value::Null) {
@@ -253,7 +255,8 @@ fn read_top(top: &Fields) -> ConfigLayer {
     layer
 }
 
-/// Providers with a command stand for themselves; those without one change what is there.
+/// Reads providers. A provider with a command is a new definition; one without changes an existing
+/// one.
 fn providers(findings: &Findings, node: &Node, layer: &mut ConfigLayer) {
     for (name, body) in steps::named_providers(findings, node) {
         let Some(said) = steps::read_provider(findings, name, body, VERSION) else { continue };
@@ -284,7 +287,7 @@ fn number(fields: &Fields, key: &str, least: u32) -> Option<u32> {
 }
 
 fn read_queue(fields: &Fields) -> QueueLayer {
-    /// A day: longer than that, and a mistake in the unit is likelier than the wish.
+    /// One day. A larger value is more likely a wrong unit than an intended value.
     const LONGEST_MS: u64 = 86_400_000;
     let millis =
         |key: &str, least: u64| fields.integer(key, least, LONGEST_MS).map(Duration::from_millis);
@@ -300,7 +303,7 @@ fn read_queue(fields: &Fields) -> QueueLayer {
         crash_limit: number(fields, "crash_limit", 1),
         follow_up_depth: number(fields, "follow_up_depth", 0),
         follow_up_count: number(fields, "follow_up_count", 0),
-        // A task is held in memory, and its text goes into one document.
+        // A task is held in memory, and its text is stored in one document.
         task_bytes: fields.integer("task_bytes", 1, 1 << 28),
         world_writable: fields.boolean("world_writable"),
     }
@@ -354,7 +357,7 @@ fn agents(findings: &Findings, node: &Node) -> BTreeMap<String, AgentLayer> {
     found
 }
 
-/// Says why `name` cannot name an agent, or nothing when it can.
+/// Returns why `name` cannot name an agent, or `None` if it can.
 pub fn agent_fault(name: &str) -> Option<&'static str> {
     let taken = name.eq_ignore_ascii_case(COORDINATOR);
     let reserved = "its inbox is where workflows are submitted";
@@ -362,7 +365,7 @@ pub fn agent_fault(name: &str) -> Option<&'static str> {
 }
 
 fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Option<AgentLayer> {
-    // `qa:` with nothing after it is an agent that has all defaults.
+    // `qa:` without a value is an agent with all defaults.
     let empty = Node { place, value: Value::Map(Vec::new()) };
     let node = if matches!(node.value, Value::Null) { &empty } else { node };
     let fields = Fields::open(findings, node, format!("agent `{name}`"), &AGENT, VERSION)?;
@@ -381,7 +384,7 @@ fn read_agent(findings: &Findings, name: &str, place: Place, node: &Node) -> Opt
     })
 }
 
-/// A length of time, or `none`.
+/// Reads a duration, or `none`.
 fn duration_or_none(fields: &Fields, key: &str) -> Option<Option<Duration>> {
     match fields.get(key).and_then(Node::text) {
         Some("none") => Some(None),
@@ -394,7 +397,8 @@ fn variable_fault(name: &str) -> Option<&'static str> {
     (!well).then_some("it is empty, or holds `=` or a zero byte")
 }
 
-/// A list of environment variables; one that ends with `*` stands for all that begin so.
+/// Reads a list of environment variables. A name that ends with `*` stands for all names with that
+/// prefix.
 pub(super) fn variables(fields: &Fields, key: &str) -> Option<Vec<String>> {
     names(fields, key, "an environment variable", variable_fault)
 }

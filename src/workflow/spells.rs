@@ -12,13 +12,13 @@ use super::yaml::{Node, Value};
 use crate::ids::name_fault;
 use crate::template::spell::Spell;
 
-/// What spells know by a name of its own, so that no step can have it.
+/// Names with a fixed meaning in spells, which no step can have.
 pub const RESERVED: [&str; 7] = ["attempt", "bead", "loop", "previous", "step", "task", "workflow"];
 
-/// The fields that go with `spell`.
+/// The fields that accompany `spell`.
 pub const BESIDE: [&str; 3] = ["input", "contract", "system_prompt"];
 
-/// Reads how a spell is used.
+/// Reads a spell and the options of its use.
 pub fn read(fields: &Fields, contract: bool, repair: bool) -> Option<SpellUse> {
     let source = source(fields);
     let input = input(fields);
@@ -28,7 +28,7 @@ pub fn read(fields: &Fields, contract: bool, repair: bool) -> Option<SpellUse> {
     Some(SpellUse { source: source?, input, system_prompt, contract, repair })
 }
 
-/// Notes a spell, to be looked for.
+/// Records a spell, to be checked on disk.
 fn mention(fields: &Fields, what: Mentioned, place: Place) {
     fields.findings.name(|named| named.spells.push(Mention { what, place }));
 }
@@ -51,7 +51,7 @@ fn source(fields: &Fields) -> Option<SpellSource> {
     Some(SpellSource::Named(name.to_owned()))
 }
 
-/// Whether a text can name a spell; tells of one that cannot.
+/// Returns true if a text can name a spell. Reports it otherwise.
 fn is_name(fields: &Fields, text: &str, node: &Node) -> bool {
     let Some(fault) = name_fault(text.strip_suffix(".md").unwrap_or(text)) else { return true };
     let message = format!("`spell` of {} is `{text}`, which names none: {fault}", fields.what);
@@ -60,7 +60,8 @@ fn is_name(fields: &Fields, text: &str, node: &Node) -> bool {
     false
 }
 
-/// Whether `spell` of a task is one, or can name one; tells of one that is neither.
+/// Returns true if the `spell` of a task is a valid spell, can name one, or is blank. Reports it
+/// otherwise.
 pub fn is_one(fields: &Fields, text: &str) -> bool {
     let Some(node) = fields.get("spell") else { return false };
     match text.contains('\n') {
@@ -69,7 +70,7 @@ pub fn is_one(fields: &Fields, text: &str) -> bool {
     }
 }
 
-/// A text that is a spell by itself.
+/// Reads a text that is itself a spell.
 pub fn template(fields: &Fields, key: &str) -> Option<Spell> {
     let text = fields.text(key)?;
     parse(fields, key, text, fields.get(key)?)
@@ -131,7 +132,7 @@ fn input_value(fields: &Fields, name: &str, node: &Node) -> SpellValue {
     }
 }
 
-/// Whether a path in a spell can begin with it.
+/// Returns true if a path in a spell can start with this name.
 pub fn is_variable(name: &str) -> bool {
     let first = name.chars().next();
     first.is_some_and(|c| c.is_alphabetic() || c == '_')
@@ -163,7 +164,7 @@ fn system_prompt(fields: &Fields) -> SystemPromptUse {
     }
 }
 
-/// Reports fields that do nothing without `spell`.
+/// Reports fields that have no effect without `spell`.
 pub fn tell_idle(fields: &Fields) {
     for key in BESIDE.iter().filter(|key| fields.get(key).is_some()) {
         let message = format!("`{key}` of {} has no effect without `spell`", fields.what);
@@ -171,13 +172,12 @@ pub fn tell_idle(fields: &Fields) {
     }
 }
 
-/// What a work item is called by: text, or digits as they were written. None is called by what is
-/// less than nothing.
+/// Returns the name of a bead: text, or a number as it is written. A negative number is not a name.
 pub fn bead_name<'n>(findings: &Findings, node: &'n Node) -> Option<Cow<'n, str>> {
     findings.called(node).filter(|name| node.text().is_some() || !name.starts_with('-'))
 }
 
-/// The work item of a step.
+/// Reads the bead of a step.
 pub fn bead(fields: &Fields) -> Option<StepBead> {
     let isolation = fields.choice("isolation", &Isolation::ALL);
     let Some(node) = fields.get("bead") else {
@@ -202,8 +202,9 @@ pub fn bead(fields: &Fields) -> Option<StepBead> {
     Some(bead)
 }
 
-/// Refuses `output` where it is also the name or the `output` of another step of this block, or of
-/// one around it: spells would know two results by one name. Gives what those inside may not have.
+/// Rejects an `output` that is also the name or the `output` of another step of this block or an
+/// enclosing one: spells would know two results by one name. Returns all names that the blocks
+/// inside may not use.
 pub fn outputs(
     findings: &Findings,
     nodes: &[Node],
@@ -232,7 +233,7 @@ pub fn outputs(
     taken
 }
 
-/// The second name of a step's result.
+/// Reads the second name of a step's result.
 pub fn alias(fields: &Fields) -> Option<String> {
     let text = fields.text("output")?;
     let place = fields.get("output")?.place;

@@ -22,11 +22,11 @@ use crate::ids::name_fault;
 use crate::provider::Kind;
 use crate::template::{Hole, Template};
 
-/// What reading one workflow needs everywhere.
+/// Shared state while one workflow is read.
 pub(super) struct Reading<'a> {
     pub findings: &'a Findings,
     pub version: Version,
-    /// The workflow's own providers, and those of the settings that it turned out to use.
+    /// The workflow's own providers, and the providers of the settings that it uses.
     pub providers: std::cell::RefCell<BTreeMap<String, Provider>>,
     pub configured: &'a dyn Configured,
 }
@@ -49,11 +49,11 @@ impl Reading<'_> {
 pub(super) struct Visible<'a> {
     pub blocks: Vec<&'a Names>,
     pub aliases: Vec<String>,
-    /// What spells know results by, as they see it and as it is written.
+    /// Names of results as written, by the form that spells see.
     results: HashMap<String, String>,
 }
 
-/// Reads a workflow of steps. What comes of it is no plan if something wrong was found.
+/// Reads a workflow of steps. Discard the plan if `findings` contains an error.
 pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -> Option<Plan> {
     let version = read_version(findings, document);
     if near_nodes(document).is_some() && document.get("version").is_none() {
@@ -63,8 +63,8 @@ pub fn read(findings: &Findings, document: &Node, configured: &dyn Configured) -
     read_top(&top, version, configured)
 }
 
-/// The declared version; where it is missing or wrong, the newest, so that the rest of the file
-/// is still checked without complaints about gates.
+/// Returns the declared version. If it is missing or wrong, returns the newest, so that the rest of
+/// the file is checked without errors about fields of later versions.
 fn read_version(findings: &Findings, document: &Node) -> Version {
     const NEWEST: Version = Version::V1_4;
     if !matches!(document.value, Value::Map(_)) {
@@ -76,7 +76,7 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
             findings.add(Problem::error(message).at(key.1).hint("did you mean `nodes`?"));
             return NEWEST;
         }
-        // Without a step nobody can tell the two languages apart.
+        // Without a step, the two dialects cannot be distinguished.
         let steps = document.get("steps").map(|steps| &steps.value);
         let hint = match steps {
             Some(Value::List(steps)) if steps.is_empty() => {
@@ -109,7 +109,7 @@ fn read_version(findings: &Findings, document: &Node) -> Version {
     }
 }
 
-/// The key that `nodes` may have been meant by, in a workflow that has nothing to do.
+/// Returns the key that looks like a misspelled `nodes`, in a workflow without steps.
 fn near_nodes(document: &Node) -> Option<(&str, Place)> {
     let Value::Map(pairs) = &document.value else { return None };
     let mut keys = pairs.iter().filter_map(|(key, _)| Some((key.text()?, key.place)));
@@ -196,7 +196,7 @@ pub fn providers(findings: &Findings, node: &Node, version: Version) -> BTreeMap
     found
 }
 
-/// What a map of providers has under each name.
+/// Returns the name and body of each provider in a map.
 pub(super) fn named_providers<'a>(findings: &Findings, node: &'a Node) -> Vec<(&'a str, &'a Node)> {
     let Value::Map(pairs) = &node.value else {
         if !matches!(node.value, Value::Null) {
@@ -219,7 +219,7 @@ pub(super) fn named_providers<'a>(findings: &Findings, node: &'a Node) -> Vec<(&
     found
 }
 
-/// Reads a provider, as far as it is written.
+/// Reads the fields that a provider has; `command` may be absent.
 pub(super) fn read_provider(
     findings: &Findings,
     name: &str,
@@ -262,7 +262,7 @@ pub(super) fn read_provider(
     })
 }
 
-/// It becomes the name of a file.
+/// Reads `account`, which becomes the name of a file.
 fn account(fields: &Fields) -> Option<String> {
     let name = fields.text("account")?;
     if let (Some(fault), Some(node)) = (name_fault(name), fields.get("account")) {
@@ -285,7 +285,7 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
     let mut visible = outer.clone();
     visible.blocks.push(&names);
     visible.results = spells::outputs(findings, nodes, name_of, &outer.results);
-    // One entry for each node, so that the numbers in `names` hold for both lists.
+    // One entry for each node, so that the indexes in `names` are valid for both lists.
     let steps: Vec<_> = nodes.iter().map(|node| read_step(reading, node, &visible)).collect();
     check::sources_of_items(findings, &names, &steps, nodes);
     let block = Block { steps: whole(steps)?, by_name: names.by_name.clone(), edges: None };
@@ -294,7 +294,7 @@ fn read_block(reading: &Reading, node: &Node, what: &str, outer: &Visible) -> Op
 }
 
 /// Returns the steps of a block, or `None` if one of them is unreadable, which is reported. A block
-/// without that step would give other steps its number.
+/// without that step would give other steps its index.
 pub(super) fn whole(steps: Vec<Option<Step>>) -> Option<Vec<Step>> {
     steps.into_iter().collect()
 }
@@ -345,13 +345,13 @@ pub(super) fn check_agent(fields: &Fields) {
         let message = "`coordinator` is no agent that steps can go to: it drives runs";
         fields.findings.error(place, message);
     } else if let Some(other) = fields.findings.alike(agent) {
-        // Both would have one inbox where names fold case.
+        // Both agents would share one inbox on a file system that ignores case.
         let message = format!("agents `{agent}` and `{other}` differ only in upper and lower case");
         fields.findings.error(place, message);
     }
 }
 
-/// Warns of fields that are known, but do nothing on this kind of step.
+/// Warns of fields that are known but have no effect on this kind of step.
 fn check_idle_fields(fields: &Fields, step: &Step) {
     let (kind, idle): (&str, &[&str]) = match step.action {
         Action::Exec { .. } => ("command", &["input_file", "provider_params"]),
@@ -398,7 +398,7 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
     let findings = reading.findings;
     let mut given: Vec<_> = FORMS.iter().filter(|key| fields.get(key).is_some()).collect();
     if fields.get("spell").is_some() {
-        // A spell is said to a provider, which may be named.
+        // A provider answers the spell, so the step may also name a `provider`.
         given.retain(|key| **key != "provider");
     } else {
         spells::tell_idle(fields);
@@ -436,7 +436,8 @@ fn read_action(reading: &Reading, fields: &Fields, visible: &Visible) -> Option<
     }
 }
 
-/// Whether a key is so near to one of `words` that its own problem says all there is to say.
+/// Returns true if an unknown key is so near to one of `words` that its own problem explains
+/// everything.
 fn misspelt(fields: &Fields, words: &[&str]) -> bool {
     let Value::Map(pairs) = &fields.node.value else { return false };
     let known = |key: &str| STEP.field(key).is_some();
@@ -444,7 +445,8 @@ fn misspelt(fields: &Fields, words: &[&str]) -> bool {
     pairs.iter().filter_map(|(key, _)| key.text()).any(|key| !known(key) && near(key))
 }
 
-/// Whether a key says what the step does in the words of another dialect; its own problem says so.
+/// Returns true if a key defines the action of the step in another dialect; its own problem
+/// explains it.
 fn is_foreign(fields: &Fields) -> bool {
     let Value::Map(pairs) = &fields.node.value else { return false };
     pairs.iter().filter_map(|(key, _)| key.text()).any(dialects::does_something)
@@ -474,7 +476,7 @@ fn read_ask(reading: &Reading, fields: &Fields) -> Option<Action> {
     Some(Action::Ask { provider, params: params(fields, "provider_params") })
 }
 
-/// Asks a provider by a spell: the one that is named, or that of the settings.
+/// Reads a step that sends a spell to a provider: the named one, or the default of the settings.
 fn read_spell(reading: &Reading, fields: &Fields) -> Option<Action> {
     let repair = reading.configured.contract_repair();
     let spell = spells::read(fields, true, repair);
@@ -490,7 +492,7 @@ fn read_spell(reading: &Reading, fields: &Fields) -> Option<Action> {
     Some(Action::Prompt(Prompt { words, provider, params, format, until, fresh: true }))
 }
 
-/// A provider that there is.
+/// Returns the name of a provider that exists, or reports that it is missing.
 fn read_provider_of(reading: &Reading, fields: &Fields, provider: &str) -> Option<String> {
     let findings = reading.findings;
     let provider = provider.to_owned();
@@ -513,8 +515,9 @@ fn read_provider_of(reading: &Reading, fields: &Fields, provider: &str) -> Optio
     Some(provider)
 }
 
-/// Tells of parameters that the command of an agent has no place for, in a step or in the settings:
-/// most are misspelt, and a limit that nobody keeps is none. What others ignore is their own.
+/// Warns of parameters, in a step or in the settings, that an agent's command has no place for:
+/// most are misspelled, and an unsupported limit would not be enforced. Checks only providers whose
+/// adapter reads a stream; other providers may ignore parameters.
 fn check_params(reading: &Reading, fields: &Fields, name: &str) {
     let providers = reading.providers.borrow();
     let Some(provider) = providers.get(name).filter(|known| known.adapter.is_stream()) else {
@@ -540,7 +543,7 @@ fn check_params(reading: &Reading, fields: &Fields, name: &str) {
     }
 }
 
-/// Which parameter may have been meant by one that a provider does not have, or which it has.
+/// Returns a hint: the parameter that was probably meant, or the parameters that the provider has.
 fn meant(provider: &Provider, key: &str) -> String {
     const OURS: [&str; 9] =
         ["PROMPT", "session", "resume", "fork", "run", "context", "steps", "loop", "item"];
@@ -556,7 +559,7 @@ fn meant(provider: &Provider, key: &str) -> String {
     }
 }
 
-/// Parameters of a provider: a map whose strings, at any depth, are templates.
+/// Reads parameters of a provider: a map whose strings, at any depth, are templates.
 fn params(fields: &Fields, key: &str) -> BTreeMap<String, Param> {
     match fields.get(key).map(|node| (node, &node.value)) {
         None | Some((_, Value::Null)) => BTreeMap::new(),
@@ -574,7 +577,7 @@ fn params(fields: &Fields, key: &str) -> BTreeMap<String, Param> {
     }
 }
 
-/// Makes templates of all strings in a value.
+/// Converts all strings in a value to templates.
 fn param(findings: &Findings, node: &Node) -> Param {
     match &node.value {
         Value::Text(text) => {

@@ -20,7 +20,7 @@ use super::steps::Reading;
 use super::yaml::{Node, Value};
 use crate::template::Template;
 
-/// A path field of a step.
+/// Reads and checks a path field of a step.
 pub fn path(reading: &Reading, fields: &Fields, key: &str) -> Option<Template> {
     let template = fields.template(key)?;
     let place = fields.get(key)?.place;
@@ -43,7 +43,7 @@ fn glob(reading: &Reading, fields: &Fields, key: &str) -> Option<Template> {
     Some(template)
 }
 
-/// Opens a map inside a step, named `key`.
+/// Opens the map under `key` inside a step.
 fn inner<'a>(
     reading: &Reading<'a>,
     fields: &Fields<'a>,
@@ -134,7 +134,7 @@ fn equals<'a>(reading: &Reading<'a>, when: &Fields<'a>) -> Option<(Template, Tem
             return None;
         };
         match &node.value {
-            // Values are compared as text, so a number or boolean is its text.
+            // Values are compared as text, so a number or boolean becomes its text.
             Value::Number(_) | Value::Bool(_) => Template::parse(&node.to_json().to_string()).ok(),
             _ => equals.template(key),
         }
@@ -228,7 +228,7 @@ fn scalar(item: &Fields, node: &Node) -> Option<Json> {
     Some(node.to_json())
 }
 
-/// A provider's command: texts, and lists of texts that are left out together.
+/// Reads a provider's command: texts, and lists of texts that are omitted together.
 pub fn command(fields: &Fields) -> Vec<Arg> {
     let template = |node: &Node| match node.text() {
         Some(text) => parse_template(fields.findings, text, node.place),
@@ -253,7 +253,7 @@ pub fn command(fields: &Fields) -> Vec<Arg> {
     nodes.iter().filter_map(arg).collect()
 }
 
-/// The first word of a command names a program.
+/// Reports a command whose first word, the program, is empty.
 pub fn program(fields: &Fields, words: &[Node]) {
     if let Some(first) = words.first().filter(|word| word.text() == Some("")) {
         let message =
@@ -323,7 +323,7 @@ pub fn retries<'a>(reading: &Reading<'a>, fields: &Fields<'a>) -> Option<Retries
     })
 }
 
-/// The directories an item goes to after success and after failure.
+/// Reads the directories that an item moves to after a success and after a failure.
 pub fn on_item_complete<'a>(
     reading: &Reading<'a>,
     each: &Fields<'a>,

@@ -1,7 +1,7 @@
-//! YAML with places: a tree in which every value knows where it was written.
+//! YAML with places: a tree in which every value knows its position in the text.
 //!
-//! The scalar rules are those of YAML 1.2: `on` and `yes` are text, `012` is twelve. Duplicate
-//! keys, several documents, and aliases that multiply beyond reason are refused by the parser.
+//! The scalar rules are those of YAML 1.2: `on` and `yes` are text, `012` is twelve. The parser
+//! rejects duplicate keys, several documents, and aliases that multiply excessively.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use serde_saphyr::Spanned;
 use super::problem::{Place, Problem};
 use super::yaml_fault;
 
-/// A value and the place where it stands.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub place: Place,
@@ -30,7 +30,7 @@ pub enum Value {
     Map(Vec<(Node, Node)>),
 }
 
-/// Reads a document. The error is the parser's first and only one, with its place.
+/// Parses a document. The parser stops at its first error, which is returned with its place.
 pub fn parse(text: &str) -> Result<Node, Problem> {
     let options = serde_saphyr::options! { strict_booleans: true };
     let text = super::without_bom(text);
@@ -51,7 +51,7 @@ pub fn parse(text: &str) -> Result<Node, Problem> {
 }
 
 impl Node {
-    /// What this value is, in an author's words.
+    /// Returns the kind of this value, in an author's terms.
     pub fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null => "nothing",
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Replaces floats by what stands in the text: a JSON number as it is written, or an integer,
+    /// Replaces floats by the number in the text: a JSON number as it is written, or an integer,
     /// which the parser reads as a float if it has a leading zero or too many digits.
     fn restore_numbers(&mut self, lines: &[&str]) {
         match &mut self.value {
@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// The value under `key`, where this is a map that has it.
+    /// Returns the value under `key`, or `None` if this is not a map or has no such key.
     pub fn get(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(pairs) => {
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// The same value as JSON. Keys that are not text become their text form.
+    /// Returns the same value as JSON. Keys that are not text become their text form.
     pub fn to_json(&self) -> Json {
         match &self.value {
             Value::Null => Json::Null,
@@ -130,7 +130,7 @@ impl Node {
     }
 }
 
-/// What stands at a place.
+/// Returns the text at a place.
 fn token(place: Place, lines: &[&str]) -> String {
     let line = lines.get(place.line - 1).copied().unwrap_or_default();
     line.chars().skip(place.column - 1).take(place.len).collect()

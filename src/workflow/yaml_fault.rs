@@ -1,10 +1,10 @@
-//! What is wrong with a text that is no YAML, in the words of its author: what stands there, where
-//! it began, and how to write it. The parser names only the rule that was broken.
+//! Explains text that is not valid YAML in its author's terms: what is wrong, where it starts, and
+//! how to write it. The parser names only the rule that was broken.
 
 use super::problem::{Place, Problem};
 use super::yaml_open::{Open, begins_text, indent};
 
-/// Makes a problem of the parser's message and the place that it names.
+/// Builds a problem from the parser's message and the place that it names.
 pub fn explain(message: &str, place: Option<Place>, lines: &[&str]) -> Problem {
     let message = first_line(message);
     let place = place.unwrap_or(Place { line: 1, column: 1, len: 1 });
@@ -27,7 +27,7 @@ pub fn explain(message: &str, place: Option<Place>, lines: &[&str]) -> Problem {
     }
 }
 
-/// The parser's own message without its place and the excerpt it draws.
+/// Returns the parser's message without its place and its excerpt of the text.
 fn first_line(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let line = line.strip_prefix("error: ").unwrap_or(line);
@@ -37,7 +37,7 @@ fn first_line(message: &str) -> String {
     }
 }
 
-/// A message, how to mend it, and the place.
+/// A message, a hint for the repair, and the place.
 type Said = (String, Option<String>, Place);
 
 struct Looking<'l> {
@@ -55,14 +55,14 @@ impl Looking<'_> {
         number.checked_sub(1).and_then(|at| self.lines.get(at)).copied().unwrap_or_default()
     }
 
-    /// Returns what stands at the place and behind it, to the end of the line.
+    /// Returns the text from the place to the end of its line.
     fn here(&self) -> &str {
         let line = self.line(self.place.line);
         let at = line.char_indices().nth(self.place.column - 1);
         at.map_or("", |(at, _)| &line[at..])
     }
 
-    /// Returns the number of the last line above that says something.
+    /// Returns the number of the nearest line above that is not empty or a comment.
     fn above(&self, number: usize) -> Option<usize> {
         let says = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
         (1..number).rev().find(|number| says(self.line(*number)))
@@ -72,7 +72,7 @@ impl Looking<'_> {
         Open::before(self.lines, self.place)
     }
 
-    /// Tabs. The parser names the value before one.
+    /// Explains tabs. The parser names the value before the tab.
     fn tab(&self) -> Option<Said> {
         if !self.says(&["a tab", "tabs"]) {
             return None;
@@ -183,7 +183,7 @@ impl Looking<'_> {
         Some((said, Some(hint), begun))
     }
 
-    /// Values that begin with a sign that means something else there.
+    /// Explains values that start with a character that has another meaning there.
     fn sign(&self) -> Option<Said> {
         let known = ["unexpected character", "unknown anchor", "anchor or alias", "mapping keys"];
         if !self.says(&known) {
@@ -207,8 +207,8 @@ impl Looking<'_> {
         Some((said, Some(in_quotes(token)), Place { len, ..self.place }))
     }
 
-    /// Returns the value at the place: to the next comma or bracket in a list within brackets, else
-    /// to the end of the line or a comment.
+    /// Returns the value at the place: up to the next comma or bracket inside brackets, otherwise
+    /// up to the end of the line or a comment.
     fn token(&self, in_brackets: bool) -> &str {
         let here = self.here();
         let end = here.find(" #").unwrap_or(here.len());
@@ -299,8 +299,8 @@ impl Looking<'_> {
         Some((said.into(), Some(hint.into()), place))
     }
 
-    /// Returns the number of the line that begins a text of several lines (`key: |`) which this
-    /// line would belong to if it were indented more.
+    /// Returns the number of the line that starts a block text (`key: |`) which this line would
+    /// belong to if it were indented more.
     fn text_above(&self) -> Option<usize> {
         let own = indent(self.line(self.place.line));
         let mut number = self.place.line;
@@ -326,7 +326,7 @@ impl Looking<'_> {
             let said = "it is too large, every alias counted as often as it is used".to_owned();
             return Some((said, None, self.place));
         }
-        // The parser goes on with advice to programmers: authors cannot set options of it.
+        // Cut the parser's advice to programmers: authors cannot set its options.
         if let Some((_, key)) = self.message.split_once("duplicate mapping key: ") {
             let key = key.split(", set DuplicateKeyPolicy").next().unwrap_or(key);
             return said(&format!("the key `{key}` is there twice"), "remove one of the two");
@@ -371,7 +371,7 @@ fn indent_by(column: usize, line: usize) -> String {
     format!("indent it by {spaces} {word}, like line {line}")
 }
 
-/// Returns the column of what a line says, behind the dashes of lists.
+/// Returns the column of a line's content, after the dashes of lists.
 fn content_column(line: &str) -> usize {
     let mut rest = line.trim_start_matches(' ');
     while let Some(item) = rest.strip_prefix("- ") {

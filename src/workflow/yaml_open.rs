@@ -1,8 +1,8 @@
-//! Which quotes and brackets are open at a place of a text that is no YAML.
+//! Finds the quotes and brackets that are open at a place in a text that is not valid YAML.
 
 use super::problem::Place;
 
-/// What is open at a place of a text.
+/// The quotes and brackets that are open at a place.
 #[derive(Default)]
 pub struct Open {
     /// Brackets, from the outside in.
@@ -13,7 +13,7 @@ pub struct Open {
 }
 
 impl Open {
-    /// Reads a text up to a place, as well as one can that is no YAML.
+    /// Scans a text up to a place. The result is a best effort, because the text is not valid YAML.
     pub fn before(lines: &[&str], end: Place) -> Open {
         let mut open = Open::default();
         let mut text: Option<usize> = None;
@@ -34,7 +34,7 @@ impl Open {
     }
 
     fn line(&mut self, line: &str, number: usize, limit: usize) {
-        // Whether a value may begin here, and what stood before.
+        // `fresh`: a value may start here. `before`: the preceding character.
         let (mut fresh, mut before) = (true, ' ');
         let mut signs = line.chars().enumerate().take(limit).peekable();
         while let Some((at, sign)) = signs.next() {
@@ -78,7 +78,7 @@ pub fn indent(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
-/// Whether a text of several lines follows a line: `key: |`.
+/// Returns true if a line starts a block text: `key: |`.
 pub fn begins_text(line: &str) -> bool {
     let line = line.split(" #").next().unwrap_or(line).trim_end();
     let sign = line.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-'));

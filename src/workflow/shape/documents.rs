@@ -1,6 +1,6 @@
-//! What programs write and others read: tasks in an inbox, and statuses.
+//! Documents that programs write and other programs read: tasks in an inbox, and statuses.
 //!
-//! Additions are compatible, so keys that are not known are allowed.
+//! Unknown keys are allowed, so that additions are compatible.
 
 use super::Shape::{
     Any, Bool, Each, Either, Filled, Integer, Like, List, Maybe, Name, OneOf, Table as Map, Text,

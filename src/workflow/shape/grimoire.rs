@@ -1,4 +1,4 @@
-//! The language of grimoires.
+//! The grimoire dialect.
 
 use super::Shape::{
     Any, Bool, Duration, Each, Either, Filled, Integer, Like, List, Maybe, Name, OneOf, Some,
@@ -23,7 +23,7 @@ pub static TOP: Table = Table::new(
     ],
 );
 
-/// A step as a schema has it: its type decides which of these it is.
+/// A step in the schema: its `type` selects one of these tables.
 static STEP: Table = Table::new("grimoire-step", "A step.", &[]).rule(Rule::ByType(&[
     ("agent", &AGENT),
     ("script", &SCRIPT),
@@ -31,13 +31,13 @@ static STEP: Table = Table::new("grimoire-step", "A step.", &[]).rule(Rule::ByTy
     ("merge", &MERGE),
 ]));
 
-/// A name, but for what spells know something else by.
+/// A name, except the reserved names that spells use for other things.
 const STEP_NAME: Shape = Like(concat!(
     "^(?!(attempt|bead|loop|previous|step|task|workflow)$)",
     "(?!.*\\.\\.)[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 ));
 
-/// What every step has.
+/// The fields of every step.
 static HEAD: [Field; 2] = [
     field("name", STEP_NAME, "The name of the step, by which spells know its result.").required(),
     field("type", OneOf(&["agent", "script", "loop", "merge"]), "What kind of step it is.")

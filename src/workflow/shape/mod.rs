@@ -1,12 +1,12 @@
-//! The shapes of what people write: which keys a map may have, what stands under each, and a
-//! sentence on it for their editors.
+//! The shapes of the files that users write: the keys of each map, the type of each value, and a
+//! sentence about it for editors.
 //!
-//! A loader knows the keys of a map from its [`Table`] and from nowhere else, and the published
-//! schemas ([`schema`]) are drawn from the same tables.
+//! A loader takes the keys of a map from its [`Table`] and from no other source. The published
+//! schemas ([`schema`]) are generated from the same tables.
 //!
-//! **Invariant:** what a loader accepts, the schema accepts; a type that a loader refuses, the
-//! schema refuses. Keys cannot differ; for the rest every field is tried with values of every
-//! kind by a test.
+//! **Invariant:** the schema accepts every value that a loader accepts, and rejects every type that
+//! a loader rejects. Keys cannot differ; for the rest, a test tries every field with values of
+//! every kind.
 
 pub mod documents;
 pub mod grimoire;
@@ -23,35 +23,35 @@ use super::plan::Version;
 /// A map with known keys.
 #[derive(Debug)]
 pub struct Table {
-    /// What it is called in a schema.
+    /// Name of the definition in a schema.
     pub name: &'static str,
     pub about: &'static str,
     pub fields: &'static [Field],
-    /// More fields, of maps that have those of several tables.
+    /// More fields, for a map that combines several tables.
     pub also: &'static [&'static [Field]],
     pub rule: Rule,
-    /// What goes with a key.
+    /// Conditions that a key imposes on other keys.
     pub needs: &'static [(&'static str, Need)],
 }
 
-/// What must stand beside a key.
+/// A condition that must hold if a key is present.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
-    /// This key.
+    /// This key is present.
     Key(&'static str),
-    /// This key, with this word.
+    /// This key is present and has this value.
     Word(&'static str, &'static str),
-    /// This key is false, or not there.
+    /// This key is false or absent.
     Off(&'static str),
 }
 
-/// What a map must have beyond fields of the right shape.
+/// A condition on a map in addition to the shapes of its fields.
 #[derive(Clone, Copy, Debug)]
 pub enum Rule {
     None,
-    /// One of these keys, and no two of them.
+    /// Exactly one of these keys.
     OneOf(&'static [&'static str]),
-    /// One of these keys, and no two of them but those two.
+    /// Exactly one of `keys`, except that the two keys in the other fields may appear together.
     OneOfBeside {
         keys: &'static [&'static str],
         first: &'static str,
@@ -59,15 +59,15 @@ pub enum Rule {
     },
     /// At least one field.
     Some,
-    /// It may be written with nothing in it.
+    /// The value may be null.
     Nullable,
-    /// Keys that are not known are additions.
+    /// Unknown keys are allowed.
     Open,
-    /// It is one of these tables, as its field `type` says.
+    /// The map matches one of these tables, selected by its field `type`.
     ByType(&'static [(&'static str, &'static Table)]),
 }
 
-/// A key, the version of the `steps:` language that brought it, and what stands under it.
+/// A key, the version of the `steps:` dialect that introduced it, and the shape of its value.
 #[derive(Debug)]
 pub struct Field {
     pub name: &'static str,
@@ -85,19 +85,19 @@ pub enum Shape {
     Filled,
     /// Text that can be part of a path.
     Name,
-    /// Text of this form, a regular expression.
+    /// Text that matches this regular expression.
     Like(&'static str),
     OneOf(&'static [&'static str]),
     Bool,
     /// A whole number within bounds.
     Integer(u64, u64),
-    /// A number from the first, which itself is meant if the flag says so, to the second.
+    /// A number up to `most` and above `least`, or equal to `least` if `itself` is set.
     Number {
         least: f64,
         itself: bool,
         most: f64,
     },
-    /// A length of time such as `15m`, or `none` where the flag says so.
+    /// A duration such as `15m`, or `none` if `or_none` is set.
     Duration {
         or_none: bool,
     },
@@ -106,15 +106,15 @@ pub enum Shape {
     Some(&'static Shape),
     /// A command line: a list whose first word is not empty.
     Argv(&'static Shape),
-    /// A map from names to what has this shape.
+    /// A map from names to values of this shape.
     Each(&'static Shape),
-    /// The same with names of this form, a regular expression.
+    /// The same, with names that match this regular expression.
     Keyed(&'static str, &'static Shape),
     Table(&'static Table),
     /// Text, number or boolean.
     Scalar,
     Either(&'static [Shape]),
-    /// It, or nothing.
+    /// A value of this shape, or null.
     Maybe(&'static Shape),
 }
 
@@ -148,7 +148,7 @@ impl Table {
     }
 }
 
-/// A field that may be left out and that every version knows.
+/// Returns an optional field that every version supports.
 const fn field(name: &'static str, shape: Shape, about: &'static str) -> Field {
     Field { name, since: Version::V1_1, required: false, shape, about }
 }
@@ -163,7 +163,7 @@ impl Field {
     }
 }
 
-/// What a name may be, as [`crate::ids::name_fault`] has it.
+/// Regular expression of a valid name, equivalent to [`crate::ids::name_fault`].
 const NAME: &str = "^(?!.*\\.\\.)[A-Za-z0-9][A-Za-z0-9._-]{0,127}$";
 
 const fn seconds(zero: bool) -> Shape {
@@ -172,7 +172,7 @@ const fn seconds(zero: bool) -> Shape {
 
 const MILLIS: Shape = Shape::Number { least: 0.0, itself: false, most: 3.2e12 };
 
-/// The words of a choice.
+/// Returns the keywords of a choice.
 const fn words<const N: usize, T: Copy>(all: &[(&'static str, T); N]) -> [&'static str; N] {
     let mut words = [""; N];
     let mut i = 0;

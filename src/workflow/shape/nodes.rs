@@ -1,4 +1,4 @@
-//! The `nodes:` language.
+//! The `nodes:` dialect.
 
 use super::Shape::{
     Any, Bool, Each, Filled, Integer, Keyed, Like, List, Name, OneOf, Some, Table as Map, Text,
@@ -17,10 +17,10 @@ const ISOLATIONS: &[&str] = &words(&Isolation::ALL);
 const ELSEWHERE: &str =
     "Means something to other programs that read this language. No effect here.";
 
-/// What an id may be, as [`crate::ids::step_fault`] has it.
+/// Regular expression of a valid id, equivalent to [`crate::ids::step_fault`].
 const ID: &str = "^(?!.*\\.\\.)[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$";
 
-/// The name of a file, without where it is.
+/// A file name without a directory.
 const FILE: Shape = Like("^(?!\\.)(?=.*\\S)(?!.*\\.\\.)[^/\\\\]+$");
 
 pub static TOP: Table = Table::new(
@@ -43,7 +43,7 @@ pub static TOP: Table = Table::new(
 )
 .also(&[&TOP_IDLE]);
 
-/// Keys of the top that mean something to another engine.
+/// Keys of the top level that only other engines support.
 pub static TOP_IDLE: [Field; 15] = [
     field("worktree", Any, ELSEWHERE),
     field("container", Any, ELSEWHERE),
@@ -62,13 +62,14 @@ pub static TOP_IDLE: [Field; 15] = [
     field("persist_sessions", Any, ELSEWHERE),
 ];
 
-/// A node as a schema has it: with what only scripts have, and what only others know.
+/// A node in the schema, including the fields of scripts and the fields that only other engines
+/// support.
 static NODE: Table = Table::new("node", "A node. It does one thing.", &NODE_FIELDS)
     .also(&[&SCRIPT, &NODE_IDLE])
     .rule(Rule::OneOf(MODES))
     .needs(&[("script", Need::Key("runtime"))]);
 
-/// The table of a node.
+/// Returns the table of a node.
 pub fn node() -> &'static Table {
     &NODE
 }
@@ -142,7 +143,7 @@ pub static NODE_FIELDS: [Field; 37] = [
     field("isolation", OneOf(ISOLATIONS), ISOLATION),
 ];
 
-/// Keys of a node that mean something to another engine.
+/// Keys of a node that only other engines support.
 pub static NODE_IDLE: [Field; 10] = [
     field("agents", Any, ELSEWHERE),
     field("effort", Any, ELSEWHERE),
@@ -156,7 +157,7 @@ pub static NODE_IDLE: [Field; 10] = [
     field("pi", Any, ELSEWHERE),
 ];
 
-/// Fields of a node that is a `script`.
+/// Fields of a `script` node.
 pub static SCRIPT: [Field; 2] = [
     field("runtime", OneOf(&["bun", "uv"]), "What runs the `script`."),
     field("deps", List(&Filled), "Packages that the `script` needs."),

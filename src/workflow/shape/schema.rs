@@ -1,7 +1,7 @@
-//! JSON Schema, draft-07, of the tables: what editors read.
+//! Generates JSON Schema (draft-07) from the tables, for editors.
 //!
-//! A schema says what shape a file has. That names exist, paths stay inside and flows make sense
-//! is for `validate` to say.
+//! A schema describes the shape of a file. `validate` checks everything else: that names exist,
+//! that paths stay inside the workspace, and that the control flow makes sense.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::workflow::plan::Version;
 
-/// Something that has a schema.
+/// A kind of document that has a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     Workflow,
@@ -52,13 +52,13 @@ impl Topic {
         }
     }
 
-    /// What it is the schema of, in a sentence.
+    /// Returns a sentence that describes the document.
     pub fn about(self) -> &'static str {
         self.table().map_or("A workflow, in whichever of the languages.", |table| table.about)
     }
 }
 
-/// The schema of a topic.
+/// Returns the schema of a topic.
 pub fn schema(topic: Topic) -> Value {
     let mut definitions = Map::new();
     let body = match topic.table() {
@@ -69,13 +69,14 @@ pub fn schema(topic: Topic) -> Value {
     schema.insert("$schema".into(), "http://json-schema.org/draft-07/schema#".into());
     schema.insert("title".into(), format!("orchestrate: {}", topic.name()).into());
     schema.insert("description".into(), topic.about().into());
-    // Beside a reference nothing else counts in this draft.
+    // In this draft, a validator ignores all keys next to `$ref`.
     schema.insert("allOf".into(), json!([body]));
     schema.insert("definitions".into(), definitions.into());
     schema.into()
 }
 
-/// As `compile` decides: by `nodes`, then by `version`, which a grimoire does not have.
+/// Returns the schema of any dialect. Decides as `compile` does: by `nodes`, then by `version`,
+/// which a grimoire does not have.
 fn any_workflow(definitions: &mut Map<String, Value>) -> Value {
     json!({
         "if": { "required": ["nodes"] },
@@ -94,7 +95,7 @@ fn any_workflow(definitions: &mut Map<String, Value>) -> Value {
 
 fn reference(table: &'static Table, definitions: &mut Map<String, Value>) -> Value {
     if !definitions.contains_key(table.name) {
-        // Tables refer to themselves: the name is taken before what it stands for is known.
+        // Tables refer to themselves, so reserve the name before the definition is known.
         definitions.insert(table.name.into(), Value::Null);
         let definition = of_table(table, definitions);
         definitions.insert(table.name.into(), definition);
@@ -161,7 +162,7 @@ fn needed(need: &Need) -> Value {
     }
 }
 
-/// One table or another, as the field `type` says.
+/// Returns the schema of a map that matches one of several tables, selected by its field `type`.
 fn by_type(
     kinds: &'static [(&'static str, &'static Table)],
     definitions: &mut Map<String, Value>,

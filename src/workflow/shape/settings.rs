@@ -11,7 +11,7 @@ use crate::workflow::sandbox;
 
 const LONG: Shape = Duration { or_none: false };
 const VARIABLES: Shape = List(&Like("^[^=\\u0000]+$"));
-/// A day: longer than that, and a mistake in the unit is likelier than the wish.
+/// One day. A larger value is more likely a wrong unit than an intended value.
 const DAY_MS: u64 = 86_400_000;
 const LEVELS: &[&str] = &words(&sandbox::LEVELS);
 pub(super) const PLACE: Shape = Like("^(/|~$|~/)");

@@ -1,4 +1,4 @@
-//! The `steps:` language.
+//! The `steps:` dialect.
 
 use super::Shape::{
     Any, Argv, Bool, Each, Either, Filled, Integer, Keyed, Like, List, Maybe, Name, OneOf, Scalar,
@@ -13,7 +13,7 @@ const VERSIONS: &[&str] = &words(&Version::ALL);
 const ADAPTERS: &[&str] = &words(&Kind::ALL);
 const ISOLATIONS: &[&str] = &words(&Isolation::ALL);
 
-/// What a step does.
+/// The keys that define the action of a step.
 pub const FORMS: &[&str] = &["command", "provider", "wait_for", "for_each", "spell"];
 
 pub static TOP: Table = Table::new(
@@ -52,7 +52,7 @@ pub static PROVIDER: Table =
     Table::new("provider", "A command line that answers prompts.", &[COMMAND.required()])
         .also(&[&OF_COMMAND, &BESIDE_COMMAND]);
 
-/// A provider of the settings: without a `command` it is laid over the one of its name.
+/// A provider in the settings: without a `command`, it changes the provider of the same name.
 pub static PROVIDER_SETTING: Table = Table::new(
     "provider-setting",
     "A command line that answers prompts; without a command, what is changed of one that is there.",
@@ -60,7 +60,7 @@ pub static PROVIDER_SETTING: Table = Table::new(
 )
 .also(&[&OF_COMMAND, &BESIDE_COMMAND]);
 
-/// What belongs to the command of a provider.
+/// Fields that describe the command of a provider.
 pub static OF_COMMAND: [super::Field; 2] = [
     field(
         "input_mode",
@@ -87,14 +87,14 @@ static BESIDE_COMMAND: [super::Field; 6] = [
     field("account", Name, "Whose limits it is under. Default: its own name."),
 ];
 
-/// A path in the workspace, or a pattern of them.
+/// A path or a glob pattern inside the workspace.
 pub(super) const PATH: super::Shape = Like("^(?!(.*/)?\\.\\.(/|$))[^/]");
 const VARIABLE_IS: &str = "^[^=\\u0000]+$";
 const VARIABLE: super::Shape = Like(VARIABLE_IS);
 pub(super) const ENV: super::Shape = Maybe(&Keyed(VARIABLE_IS, &Text));
 pub(super) const SECRETS: super::Shape = List(&VARIABLE);
-/// A name that spells can refer to. Classes of letters are not known to every reader of schemas, so
-/// all beyond ASCII is let through here.
+/// A name that spells can refer to. Not every JSON Schema validator supports Unicode letter
+/// classes, so this pattern accepts every character beyond ASCII.
 pub(super) const ALIAS: super::Shape = Like(concat!(
     "^[^\\x00-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]",
     "[^\\x00-\\x2c\\x2e\\x2f\\x3a-\\x40\\x5b-\\x5e\\x60\\x7b-\\x7f]*$"
@@ -152,7 +152,7 @@ pub static STEP: Table = Table::new(
         field("isolation", OneOf(ISOLATIONS), ISOLATION).since(Version::V1_4),
     ],
 )
-// A spell is said to a provider, which may be named.
+// A provider answers the spell, so a step with `spell` may also name a `provider`.
 .rule(Rule::OneOfBeside { keys: FORMS, first: "spell", beside: "provider" })
 .needs(&[
     ("output_schema", Need::Word("output_capture", "json")),
@@ -161,11 +161,11 @@ pub static STEP: Table = Table::new(
     ("output_require", Need::Off("allow_parse_error")),
 ]);
 
-/// A name, or what has a line break in it.
+/// A name, or text that contains a line break.
 pub(super) const SPELL: super::Shape = Like("\\n|^[A-Za-z0-9][A-Za-z0-9._-]*$");
 pub(super) const SPELL_IS: &str =
     "Say this spell to an agent: a name, or the text itself if it has a line break in it.";
-/// What names a work item, also in digits.
+/// The name of a bead, which may be a number.
 pub(super) const BEAD: super::Shape =
     Either(&[Filled, super::Shape::Number { least: 0.0, itself: true, most: f64::MAX }]);
 pub(super) const INPUT: super::Shape = Maybe(&Each(&Any));
