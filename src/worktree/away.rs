@@ -1,9 +1,10 @@
-//! Taking worktrees away so that none is ever there by half.
+//! Removes worktrees such that none is ever half removed.
 //!
-//! What goes is renamed first, within its file system and so at once, and deleted after that. The
-//! order is: the directory, and then what git keeps of it. Killed in between, there is a worktree
-//! whose directory is gone, or a branch alone; both are made again from the branch, or removed.
-//! What was renamed and not deleted is deleted by whoever makes or removes a worktree next.
+//! A directory is first renamed within its file system, which is atomic, and then deleted. The
+//! order is: the worktree's directory, then git's administrative directory for it. A kill in
+//! between leaves a registered worktree without a directory, or a branch alone; either is recreated
+//! from the branch, or removed. A directory that was renamed but not deleted is deleted by the next
+//! process that creates or removes a worktree.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,18 +15,18 @@ use crate::disk::{self, Disk, RealDisk};
 use crate::git::Lock;
 use crate::git::presence::new_word;
 
-/// What the names of that begin with which is on its way out. No id does.
+/// Prefix of directories that are being removed. Bead ids never start with a dot.
 const GONE: &str = ".gone-";
 
-/// What git keeps of one worktree.
+/// Git's administrative directory for one worktree.
 pub(super) struct Kept {
     pub dir: PathBuf,
-    /// The worktree that it says it is for.
+    /// The worktree that it names, if it names one.
     pub path: Option<PathBuf>,
 }
 
 impl Kept {
-    /// Whether git can use it. One that is being made gets these before any file is checked out.
+    /// Returns true if git can use it. Git writes these files before it checks out any file.
     pub(super) fn is_whole(&self) -> bool {
         let has = |name: &str| fs::metadata(self.dir.join(name)).is_ok_and(|file| file.len() > 0);
         self.path.is_some() && has("commondir") && has("HEAD")
@@ -33,19 +34,19 @@ impl Kept {
 }
 
 impl Trees {
-    /// All that git keeps of worktrees.
+    /// Returns git's administrative directories of all worktrees.
     pub(super) fn kept(&self) -> Vec<Kept> {
         let entries = fs::read_dir(self.repo.common.join("worktrees")).into_iter().flatten();
         let dirs = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
         dirs.map(|dir| Kept { path: path_in(&dir), dir }).collect()
     }
 
-    /// What git keeps of a worktree, wherever its directory is.
+    /// Returns git's administrative directory for a worktree, which may itself be missing.
     pub(super) fn kept_for(&self, path: &Path) -> Option<Kept> {
         self.kept().into_iter().find(|kept| kept.path.as_deref() == Some(path))
     }
 
-    /// Takes away a worktree and what git keeps of it, whatever is left of the two.
+    /// Removes a worktree and git's administrative directory for it. Either may be missing.
     pub(super) fn take_away(&self, lock: &Lock, path: &Path) -> Result<(), TreeError> {
         lock.is_held()?;
         let kept = self.kept_for(path);
@@ -53,20 +54,20 @@ impl Trees {
         kept.map_or(Ok(()), |kept| self.forget_kept(&kept.dir))
     }
 
-    /// Takes away the directory of a worktree.
+    /// Removes the directory of a worktree.
     pub(super) fn put_away(&self, path: &Path) -> Result<(), TreeError> {
         move_out(path, path.parent().unwrap_or(path))
     }
 
-    /// Lets git forget a worktree.
+    /// Removes git's administrative directory for a worktree.
     pub(super) fn forget_kept(&self, dir: &Path) -> Result<(), TreeError> {
         move_out(dir, &self.repo.home())?;
-        // As git does it: nothing is left once the last is gone.
+        // Like git, remove the parent directory after the last worktree.
         let _ = fs::remove_dir(self.repo.common.join("worktrees"));
         Ok(())
     }
 
-    /// Deletes what somebody was killed at deleting.
+    /// Deletes directories whose deletion was interrupted by a kill.
     pub(super) fn sweep_gone(&self) {
         for dir in [self.dir(), self.repo.home()] {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -79,14 +80,14 @@ impl Trees {
     }
 }
 
-/// The worktree that git keeps a directory for.
+/// Returns the worktree that an administrative directory belongs to.
 fn path_in(dir: &Path) -> Option<PathBuf> {
     let said = fs::read_to_string(dir.join("gitdir")).ok()?;
     let link = said.trim_end_matches('\n');
     if link.is_empty() {
         return None;
     }
-    // It may be told from there.
+    // The link may be relative to `dir`.
     let mut path = PathBuf::new();
     for part in dir.join(link).components() {
         match part {
@@ -97,7 +98,7 @@ fn path_in(dir: &Path) -> Option<PathBuf> {
     path.parent().map(Path::to_owned)
 }
 
-/// Renames what is to go to a name in a directory of the same file system, and deletes it there.
+/// Renames a directory to a name in `to`, on the same file system, and deletes it there.
 fn move_out(path: &Path, to: &Path) -> Result<(), TreeError> {
     let gone = to.join(format!("{GONE}{}", new_word()));
     match disk::rename(path, &gone) {
@@ -107,14 +108,14 @@ fn move_out(path: &Path, to: &Path) -> Result<(), TreeError> {
         }
         _ => {}
     }
-    // No file of it is to be missing as long as it has its old name, also after a power cut.
+    // No file may be missing while the directory has its old name, even after a power failure.
     let synced = RealDisk::default().sync_dir(path.parent().unwrap_or(path));
     synced.map_err(|error| TreeError::io("sync", path, error))?;
     delete(&gone);
     Ok(())
 }
 
-/// What cannot be deleted is in nobody's way.
+/// Deletes a renamed directory. A failure is only logged, because the leftover does no harm.
 fn delete(gone: &Path) {
     let deleted = match gone.symlink_metadata() {
         Ok(kind) if kind.is_dir() => fs::remove_dir_all(gone),

@@ -1,12 +1,13 @@
-//! After a step: what is in the worktree and in no commit becomes one, on the bead's branch.
+//! Commits the uncommitted changes in a worktree to the bead's branch after a step.
 //!
-//! Killed before the commit, the files are as they were; killed after it, nothing is left to do.
+//! If the process is killed before the commit, the files are unchanged; after it, nothing is left
+//! to do.
 
 use super::{TreeError, Trees, Worktree};
 use crate::git::Git;
 use crate::ids::{Attempt, BeadId};
 
-/// Why a checkpoint is made: whose work it keeps.
+/// The step whose work a checkpoint saves.
 #[derive(Clone, Debug)]
 pub struct Why<'a> {
     pub run: Option<&'a str>,
@@ -14,18 +15,18 @@ pub struct Why<'a> {
     pub attempt: Attempt,
 }
 
-/// What a checkpoint did.
+/// The result of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The commit; nothing where there was nothing to keep.
+    /// The commit, or `None` if there were no changes.
     pub commit: Option<String>,
     pub files: Vec<String>,
-    /// Repositories in the worktree, whose files cannot be in a commit of this one.
+    /// Repositories in the worktree, whose files cannot be part of its commits.
     pub left_out: Vec<String>,
 }
 
 impl Trees {
-    /// Commits what is in the worktree, what is ignored aside.
+    /// Commits the content of the worktree, without ignored files.
     pub fn checkpoint(&self, id: &BeadId, why: &Why) -> Result<Checkpoint, TreeError> {
         let tree = self.verify(id)?;
         self.checkpoint_verified(&tree, why)
@@ -42,7 +43,7 @@ impl Trees {
         }
         self.reveal(&git)?;
         let left_out = self.add_all(&git, false)?;
-        // Settings may say that submodules are not looked at.
+        // Settings may exclude submodules from diffs.
         let diff = ["diff-index", "--cached", "--ignore-submodules=none", "--no-renames"];
         if git.is(&[&diff[..], &["--quiet", "HEAD", "--"]].concat())? {
             return Ok(Checkpoint { left_out, ..Checkpoint::default() });
@@ -55,15 +56,16 @@ impl Trees {
         Ok(Checkpoint { commit: Some(commit), files, left_out })
     }
 
-    /// Adds everything to the index that `git` is set to. Gives the repositories it left out.
+    /// Adds everything to the index that `git` is set to. Returns the repositories that were left
+    /// out.
     pub(super) fn add_all(&self, git: &Git, ignored: bool) -> Result<Vec<String>, TreeError> {
         let nested = self.nested(git, ignored)?;
-        // By standard input: there may be many, and their names need not be text.
+        // Pass the names through stdin: there may be many, and they need not be UTF-8.
         let mut paths = b".\0".to_vec();
         for name in &nested {
             paths.extend([b":(exclude,top,literal)", name.as_slice(), b"\0"].concat());
         }
-        // Work is work, also where a sparse checkout has no files.
+        // Also add files outside a sparse checkout: they are work too.
         let mut args = vec!["add", "--all", "--sparse"];
         args.extend(ignored.then_some("--force"));
         args.extend(["--pathspec-from-file=-", "--pathspec-file-nul"]);
@@ -73,8 +75,8 @@ impl Trees {
         Ok(left_out)
     }
 
-    /// Submodules with changes of their own, which stay where they are: only a commit made in one
-    /// can be kept here.
+    /// Returns submodules with uncommitted changes, which stay where they are: only a commit made
+    /// in a submodule can be recorded here.
     fn changed_submodules(&self, git: &Git) -> Result<Vec<String>, TreeError> {
         if git.names(&["ls-files", "-z", "--", ".gitmodules"])?.is_empty() {
             return Ok(Vec::new());
@@ -83,7 +85,7 @@ impl Trees {
     }
 }
 
-/// A name for people.
+/// Converts a file name to text for messages.
 pub(super) fn readable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

@@ -1,4 +1,4 @@
-//! What must succeed in a merged tree before the base is moved to it.
+//! Commands that must succeed in a merged tree before the base moves to it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,27 +8,27 @@ use super::{Block, TreeError};
 use crate::exec::{self, Capture, How, Mask, Mode, Order, Stop, Sweep};
 use crate::git::NOT_INHERITED;
 
-/// Checks, and how they are run.
+/// Checks and their execution settings.
 #[derive(Clone, Copy, Default)]
 pub struct Checks<'a> {
-    /// Commands of the shell, in order.
+    /// Shell commands, in order.
     pub commands: &'a [String],
-    /// How long each of them may take.
+    /// Timeout of each command.
     pub limit: Option<Duration>,
-    /// Laid over the environment, and what they do not inherit of it.
+    /// Additional environment variables, and the variables that the commands do not inherit.
     pub env: &'a [(String, OsString)],
     pub hidden: &'a [String],
-    /// What hides secrets in what they print.
+    /// Redacts secrets in the output.
     pub mask: Option<&'a Mask>,
-    /// Where what they print is kept: standard output, and standard error.
+    /// Log files for stdout and stderr.
     pub logs: Option<&'a [PathBuf; 2]>,
 }
 
-/// How many lines of what a check printed are in one sentence.
+/// Maximum number of output lines to quote in a message.
 const SAID: usize = 3;
 
 impl Checks<'_> {
-    /// Runs all of them in a directory, up to the first that fails.
+    /// Runs the checks in a directory, up to the first failure.
     pub(super) fn run(
         &self,
         cwd: &Path,
@@ -81,7 +81,7 @@ impl Checks<'_> {
             how => how.exit_code(),
         };
         let tail = |capture: Capture| capture.finish().map(|captured| captured.tail);
-        // A log that cannot be written is no reason to merge, nor one not to.
+        // A log that cannot be written has no influence on the merge.
         let (mut out, err) = (tail(out).unwrap_or_default(), tail(err).unwrap_or_default());
         out.retain(|line| title.lines().next() != Some(line));
         match ended.how {
@@ -97,7 +97,8 @@ impl Checks<'_> {
         }
     }
 
-    /// Takes in what a check prints. Those that follow the first go on in its logs.
+    /// Returns the capture of a check's output. Every check after the first appends to the same
+    /// logs.
     fn capture(&self, index: usize, stream: usize) -> Capture {
         let capture = Capture::new(Mode::Tail, self.mask.cloned().unwrap_or_default());
         match self.logs.map(|logs| logs[stream].clone()) {

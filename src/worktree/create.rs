@@ -1,5 +1,5 @@
-//! Making a worktree, or taking up one that is there: after a crash the same call finds what the
-//! last one left, and goes on.
+//! Creates a worktree, or adopts an existing one: after a crash, the same call finds the leftovers
+//! of the last one and continues.
 
 use std::fs;
 use std::path::Path;
@@ -13,49 +13,49 @@ use crate::git::repo::{self, REMOTE};
 use crate::git::{Git, GitError, Lock};
 use crate::ids::BeadId;
 
-/// How a worktree came about.
+/// The way in which a worktree was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// New, from its base.
     Made,
-    /// It was there, with whatever is in it.
+    /// It existed and is used with its current content.
     Reused,
-    /// Its branch was there, its directory was not.
+    /// Its branch existed, its directory did not.
     Remade,
-    /// Its branch is that of the remote.
+    /// Its branch comes from the remote.
     Fetched,
 }
 
-/// A worktree to work in.
+/// A worktree that is ready for use.
 #[derive(Clone, Debug)]
 pub struct Created {
     pub tree: Worktree,
     pub way: Way,
-    /// What is in it and in no commit: something was interrupted there.
+    /// Uncommitted files: a step was interrupted there.
     pub dirty: Vec<String>,
     pub warnings: Vec<String>,
 }
 
-/// Where a new branch begins.
+/// The starting point of a new branch.
 struct Start {
-    /// The base, and the commit of it that the work began at.
+    /// The base branch, and its commit at which the work started.
     branch: String,
     commit: String,
-    /// Where the work stands already.
+    /// The current tip of the work.
     tip: String,
     warnings: Vec<String>,
-    /// The remote does not answer, and is not asked again.
+    /// True if the remote did not answer; it is not asked again.
     silent: bool,
 }
 
 impl Trees {
-    /// Makes the worktree of a bead, or takes up the one that is there.
+    /// Creates the worktree of a bead, or adopts the existing one.
     pub fn create(&self, id: &BeadId, base: Option<&str>) -> Result<Created, TreeError> {
         self.create_after(id, base, &Expects::default())
     }
 
-    /// The same, to go on with work that was done before. Where that is not to be had, nothing is
-    /// made.
+    /// Does the same, to continue earlier work. Returns an error and creates nothing if that work
+    /// is not available.
     pub fn create_after(
         &self,
         id: &BeadId,
@@ -72,7 +72,7 @@ impl Trees {
         }
         let mut start = None;
         if found.is_nothing() {
-            // A remote may take its time, and others need not wait for it.
+            // The remote may be slow, and other processes need not wait for it.
             drop(lock);
             start = Some(self.begin(id, base, expects)?);
             lock = self.repo.lock(&doing)?;
@@ -81,7 +81,7 @@ impl Trees {
         let (way, warnings) = match start {
             Some(start) if found.is_nothing() => {
                 if is_new {
-                    // Once more: another may have come meanwhile.
+                    // Check again: another process may have created one meanwhile.
                     self.alone_of_its_name(id)?;
                     self.has_room(id)?;
                 }
@@ -110,8 +110,8 @@ impl Trees {
         Ok(Created { tree, way, dirty, warnings })
     }
 
-    /// Refuses a bead whose id differs from that of another by capital letters only: where file
-    /// names know none, both would have one worktree and one branch.
+    /// Rejects a bead whose id differs from another one only in case: on a file system that ignores
+    /// case, both would share one worktree and one branch.
     pub(super) fn alone_of_its_name(&self, id: &BeadId) -> Result<(), TreeError> {
         let remote = repo::of_remote(&short_branch(id));
         let remote = remote.strip_suffix(id.as_str()).unwrap_or(&remote);
@@ -122,7 +122,7 @@ impl Trees {
             .map(str::to_owned)
             .collect();
         let listed = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
-        // What never came to be a worktree may have left a lock.
+        // A worktree that was never created may have left a lock, but no record.
         let known = listed(&self.repo.home().join("worktrees"));
         let known = known.filter(|entry| entry.path().join(RECORD).exists());
         for entry in listed(&self.dir()).chain(known) {
@@ -140,8 +140,8 @@ impl Trees {
         }
     }
 
-    /// Refuses a bead whose branch cannot be, because of another one: git keeps branches as files
-    /// do, where a name is that of a directory or of a file.
+    /// Rejects a bead whose branch cannot exist next to another one: git stores branches like
+    /// files, so a name is either a directory or a file.
     pub(super) fn has_room(&self, id: &BeadId) -> Result<(), TreeError> {
         let (top, own) = (BRANCHES.trim_end_matches('/'), branch(id));
         let git = self.git();
@@ -157,8 +157,8 @@ impl Trees {
         ))
     }
 
-    /// Proves that work on a bead can begin at a branch, before anything is started: the branch is
-    /// there; and a worktree that exists began at it, if somebody insists on that.
+    /// Checks, before anything is started, that work on a bead can start at a branch: the branch
+    /// exists, and, if `insists` is set, an existing worktree started at it.
     pub fn may_begin_at(&self, id: &BeadId, base: &str, insists: bool) -> Result<(), TreeError> {
         if let Some(record) = self.record(id)? {
             let began = &record.base_branch;
@@ -179,7 +179,7 @@ impl Trees {
         }
         if self.repo.has_remote()? {
             let asked = self.remote_git().text(&["ls-remote", REMOTE, &repo::branch(base)]);
-            // One that does not answer is asked again when the work begins.
+            // A remote that does not answer is asked again when the work starts.
             if asked.map_or(true, |listed| !listed.is_empty()) {
                 return Ok(());
             }
@@ -205,12 +205,12 @@ impl Trees {
         Ok(())
     }
 
-    /// `git` to check files out with. Where they are not all in this clone, it asks the remote.
+    /// Returns a `git` for checkouts. In a partial clone, it fetches missing files from the remote.
     fn adding_git(&self, lock: &Lock) -> Result<Git, TreeError> {
         Ok(lock.git(&self.repo.workspace)?.until(self.stop.clone()))
     }
 
-    /// Takes up what an earlier call left, whole or not.
+    /// Adopts the result of an earlier call, complete or not.
     pub(super) fn take_up(
         &self,
         lock: &Lock,
@@ -252,7 +252,7 @@ impl Trees {
         Ok((Way::Remade, warnings))
     }
 
-    /// Gives a worktree another base, because the one that it began at is gone.
+    /// Gives a worktree another base, because its original base is gone.
     fn move_to_base(
         &self,
         id: &BeadId,
@@ -270,7 +270,7 @@ impl Trees {
         self.write_record(&Record { base_branch, base_commit, ..record.clone() })
     }
 
-    /// Makes the directory again. What was committed is on the branch.
+    /// Recreates the directory. Committed work is on the branch.
     fn remake(
         &self,
         lock: &Lock,
@@ -281,17 +281,17 @@ impl Trees {
     ) -> Result<(), TreeError> {
         let locked = found.entry.as_ref().and_then(|entry| entry.locked.as_deref());
         if locked.is_some_and(|reason| reason != INITIALIZING) {
-            // It tells that it is locked, and by whom.
+            // Reports that it is locked, and the reason.
             return self.fitting(id, found).map(drop);
         }
         self.make_dir()?;
         let path = self.path(id);
         if let Some(record) = &found.record {
-            // Until it is whole again, there is no work in its files.
+            // Until the worktree is complete again, its files contain no work.
             self.write_record(&Record { ready: false, ..record.clone() })?;
         }
         if let Some(entry) = &found.entry {
-            // Commits that its log alone leads to would be known to nobody.
+            // Save commits that only the worktree's reflog reaches; they would become unreachable.
             for stray in self.strays_of_entry(entry)? {
                 self.keep(id, &stray)?;
             }
@@ -311,7 +311,7 @@ impl Trees {
         Ok(())
     }
 
-    /// The directory of all worktrees, which the working copy around it is to ignore.
+    /// Creates the directory of all worktrees, and makes the surrounding working copy ignore it.
     pub(super) fn make_dir(&self) -> Result<(), TreeError> {
         let dir = self.dir();
         let make = |path: &Path| {
@@ -333,7 +333,8 @@ impl Trees {
         Ok(())
     }
 
-    /// Where a branch begins that is not here: where the remote has it, else at its base.
+    /// Returns the starting point of a branch that does not exist locally: the remote's branch, or
+    /// else its base.
     fn begin(
         &self,
         id: &BeadId,
@@ -378,7 +379,7 @@ impl Trees {
             && !matches!(self.has(&[&start.tip, &start.commit], expects)?, Has::All)
             && matches!(self.has(&[&local], expects)?, Has::All)
         {
-            // The work was merged here, and the remote does not have the merge yet.
+            // The work was merged locally, and the remote does not have the merge yet.
             (start.tip, start.commit) = (local.clone(), local);
         }
         match self.has(&[&start.tip, &start.commit], expects)? {
@@ -388,7 +389,8 @@ impl Trees {
         }
     }
 
-    /// Where a new branch begins: at the base as the remote has it, else as it is here.
+    /// Returns the starting point of a new branch: the base as the remote has it, or else the local
+    /// one.
     fn start(&self, base: Option<&str>) -> Result<Start, TreeError> {
         let git = self.git();
         let name = match base {

@@ -1,4 +1,4 @@
-//! Why something was not done to a worktree: what was found, and how to go on.
+//! Errors of worktree operations: what was found, and how to continue.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ pub enum TreeError {
     NoRepo { what: String },
     #[error("cannot {doing} `{}`: {source}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
-    /// Something does not fit. Nothing was changed.
+    /// The state on disk is not as expected. Nothing was changed.
     #[error("{what}")]
     Found { what: String, cure: String },
-    /// Somebody works there.
+    /// Another holder uses the worktree.
     #[error("worktree `{id}` is in use by {holder}{}", after(waited))]
     Held { id: String, holder: String, waited: Duration },
-    /// What was approved is not what is there.
+    /// The current diff differs from the approved one.
     #[error(
         "the approval is void: the review diff of `{id}` is `{found}` now, but `{approved}` was \
          approved"
@@ -49,7 +49,7 @@ impl TreeError {
         TreeError::Io { doing, path: path.to_owned(), source }
     }
 
-    /// How to go on.
+    /// Returns a hint for the user on how to continue.
     pub fn cure(&self) -> Option<String> {
         match self {
             TreeError::Git(GitError::NotThere | GitError::TooOld { .. }) => {
@@ -69,7 +69,7 @@ impl TreeError {
         }
     }
 
-    /// The exit code of a program that can do no more.
+    /// Returns the exit code of a program that stops with this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             TreeError::Git(GitError::NotThere) => 127,

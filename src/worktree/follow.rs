@@ -1,8 +1,8 @@
-//! Going on with work that was done in another clone of the repository: its branch is fetched from
-//! the remote, or it is told that it is not to be had.
+//! Continues work that was done in another clone of the repository: fetches its branch from the
+//! remote, or reports that it is unavailable.
 //!
-//! **Invariant:** what follows on other work begins with that work, or not at all. A branch is only
-//! moved forward, and nothing in a worktree is written over.
+//! **Invariant:** a step that depends on other work starts with that work, or not at all. A branch
+//! only moves forward, and no file in a worktree is overwritten.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,34 +11,35 @@ use crate::git::repo::{self, REMOTE};
 use crate::git::{Git, GitError};
 use crate::ids::{BeadId, shown};
 
-/// What a branch must have before somebody goes on with it.
+/// The work that a branch must contain before a step continues on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expects {
     pub after: Vec<After>,
-    /// Branches of beads go by way of the remote, so what is there is looked at each time.
+    /// True if bead branches are shared through the remote, so that the remote is checked each
+    /// time.
     pub shared: bool,
 }
 
-/// Work that others follow on.
+/// Earlier work that a step depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct After {
-    /// Where it left the branch.
+    /// The tip of the branch after that work.
     pub commit: String,
     /// The step or task that did it.
     pub step: String,
 }
 
-/// Whether work is on a branch.
+/// The result of a search for earlier work on a branch.
 pub(super) enum Has {
     All,
-    /// It was, and somebody here took it off.
+    /// It was on the branch and was taken off in this clone.
     Off(After),
-    /// It is nowhere in this clone.
+    /// It is not in this clone.
     Lacks(After),
 }
 
-/// Moves a branch forward in the copy that has it checked out. What is in the way there is not
-/// written over, be it ignored or not.
+/// Fast-forwards a branch in the working copy that has it checked out. Files in the way are not
+/// overwritten, even if they are ignored.
 pub(super) fn move_forward(copy: Git, branch: &str, to: &str) -> Result<(), GitError> {
     let flags = ["--no-overwrite-ignore", "--no-verify", "--no-verify-signatures"];
     let rest = ["--quiet", "--no-stat", "--no-autostash", to];
@@ -46,12 +47,12 @@ pub(super) fn move_forward(copy: Git, branch: &str, to: &str) -> Result<(), GitE
 }
 
 impl Trees {
-    /// Whether all that is expected is in one of some commits.
+    /// Checks that each expected commit is contained in one of `commits`.
     pub(super) fn has(&self, commits: &[&str], expects: &Expects) -> Result<Has, TreeError> {
         let git = self.git();
         let mut has = Has::All;
         for after in &expects.after {
-            // Mostly nothing has happened since, and git need not be asked.
+            // Fast path: usually nothing has changed, and git need not run.
             if commits.contains(&after.commit.as_str()) {
                 continue;
             }
@@ -69,8 +70,8 @@ impl Trees {
         Ok(has)
     }
 
-    /// Brings the branch of a bead, where there is one here, up to what was done of it elsewhere.
-    /// Whoever calls it holds the worktree. Gives what is to be told of it.
+    /// Brings an existing local branch of a bead up to date with the work of other clones. The
+    /// caller must hold the worktree. Returns warnings.
     pub fn follow(&self, id: &BeadId, expects: &Expects) -> Result<Vec<String>, TreeError> {
         let (git, whole, name) = (self.git(), branch(id), short_branch(id));
         let Some(tip) = git.commit(&whole)? else { return Ok(Vec::new()) };
@@ -107,12 +108,12 @@ impl Trees {
         Ok(warnings)
     }
 
-    /// Moves the branch of a bead on to its base if all of its work is there, so that nobody works
-    /// in a tree that lacks what was merged since: a merge may be killed before it removes the
-    /// worktree. The caller holds the worktree.
+    /// Moves the branch of a bead forward to its base if the base contains all of its work, so that
+    /// no step works in a tree without later merges: a merge may be killed before it removes the
+    /// worktree. The caller must hold the worktree.
     ///
-    /// Returns the base. Leaves a branch without work of its own alone, and files that are in no
-    /// commit.
+    /// Returns the base branch if the branch moved. Does nothing if the branch has no work of its
+    /// own, or if the worktree has uncommitted changes.
     pub fn refresh(&self, id: &BeadId) -> Result<Option<String>, TreeError> {
         let git = self.git();
         let (Some(record), Some(tip)) = (self.record(id)?, git.commit(&branch(id))?) else {
@@ -139,8 +140,8 @@ impl Trees {
         Ok(Some(base))
     }
 
-    /// Has the branch of a bead here, with all that is expected of it, for whoever does not work
-    /// in it. Who holds the worktree already gives its hold.
+    /// Makes the branch of a bead available locally, with all expected work, for a caller that does
+    /// not work in it. A caller that already holds the worktree passes its hold.
     pub fn bring(
         &self,
         id: &BeadId,
@@ -166,7 +167,8 @@ impl Trees {
         }
     }
 
-    /// What is to be told of a branch that is here; the error, if it must not be gone on with.
+    /// Returns the warning about an existing branch, if any, or an error if work must not continue
+    /// on it.
     fn fits(&self, id: &BeadId, has: &Has) -> Result<Option<String>, TreeError> {
         match has {
             Has::All => Ok(None),
@@ -179,7 +181,8 @@ impl Trees {
         }
     }
 
-    /// Why a worktree that was worked in elsewhere is not begun anew here.
+    /// Returns the error for a worktree whose earlier work, done in another clone, is unavailable
+    /// here.
     pub(super) fn lacks(&self, id: &BeadId, after: &After) -> TreeError {
         let (name, After { commit, step }) = (short_branch(id), after);
         let step = shown(step);
@@ -195,7 +198,7 @@ impl Trees {
         )
     }
 
-    /// Why a branch that is gone is not begun anew.
+    /// Returns the error for a branch that is gone, which is not recreated from its base.
     pub(super) fn gone(&self, id: &BeadId, after: &After) -> TreeError {
         let (name, After { commit, step }) = (short_branch(id), after);
         let step = shown(step);
@@ -238,7 +241,7 @@ impl Trees {
         })
     }
 
-    /// The branch of a bead as the remote has it; nothing, if it has none.
+    /// Fetches the branch of a bead from the remote. Returns `None` if the remote does not have it.
     pub(super) fn fetch_branch(&self, id: &BeadId) -> Result<Option<String>, GitError> {
         let (git, name) = (self.remote_git(), short_branch(id));
         let whole = branch(id);
@@ -251,8 +254,8 @@ impl Trees {
         git.commit(&repo::of_remote(&name))
     }
 
-    /// Whether the remote had the branch of a bead, with work that is not in its base, when it was
-    /// last looked at.
+    /// Returns true if the remote, at its last known state, has the branch of a bead with work that
+    /// is not in its base.
     pub fn is_on_remote(&self, id: &BeadId) -> Result<bool, TreeError> {
         let git = self.git();
         let Some(theirs) = git.commit(&repo::of_remote(&short_branch(id)))? else {
@@ -267,7 +270,7 @@ impl Trees {
         Ok(true)
     }
 
-    /// Hands a branch to the remote, so that others can go on with it.
+    /// Pushes a branch to the remote, so that other clones can continue the work.
     pub fn push(&self, id: &BeadId) -> Result<(), TreeError> {
         if !self.repo.has_remote()? {
             return Err(TreeError::found(

@@ -1,7 +1,8 @@
-//! Changes that git was told not to look for: `git update-index --skip-worktree` and
-//! `--assume-unchanged` hide what is done to a file. Work is work, so here they are seen.
+//! Changes that git is configured to ignore: `git update-index --skip-worktree` and
+//! `--assume-unchanged` hide changes to a file. They are still work, so this module makes them
+//! visible.
 //!
-//! The files that a sparse checkout leaves out are marked in the same way. They stay so.
+//! The files that a sparse checkout omits have the same flag. They keep it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +12,7 @@ use super::{TreeError, Trees};
 use crate::git::Git;
 use crate::git::repo::git_dir;
 
-/// Names in an index by the mark that hides their changes, each with a NUL at its end.
+/// Names in an index by the flag that hides their changes, each followed by a NUL.
 #[derive(Default)]
 struct Hidden {
     skipped: Vec<u8>,
@@ -19,8 +20,8 @@ struct Hidden {
 }
 
 impl Trees {
-    /// `git` as it would be had nobody hidden anything: with an index of its own if somebody has,
-    /// which lasts as long as what comes with it.
+    /// Returns a `git` that sees hidden changes. If there are any, it uses a temporary index, which
+    /// lasts as long as the returned `Copy`.
     pub(super) fn seeing(&self, git: &Git) -> Result<(Git, Option<Copy>), TreeError> {
         let hidden = Hidden::in_index(git)?;
         if hidden.is_nothing() {
@@ -32,7 +33,7 @@ impl Trees {
         Ok((seeing, Some(copy)))
     }
 
-    /// Takes the marks out of the index that `git` is set to.
+    /// Clears the flags in the index that `git` is set to.
     pub(super) fn reveal(&self, git: &Git) -> Result<(), TreeError> {
         Hidden::in_index(git)?.reveal(git)
     }
@@ -62,7 +63,7 @@ impl Hidden {
         self.skipped.is_empty() && self.assumed.is_empty()
     }
 
-    /// One mark at a time: of two, `git` takes the first and forgets the other.
+    /// Clears one flag at a time: given two, `git` applies only the first.
     fn reveal(&self, git: &Git) -> Result<(), TreeError> {
         for (mark, names) in
             [("--no-skip-worktree", &self.skipped), ("--no-assume-unchanged", &self.assumed)]
@@ -80,7 +81,7 @@ fn add(names: &mut Vec<u8>, name: &[u8]) {
     names.push(0);
 }
 
-/// Whether files may be left out of a working copy.
+/// Returns true if the working copy is a sparse checkout.
 fn sparse(git: &Git) -> Result<bool, TreeError> {
     let said = git.said(&["config", "--type=bool", "--get", "core.sparseCheckout"])?;
     Ok(said.out.trim_ascii() == b"true")

@@ -1,12 +1,12 @@
-//! Who works in a worktree: one at a time.
+//! The holder of a worktree. A worktree has one holder at a time.
 //!
-//! A holder can be seen to live ([`Presence`]): on its own machine by its process, from others by
-//! a beat that stands still for no longer than its lease, which takes that long to see
-//! ([`Trees::is_alive`]). [`lives`] answers by the process alone, at once, and takes one of another
-//! machine for alive.
+//! The liveness of a holder is visible ([`Presence`]): on its own machine by its process, on other
+//! machines by a heartbeat that stands still for no longer than its lease, which takes that long to
+//! detect ([`Trees::is_alive`]). [`lives`] checks only the process, returns at once, and counts a
+//! holder on another machine as alive.
 //!
-//! **Invariant:** the file is replaced under the repository's lock only, and whoever replaces it
-//! has read it under the same lock.
+//! **Invariant:** the file is replaced only under the repository's lock, by a process that has read
+//! it under the same lock.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -26,20 +26,21 @@ use crate::ids::{Attempt, BeadId, shown};
 use crate::process::Process;
 use crate::time::{Clock, SystemClock, Time};
 
-/// What somebody wants a worktree for.
+/// A request for a worktree.
 #[derive(Clone, Debug)]
 pub struct Wants<'a> {
     pub run: Option<&'a str>,
     pub step: &'a str,
     pub attempt: Attempt,
-    /// The mark of what is started there.
+    /// Environment marker of the processes that are started there.
     pub mark: Option<&'a str>,
-    /// How long it may be silent until others think it dead. It must have stopped by then.
+    /// Time without a heartbeat after which others consider the holder dead. It must have stopped
+    /// by then.
     pub lease: Duration,
 }
 
 impl<'a> Wants<'a> {
-    /// What a person wants it for, beside any run.
+    /// Returns the request of a user, outside any run.
     pub fn by_hand(step: &'a str) -> Wants<'a> {
         Wants { run: None, step, attempt: 1, mark: None, lease: Duration::ZERO }
     }
@@ -61,10 +62,10 @@ fn name(
     run.map_or(Ok(()), |run| write!(f, ", of run {run}"))
 }
 
-/// Who has a worktree.
+/// The holder of a worktree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Tells this hold from all others.
+    /// Unique token of this hold.
     pub word: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
@@ -87,18 +88,20 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// Whether a holder's process runs; one that cannot be seen from here does.
+/// Returns true if a holder's process runs. A process that is not visible from here counts as
+/// running.
 pub fn lives(holder: &Holder) -> bool {
     !holder.process.is_beside(&Process::this()) || holder.process.lives_here()
 }
 
-/// A hold on a worktree, let go when dropped.
+/// A hold on a worktree, released when dropped.
 #[derive(Debug)]
 pub struct Hold {
     trees: Trees,
     pub id: BeadId,
     pub holder: Holder,
-    /// Who had it before died on another machine, where something of it may still be at work.
+    /// True if the previous holder died on another machine, where its child processes may still
+    /// run.
     from_afar: bool,
     _presence: Presence,
 }
@@ -108,10 +111,11 @@ impl Trees {
         self.home(id).join("holder.json")
     }
 
-    /// Takes a worktree for oneself, also from a holder that is not alive.
+    /// Takes a worktree, also from a dead holder. Returns [`TreeError::Held`] if the holder is
+    /// alive.
     pub fn hold(&self, id: &BeadId, wants: &Wants) -> Result<Hold, TreeError> {
         loop {
-            // Whether one lives can take long to see, so it is looked at without the lock.
+            // A liveness check can take long, so it runs without the lock.
             let seen = self.holder(id)?;
             if let Some(holder) = &seen
                 && self.is_alive(holder)?
@@ -120,31 +124,31 @@ impl Trees {
                 return Err(TreeError::Held { id, holder, waited: Duration::ZERO });
             }
             let lock = self.repo.lock(&format!("taking worktree `{id}`"))?;
-            // Another may have come first.
+            // Another process may have taken it first.
             if self.holder(id)? == seen {
                 return self.take(lock, id, wants);
             }
         }
     }
 
-    /// Takes a worktree that nobody has who lives. What the one before left at work there is
-    /// ended, whoever comes and whatever for; others need not wait for that.
+    /// Takes a worktree that has no live holder. Then ends the processes that a dead holder left
+    /// there, for every new holder; the lock is released first, so that others need not wait.
     pub(super) fn take(&self, lock: Lock, id: &BeadId, wants: &Wants) -> Result<Hold, TreeError> {
         let dead = self.holder(id)?;
         let hold = self.write_holder(id, wants, dead.as_ref())?;
         drop(lock);
         if let Some(dead) = dead {
             end_what_it_left(&dead);
-            // A `git` that outlived a process which was killed is let finish; one that was killed
-            // with it may have left its lock.
+            // Let a `git` that outlived its killed caller finish. A `git` that was killed with its
+            // caller may have left its lock file.
             self.alone_in(id)?;
             hold.clear_lock()?;
         }
         Ok(hold)
     }
 
-    /// Ends what a dead holder left at work, for whoever does not take the worktree. Gives one
-    /// that lives.
+    /// Ends the processes that a dead holder left, for a caller that does not take the worktree.
+    /// Returns the holder if it is alive.
     pub fn relieve(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
         match self.holder(id)? {
             Some(holder) if !self.is_alive(&holder)? => {
@@ -162,7 +166,7 @@ impl Trees {
     ) -> Result<Hold, TreeError> {
         let from_afar = dead.is_some_and(|dead| !dead.process.is_beside(&Process::this()));
         if dead.is_some() {
-            // What tells that the dead one lived is of no use any more.
+            // The heartbeat file of the dead holder is no longer needed.
             self.sweep_owners()?;
         }
         let owners = owners(&self.repo.home());
@@ -186,7 +190,7 @@ impl Trees {
         Ok(Hold { trees: self.clone(), id: id.clone(), holder, from_afar, _presence: presence })
     }
 
-    /// Who has a worktree, dead or alive.
+    /// Returns the holder of a worktree, dead or alive.
     pub fn holder(&self, id: &BeadId) -> Result<Option<Holder>, TreeError> {
         let path = self.holder_path(id);
         match fs::read(&path) {
@@ -200,7 +204,7 @@ impl Trees {
     }
 }
 
-/// Ends what a dead holder of this machine left running.
+/// Ends the processes that a dead holder on this machine left running.
 fn end_what_it_left(dead: &Holder) {
     let Holder { mark: Some(mark), process, .. } = dead else { return };
     if process.is_beside(&Process::this()) {
@@ -212,7 +216,7 @@ fn end_what_it_left(dead: &Holder) {
 }
 
 impl Hold {
-    /// Proves that nobody took the worktree, thinking that this process was dead.
+    /// Returns an error if another process took the worktree because it considered this one dead.
     pub fn still_holds(&self) -> Result<(), TreeError> {
         let Hold { trees, id, holder, .. } = self;
         match trees.holder(id)? {
@@ -224,15 +228,15 @@ impl Hold {
         }
     }
 
-    /// Takes away the lock that a `git` left on the index which was killed: with an agent, for one.
-    /// Whoever holds the worktree and has nothing running in it knows that nobody needs it, if no
-    /// `git` of anybody else is at work there.
+    /// Removes the index lock that a killed `git` left, for example one that was killed with an
+    /// agent. A holder with no running child processes knows that the lock is unused, provided that
+    /// no `git` of another process works there.
     pub fn clear_lock(&self) -> Result<(), TreeError> {
         let path = self.trees.path(&self.id);
         if self.from_afar || !path.is_dir() || self.trees.linked(&self.id).is_err() {
             return Ok(());
         }
-        // Not by asking git: what was killed while it was made is not yet what git knows.
+        // Do not ask git: it does not know a worktree whose creation was interrupted.
         let Some(git_dir) = named_dir(&path) else { return Ok(()) };
         let lock = git_dir.join("index.lock");
         if stays(&lock) && !exec::at_work(&lock, "git", &path) {
@@ -245,11 +249,11 @@ impl Hold {
     fn let_go(&self) -> Result<(), TreeError> {
         let Hold { trees, id, holder, .. } = self;
         let _lock = trees.repo.lock(&format!("leaving worktree `{id}`"))?;
-        // Another may have it by now, if this process was thought dead.
+        // Another process may hold it by now, if it considered this one dead.
         if trees.holder(id)?.is_some_and(|there| there.word == holder.word) {
             let path = trees.holder_path(id);
             fs::remove_file(&path).map_err(|error| TreeError::io("remove", &path, error))?;
-            // What never came to be a worktree leaves nothing behind.
+            // Remove the metadata directory if it is empty: no worktree was created.
             let _ = fs::remove_dir(trees.home(id));
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! Waiting in the order of coming: the merge lane of a repository, one merge at a time, and the
-//! line of those who want one worktree.
+//! Queues in arrival order: the merge queue of a repository, with one merge at a time, and the
+//! queue for one worktree.
 //!
-//! Whoever wants to merge draws a number, a file whose name begins with it, under the
-//! repository's lock: so numbers follow one another, and none that comes later is smaller. The
-//! smallest number whose owner lives has its turn. Numbers of the dead are taken away by anybody.
+//! A process draws a number, a file whose name starts with it, under the repository's lock. So
+//! numbers increase, and a later number is never smaller. The smallest number whose owner is alive
+//! has its turn. Any process may remove the numbers of dead ones.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use crate::git::presence::{self, Presence, Watch};
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// A place in the lane, left when dropped.
+/// A place in the queue, released when dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub me: Presence,
@@ -25,7 +25,7 @@ pub(super) struct Turn {
     path: PathBuf,
 }
 
-/// A number that somebody has drawn.
+/// A number that a process has drawn.
 pub(super) struct Drawn {
     number: u64,
     pub word: String,
@@ -41,7 +41,7 @@ impl Trees {
         self.numbers_in(&self.lane())
     }
 
-    /// The numbers that are out, the smallest first.
+    /// Returns the numbers in a queue, the smallest first.
     pub(super) fn numbers_in(&self, lane: &Path) -> Result<Vec<Drawn>, TreeError> {
         let failed = |error| TreeError::io("list", lane, error);
         let mut found = Vec::new();
@@ -60,7 +60,7 @@ impl Trees {
         Ok(found)
     }
 
-    /// Takes away the signs of dead processes that stand in the lane no more.
+    /// Removes the heartbeat files of dead processes that have no number in the merge queue.
     pub(super) fn sweep_owners(&self) -> Result<(), TreeError> {
         let drawn = self.numbers()?;
         let in_use = |word: &str| drawn.iter().any(|drawn| drawn.word == word);
@@ -72,7 +72,7 @@ impl Trees {
         self.draw_in(&self.lane(), doing, b"")
     }
 
-    /// Draws a number. `what` is for others to read.
+    /// Draws a number. `what` is the content of the number's file, for other processes to read.
     pub(super) fn draw_in(&self, lane: &Path, doing: &str, what: &[u8]) -> Result<Turn, TreeError> {
         let home = self.repo.home();
         let failed = |error| TreeError::io("write", &home, error);
@@ -86,13 +86,13 @@ impl Trees {
         Ok(Turn { me, number, path })
     }
 
-    /// Proves that nobody took the number away, thinking that this process was dead.
+    /// Returns an error if another process removed the number because it considered this one dead.
     pub(super) fn has_turn(&self, turn: &Turn) -> Result<(), TreeError> {
         let mine = |drawn: &Drawn| drawn.word == turn.me.word;
         if self.numbers()?.iter().any(mine) { Ok(()) } else { Err(LockError::Lost.into()) }
     }
 
-    /// Waits until nobody who lives has a smaller number.
+    /// Waits until no live process has a smaller number.
     pub(super) fn wait_turn(
         &self,
         turn: &Turn,
@@ -114,8 +114,8 @@ impl Trees {
         }
     }
 
-    /// Who is the first that lives of those before a number, or of all. Numbers of the dead are
-    /// taken away.
+    /// Returns the first live owner of a number before `turn`, or of all numbers if there is no
+    /// turn. Removes the numbers of dead processes.
     pub(super) fn first_before(
         &self,
         lane: &Path,

@@ -1,4 +1,4 @@
-//! What is there of a worktree, and whether somebody may be let into it.
+//! The state of a worktree on disk, and the checks before a step may use it.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -17,12 +17,12 @@ use crate::ids::BeadId;
 pub struct Worktree {
     pub id: BeadId,
     pub path: PathBuf,
-    /// What stands for the workspace in it: the same, unless the workspace is a directory of the
-    /// repository.
+    /// The directory in it that corresponds to the workspace: the worktree itself, unless the
+    /// workspace is a subdirectory of the repository.
     pub workspace: PathBuf,
-    /// What git keeps of it.
+    /// Git's administrative directory for it.
     pub git_dir: PathBuf,
-    /// As people write it, `coven/<id>`.
+    /// Short name, `coven/<id>`.
     pub branch: String,
     pub base_branch: String,
     pub base_commit: String,
@@ -34,17 +34,18 @@ impl Worktree {
     }
 }
 
-/// What was found under the name of a bead.
+/// Everything found under the name of a bead.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub entry: Option<Entry>,
-    /// Whether something lies at its path, whatever it is.
+    /// True if its path exists, as any kind of file.
     pub is_there: bool,
-    /// The commit that its branch is at.
+    /// The commit at the tip of its branch.
     pub tip: Option<String>,
-    /// Another worktree that has its branch checked out, or works at it on no branch.
+    /// Another worktree that has its branch checked out, or rebases or bisects it on a detached
+    /// HEAD.
     pub elsewhere: Option<PathBuf>,
-    /// Other worktrees that lie in its directory.
+    /// Other worktrees inside its directory.
     pub inside: Vec<PathBuf>,
     pub record: Option<Record>,
 }
@@ -54,23 +55,24 @@ impl Found {
         self.entry.is_none() && !self.is_there && self.tip.is_none()
     }
 
-    /// The workspace that the same worktree is in, if that has another path: it may be this one,
-    /// seen from another machine.
+    /// Returns the workspace of the same worktree under another path, if there is one: it may be
+    /// this workspace, as another machine sees it.
     fn other_workspace(&self, id: &BeadId) -> Option<&Path> {
         let path = self.elsewhere.as_deref()?;
         let ending = Path::new(DIR).join(id.as_str());
         path.ends_with(&ending).then(|| path.ancestors().nth(ending.components().count()))?
     }
 
-    /// Its directory is gone, and nobody said that it is to be waited for: no worktree of the
-    /// repository has its branch, wherever that lies.
+    /// Returns true if only the branch exists: the directory is gone, the registration is not
+    /// locked, and no other worktree of the repository has the branch.
     pub(super) fn is_branch_alone(&self) -> bool {
         let locked = self.entry.as_ref().is_some_and(|entry| entry.locked.is_some());
         !self.is_there && !locked && self.tip.is_some() && self.elsewhere.is_none()
     }
 }
 
-/// What git leaves in a worktree's directory while it is at something, and what that is called.
+/// Files that git keeps in a worktree's administrative directory during an operation, and the name
+/// of that operation.
 const UNDER_WAY: [(&str, &str); 7] = [
     ("MERGE_HEAD", "a merge"),
     ("rebase-merge", "a rebase"),
@@ -81,14 +83,13 @@ const UNDER_WAY: [(&str, &str); 7] = [
     ("sequencer", "a cherry-pick or a revert of several commits"),
 ];
 
-/// What git is at in a worktree.
+/// Returns the git operation that is in progress in a worktree.
 pub(super) fn under_way(git_dir: &Path) -> Option<&'static str> {
     let there = |name: &str| git_dir.join(name).symlink_metadata().is_ok();
     UNDER_WAY.iter().find(|(name, _)| there(name)).map(|(_, what)| *what)
 }
 
-/// Whether a file is there and stays there: somebody who looks around with `git status` locks the
-/// index for moments.
+/// Returns true if a file exists and persists. Even `git status` locks the index for a moment.
 pub(super) fn stays(path: &Path) -> bool {
     let began = Instant::now();
     while path.exists() {
@@ -102,7 +103,7 @@ pub(super) fn stays(path: &Path) -> bool {
 
 const MOMENTS: Duration = Duration::from_secs(2);
 
-/// The directory that a worktree's file `.git` says git keeps for it.
+/// Returns the administrative directory that a worktree's `.git` file names.
 pub(super) fn named_dir(path: &Path) -> Option<PathBuf> {
     let link = path.join(".git");
     let is_file = std::fs::symlink_metadata(&link).ok()?.is_file();
@@ -110,12 +111,13 @@ pub(super) fn named_dir(path: &Path) -> Option<PathBuf> {
     Some(path.join(said.strip_prefix("gitdir: ")?.trim_end_matches('\n')))
 }
 
-/// Whether a worktree is on no branch because this one is being rebased or bisected there.
+/// Returns true if a worktree has a detached HEAD because this branch is being rebased or bisected
+/// there.
 pub(super) fn works_at(entry: &Entry, name: &str) -> bool {
     if entry.branch.is_some() || !entry.path.is_dir() {
         return false;
     }
-    // Not by asking git: every worktree is looked at for each of them.
+    // Do not ask git: every worktree is checked for each bead.
     let git_dir = named_dir(&entry.path).unwrap_or_else(|| entry.path.join(".git"));
     let short = name.trim_start_matches("refs/heads/");
     ["rebase-merge/head-name", "rebase-apply/head-name", "BISECT_START"].iter().any(|file| {
@@ -152,8 +154,7 @@ impl Trees {
         Ok(found)
     }
 
-    /// Refuses a bead's branch that stands for another one: what is done to it would be done to
-    /// that.
+    /// Rejects a bead's branch that is a symbolic ref: every change to it would change its target.
     fn is_its_own(&self, git: &Git, id: &BeadId) -> Result<(), TreeError> {
         let Some(other) = repo::symbolic(git, &branch(id))? else { return Ok(()) };
         let other = other.trim_start_matches("refs/heads/");
@@ -163,8 +164,8 @@ impl Trees {
         ))
     }
 
-    /// What there is to say of a branch that another worktree has: what is in that one is not seen
-    /// from here, so nothing is done to the branch.
+    /// Returns the error for a branch that another worktree has. The content of that worktree is
+    /// not visible from here, so the branch must not be changed.
     pub(super) fn elsewhere(&self, id: &BeadId, found: &Found) -> Option<TreeError> {
         let path = found.elsewhere.as_ref()?;
         let cure = match (path.is_dir(), found.other_workspace(id)) {
@@ -184,7 +185,8 @@ impl Trees {
         Some(TreeError::Found { what, cure })
     }
 
-    /// What git is at in a worktree, wherever it keeps that.
+    /// Returns the git operation that is in progress in a worktree, for every storage format of
+    /// refs.
     pub(super) fn under_way(&self, git_dir: &Path) -> Result<Option<&'static str>, TreeError> {
         if let Some(what) = under_way(git_dir) {
             return Ok(Some(what));
@@ -197,7 +199,7 @@ impl Trees {
         Ok(None)
     }
 
-    /// What a name stands for that is a worktree's own and no file, as where refs are in tables.
+    /// Returns the commit of a per-worktree ref that is not a file, as in the reftable format.
     pub(super) fn pseudo_ref(
         &self,
         git_dir: &Path,
@@ -209,16 +211,17 @@ impl Trees {
         }
     }
 
-    /// Proves that a worktree is what it must be before anybody is let into it: registered, whole,
-    /// on its branch, with nothing under way. Otherwise says what was found.
+    /// Checks that a worktree is registered, complete and on its branch, with no git operation in
+    /// progress, before a step may use it. The error describes what was found instead.
     pub fn verify(&self, id: &BeadId) -> Result<Worktree, TreeError> {
         let lock = self.repo.lock(&format!("verifying worktree `{id}`"))?;
         let found = self.look(&lock, id)?;
         self.verified(id, &found)
     }
 
-    /// Proves that a worktree still belongs to its repository, before git is let into it: whoever
-    /// works there may have pointed it at another, whose settings git would execute.
+    /// Checks that a worktree still belongs to its repository, before git runs in it: a process
+    /// that works there may have pointed it at another repository, whose settings git would
+    /// execute.
     pub fn linked(&self, id: &BeadId) -> Result<(), TreeError> {
         let path = self.path(id);
         if !path.is_dir() {
@@ -260,7 +263,7 @@ impl Trees {
         self.fitting(id, found)
     }
 
-    /// The same for one that may never have been whole before.
+    /// Does the same as `verified`, for a worktree that may never have been complete.
     pub(super) fn fitting(&self, id: &BeadId, found: &Found) -> Result<Worktree, TreeError> {
         let path = self.path(id);
         let shown = path.display();
@@ -307,7 +310,7 @@ impl Trees {
             );
         }
         let git_dir = git_dir(&git)?;
-        // Before the branch is looked at: a rebase leaves it for as long as it takes.
+        // Check this before the branch: a rebase detaches HEAD while it runs.
         if let Some(what) = self.under_way(&git_dir)? {
             return stop(
                 format!("{what} is under way in worktree `{id}`"),
@@ -361,7 +364,8 @@ impl Trees {
         })
     }
 
-    /// The base of a worktree: as it was recorded, else as it can be told from its branch.
+    /// Returns the base branch and commit of a worktree: as recorded, or else derived from its
+    /// branch.
     pub(super) fn base_of(
         &self,
         id: &BeadId,
@@ -382,14 +386,14 @@ impl Trees {
         Ok((base, commit))
     }
 
-    /// Whether there is a branch of a name, here or as the remote was last seen to have it.
+    /// Returns true if a branch exists, locally or at the last known state of the remote.
     pub(super) fn is_branch(&self, name: &str) -> Result<bool, TreeError> {
         let git = self.git();
         let here = git.commit(&repo::branch(name))?.is_some();
         Ok(here || git.commit(&repo::of_remote(name))?.is_some())
     }
 
-    /// Why a branch and its base cannot be brought together.
+    /// Returns the error for a branch that has no common commit with its base.
     pub(super) fn apart(&self, id: &BeadId, base: &str) -> TreeError {
         match self.is_branch(base) {
             Ok(false) => self.baseless(id, base),
@@ -401,7 +405,7 @@ impl Trees {
         }
     }
 
-    /// What there is to say of a worktree whose base is gone.
+    /// Returns the error for a worktree whose base is gone.
     pub(super) fn baseless(&self, id: &BeadId, base: &str) -> TreeError {
         TreeError::found(
             format!("the base of worktree `{id}` is gone: there is no branch `{base}`"),
@@ -412,8 +416,8 @@ impl Trees {
         )
     }
 
-    /// The last commit that a branch and its base have in common: with the base here or with that
-    /// of the remote, whichever is later.
+    /// Returns the last common commit of a branch and its base: the local base or the remote's, the
+    /// later of the two results.
     pub(super) fn merge_base(&self, base: &str, tip: &str) -> Result<Option<String>, TreeError> {
         let git = self.git();
         let mut best: Option<String> = None;
@@ -430,29 +434,29 @@ impl Trees {
         Ok(best)
     }
 
-    /// Files that a merge of any kind could not put together, and nobody has seen to since.
+    /// Returns the files with unresolved merge conflicts.
     fn conflicts(&self, git: &Git) -> Result<Vec<String>, TreeError> {
         let lines = git.names(&["ls-files", "-z", "--unmerged"])?;
         let names = lines.iter().filter_map(|line| line.split_once('\t'));
         let mut names: Vec<String> = names.map(|(_, name)| name.to_owned()).collect();
-        // Each side has a line of its own.
+        // Each side has a separate line.
         names.dedup();
         Ok(names)
     }
 
-    /// Files in a worktree that its last commit does not have as they are, ignored ones aside.
+    /// Returns the files of a worktree that differ from its last commit, without ignored files.
     pub fn dirty(&self, git: &Git) -> Result<Vec<String>, TreeError> {
         let (git, _index) = self.seeing(git)?;
         let all = ["--untracked-files=all", "--ignore-submodules=none", "--no-renames"];
         let lines = git.names(&[&["status", "--porcelain", "-z"], &all[..]].concat())?;
         let names = lines.iter().filter_map(|line| line.get(3..).map(str::to_owned));
-        // One that was removed from the index and is there has a line for each.
+        // A file that was removed from the index but still exists has two lines.
         let mut known = HashSet::new();
         Ok(names.filter(|name| known.insert(name.clone())).collect())
     }
 
-    /// Directories in a worktree that are repositories of their own, which git adds no files of;
-    /// ignored ones too, where they count. Their names need not be text.
+    /// Returns the directories in a worktree that are separate repositories, whose files git does
+    /// not add. Includes ignored ones if `ignored` is set. Their names need not be UTF-8.
     pub(super) fn nested(&self, git: &Git, ignored: bool) -> Result<Vec<Vec<u8>>, TreeError> {
         let mut args = vec!["ls-files", "-z", "--others"];
         args.extend((!ignored).then_some("--exclude-standard"));
@@ -461,8 +465,8 @@ impl Trees {
         Ok(nested.map(<[u8]>::to_vec).collect())
     }
 
-    /// All repositories in a worktree, whose contents no commit of it has: those that git adds no
-    /// files of, and those that a commit has nothing but a link to.
+    /// Returns all repositories in a worktree, whose contents no commit of it has: those whose
+    /// files git does not add, and those that a commit contains only as a link.
     pub(super) fn repositories(&self, git: &Git) -> Result<Vec<Vec<u8>>, TreeError> {
         let mut found = self.nested(git, true)?;
         let staged = git.bytes(&["ls-files", "-z", "--stage"])?;

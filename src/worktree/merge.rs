@@ -1,13 +1,13 @@
-//! Merging a bead's branch into its base: in a worktree of its own, checked there, and then moved
-//! to with one compare-and-swap.
+//! Merges a bead's branch into its base: in a temporary worktree, with checks there, and then with
+//! one compare-and-swap of the base.
 //!
-//! Nothing is checked out in a copy that a person works in. Where the base is checked out
-//! somewhere, moving the branch alone would make that copy look changed, so it is moved forward
-//! there by git itself, if it is clean; else the merge is blocked.
+//! Nothing is checked out in a working copy that a person uses. If the base is checked out in some
+//! copy, moving the branch alone would make that copy look changed. So git itself fast-forwards
+//! that copy if it is clean; otherwise the merge is blocked.
 //!
-//! **Invariant:** the base moves from the very commit that was merged and checked, or not at all.
-//! What is merged is what was reviewed. Whatever happens, no worktree of a merge is left: the next
-//! merge takes away what one that was killed left behind.
+//! **Invariant:** the base moves from exactly the commit that was merged and checked, or not at
+//! all. The merged content is the reviewed content. No worktree of a merge remains in any case: the
+//! next merge removes the leftovers of a killed one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,43 +27,43 @@ use crate::git::repo::{self, git_dir};
 use crate::git::{Git, GitError, Lock, failed, lock};
 use crate::ids::BeadId;
 
-/// How often a merge is done anew because the base has moved meanwhile.
+/// Maximum number of attempts if the base moves during the merge.
 const ROUNDS: u32 = 5;
-/// What the names of worktrees for merges begin with. No id does.
+/// Prefix of worktrees for merges. Bead ids never start with a dot.
 const PREFIX: &str = ".merge-";
 
-/// What is to be merged, and how.
+/// A merge request.
 #[derive(Clone, Copy)]
 pub struct Merge<'a> {
     pub id: &'a BeadId,
-    /// What the bead is about, for the message.
+    /// The bead's title, for the commit message.
     pub title: Option<&'a str>,
     pub checks: Checks<'a>,
-    /// The digest of the review diff that somebody approved; nothing where nobody has to.
+    /// The digest of the approved review diff, or `None` if no approval is required.
     pub approval: Option<&'a str>,
-    /// How long to wait for other merges.
+    /// Time to wait for other merges.
     pub wait: Duration,
 }
 
-/// How a merge went.
+/// The outcome of a merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Merged {
-    /// The base is at this commit now.
+    /// The base is now at this commit.
     Done {
         commit: String,
         base: String,
-        /// The copy that was moved forward with it.
+        /// The working copy that was fast-forwarded with it.
         moved: Option<PathBuf>,
         rounds: u32,
     },
-    /// Everything in the branch is in the base already.
+    /// The base already contains the whole branch.
     Already {
         base: String,
     },
     Blocked(Block),
 }
 
-/// What keeps a branch from being merged. Nothing was changed.
+/// The reason why a branch cannot be merged. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Block {
     #[error("it conflicts with `{base}` in {}", some(files))]
@@ -73,13 +73,13 @@ pub enum Block {
         command: String,
         code: i32,
         said: String,
-        /// The last lines that it printed.
+        /// The last lines of its output.
         stdout: Vec<String>,
         stderr: Vec<String>,
     },
     #[error("`{base}` is checked out in `{}`: {why}", path.display())]
     Copy { base: String, path: PathBuf, why: String },
-    /// Somebody works on the base.
+    /// A holder uses a worktree in which the base is checked out.
     #[error("`{base}` is checked out in `{}`: {holder} works there", path.display())]
     Held { base: String, path: PathBuf, holder: String },
     #[error("`{base}` moved {times} times while it was being merged")]
@@ -87,7 +87,7 @@ pub enum Block {
 }
 
 impl Block {
-    /// How to go on.
+    /// Returns a hint for the user on how to continue.
     pub fn cure(&self, id: &BeadId) -> String {
         match self {
             Block::Conflicts { base, .. } => {
@@ -100,7 +100,7 @@ impl Block {
         }
     }
 
-    /// The exit code of a program that can do no more.
+    /// Returns the exit code of a program that stops with this result.
     pub fn exit_code(&self) -> u8 {
         match self {
             Block::Held { .. } => 5,
@@ -109,15 +109,15 @@ impl Block {
     }
 }
 
-/// Where the base is, if it may be moved.
+/// The working copy of a base that may be moved.
 enum Landing {
-    /// It is checked out nowhere.
+    /// The base is not checked out.
     Nowhere,
-    /// A clean copy.
+    /// A clean working copy.
     Copy(PathBuf),
 }
 
-/// One try.
+/// One attempt.
 struct Round<'a> {
     trees: &'a Trees,
     order: &'a Merge<'a>,
@@ -126,13 +126,13 @@ struct Round<'a> {
     stop: &'a Stop,
     base: &'a str,
     tip: &'a str,
-    /// Who worked on the base, and is known to be dead.
+    /// The holder of the base's worktree, if it is known to be dead.
     dead: Option<&'a Holder>,
 }
 
 impl Trees {
-    /// Merges a branch into its base, when its turn has come. Who holds the worktree already
-    /// gives its hold.
+    /// Waits for its turn in the merge queue, then merges a branch into its base. A caller that
+    /// already holds the worktree passes its hold.
     pub fn merge(
         &self,
         order: &Merge,
@@ -142,7 +142,7 @@ impl Trees {
         let id = order.id;
         let turn = self.draw(&format!("merging `{id}`"))?;
         self.wait_turn(&turn, order.wait, stop)?;
-        // One that was killed may have left a `git` at work in a stage of its own.
+        // A killed merge may have left a `git` running in its temporary worktree.
         let alone = lock::take_kernel(&self.repo.home().join("lane.kernel"), order.wait)?;
         let _held = match hold {
             Some(hold) if hold.id == *id => None,
@@ -157,7 +157,7 @@ impl Trees {
                 "`orchestrate worktree ls` shows those there are",
             ));
         }
-        // At once: to let go of a hold needs the lock.
+        // Release the lock at once: releasing a hold needs it.
         drop(lock);
         let base = self.real_base(self.base_of(id, &found)?.0)?;
         let tip = self.reviewed(order, &found)?;
@@ -181,8 +181,8 @@ impl Trees {
         Ok(Merged::Blocked(Block::Moving { base, times: ROUNDS }))
     }
 
-    /// The branch that a base is in the end: one may be another name of another, and that is what
-    /// is moved, and what may be checked out.
+    /// Resolves a base that is a symbolic ref to its target: the target is the branch that moves
+    /// and that may be checked out.
     fn real_base(&self, base: String) -> Result<String, TreeError> {
         let Some(whole) = repo::symbolic(&self.git(), &repo::branch(&base))? else {
             return Ok(base);
@@ -196,7 +196,7 @@ impl Trees {
         })
     }
 
-    /// The commit to be merged: the branch with everything in its worktree, as it was reviewed.
+    /// Returns the commit to merge: the branch with all changes in its worktree, as reviewed.
     fn reviewed(&self, order: &Merge, found: &super::look::Found) -> Result<String, TreeError> {
         let id = order.id;
         let review = self.review_found(id, found)?;
@@ -229,8 +229,8 @@ impl Trees {
         Ok(tip)
     }
 
-    /// Takes away what merges left that were killed. Whoever has its turn is alone in the lane, so
-    /// whatever lies there is of nobody.
+    /// Removes the leftovers of killed merges. The caller is first in the merge queue, so no other
+    /// merge is active and every leftover is stale.
     fn sweep_merges(&self, lock: &Lock) -> Result<(), TreeError> {
         self.sweep_owners()?;
         let git = lock.git(&self.repo.workspace)?;
@@ -238,15 +238,15 @@ impl Trees {
         let lying = fs::read_dir(self.dir()).into_iter().flatten().flatten();
         for path in registered.chain(lying.map(|entry| entry.path())) {
             let Some(word) = stage_word(&path) else { continue };
-            // Its checks may still be at work.
+            // Its checks may still be running.
             exec::sweep(&mark(word));
             self.take_away(lock, &path)?;
         }
         Ok(())
     }
 
-    /// Who has the worktree of a branch, dead or alive, if it is one of ours: a bead's may be the
-    /// base of another, wherever its worktree lies.
+    /// Returns the holder of a branch's worktree, dead or alive, if it is a bead's branch: one bead
+    /// may be the base of another, and its worktree may be in any workspace.
     fn holder_of(&self, branch: &str) -> Result<Option<Holder>, TreeError> {
         let id = branch.strip_prefix(BRANCHES).and_then(|id| BeadId::parse(id).ok());
         match id {
@@ -255,8 +255,8 @@ impl Trees {
         }
     }
 
-    /// Who worked on a base and is dead. It can take long to see, so nobody is kept from the lock
-    /// meanwhile.
+    /// Returns the holder of a base's worktree if it is dead. The check can take long, so the
+    /// caller must not hold the lock.
     fn dead_at(&self, base: &str) -> Result<Option<Holder>, TreeError> {
         match self.holder_of(&repo::branch(base))? {
             Some(holder) if !self.is_alive(&holder)? => Ok(Some(holder)),
@@ -264,7 +264,7 @@ impl Trees {
         }
     }
 
-    /// Whether the base may be moved, and what has to move with it.
+    /// Checks that the base may be moved, and returns the working copy that has to move with it.
     fn landing(
         &self,
         git: &Git,
@@ -315,7 +315,7 @@ impl Trees {
 }
 
 impl Round<'_> {
-    /// Nothing, if the base has moved meanwhile.
+    /// Runs the attempt. Returns `None` if the base has moved meanwhile.
     fn go(&self, round: u32) -> Result<Option<Merged>, TreeError> {
         let Round { trees, base, tip, .. } = self;
         let git = trees.git();
@@ -330,7 +330,7 @@ impl Round<'_> {
         }
         let lock = trees.repo.lock(&format!("merging `{}`", self.order.id))?;
         if let Err(block) = trees.landing(&lock.git(&trees.repo.workspace)?, base, self.dead)? {
-            // Known before the checks are run, which may take long.
+            // Report this before the checks run, which may take long.
             return Ok(Some(Merged::Blocked(block)));
         }
         let stage = self.stage(lock, round, &from)?;
@@ -344,26 +344,26 @@ impl Round<'_> {
         self.land(old.as_deref(), &new, round)
     }
 
-    /// Makes a stage under the lock, and gives the lock back.
+    /// Creates the temporary worktree under the lock, then releases the lock.
     fn stage(&self, lock: Lock, round: u32, from: &str) -> Result<Stage<'_>, TreeError> {
         let trees = self.trees;
         trees.make_dir()?;
         let word = format!("{}-{round}", self.turn.me.word);
         let path = trees.dir().join(format!("{PREFIX}{word}"));
-        // Where the files are not all in this clone, git asks the remote for them.
+        // In a partial clone, git fetches missing files from the remote.
         let git = lock.git(&trees.repo.workspace)?.until(Some(self.stop.clone()));
         let made = git.run(&["worktree", "add", "--quiet", "--detach", arg(&path)?, from]);
-        // Both hold it, and to take the stage away needs it.
+        // Both hold the lock, and removing the worktree needs it.
         drop((git, lock));
-        // From here on it is taken away whatever happens.
+        // From here on, the worktree is removed in every case.
         let stage = Stage { trees, path, word };
         made?;
         Ok(stage)
     }
 
-    /// Merges in a stage of its own. Gives the merge commit, or the files in conflict.
+    /// Merges in the temporary worktree. Returns the merge commit, or the files in conflict.
     fn merge_in(&self, stage: &Stage) -> Result<Result<String, Block>, TreeError> {
-        // On no branch, git takes the settings of one of this name.
+        // On a detached HEAD, git uses the settings of a branch of this name.
         let git = Git::at(&stage.path).holding(self.alone.clone()).plain_merges("HEAD");
         let git = git.with_author()?.until(Some(self.stop.clone()));
         let (id, tip) = (self.order.id, self.tip);
@@ -388,7 +388,7 @@ impl Round<'_> {
         self.order.checks.run(&cwd, &mark(&stage.word), self.stop)
     }
 
-    /// Moves the base, if it is where it was.
+    /// Moves the base, unless it has moved meanwhile.
     fn land(&self, old: Option<&str>, new: &str, round: u32) -> Result<Option<Merged>, TreeError> {
         let Round { trees, base, order, .. } = self;
         let lock = trees.repo.lock(&format!("landing `{}`", order.id))?;
@@ -439,7 +439,7 @@ impl Round<'_> {
     }
 }
 
-/// A worktree for one merge, gone when dropped.
+/// A temporary worktree for one merge, removed when dropped.
 struct Stage<'a> {
     trees: &'a Trees,
     path: PathBuf,
@@ -460,13 +460,13 @@ fn mark(word: &str) -> String {
     format!("merge-{word}")
 }
 
-/// What tells a worktree of a merge from others, if a directory is one.
+/// Returns the token of a merge worktree, or `None` if the directory is not one.
 fn stage_word(path: &Path) -> Option<&str> {
     let ours = path.parent().is_some_and(|parent| parent.ends_with(super::DIR));
     path.file_name()?.to_str()?.strip_prefix(PREFIX).filter(|_| ours)
 }
 
-/// Whether a directory is the worktree of a merge. Nothing in it is anybody's work.
+/// Returns true if a directory is the worktree of a merge, which contains no user's work.
 pub(super) fn is_stage(path: &Path) -> bool {
     stage_word(path).is_some()
 }

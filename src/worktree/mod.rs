@@ -1,15 +1,15 @@
-//! A git worktree for each bead: made, verified, kept, saved, merged and removed, so that no work
-//! in it is ever lost.
+//! A git worktree for each bead: created, verified, kept, saved, merged and removed, so that no
+//! work in it is ever lost.
 //!
 //! A bead `<id>` has the directory `.coven/worktrees/<id>` of the workspace and the branch
-//! `coven/<id>`. What we know of it (its base, who works in it) is in the repository's common
-//! directory, `coven/worktrees/<id>/`, never in the checkout, where an agent could change it.
+//! `coven/<id>`. Its metadata (its base, its holder) is in the repository's common directory,
+//! `coven/worktrees/<id>/`, never in the checkout, where an agent could change it.
 //!
-//! **Invariant:** what is in a worktree is removed only if it is in the base, or if everything in
-//! it is under a ref first. Whatever is found that does not fit is left as it is, and told.
+//! **Invariant:** the content of a worktree is removed only if it is in the base, or after all of
+//! it is saved under a ref. Anything unexpected is left unchanged and reported.
 //!
-//! **Invariant:** the list of worktrees is read and changed under the repository's lock only, and
-//! so are the records here.
+//! **Invariant:** the list of worktrees and the records in this module are read and changed only
+//! under the repository's lock.
 
 mod away;
 mod checkpoint;
@@ -55,24 +55,24 @@ pub use save::{Saved, Scope};
 pub use view::{Fate, View};
 pub use wait::{Patience, Waiter};
 
-/// Where worktrees lie in a workspace.
+/// Directory of the worktrees in a workspace.
 pub const DIR: &str = ".coven/worktrees";
-/// What the names of their branches begin with.
+/// Prefix of their branches.
 pub const BRANCHES: &str = "refs/heads/coven/";
-/// Where work is saved before a worktree goes.
+/// Prefix of the refs under which work is saved before a worktree is removed.
 pub const SAVED: &str = "refs/coven/saved/";
 
 /// The worktrees of a workspace.
 #[derive(Clone, Debug)]
 pub struct Trees {
     pub repo: Repo,
-    /// How long the remote may take to answer, each time.
+    /// Timeout of each request to the remote.
     remote_limit: Duration,
-    /// By which asking it can be stopped.
+    /// Signal that aborts a request to the remote.
     stop: Option<Stop>,
 }
 
-/// How long a remote may take to answer, where nobody says how long.
+/// Default timeout of a request to a remote.
 pub const REMOTE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Trees {
@@ -81,12 +81,12 @@ impl Trees {
         Ok(Trees { repo, remote_limit: REMOTE_TIMEOUT, stop: None })
     }
 
-    /// The same, for whoever waits for the remote only so long, and until they are to stop.
+    /// Sets the timeout of requests to the remote, and the signal that aborts them.
     pub fn patient(self, limit: Duration, stop: Option<&Stop>) -> Trees {
         Trees { remote_limit: limit, stop: stop.cloned(), ..self }
     }
 
-    /// `git` to ask the remote with.
+    /// Returns a `git` for requests to the remote.
     fn remote_git(&self) -> Git {
         self.git().within(self.remote_limit).until(self.stop.clone())
     }
@@ -95,17 +95,17 @@ impl Trees {
         self.repo.workspace.join(DIR)
     }
 
-    /// Where the worktree of a bead lies, or would lie.
+    /// Returns the path of a bead's worktree, which may not exist.
     pub fn path(&self, id: &BeadId) -> PathBuf {
         self.dir().join(id.as_str())
     }
 
-    /// What we keep of a bead's worktree.
+    /// Returns the directory of the metadata of a bead's worktree.
     fn home(&self, id: &BeadId) -> PathBuf {
         self.repo.home().join("worktrees").join(id.as_str())
     }
 
-    /// What all worktrees of the repository share.
+    /// Returns the git directory that all worktrees of the repository share.
     pub fn common(&self) -> &Path {
         &self.repo.common
     }
@@ -114,8 +114,8 @@ impl Trees {
         self.repo.git()
     }
 
-    /// `git` in the worktree of a bead, with no other of ours at work there: one that a killed
-    /// process left behind is waited for.
+    /// Returns a `git` in the worktree of a bead, with a kernel lock that excludes our other `git`
+    /// processes there. Waits for a `git` that a killed process left running.
     fn alone_in(&self, id: &BeadId) -> Result<Git, TreeError> {
         let home = self.home(id);
         std::fs::create_dir_all(&home).map_err(|error| TreeError::io("make", &home, error))?;
@@ -124,17 +124,17 @@ impl Trees {
     }
 }
 
-/// The branch of a bead, as people write it.
+/// Returns the short name of a bead's branch, as users write it.
 pub fn short_branch(id: &BeadId) -> String {
     format!("coven/{id}")
 }
 
-/// The branch of a bead, whole.
+/// Returns the full ref name of a bead's branch.
 pub fn branch(id: &BeadId) -> String {
     format!("{BRANCHES}{id}")
 }
 
-/// A path as an argument. Only one that is not UTF-8 has none.
+/// Returns a path as a command-line argument, or an error if it is not UTF-8.
 fn arg(path: &Path) -> Result<&str, TreeError> {
     path.to_str().ok_or_else(|| {
         TreeError::found(

@@ -1,4 +1,4 @@
-//! What is known of a worktree from its beginning: the base that it was made from.
+//! The persistent record of a worktree: the base that it was created from.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,29 +11,29 @@ use crate::disk::{self, RealDisk};
 use crate::ids::BeadId;
 use crate::time::{Clock, SystemClock, Time};
 
-/// A worktree's record. It outlives the worktree's directory, and goes when its branch goes.
+/// A worktree's record. It outlives the worktree's directory and is removed with its branch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub schema: String,
     pub id: BeadId,
     pub path: PathBuf,
-    /// The branch that the work begins at and is merged into.
+    /// The branch that the work starts from and is merged into.
     pub base_branch: String,
     pub base_commit: String,
     pub created_at: Time,
-    /// False until it was whole once: before that, nobody was told of it.
+    /// False until the worktree was complete once: before that, no caller has received it.
     pub ready: bool,
-    /// The ref that it was made of, where it was saved before.
+    /// The saved ref that it was restored from, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
 
 const SCHEMA: &str = "worktree/v1";
-/// The file that it is in.
+/// Name of the record file.
 pub const RECORD: &str = "record.json";
 
 impl Trees {
-    /// Puts down where a worktree begins, before there is one.
+    /// Writes the record of a worktree that does not exist yet, with `ready` unset.
     pub(super) fn begin_record(
         &self,
         id: &BeadId,
@@ -57,7 +57,7 @@ impl Trees {
         self.home(id).join(RECORD)
     }
 
-    /// The record of a worktree. One that is damaged is told, not taken for none.
+    /// Reads the record of a worktree. A damaged record is an error, not `None`.
     pub(super) fn record(&self, id: &BeadId) -> Result<Option<Record>, TreeError> {
         let path = self.record_path(id);
         match fs::read(&path) {
@@ -79,7 +79,7 @@ impl Trees {
             .map_err(|error| TreeError::io("write", &path, error))
     }
 
-    /// Forgets a worktree whose branch is gone.
+    /// Removes the metadata of a worktree whose branch is gone.
     pub(super) fn forget(&self, id: &BeadId) -> Result<(), TreeError> {
         let home = self.home(id);
         match fs::remove_dir_all(&home) {

@@ -1,7 +1,7 @@
-//! Removing a worktree: only what is in the base, or nothing, or what was saved before.
+//! Removes a worktree: only one whose content is in the base, empty, or saved before.
 //!
-//! The order is: save under a ref, remove the directory, remove the branch, forget the record.
-//! Killed anywhere in between, the next call finds what is left and goes on: a directory goes as a
+//! The order is: save under a ref, remove the directory, remove the branch, remove the record.
+//! After a kill at any point, the next call continues with the rest: a directory disappears as a
 //! whole ([`super::away`]).
 
 use std::collections::BTreeSet;
@@ -15,31 +15,31 @@ use crate::git::repo::{self, git_dir, top_level};
 use crate::git::{Git, Lock};
 use crate::ids::BeadId;
 
-/// What would be lost with a worktree.
+/// The work that would be lost with a worktree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// Files that no commit has as they are.
+    /// Files that no commit has in their current form.
     pub dirty: Vec<String>,
-    /// How many commits its branch or its HEAD has and the base does not.
+    /// Number of commits that its branch or its HEAD has and the base does not.
     pub commits: usize,
     pub base: String,
-    /// What git is at there.
+    /// The git operation in progress there.
     pub under_way: Option<&'static str>,
     /// Repositories in it, whose contents cannot be saved.
     pub nested: Vec<String>,
     /// Ignored files and directories.
     pub ignored: Vec<String>,
-    /// Commits that nothing else would lead to. They are kept in any case.
+    /// Commits that would become unreachable. They are saved in every case.
     pub strays: Vec<String>,
 }
 
 impl Loss {
-    /// Whether there is any work in it.
+    /// Returns true if the worktree contains no work.
     pub fn is_none(&self) -> bool {
         self.dirty.is_empty() && self.commits == 0 && self.under_way.is_none()
     }
 
-    /// What it is, in words.
+    /// Describes the loss for messages.
     pub fn tell(&self) -> String {
         let mut parts = Vec::new();
         if !self.dirty.is_empty() {
@@ -56,7 +56,7 @@ impl Loss {
     }
 }
 
-/// The first few names of a list.
+/// Returns the first few names of a list, for messages.
 pub(super) fn some(names: &[String]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<_> = names.iter().take(SHOWN).map(String::as_str).collect();
@@ -65,22 +65,24 @@ pub(super) fn some(names: &[String]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// A worktree that is gone.
+/// The result of a removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Where everything is that was in it, or that nothing else leads to.
+    /// The ref under which the content, or the otherwise unreachable commits, are saved.
     pub saved: Option<String>,
-    /// Everything is there, not just commits that its branch did not have any more.
+    /// True if the ref has the whole content, false if it has only commits that the branch had
+    /// lost.
     pub whole: bool,
-    /// What was ignored in it, and is gone.
+    /// Ignored files that are gone.
     pub ignored: Vec<String>,
 }
 
 impl Trees {
-    /// Removes a worktree and its branch. Where something would be lost it is refused, or, by
-    /// `force`, saved before.
+    /// Removes a worktree and its branch. If work would be lost, returns an error, or, with
+    /// `force`, saves it first.
     pub fn remove(&self, id: &BeadId, force: Option<Scope>) -> Result<Removed, TreeError> {
-        // Nobody can take it from here on, and what a dead one left at work there has ended.
+        // From here on, no other process can take it, and the processes of a dead holder have
+        // ended.
         let _held = self.hold(id, &Wants::by_hand("rm"))?;
         self.remove_held(id, force)
     }
@@ -97,7 +99,7 @@ impl Trees {
         self.sweep_gone();
         let found = self.look_settled(&lock, id)?;
         if found.is_nothing() {
-            // What a call left that was killed at its end.
+            // The remains of a call that was killed at its end.
             let was = found.record.is_some();
             self.forget(id)?;
             return match was {
@@ -183,8 +185,8 @@ impl Trees {
         Ok(removed)
     }
 
-    /// Refuses what cannot be what we made. Gives what git keeps of the worktree; nothing where
-    /// its directory is gone.
+    /// Rejects a worktree that cannot be one of ours. Returns git's administrative directory for
+    /// it, or `None` if its directory is gone.
     fn removable(
         &self,
         id: &BeadId,
@@ -204,7 +206,7 @@ impl Trees {
         if !found.is_there {
             return Ok(None);
         }
-        // Before git is let into it.
+        // Check this before git runs in it.
         if self.linked(id).is_err() {
             return Err(self.misfit(id, found));
         }
@@ -215,16 +217,16 @@ impl Trees {
         Ok(Some(git_dir(&git)?))
     }
 
-    /// What does not fit, in the words that everybody is told.
+    /// Returns the error that `verify` reports for the worktree.
     fn misfit(&self, id: &BeadId, found: &Found) -> TreeError {
         match self.verified(id, found) {
             Err(error) => error,
-            // It has changed since it was looked at.
+            // It has changed since it was inspected.
             Ok(_) => TreeError::found(format!("worktree `{id}` is changing"), "try again"),
         }
     }
 
-    /// Saves everything of a worktree, or its branch where its directory is gone.
+    /// Saves the whole content of a worktree, or its branch if its directory is gone.
     fn save_all(
         &self,
         id: &BeadId,
@@ -237,7 +239,7 @@ impl Trees {
         if let Some(git_dir) = git_dir {
             let inside = self.alone_in(id)?;
             let (name, tree) = self.save(id, &inside, git_dir, scope, &base, strays)?;
-            // Once more: somebody may have written while it was saved.
+            // Check again: a process may have written while the content was saved.
             if self.whole_tree(&inside, git_dir, scope)?.0 != tree {
                 return Err(TreeError::found(
                     format!("somebody is writing in worktree `{id}`"),
@@ -308,7 +310,7 @@ impl Trees {
     }
 }
 
-/// Submodules whose commits are kept with this worktree alone, and would go with it.
+/// Returns submodules whose commits are stored only with this worktree and would be lost with it.
 fn submodules(git_dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(git_dir.join("modules")).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()

@@ -1,8 +1,8 @@
-//! What a person is shown before a merge: everything that the branch would bring, with what is in
-//! no commit yet, as one diff. Its digest binds an approval to it.
+//! The diff that a person reviews before a merge: everything that the branch would bring, including
+//! uncommitted changes. Its digest binds an approval to it.
 //!
-//! The diff is between two trees, so a checkpoint that commits what was dirty does not change it.
-//! Every option that settings could change is spelled out, so that two machines agree on it.
+//! The diff is between two trees, so a checkpoint that commits dirty files does not change it.
+//! Every option that settings could change is explicit, so that all machines produce the same diff.
 
 use super::look::Found;
 use super::save::{Scope, tree_of};
@@ -17,12 +17,12 @@ pub struct Review {
     pub text: Vec<u8>,
     /// SHA-256 of the text, in hexadecimal.
     pub hash: String,
-    /// Where the branch parted from its base.
+    /// The commit at which the branch diverged from its base.
     pub merge_base: String,
-    /// What would be merged.
+    /// The tree that would be merged.
     pub tree: String,
     pub dirty: Vec<String>,
-    /// Repositories in the worktree, which are no part of it.
+    /// Repositories in the worktree that the diff does not include.
     pub left_out: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ const DIFF: [&str; 19] = [
 ];
 
 impl Trees {
-    /// The diff of a worktree as it is now.
+    /// Returns the diff of the current content of a worktree.
     pub fn review(&self, id: &BeadId) -> Result<Review, TreeError> {
         let lock = self.repo.lock(&format!("reviewing worktree `{id}`"))?;
         let found = self.look(&lock, id)?;

@@ -1,10 +1,10 @@
-//! Everything that is in a worktree, kept under a ref: what is committed, changed, staged and
-//! untracked; and back again.
+//! Saves the whole content of a worktree under a ref (committed, changed, staged and untracked
+//! files), and restores it.
 //!
-//! The worktree's own index is not touched: files are added to a copy of it. A saved commit has
-//! the commit that was checked out as its first parent, and after it what would be lost otherwise:
-//! what was staged, the branch's tip if something else was checked out, and commits that were taken
-//! off the branch.
+//! The worktree's own index is not touched: files are added to a copy of it. The first parent of a
+//! saved commit is the commit that was checked out. Its further parents are commits that would be
+//! lost otherwise: the staged state, the branch's tip if something else was checked out, and
+//! commits that were taken off the branch.
 
 use std::fs;
 use std::path::Path;
@@ -15,31 +15,32 @@ use crate::git::{Git, Lock};
 use crate::ids::BeadId;
 use crate::time::{Clock, SystemClock};
 
-/// Whether files that are ignored are saved too.
+/// `All` also saves ignored files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     Work,
     All,
 }
 
-/// What lies under a ref.
+/// A saved worktree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     pub id: BeadId,
-    /// What tells it from others of the same id; the time is in it.
+    /// Unique among saves of the same id; contains the time.
     pub stamp: String,
     pub name: String,
     pub commit: String,
     pub subject: String,
 }
 
-/// A time for a name, and a word, because two may be saved in one second.
+/// Returns a timestamp for a name, with a random suffix, because two saves may occur in one second.
 pub(super) fn stamp() -> String {
     format!("{}-{}", SystemClock.now().to_stamp(), &new_word()[..4])
 }
 
 impl Trees {
-    /// A tree of everything that is in the worktree that `inside` is alone in.
+    /// Writes a tree of the whole content of a worktree. `inside` must hold the worktree's lock.
+    /// Also returns the repositories that were left out.
     pub(super) fn whole_tree(
         &self,
         inside: &Git,
@@ -56,7 +57,8 @@ impl Trees {
         Ok((git.text(&["write-tree"])?, left_out))
     }
 
-    /// What is staged, as a tree; nothing where files are in conflict.
+    /// Writes the staged state as a tree. Returns `None` if there is no index or files are in
+    /// conflict.
     fn staged_tree(&self, inside: &Git, git_dir: &Path) -> Result<Option<String>, TreeError> {
         let copy = Copy::of_index(git_dir)?;
         if !copy.0.exists() {
@@ -68,7 +70,7 @@ impl Trees {
         Ok(whole.then(|| String::from_utf8_lossy(&said.out).trim().to_owned()))
     }
 
-    /// Saves everything in a worktree, and gives the ref and the tree that is under it.
+    /// Saves the whole content of a worktree. Returns the ref and its tree.
     pub(super) fn save(
         &self,
         id: &BeadId,
@@ -97,7 +99,8 @@ impl Trees {
         parents.extend(others.cloned().collect::<Vec<_>>());
         let mut message = message(id, "Everything that was in it before it was removed.", base);
         if scope == Scope::All {
-            // Ignored files come back as such: what is to be committed is told apart.
+            // A separate commit without ignored files, so that they are ignored again after a
+            // restore.
             let (work, _) = self.whole_tree(git, git_dir, Scope::Work)?;
             let head = Vec::from_iter(head);
             let work = commit_tree(git, &work, &head, &format!("recovered: worktree {id}\n"))?;
@@ -108,14 +111,14 @@ impl Trees {
         Ok((self.keep(id, &commit)?, tree))
     }
 
-    /// Puts a commit under a new ref.
+    /// Creates a new ref for a commit.
     pub(super) fn keep(&self, id: &BeadId, commit: &str) -> Result<String, TreeError> {
         let name = format!("{SAVED}{id}/{}", stamp());
         self.git().run(&["update-ref", "--no-deref", "-m", "saved", &name, commit, ""])?;
         Ok(name)
     }
 
-    /// All that was saved, the latest first.
+    /// Returns all saved worktrees, the latest first within each id.
     pub fn saved(&self) -> Result<Vec<Saved>, TreeError> {
         let format = "--format=%(refname) %(objectname) %(subject)";
         let list = self.git().bytes(&["for-each-ref", "--sort=-refname", format, SAVED])?;
@@ -135,7 +138,7 @@ impl Trees {
         Ok(saved.collect())
     }
 
-    /// Makes a worktree of what was saved. The ref stays.
+    /// Creates a worktree from a saved one. The ref stays.
     pub fn restore(&self, saved: &Saved, id: &BeadId) -> Result<Worktree, TreeError> {
         let lock = self.repo.lock(&format!("recovering worktree `{id}`"))?;
         let found = self.look_settled(&lock, id)?;
@@ -147,7 +150,7 @@ impl Trees {
         let made_of_it = |record: &&Record| record.from.as_ref() == Some(&saved.name);
         let record = found.record.as_ref().filter(made_of_it);
         if record.is_some_and(|record| !record.ready) {
-            // A call that was killed left it; nobody was told of it.
+            // A killed call left it, and no caller has received it.
             self.take_up(&lock, id, None, &found)?;
             return self.restored(&lock, id, saved);
         }
@@ -189,13 +192,13 @@ impl Trees {
         self.restored(lock, id, saved)
     }
 
-    /// A worktree that was made of what was saved, which is whole from now on.
+    /// Completes a worktree that was created from a saved one, and marks it as ready.
     fn restored(&self, lock: &Lock, id: &BeadId, saved: &Saved) -> Result<Worktree, TreeError> {
         let found = self.look(lock, id)?;
         let tree = self.fitting(id, &found)?;
         let git = lock.git(&tree.path)?;
         if !trailer(&git, &saved.commit, WORK)?.is_empty() {
-            // The index is left as it is, so what was ignored is so again.
+            // The index stays unchanged, so ignored files are ignored again.
             let source = format!("--source={}", saved.commit);
             git.run(&["restore", "--worktree", "--overlay", &source, "--", "."])?;
         }
@@ -206,16 +209,16 @@ impl Trees {
     }
 }
 
-/// What names the commit of what was saved beside ignored files.
+/// Trailer that names the commit of the saved work without ignored files.
 const WORK: &str = "Coven-Work";
 
-/// What a saved commit says under a key; nothing, if it does not.
+/// Returns the value of a trailer of a saved commit, or an empty text if there is none.
 fn trailer(git: &Git, commit: &str, key: &str) -> Result<String, TreeError> {
     let format = format!("--format=%(trailers:key={key},valueonly,separator=)");
     Ok(git.text(&["log", "-1", &format, commit])?.trim().to_owned())
 }
 
-/// What a saved commit says of itself, for people and for whoever makes a worktree of it.
+/// Returns the message of a saved commit, for users and for a later restore.
 pub(super) fn message(id: &BeadId, what: &str, base: &(String, String)) -> String {
     let (base_branch, base_commit) = base;
     format!(
@@ -224,8 +227,8 @@ pub(super) fn message(id: &BeadId, what: &str, base: &(String, String)) -> Strin
     )
 }
 
-/// The commit to go on from: the one that was checked out, and after it one with what was in no
-/// commit, if there was something.
+/// Returns the commit to continue from: the one that was checked out, or, if there was uncommitted
+/// work, a commit of that work on top of it.
 fn unwrapped(git: &Git, saved: &Saved) -> Result<String, TreeError> {
     let work = trailer(git, &saved.commit, WORK)?;
     if !work.is_empty() {
@@ -264,7 +267,7 @@ pub(super) fn commit_tree(
     Ok(git.text(&args)?)
 }
 
-/// A copy of an index, gone when dropped.
+/// A copy of an index, removed when dropped.
 pub(super) struct Copy(std::path::PathBuf);
 
 impl Copy {
@@ -272,11 +275,11 @@ impl Copy {
         &self.0
     }
 
-    /// Nothing is copied where there is no index.
+    /// Copies the index of a worktree. Copies nothing if there is no index.
     ///
-    /// A file that was written in the same moment as the index is looked into by git, because its
-    /// time does not tell whether it changed. By the time of the copy no file would be such a one,
-    /// so the copy has the time of the index.
+    /// Git reads a file's content if the file is as new as the index, because the timestamp then
+    /// cannot prove that the file is unchanged. No file would be as new as a fresh copy, so the
+    /// copy keeps the timestamp of the index.
     pub(super) fn of_index(git_dir: &Path) -> Result<Copy, TreeError> {
         let copy = Copy(git_dir.join(format!("coven.{}.index", new_word())));
         let index = git_dir.join("index");

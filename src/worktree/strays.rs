@@ -1,6 +1,6 @@
-//! Commits that only a worktree's own log and refs lead to: those that somebody took off the
-//! branch, by `git reset` or `git commit --amend`, and those that a rebase or a merge put aside.
-//! With the worktree they would go, so they are put under a ref first.
+//! Commits that only a worktree's own reflog and refs reach: commits that `git reset` or `git
+//! commit --amend` took off the branch, and commits that a rebase or a merge set aside. They would
+//! be lost with the worktree, so they are saved under a ref first.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,8 @@ use super::{TreeError, Trees, branch};
 use crate::git::repo::Entry;
 use crate::ids::BeadId;
 
-/// Where git keeps what a merge, a rebase or the like is at in a worktree, or has put aside.
+/// Files in which git records the state of a merge, rebase or the like in a worktree, or commits
+/// that it set aside.
 const OWN: [&str; 6] = [
     "rebase-merge/autostash",
     "rebase-apply/autostash",
@@ -23,8 +24,8 @@ const OWN: [&str; 6] = [
 ];
 
 impl Trees {
-    /// Commits that nothing would lead to if a worktree went with its branch. What one of them has
-    /// in its history is not named.
+    /// Returns the commits that would become unreachable if a worktree and its branch were removed.
+    /// Ancestors of a returned commit are not listed.
     pub(super) fn strays(&self, id: &BeadId, found: &Found) -> Result<Vec<String>, TreeError> {
         let own = branch(id);
         let (mut logs, mut known) = match &found.entry {
@@ -36,13 +37,13 @@ impl Trees {
         self.lost_without(&logs, known, Some(&own))
     }
 
-    /// The same for one that is forgotten and whose branch stays.
+    /// Returns the same for a worktree that is unregistered while its branch stays.
     pub(super) fn strays_of_entry(&self, entry: &Entry) -> Result<Vec<String>, TreeError> {
         let (logs, known) = self.known_of(entry)?;
         self.lost_without(&logs, known, None)
     }
 
-    /// Keeps commits under a ref: a commit of nothing new, with all of them for parents.
+    /// Saves commits under a ref: one commit without changes that has all of them as parents.
     pub(super) fn keep_strays(
         &self,
         id: &BeadId,
@@ -61,12 +62,12 @@ impl Trees {
         self.keep(id, &commit)
     }
 
-    /// What git knows of a worktree, wherever its directory is: what the log of where it has been
-    /// is called from anywhere, and commits that are its own.
+    /// Returns the ref names of a worktree's reflogs, valid in the whole repository, and the
+    /// commits that only it refers to. Its directory may be missing.
     fn known_of(&self, entry: &Entry) -> Result<(Vec<String>, BTreeSet<String>), TreeError> {
         let (mut logs, mut known) = (Vec::new(), BTreeSet::from_iter(entry.head.clone()));
         let Some(Kept { dir, .. }) = self.kept_for(&entry.path) else { return Ok((logs, known)) };
-        // One that was never moved to has no log.
+        // A worktree whose HEAD never moved has no reflog.
         if let Some(name) = dir.file_name().and_then(|name| name.to_str())
             && dir.join("logs/HEAD").exists()
         {
@@ -88,7 +89,8 @@ impl Trees {
         Ok((logs, known))
     }
 
-    /// Of the commits in some logs, and a few more, those that no ref leads to but one.
+    /// Returns the commits in these reflogs and in `known` that no ref other than `without`
+    /// reaches.
     fn lost_without(
         &self,
         logs: &[String],

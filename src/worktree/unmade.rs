@@ -1,13 +1,12 @@
-//! Worktrees that were never whole: what is left of one when a `git` is killed while it makes it,
-//! together with whoever called it.
+//! Half-created worktrees: the leftovers of a `git` that was killed, together with its caller,
+//! while it created a worktree.
 //!
-//! Git can do nothing with some of what it leaves; some of it even keeps all worktrees of the
-//! repository from being listed. Our record tells that nobody was ever let in, so it is taken away,
-//! and made anew from the branch or from the base; or finished, if only files are missing.
+//! Git cannot use some of these leftovers; some of them even prevent it from listing the worktrees
+//! of the repository. Our record shows that no step ever used the worktree, so it is removed and
+//! recreated from the branch or the base, or completed if only files are missing.
 //!
-//! **Invariant:** that is done only where our record is of just this directory and says that it is
-//! not ready, or to the worktree of a merge. No branch is taken away, and no file that somebody may
-//! have written.
+//! **Invariant:** this happens only if our record names exactly this directory and is not ready, or
+//! to the worktree of a merge. No branch is removed, and no file that a user may have written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,11 +19,11 @@ use crate::git::repo::{Entry, git_dir};
 use crate::git::{Git, GitError, Lock};
 use crate::ids::BeadId;
 
-/// What git says of a worktree that it has not finished making.
+/// Git's lock reason for a worktree that it has not finished creating.
 pub(super) const INITIALIZING: &str = "initializing";
 
 impl Trees {
-    /// All worktrees, by a `git` that holds the lock.
+    /// Returns all worktrees. `git` must hold the repository's lock.
     pub(super) fn listed(&self, git: &Git) -> Result<Vec<Entry>, TreeError> {
         match self.repo.worktrees(git) {
             Err(GitError::Failed { .. }) => {}
@@ -37,7 +36,7 @@ impl Trees {
                     self.clear(path, Some(kept))?;
                 }
                 Some(path) => in_the_way = Some((path.clone(), kept.dir.clone())),
-                // Git does not look at it.
+                // Git ignores it.
                 None => {}
             }
         }
@@ -55,7 +54,7 @@ impl Trees {
         })
     }
 
-    /// What is there of a worktree, once what was never whole is finished or taken away.
+    /// Returns the state of a worktree after completing or removing a half-created one.
     pub(super) fn look_settled(&self, lock: &Lock, id: &BeadId) -> Result<Found, TreeError> {
         let found = self.look(lock, id)?;
         let path = self.path(id);
@@ -73,7 +72,7 @@ impl Trees {
         self.look(lock, id)
     }
 
-    /// Whether a worktree is one that nobody was ever let into.
+    /// Returns true if a worktree was never used by any step.
     fn is_unmade(&self, path: &Path) -> bool {
         let name = path.file_name().and_then(|name| name.to_str());
         let Some(id) = name.and_then(|name| BeadId::parse(name).ok()) else { return false };
@@ -81,8 +80,8 @@ impl Trees {
         record.is_some_and(|record| !record.ready && record.path == path)
     }
 
-    /// Takes away what git can do nothing with. It checks out no file before it has all it needs,
-    /// so where there are files, it is for a person to look what they are.
+    /// Removes leftovers that git cannot use. Git checks out no file before its administrative
+    /// directory is complete, so if there are files, a person must decide about them.
     fn clear(&self, path: &Path, kept: Option<&Kept>) -> Result<(), TreeError> {
         let mut others = fs::read_dir(path).into_iter().flatten().flatten();
         let has_files = others.any(|entry| entry.file_name() != ".git");
@@ -90,15 +89,15 @@ impl Trees {
             self.put_away(path)?;
         }
         match kept {
-            // Somebody may still want to repair it.
+            // A user may still want to repair it.
             Some(kept) if kept.is_whole() && has_files => Ok(()),
             Some(kept) => self.forget_kept(&kept.dir),
             None => Ok(()),
         }
     }
 
-    /// Finishes what git was interrupted at, if it was: nobody was let in, so there is no work in
-    /// the files that are written over.
+    /// Completes an interrupted checkout, if there was one. No step ever used the worktree, so the
+    /// overwritten files contain no work.
     fn finish(&self, lock: &Lock, id: &BeadId, found: &Found) -> Result<(), TreeError> {
         let locked = found.entry.as_ref().and_then(|entry| entry.locked.as_deref());
         if !found.is_there || locked != Some(INITIALIZING) {
@@ -115,7 +114,7 @@ impl Trees {
     }
 }
 
-/// Whether something is kept for a worktree, also if it does not say so yet.
+/// Returns true if an administrative directory is for a worktree, even if it does not name it yet.
 fn is_for(kept: &Kept, path: &Path) -> bool {
     let begun = || {
         let locked = fs::read_to_string(kept.dir.join("locked")).unwrap_or_default();
@@ -124,13 +123,13 @@ fn is_for(kept: &Kept, path: &Path) -> bool {
     kept.path.as_deref().map_or_else(begun, |said| said == path)
 }
 
-/// Locks of git's own in what it keeps of a worktree.
+/// Returns git's own lock files in an administrative directory.
 fn locks_in(dir: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     files.filter(|path| path.extension().is_some_and(|ending| ending == "lock")).collect()
 }
 
-/// Takes away a lock that a `git` left which was killed.
+/// Removes a lock file that a killed `git` left.
 fn remove_stale(lock: &Path) -> Result<(), TreeError> {
     match stays(lock) {
         true => fs::remove_file(lock).map_err(|error| TreeError::io("remove", lock, error)),

@@ -1,4 +1,4 @@
-//! What there is to see of the worktrees of a workspace.
+//! A read-only view of the worktrees of a workspace.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::git::{Git, Lock};
 use crate::ids::BeadId;
 use crate::time::Time;
 
-/// One bead's worktree, as far as it is there.
+/// One bead's worktree, which may exist only in part.
 #[derive(Clone, Debug)]
 pub struct View {
     pub id: BeadId,
@@ -20,33 +20,33 @@ pub struct View {
     pub branch: String,
     pub base_branch: Option<String>,
     pub base_commit: Option<String>,
-    /// The commit that its branch is at.
+    /// The commit at the tip of its branch.
     pub head: Option<String>,
-    /// Whether its directory is there.
+    /// True if its directory exists.
     pub is_there: bool,
-    /// Its branch is all there is, and nobody said that more will come back.
+    /// True if only the branch exists and the registration is not locked to await the directory.
     pub branch_alone: bool,
-    /// How many commits it has that the base has not, and the other way round.
+    /// Number of commits that only the branch has, and that only the base has.
     pub ahead: Option<u64>,
     pub behind: Option<u64>,
     pub dirty: Vec<String>,
-    /// Everything in it is in the base.
+    /// True if the base contains everything in it.
     pub merged: bool,
     pub holder: Option<Holder>,
     pub holder_lives: bool,
-    /// Why nobody may be let in, and how to go on.
+    /// The reason why no step may use it, and a hint on how to continue.
     pub problem: Option<(String, String)>,
-    /// Refs of what was saved under its id.
+    /// Refs of work that was saved under its id.
     pub saved: Vec<Saved>,
-    /// When it was made or last committed to, whichever is later.
+    /// Time of its creation or of its last commit, the later of the two.
     pub touched_at: Option<Time>,
-    /// What there is in it beside commits of its base; nothing where it cannot be looked into.
+    /// Its content that is not in the base, or `None` if it cannot be inspected.
     pub loss: Option<Loss>,
-    /// Ignored files, which go with it.
+    /// Ignored files, which are removed with it.
     pub ignored: Vec<String>,
 }
 
-/// What becomes of a worktree without force, and why, in words.
+/// The outcome of a removal without force, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     Goes(String),
@@ -54,11 +54,11 @@ pub enum Fate {
 }
 
 impl View {
-    /// Whether it can go. `remove` has the same rules, and lets some of those go that have a
-    /// problem.
+    /// Returns the outcome of a removal without force. `remove` applies the same rules, but also
+    /// removes some worktrees with a problem.
     pub fn fate(&self) -> Fate {
         let loss = match (&self.problem, &self.loss) {
-            // What is lost with a directory is lost already.
+            // If only the branch is left, the directory's content is lost already.
             (Some((problem, _)), _) if !self.branch_alone => return Fate::Stays(problem.clone()),
             (_, None) => return Fate::Stays("it cannot be looked into".into()),
             (_, Some(loss)) => loss,
@@ -83,19 +83,19 @@ impl View {
         })
     }
 
-    /// Nothing was done in it yet.
+    /// Returns true if no work was done in it yet.
     pub fn is_empty(&self) -> bool {
         self.merged && self.head == self.base_commit
     }
 }
 
-/// A problem and its cure.
+/// Returns the message of an error and its hint.
 fn told(error: &TreeError) -> (String, String) {
     (error.to_string(), error.cure().unwrap_or_default())
 }
 
 impl Trees {
-    /// All worktrees, and all branches of beads, by their ids.
+    /// Returns all worktrees and all branches of beads, by id.
     pub fn views(&self) -> Result<Vec<View>, TreeError> {
         let lock = self.repo.lock("listing worktrees")?;
         let saved = self.saved()?;
@@ -125,7 +125,7 @@ impl Trees {
     fn view(&self, lock: &Lock, id: &BeadId, saved: &[Saved]) -> Result<View, TreeError> {
         let found = match self.look(lock, id) {
             Ok(found) => found,
-            // What cannot be read of one is no reason to show none.
+            // One unreadable worktree must not hide the others.
             Err(error @ TreeError::Found { .. }) => {
                 return Ok(View { problem: Some(told(&error)), ..self.bare(id) });
             }
@@ -137,11 +137,11 @@ impl Trees {
                 Some(told(&self.baseless(id, &tree.base_branch)))
             }
             Ok(_) => self.elsewhere(id, &found).as_ref().map(told),
-            // A branch alone is no problem: the directory is made again when it is needed.
+            // A branch alone is not a problem: the directory is recreated when it is needed.
             Err(_) if found.entry.is_none() && found.is_branch_alone() => None,
             Err(error) => Some(told(&error)),
         };
-        // One that is damaged is told whenever somebody wants to take the worktree.
+        // A damaged holder file is reported when a step takes the worktree.
         let holder = self.holder(id).ok().flatten();
         let mut view = View {
             base_branch: base.as_ref().map(|(branch, _)| branch.clone()),
@@ -159,7 +159,7 @@ impl Trees {
         Ok(view)
     }
 
-    /// Nothing but its name.
+    /// Returns a view with only the name filled in.
     fn bare(&self, id: &BeadId) -> View {
         View {
             id: id.clone(),
@@ -184,7 +184,7 @@ impl Trees {
         }
     }
 
-    /// How far a branch and its base are apart, and what is in no commit.
+    /// Fills in the distance between a branch and its base, and the uncommitted changes.
     fn count(&self, view: &mut View, found: &Found) -> Result<(), TreeError> {
         let git = self.git();
         if let (Some(base), Some(tip)) = (&view.base_branch, &found.tip) {
@@ -209,13 +209,13 @@ impl Trees {
         }
         let git_dir = match found.entry.is_some() && found.is_there {
             false => None,
-            // What is not linked to this repository is not looked into: git would execute what it
-            // is set to there.
+            // Do not inspect a worktree that is not linked to this repository: git would execute
+            // commands from its settings.
             true if self.linked(&view.id).is_err() => return Ok(()),
             true => git_dir(&Git::at(&view.path)).ok(),
         };
         let loss = self.loss_of(&view.id, found, git_dir.as_deref());
-        // What cannot be looked into has a problem, which is told.
+        // A worktree that cannot be inspected has a problem, which is reported.
         if let Ok(loss) = loss {
             view.merged = loss.is_none();
             (view.dirty, view.ignored) = (loss.dirty.clone(), loss.ignored.clone());

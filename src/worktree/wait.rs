@@ -1,11 +1,10 @@
-//! Waiting for a worktree that somebody else works in: in the order of coming, in sight of
-//! everybody, and not for ever.
+//! Waits for a worktree that another step uses: in arrival order, visibly, and with a timeout.
 //!
-//! Whoever finds it taken draws a number, as in the lane of merges, and goes in when nobody who
-//! lives has a smaller one and whoever worked there has left or is dead.
+//! A process that finds the worktree taken draws a number, as in the merge queue. It enters when no
+//! live process has a smaller number and the previous holder has left or is dead.
 //!
-//! **Invariant:** what the dead left running in a worktree has ended before anybody else is in it,
-//! where that can be seen: on the machine they died on.
+//! **Invariant:** the processes that a dead holder left running in a worktree have ended before the
+//! next holder enters, as far as this is visible: on the machine on which the holder died.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,20 +21,21 @@ use crate::ids::{Attempt, BeadId};
 use crate::process::Process;
 
 const POLL: Duration = Duration::from_millis(200);
-/// What one who lives is not silent for, usually: two beats.
+/// Silence after which a warning is logged. A live holder sends at least two heartbeats in this
+/// time.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// How somebody waits.
+/// The terms on which a caller waits.
 #[derive(Clone, Copy)]
 pub struct Patience<'a> {
-    /// How long at most.
+    /// Timeout.
     pub wait: Duration,
     pub stop: &'a Stop,
-    /// Hears whom it is waited for, whenever that changes.
+    /// Called with a description of the current holder, whenever it changes.
     pub tell: &'a dyn Fn(&str),
 }
 
-/// Who waits for a worktree.
+/// A step that waits for a worktree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,12 +45,13 @@ pub struct Waiter {
 }
 
 impl Trees {
-    /// Where those draw their numbers who wait for a worktree.
+    /// Returns the directory of the numbers drawn for a worktree.
     fn line(&self, id: &BeadId) -> PathBuf {
         self.home(id).join("line")
     }
 
-    /// Takes a worktree for oneself, as soon as nobody else has it.
+    /// Waits until no other process holds a worktree, then takes it. Returns [`TreeError::Held`] on
+    /// timeout.
     pub fn wait_for(
         &self,
         id: &BeadId,
@@ -64,7 +65,7 @@ impl Trees {
             let mut before = self.before(id, turn.as_ref(), &mut sight)?;
             if before.is_none() {
                 let lock = self.repo.lock(&format!("taking worktree `{id}`"))?;
-                // Once more: now nobody else can take it.
+                // Check again: under the lock, no other process can take it.
                 before = self.before(id, turn.as_ref(), &mut sight)?;
                 if before.is_none() {
                     return self.take(lock, id, wants);
@@ -88,8 +89,8 @@ impl Trees {
         }
     }
 
-    /// Whether a holder lives. One of another machine is watched until it gives a sign of life, or
-    /// has given none for its lease.
+    /// Returns true if a holder is alive. Watches a holder on another machine until it sends a
+    /// heartbeat or its lease expires.
     pub fn is_alive(&self, holder: &Holder) -> Result<bool, TreeError> {
         let beat = || fs::read(owners(&self.repo.home()).join(&holder.word)).ok();
         let (first, began) = (beat(), Instant::now());
@@ -121,7 +122,8 @@ impl Trees {
         self.draw_in(&self.line(id), &doing, &bytes)
     }
 
-    /// Who comes before somebody with this number, or with none yet.
+    /// Returns the holder or waiter that comes before a number, or before all if there is no number
+    /// yet.
     fn before(
         &self,
         id: &BeadId,
@@ -136,8 +138,8 @@ impl Trees {
         self.first_before(&self.line(id), turn, &mut sight.watch)
     }
 
-    /// Whom somebody waits for who wants a worktree: nothing, if that one does not wait for it.
-    /// It is only looked: nobody is judged dead, nothing is locked.
+    /// Returns the process that a waiter waits for, or `None` if the waiter is not in the queue.
+    /// Only reads: it declares no process dead and takes no lock.
     pub fn waits_for(&self, id: &BeadId, waiter: &Waiter) -> Option<String> {
         let drawn = self.numbers_in(&self.line(id)).ok()?;
         let is = |path: &PathBuf| {
@@ -154,20 +156,20 @@ impl Trees {
     }
 }
 
-/// Looks at holders again and again.
+/// Observes holders repeatedly.
 #[derive(Default)]
 struct Sight {
     watch: Watch,
-    /// With the lease of the holder that it is for.
+    /// Token and monitor of the current holder, with that holder's lease.
     of_holder: Option<(String, Watch)>,
 }
 
 impl Sight {
-    /// Whether a holder lives.
+    /// Returns true if a holder is alive.
     fn sees(&mut self, trees: &Trees, holder: &Holder) -> bool {
         let owners = owners(&trees.repo.home());
         if holder.process.is_beside(&Process::this()) {
-            // One that could not give it back took away its sign.
+            // A holder that failed to release the worktree has removed its heartbeat file.
             return holder.process.lives_here() && owners.join(&holder.word).exists();
         }
         let known = self.of_holder.take().filter(|(word, _)| *word == holder.word);
